@@ -26,7 +26,7 @@ import pytest
 
 import dml
 from dml import col
-from dml.testing.stream_hash import stream_hash
+from dml.data.stream_hash import stream_hash
 
 ROWS, TURNS, BUDGET_S = 200_000, 5, 55.0
 NUMBERS = [f"I{i}" for i in range(1, 14)]

@@ -3,8 +3,8 @@
     python benchmarks/bench_all_to_all.py [--megabytes 1024] [--limit 256MiB] [--keep FOLDER]
 
 Every run is a process of its own, watched from outside every 10 ms: its memory, and that of its
-children, as the contract counts it (dml/exec/memory.py). What each costs is set against one scan of
-the same rows and one write of them, by the same process settings, just before.
+children, as the contract counts it (dml/exec/memory/memory_meter.py). What each costs is set
+against one scan of the same rows and one write of them, by the same process settings, just before.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 
 import dml
 from dml import col
-from dml.exec.budget import OVERHEAD_BYTES
-from dml.exec.memory import counted_bytes
+from dml.exec.memory.memory_meter import counted_bytes
+from dml.exec.memory.memory_shares import OVERHEAD_BYTES
 from dml.settings import parse_bytes
 
 MIB = 1 << 20

@@ -25,8 +25,9 @@ import pytest
 
 import dml
 from benchmarks.bench_optimize import SHAPES
-from dml import col, session
-from dml.dataset import Dataset
+from dml import col
+from dml.api import session
+from dml.api.dataset import Dataset
 from dml.settings import Settings
 
 WORKERS, REPEATS = 2, 3
@@ -114,7 +115,9 @@ def over_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pq.write_table(pa.table(table), folder / "narrow.parquet")
     path = str(folder / "narrow.parquet")
     monkeypatch.setattr("benchmarks.bench_optimize.narrow", lambda: dml.read_parquet(path))
-    monkeypatch.setattr("dml.exec.above.DEEPEST", 1 << 20)  # of operators that are only planned
+    monkeypatch.setattr(
+        "dml.exec.streams.stream_operator.DEEPEST", 1 << 20
+    )  # of operators that are only planned
 
 
 def test_what_is_measured_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,9 +28,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import dml
-from dml.dataset import Dataset
-from dml.exec.seen import SEEN
-from dml.exec.store.blobs import Blobs
+from dml.api.dataset import Dataset
+from dml.cache.parts.blobs import Blobs
+from dml.exec.delivery.observed_costs import SEEN
 
 SLEEPS_S = (0.0, 0.008, 0.024, 0.06, 0.12)  # to compute the rows of a unit
 ROW_BYTES = (1 << 10, 4 << 10, 16 << 10, 48 << 10)

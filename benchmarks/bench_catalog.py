@@ -21,15 +21,15 @@ from pathlib import Path
 
 import dml
 from dml import col
-from dml.exec.families import Family, Member, index_of
-from dml.exec.store import layout
-from dml.exec.store.disk import Disk
-from dml.exec.store.parts import PartStore
-from dml.exec.store.records import Record, written
-from dml.expr.implied import Conjunct
+from dml.cache.lookup.cache_index import Family, IndexMember, index_of
+from dml.cache.parts.parts import PartStore
+from dml.cache.parts.records import PartRecord, written
+from dml.cache.store import layout
+from dml.cache.store.disk import Disk
+from dml.ops.implication import Conjunct
 
 EACH = 10  # sets of rows of a step, and entries of each
-TEXT = written(Record(f"blobs/{'0' * 32}.arrow", 1000, 10, "d", "s", 0.1))
+TEXT = written(PartRecord(f"blobs/{'0' * 32}.arrow", 1000, 10, "d", "s", 0.1))
 
 
 def fingerprints(count: int) -> list[str]:
@@ -55,7 +55,7 @@ def told(root: Path, names: list[str]) -> list[Family]:
         least = Conjunct(names[place // EACH], names[0], "gt", float(place // EACH % EACH))
         family = Family(base, rows, (least,))
         columns = {names[(place + n) % len(names)]: f"column {n}" for n in range(EACH)}
-        index.tell(Member(name, family, columns))
+        index.tell(IndexMember(name, family, columns))
         found.append(family)
     return found
 

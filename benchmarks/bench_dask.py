@@ -30,7 +30,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent))  # for tests/processes.py
 
 import dml
-from dml.exec import places
+from dml.cluster import placement
 from tests.processes import cluster_of_processes
 
 WORKERS, TASKS, WORK_S = 2, 2000, 0.05
@@ -141,7 +141,7 @@ def main() -> None:
     with started() as client:
         run(client, 50, 0.0)
         print(shown(run(client, TASKS, WORK_S)), flush=True)
-        with patch.object(places, "TASK_S", 0.0):
+        with patch.object(placement, "TASK_S", 0.0):
             print(shown(run(client, TASKS // 2, WORK_S)), flush=True)
         slope, tasks, found = memory(client, BRIEF)
         print(

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 import dml
-from dml.dataset import Dataset
-from dml.exec import spanning
-from dml.kernels import permute
+from dml.api.dataset import Dataset
+from dml.exec.tasks import coalesced_units
+from dml.kernels.rows import permutation
 
 ROWS, WIDE = 1024, 40
 OPTIONS: dict[str, Any] = {"telemetry_dir": "off", "num_workers": 1}
@@ -69,7 +69,7 @@ def lifted(units: int) -> tuple[float, float]:
     ds = numbers.filter(lambda row: row["x"] % 3 == 0).batch(ROWS).with_options(**OPTIONS)
     found = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spanning, "FILTERED", units)
+        patch.setattr(coalesced_units, "FILTERED", units)
         for _ in range(2):
             started, cpu = time.perf_counter(), time.process_time()
             sum(1 for _ in ds)
@@ -123,10 +123,10 @@ def ordered_ns(least: int) -> float:
     """Processor ns a row of the order of a window, by counting keys from ``least`` of them on."""
     best = float("inf")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(permute, "COUNTED_LEAST", least)
+        patch.setattr(permutation, "COUNTED_LEAST", least)
         for _ in range(20):
             started = time.thread_time()
-            permute.window_permutation(7, 1 << 16)
+            permutation.window_permutation(7, 1 << 16)
             best = min(best, time.thread_time() - started)
     return best / (1 << 16) * 1e9
 
@@ -147,7 +147,7 @@ def main() -> None:
     print(f"range(10M).batch(1024): {elapsed:.1f} us a batch, {used:.1f} us of processor (aim: 10)")
     elapsed, used = whole_us(dml.range(3_000_000).with_options(**OPTIONS))
     print(f"range(3M) by rows: {1 / elapsed:.2f} M rows/s, {1 / used:.2f} by processor (aim: 2)")
-    turns = [(lifted(1), lifted(spanning.FILTERED)) for _ in range(9)]
+    turns = [(lifted(1), lifted(coalesced_units.FILTERED)) for _ in range(9)]
     for name, found in zip(("alone", "together"), zip(*turns, strict=True), strict=True):
         elapsed, used = (min(each) for each in zip(*found, strict=True))
         print(f"lifted map and filter, atoms {name}: {elapsed:.2f} ns, {used:.2f} of processor")

@@ -27,7 +27,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent))  # for tests/processes.py
 
 import dml
-from dml.exec.cluster import close_all
+from dml.cluster.cluster import close_all
 from tests.processes import cluster_of_processes
 
 WORKERS, ATOM, BATCH, WIDTH = 2, 64, 256, 512

@@ -22,10 +22,11 @@ import numpy as np
 import pyarrow as pa
 
 import dml
-from dml import col, session
-from dml.costing import collector_of
-from dml.optimize.analyze import Actual, actuals
-from dml.optimize.estimate import Estimate
+from dml import col
+from dml.api import session
+from dml.api.cost_profile import collector_of
+from dml.optimize.cost.estimate import Estimate
+from dml.optimize.explain.cost_table import Actual, actuals
 
 ROWS, FEW, RUNS = 1_000_000, 200_000, 5
 COUNTS, NEAR, GUESSED, RANKED = 0.05, 1.5, 3.0, 3

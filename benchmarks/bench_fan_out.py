@@ -39,9 +39,9 @@ from fsspec.implementations.local import LocalFileSystem
 
 import dml
 from dml import col
-from dml.exec.store import opened
-from dml.exec.store.bucket import Loaded
-from dml.exec.store.disk import Disk
+from dml.cache.store import open_stores
+from dml.cache.store.bucket import Loaded
+from dml.cache.store.disk import Disk
 
 EPOCHS, WIDTH, GROUP = 6, 128, 4096
 CONVERTED, STEPPED = 0.45, 0.10  # of a step of the naive loader
@@ -210,11 +210,11 @@ def by_dml(folder: Path, step_s: float, batch_rows: int) -> dict[str, Any]:
 def by_far(folder: Path, step_s: float, batch_rows: int) -> list[tuple[str, dict[str, Any]]]:
     """Training runs with dml, whose rows are kept behind the link; each is a new machine."""
     made = []
-    vars(opened)["Bucket"] = lambda url, below: FarStore(url.removeprefix("s3:/"), below)
+    vars(open_stores)["Bucket"] = lambda url, below: FarStore(url.removeprefix("s3:/"), below)
     for name, copied in (("far, not copied", False), ("far, copied", True)):
         kept, local = (tempfile.mkdtemp(prefix="dml-bench-") for _ in range(2))
         for job in ("first", "second"):
-            opened._OPEN.clear()  # noqa: SLF001 - as a process that begins
+            open_stores._OPEN.clear()  # noqa: SLF001 - as a process that begins
             near = f"{local}/{job}" if copied else "off"
             ds = loader(folder, f"s3:/{kept}", batch_rows, near)
             made.append((f"{name}, {job} job", trained(ds, step_s)))

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 import dml
-from dml.exec import deliver, steps
-from dml.exec.making import Batches
-from dml.expr.lifted_pair import LiftedPair
+from dml.exec.delivery import iterator
+from dml.exec.delivery.prefetch import BatchMaker
+from dml.exec.tasks import steps
+from dml.ops.row.lifted_pair import LiftedPair
 
 LIFTED_ROWS, CALLED_ROWS, RUNS, BATCH = 20_000_000, 500_000, 7, 1024
 # A dict that anybody may change: functions that look into it are called for every row.
@@ -63,10 +64,10 @@ def bare() -> Iterator[np.ndarray]:
 def side_by_side(*, together: bool, of: Any = None) -> Iterator[Any]:
     """Batches of lifted functions."""
 
-    def batches(streaming: Any, epoch: int, position: Any, *, runs: bool) -> Batches:
-        return Batches(streaming, epoch, position, runs=runs and together)
+    def batches(streaming: Any, epoch: int, position: Any, *, runs: bool) -> BatchMaker:
+        return BatchMaker(streaming, epoch, position, runs=runs and together)
 
-    vars(deliver)["Batches"] = batches
+    vars(iterator)["BatchMaker"] = batches
     return iter(LIFTED if of is None else of)
 
 

@@ -27,12 +27,12 @@ import pyarrow.parquet as pq
 
 import dml
 from dml import col
-from dml.expr.block import from_arrow
-from dml.expr.schema import Schema
-from dml.expr.typing import lower
-from dml.kernels import interpret
-from dml.kernels.fuse import compiled
-from dml.kernels.jit import KernelCache
+from dml.data.block import from_arrow
+from dml.data.schema import Schema
+from dml.expr.columns.typing import lower
+from dml.kernels import interpreter
+from dml.kernels.compiled.jit import KernelCache
+from dml.kernels.compiled.tier_choice import compiled
 from dml.kernels.program import Program
 from dml.kernels.vec import Register, Vec
 
@@ -178,14 +178,14 @@ def ways(case: Case, cache: KernelCache) -> dict[str, Way]:
     lowered = lower([case.value.value], schema)
     parts = blocks(case.columns)
 
-    def through(run: Callable[[Sequence[Register], int], interpret.Result]) -> Iterator[Register]:
+    def through(run: Callable[[Sequence[Register], int], interpreter.Result]) -> Iterator[Register]:
         for part in parts:
             inputs = [from_arrow(part[value.params[0]]) for value in lowered.inputs]
             yield run(inputs, len(next(iter(part.values())))).outputs[0]
 
     program: Program = lowered.program
     made: dict[str, Way] = {
-        "dml, NumPy": lambda: through(lambda inputs, n: interpret.run(program, inputs, n))
+        "dml, NumPy": lambda: through(lambda inputs, n: interpreter.run(program, inputs, n))
     }
     kernel = compiled(program, cache)
     if kernel is not None:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import dml
-from dml.dataset import Dataset
+from dml.api.dataset import Dataset
 
 ROWS, GROUP, TIMES = 1_000_000, 20_000, 5
 OFF = {"disable_rules": ["filter_columns_first", "run_shared_once"]}

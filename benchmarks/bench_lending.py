@@ -26,16 +26,16 @@ import pytest
 from distributed.utils_comm import gather_from_workers
 
 import dml
-from dml.exec import lending
-from dml.exec.cluster import workers_of
-from dml.exec.desk import Answer
-from dml.exec.lending import Lender, is_lent
-from dml.exec.parcel import pack, unpack
-from dml.exec.seat import Shipment
-from dml.exec.slices import Outcome
-from dml.exec.work import Piece
-from dml.expr.block import Block
-from dml.kernels.ids import RowIds
+from dml.cluster.cluster import workers_of
+from dml.cluster.worker_state import Shipment
+from dml.data.block import Block
+from dml.exec.process import shared_memory
+from dml.exec.process.partition_codec import pack, unpack
+from dml.exec.process.shared_memory import Lender, is_lent
+from dml.exec.process.task_runner import Answer
+from dml.exec.tasks.partition import Piece
+from dml.exec.tasks.slices import Outcome
+from dml.kernels.rows.ids import RowIds
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 64_000_000, 256_000_000)
 WORKERS, TIMES, MOST_BYTES = 2, 20, 1_000_000_000
@@ -191,7 +191,7 @@ def main() -> None:
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:unclosed:Warning")
 def test_lending_is_measured() -> None:
     with started() as client:
-        seen = list(transfers(client, [1000, 2 * lending.LEAST], 3))
+        seen = list(transfers(client, [1000, 2 * shared_memory.LEAST], 3))
         assert [(each.size, each.to) for each in seen[:2]] == [(1000, "client"), (1000, "worker")]
         assert (per_group_ms(client, 2, shared=True) >= 0).all()
 

@@ -4,7 +4,8 @@
     python benchmarks/bench_memory.py --adversarial
 
 Every run is a process of its own, watched from outside every 5 ms: its memory, and that of its
-children, as the contract counts it (dml/exec/memory.py). The data are random and hardly compress.
+children, as the contract counts it (dml/exec/memory/memory_meter.py). The data are random and
+hardly compress.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import dml
-from dml.exec.budget import OVERHEAD_BYTES
-from dml.exec.memory import counted_bytes
+from dml.exec.memory.memory_meter import counted_bytes
+from dml.exec.memory.memory_shares import OVERHEAD_BYTES
 from dml.settings import parse_bytes
 
 RESULTS = Path(__file__).parent / "results" / "memory.json"

@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 
 import dml
-from dml.exec.policy import Demand
-from dml.exec.virtual import Truth
+from dml.exec.scheduler.policy import Demand
 from dml.settings import SCHEDULER_POLICIES
-from tests.exec.figure_cases import (
+from dml.verify.simulate.virtual_cluster import TaskTruth
+from tests.exec.delivery.figure_cases import (
     DASK_S,
     EMBEDDED_S,
     GB,
@@ -154,10 +154,10 @@ def foreseen(policy: str) -> float:
     every = (("cpu", 1.0),)
     stages = [Demand("load", every, 8), Demand("transform", every, 8)]
     stages.append(Demand("infer", (("cpu", 0.01),), 8, max_parallel=4))
-    truth = [Truth(LOAD_S, 8), Truth(REST_S, 8), Truth(REST_S, 8)]
+    truth = [TaskTruth(LOAD_S, 8), TaskTruth(REST_S, 8), TaskTruth(REST_S, 8)]
     if policy == "fused":
         stages = [Demand("all", every, 8, max_parallel=4)]
-        truth = [Truth(LOAD_S + 2 * REST_S, 8)]
+        truth = [TaskTruth(LOAD_S + 2 * REST_S, 8)]
     work = Work(stages, truth, {"cpu": float(THREADS)}, LOADS)
     return work.run(policy, GB, ordered=True).seconds
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from dml.exec.virtual import Trace
 from dml.testing.scenes import GB, MB, OPTIMUM_S, Scene, fractional, memory_aware
+from dml.verify.simulate.virtual_cluster import ClusterTrace
 
 LIMITS_GB = (0.5, 1, 2, 4, 8, 12, 16, 32)
 ONE = 4  # that is run where nothing is timed
@@ -29,7 +29,7 @@ def scene(limit_gb: float) -> Scene:
     return memory_aware(int(limit_gb * GB))
 
 
-def row(limit_gb: float, *, ordered: bool) -> tuple[Trace, str]:
+def row(limit_gb: float, *, ordered: bool) -> tuple[ClusterTrace, str]:
     """A run, and its line of the table."""
     given = scene(limit_gb)
     trace = given.run(ordered=ordered, watched=False)
@@ -48,7 +48,7 @@ def row(limit_gb: float, *, ordered: bool) -> tuple[Trace, str]:
 @pytest.mark.parametrize("limit_gb", LIMITS_GB)
 def test_a_run_within_memory(benchmark: Any, limit_gb: float) -> None:
     if benchmark.disabled and limit_gb != ONE:
-        pytest.skip("tests/exec/test_policy.py has them all; `make bench` times them")
+        pytest.skip("tests/exec/scheduler/test_policy.py has them all; `make bench` times them")
     trace, _ = benchmark(row, limit_gb, ordered=False)
     assert trace.seconds <= MOST.get(limit_gb, 1.05) * OPTIMUM_S
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import dml
-from dml.dataset import Dataset
+from dml.api.dataset import Dataset
 
 TURNS, LEAST_S = 3, 3.0  # of each case, at least
 CHOICES = (0, "auto", 2)

@@ -21,16 +21,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import dml
-from dml.dataset import Dataset
-from dml.exec.backends.processes import Processes
-from dml.exec.backends.threads import Threads
-from dml.exec.job import Job
-from dml.exec.meter import Tallies
-from dml.exec.pool import ALL, POOL
-from dml.exec.spill import DiskSpill
-from dml.exec.work import Sizes, TaskList
+from dml.api.dataset import Dataset
+from dml.exec.delivery.meter import Tallies
+from dml.exec.drivers.processes import Processes
+from dml.exec.drivers.threads import Threads
+from dml.exec.memory.spill import DiskSpill
+from dml.exec.process.worker_pool import ALL, POOL
+from dml.exec.tasks.job import Job
+from dml.exec.tasks.partition import PartitionSizes, TaskList
 from dml.expr.flow import At
-from dml.kernels.fuse import Tiers
+from dml.kernels.compiled.tier_choice import KernelTiers
 from dml.optimize.phases import optimize
 
 COLUMNS, WORKERS, REPEATS = 8, 2, 5
@@ -40,8 +40,8 @@ KIB, MIB = 1 << 10, 1 << 20
 def job_of(ds: Dataset) -> Job:
     """The stage of a pipeline, one partition per unit."""
     plan = optimize(ds._node, 0).plan  # noqa: SLF001 (below the public doors)
-    at = At(0, 0, Tiers(Path(tempfile.gettempdir()), "numpy"), {}, DiskSpill, MIB)
-    return Job(plan.stage, at, Sizes(1, 1 << 40))
+    at = At(0, 0, KernelTiers(Path(tempfile.gettempdir()), "numpy"), {}, DiskSpill, MIB)
+    return Job(plan.stage, at, PartitionSizes(1, 1 << 40))
 
 
 def drained(job: Job, driver: str) -> tuple[float, int]:

@@ -11,24 +11,28 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 
-from dml.exec.scaling.cachew import Cachew
-from dml.exec.scaling.gain import TRAINER, Gain
-from dml.exec.scaling.service import (
+from dml.cluster.autoscale.cachew import Cachew
+from dml.cluster.autoscale.gain import TRAINER, GainPolicy
+from dml.cluster.autoscale.service_model import (
     CURVES,
     Curve,
-    Seen,
+    ObservedWindow,
     changes,
     found,
     keyed,
     served,
     within,
 )
-from dml.exec.scaling.utilisation import Utilisation
-from dml.exec.scaling.window import Policy
+from dml.cluster.autoscale.utilisation import Utilisation
+from dml.cluster.autoscale.window import ScalingPolicy
 
 IDEALS = (4, 13, 16, 24, 32, 40, 64, 128)
 NOISES = {"none": 0.0, "5 % of batches": 0.005, "5 % of windows": 0.05}
-POLICIES: dict[str, Callable[[], Policy]] = {"ours": Gain, "3 % rule": Cachew, "80 %": Utilisation}
+POLICIES: dict[str, Callable[[], ScalingPolicy]] = {
+    "ours": GainPolicy,
+    "3 % rule": Cachew,
+    "80 %": Utilisation,
+}
 WINDOWS, LATE = 120, 60
 FIRST = 1_000_000  # seeds that nothing was tuned on
 STEP_NOISE = 0.05
@@ -41,7 +45,9 @@ def settled(counts: list[int], ideal: int) -> str:
     return f"{middle} ({counts[0]} to {counts[-1]}) {good / len(counts):.0%}"
 
 
-def runs(make: Callable[[], Policy], curve: Curve, noise: float, seeds: int) -> list[list[Seen]]:
+def runs(
+    make: Callable[[], ScalingPolicy], curve: Curve, noise: float, seeds: int
+) -> list[list[ObservedWindow]]:
     one = range(FIRST, FIRST + seeds)
     return [served(make(), lambda _: curve, WINDOWS, noise, keyed(seed)) for seed in one]
 
@@ -83,7 +89,7 @@ def followed(ideal: int, speed: float, seed: int) -> tuple[int, int, bool]:
     def load(number: int) -> Curve:
         return Curve(float(ideal), 1.0 if number < LATE else 1 / speed)
 
-    seen = served(Gain(), load, WINDOWS, STEP_NOISE, keyed(seed))[LATE:]
+    seen = served(GainPolicy(), load, WINDOWS, STEP_NOISE, keyed(seed))[LATE:]
     slack = max(0.1, 1 / (ideal * speed))
     near = [within(each.workers, ideal * speed, slack) for each in seen]
     first = near.index(True) if True in near else len(near)

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 import dml
-from dml.dataset import Dataset
-from dml.exec.backends.sync import Sync
-from dml.exec.backends.threads import Threads
-from dml.exec.slices import Outcome
+from dml.api.dataset import Dataset
+from dml.exec.drivers.sync import Sync
+from dml.exec.drivers.threads import Threads
+from dml.exec.tasks.slices import Outcome
 
 PARTITIONS, FEW = 20_000, 2_000  # where it is timed, and where it is only run
 PROMISED_US = 60

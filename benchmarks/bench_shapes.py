@@ -26,7 +26,7 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 
 import dml
-from dml.dataset import Dataset
+from dml.api.dataset import Dataset
 
 ROWS, WORK_S = 320, 0.02
 DRAWN = np.random.default_rng(0).lognormal(sigma=1.0, size=ROWS)

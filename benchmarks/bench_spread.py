@@ -4,7 +4,8 @@
 
 The cluster is one of worker processes on this host, which are there and have loaded what they need
 before the clock runs. Every process is watched every 100 ms, by itself, as the memory contract has
-it (dml/exec/memory.py); the table has the most that any of the workers had, and the client.
+it (dml/exec/memory/memory_meter.py); the table has the most that any of the workers had, and the
+client.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from distributed import Client, LocalCluster
 import dml
 from benchmarks.bench_all_to_all import MIB, write
 from dml import col
-from dml.exec.memory import anonymous_bytes, counted_bytes
+from dml.exec.memory.memory_meter import anonymous_bytes, counted_bytes
 
 SAMPLE_S = 0.1
 WAYS: dict[str, Callable[[dml.Dataset], dml.Dataset]] = {

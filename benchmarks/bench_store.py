@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dml.exec.store.disk import Disk
-from dml.exec.store.parts import Filling, PartStore, Rows, Source
+from dml.cache.parts.parts import PartFilling, PartRows, PartSource, PartStore
+from dml.cache.store.disk import Disk
 
 FP, COLUMNS, BATCH_ROWS = "ab" * 16, 2, 1 << 20
 
@@ -41,14 +41,14 @@ def filled(root: Path, made: list[pa.RecordBatch]) -> float:
     """Fill a part; seconds."""
     begun = time.perf_counter()
     filling = PartStore(Disk(root, "v1/bench")).fill(FP, 0)
-    assert isinstance(filling, Filling)
+    assert isinstance(filling, PartFilling)
     for each in made:
         filling.add(each)
-    assert filling.commit() is Source.MADE
+    assert filling.commit() is PartSource.MADE
     return time.perf_counter() - begun
 
 
-def summed(rows: Rows | None) -> int:
+def summed(rows: PartRows | None) -> int:
     """Every byte of a part."""
     assert rows is not None
     return sum(

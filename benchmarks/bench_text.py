@@ -22,13 +22,13 @@ import numpy as np
 import pyarrow as pa
 
 from dml import col, element
-from dml.expr.column import Column
-from dml.expr.schema import Schema
-from dml.expr.typing import lower
-from dml.kernels import interpret
+from dml.data.schema import Schema
+from dml.expr.columns.column import Column
+from dml.expr.columns.typing import lower
+from dml.kernels import interpreter
+from dml.kernels.compiled.jit import KernelCache
+from dml.kernels.compiled.tier_choice import compiled
 from dml.kernels.functions.table import FUNCTIONS
-from dml.kernels.fuse import compiled
-from dml.kernels.jit import KernelCache
 from dml.kernels.program import CHAIN, Program
 
 LINES, BLOCK, RUNS = 400_000, 1 << 16, 5
@@ -97,7 +97,7 @@ def ways(case: Case, text: pa.Array, cache: KernelCache) -> dict[str, Way]:
     made: dict[str, Way] = {
         "a line at a time": lambda: [[case.by_line(s) for s in b.to_pylist()] for b in blocks],
         "one by one": lambda: [plain(b) for b in blocks],
-        "dml, NumPy": lambda: [interpret.run(program, [b], len(b)).outputs[0] for b in blocks],
+        "dml, NumPy": lambda: [interpreter.run(program, [b], len(b)).outputs[0] for b in blocks],
     }
     if kernel is not None:
         made["dml, compiled"] = lambda: [kernel([b], len(b)).outputs[0] for b in blocks]

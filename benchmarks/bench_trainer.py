@@ -20,7 +20,7 @@ from itertools import count, pairwise
 from typing import Any, NamedTuple
 
 import dml
-from dml.dataset import Dataset
+from dml.api.dataset import Dataset
 
 WORKERS, BATCH, STEP_S, ROW_S = 8, 16, 0.01, 0.01
 STEPS, TICKS = 100, 100  # steps of the loop; parts of each, between which the clock is looked at

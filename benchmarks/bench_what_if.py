@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import dml
-from dml.dataset import Dataset
+from dml.api.dataset import Dataset
 
 Batch = dict[str, np.ndarray]
 OFF, STEPS = 0.10, 30  # promised; steps that are timed

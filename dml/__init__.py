@@ -1,15 +1,20 @@
-"""This file lists the public names of dml: sources, expressions, Dataset, errors."""
+"""The public names of dml are listed here: sources, expressions, Dataset, errors."""
 
 from dml import errors
-from dml.catalog import Catalog, why_miss, worth_keeping
-from dml.dataset import Dataset
-from dml.errors import DmlError
-from dml.expr.column import Column, col, lit, maximum, minimum, random, stack, when
-from dml.expr.column import rows as len  # noqa: A004 - as Polars has it, and only in this module
-from dml.expr.standing import all_columns, columns_of, element, row_id
-from dml.plugins import DataSink, DataSource, SourcePart
-from dml.settings import AUTOTUNE, Autoscale, Settings
-from dml.sources.files import (
+from dml.api.catalog import Catalog, why_miss, worth_keeping
+from dml.api.dataset import Dataset
+from dml.api.sources.combination import (
+    choose_from_datasets,
+    collect_all,
+    concat,
+    explain_all,
+    interleave,
+    interleave_datasets,
+    mix,
+    sample_from_datasets,
+    zip,
+)
+from dml.api.sources.files import (
     read_arrow,
     read_binary_files,
     read_csv,
@@ -26,7 +31,7 @@ from dml.sources.files import (
     scan_ndjson,
     scan_parquet,
 )
-from dml.sources.objects import (
+from dml.api.sources.objects import (
     from_arrow,
     from_dask,
     from_dict,
@@ -48,18 +53,13 @@ from dml.sources.objects import (
     read_sql,
     read_zarr,
 )
-from dml.sources.several import (
-    choose_from_datasets,
-    collect_all,
-    concat,
-    explain_all,
-    interleave,
-    interleave_datasets,
-    mix,
-    sample_from_datasets,
-    zip,
-)
-from dml.verbs.functions import apply, udf
+from dml.api.verbs.functions import apply, udf
+from dml.errors import DmlError
+from dml.expr.columns.column import Column, col, lit, maximum, minimum, random, stack, when
+from dml.expr.columns.column import rows as len  # noqa: A004 - as Polars has it, and only in this module
+from dml.expr.columns.placeholder_columns import all_columns, columns_of, element, row_id
+from dml.plugins import DataSink, DataSource, SourcePart
+from dml.settings import AUTOTUNE, Autoscale, Settings
 
 __version__ = "0.1.0"
 

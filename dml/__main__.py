@@ -1,4 +1,4 @@
-"""This file lets ``python -m dml`` be the command line."""
+"""``python -m dml`` runs the command line."""
 
 from __future__ import annotations
 

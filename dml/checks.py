@@ -1,4 +1,4 @@
-"""This file checks values that users give as options; PlanError says what each may be."""
+"""Values of options are validated here; PlanError states which values are allowed."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ AUTO = "auto"
 
 
 def whole(value: Any) -> Any:
-    """A whole number of NumPy's as Python's, which it is equal to; any other value as it is."""
+    """Return a NumPy integer as an equal Python int, and any other value unchanged."""
     return int(value) if isinstance(value, np.integer) else value
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """What was meant by a name that is none of those ``known``."""
+    """Return a suggestion for an unknown name: the closest of the ``known`` names."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return f"did you mean {near[0]!r}?" if near else "one of those"
 
 
 def one_of(name: str, value: object, known: tuple[str, ...]) -> None:
-    """One of the words ``known``."""
+    """Check that ``value`` is one of the words ``known``."""
     if not isinstance(value, str) or value not in known:
         text = value.lower() if isinstance(value, str) else ""
         near = difflib.get_close_matches(text, known, n=1, cutoff=0.5)
@@ -38,15 +38,37 @@ def one_of(name: str, value: object, known: tuple[str, ...]) -> None:
 
 
 def count(name: str, value: object, least: int) -> None:
-    """A whole number of at least ``least``, or "auto"."""
+    """Check that ``value`` is an integer of at least ``least``, or "auto"."""
     if value == AUTO:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise unfit(name, value, f"an integer of at least {least} or 'auto'", f"{name}='auto'")
 
 
+def element_count(name: str, n: object, least: int = 0, others: str = "") -> None:
+    """Refuse ``n`` unless it is an integer >= ``least``; PlanError suggests ``others``."""
+    if isinstance(n, bool) or not isinstance(n, int) or n < least:
+        raise PlanError(
+            f"{name} needs an integer of at least {least}, got {n!r}",
+            why="it counts elements: rows, or batches after .batch()",
+            try_=f"{name.split(maxsplit=1)[0]} with {max(least, 1)} or more{others}",
+        )
+
+
+def shard(num_shards: int, index: int) -> None:
+    """PlanError unless there are shards, and ``index`` is the number of one."""
+    element_count("shard num_shards", num_shards, least=1)
+    element_count("shard index", index)
+    if index >= num_shards:
+        raise PlanError(
+            f"there is no shard {index} of {num_shards}",
+            why=f"shards are counted from 0 to {num_shards - 1}",
+            try_=f"shard({num_shards}, {num_shards - 1}) for the last one",
+        )
+
+
 def offered(name: str, value: Any) -> tuple[tuple[str, float], ...]:
-    """Pairs of a resource and how much of it there is; GPUs by the name that stages know."""
+    """Return checked (resource, amount) pairs, sorted; "GPU" in any case becomes "gpu"."""
     pairs = tuple(value.items()) if isinstance(value, Mapping) else value
     if value is None:
         return ()
@@ -60,13 +82,13 @@ def offered(name: str, value: Any) -> tuple[tuple[str, float], ...]:
 
 
 def flag(name: str, value: object) -> None:
-    """True, False or "auto"."""
+    """Check that ``value`` is True, False or "auto"."""
     if value != AUTO:
         of_kind(name, value, (bool,), "True, False or 'auto'")
 
 
 def _amount(pair: Any) -> bool:
-    """True for the name of a resource, which processors are not, and a positive number."""
+    """Return True for a pair of a resource name, other than "CPU", and a positive number."""
     if not isinstance(pair, tuple) or len(pair) != 2 or isinstance(pair[1], bool):
         return False
     named = isinstance(pair[0], str) and pair[0] and pair[0].upper() != "CPU"
@@ -74,28 +96,28 @@ def _amount(pair: Any) -> bool:
 
 
 def most(name: str, value: object) -> None:
-    """A whole number of at least 0, or None."""
+    """Check that ``value`` is an integer of at least 0, or None."""
     known = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     if value is not None and not known:
         raise unfit(name, value, "an integer of at least 0, or None", f"{name}=None")
 
 
 def some(name: str, value: Any, try_: str = "") -> None:
-    """A whole number of at least 1."""
+    """Check that ``value`` is an integer of at least 1."""
     wanted = "an integer of at least 1"
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise unfit(name, value, wanted, try_)
 
 
 def seconds(name: str, value: Any) -> None:
-    """More than 0."""
+    """Check that ``value`` is a number of seconds above 0."""
     of_kind(name, value, (int, float), "positive seconds")
     if not value > 0:
         raise unfit(name, value, "positive seconds")
 
 
 def names(name: str, value: Any) -> tuple[str, ...]:
-    """Names, each once and in order."""
+    """Return checked names without duplicates, sorted."""
     listed = isinstance(value, list | tuple | set | frozenset)
     if not listed or not all(isinstance(each, str) for each in value):
         one = value if isinstance(value, str) and value else "filter_before_sort"
@@ -104,7 +126,7 @@ def names(name: str, value: Any) -> tuple[str, ...]:
 
 
 def folder(name: str, value: object) -> str | None:
-    """The name of a folder as text, or None."""
+    """Return the checked path of a folder as text, or None."""
     wanted = "the name of a folder, or None"
     found = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(found, str | NoneType):
@@ -115,7 +137,7 @@ def folder(name: str, value: object) -> str | None:
 
 
 def namespace(value: object) -> None:
-    """The name of a namespace of the store, which is that of a folder."""
+    """Check that ``value`` can name a namespace of the cache store, which is a folder name."""
     if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", value):
         raise PlanError(
             f"{value!r} is not the name of a namespace",
@@ -125,7 +147,7 @@ def namespace(value: object) -> None:
 
 
 def place(name: str, value: object) -> str:
-    """A folder or a URL, as text."""
+    """Return the checked path of a folder, or a URL, as text."""
     found = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(found, str) or not found or "\0" in found:
         raise PlanError(
@@ -137,13 +159,13 @@ def place(name: str, value: object) -> str:
 
 
 def of_kind(name: str, value: object, kinds: tuple[type, ...], wanted: str) -> None:
-    """A value of one of some types, of which bool is none unless it is named."""
+    """Check that ``value`` is of one of ``kinds``; a bool is no int unless bool is listed."""
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         raise unfit(name, value, wanted)
 
 
 def unfit(name: str, value: object, wanted: str, try_: str = "") -> PlanError:
-    """The error for a value that has no meaning."""
+    """Return the PlanError for an option value that is not allowed."""
     return PlanError(
         f"{name} must be {wanted}, got {value!r}",
         why=f"it is of type {type(value).__name__}" if not try_ else "no other value has a meaning",

@@ -1,4 +1,4 @@
-"""This file defines what dml raises: every error says what, at, why and what to try.
+"""Every error of dml states the problem, its location, the reason and a remedy.
 
 An error is four short lines. ``what`` is the message, ``at`` names the operator and the user's own
 line (and the file, row group and row when a value is to blame), ``why`` quotes the real values,
@@ -14,13 +14,13 @@ MOST_LETTERS = 20_000
 
 
 def worded(error: BaseException) -> str:
-    """An exception of anyone's as ``Type: text``; raises nothing, whatever its ``__str__`` does."""
+    """Return any exception as ``Type: text``; raises nothing, whatever its ``__str__`` does."""
     name = type.__dict__["__name__"].__get__(type(error))  # whatever its metaclass says
     return f"{name}: {text_of(error)}"
 
 
 def text_of(value: object, how: Callable[[object], str] = str) -> str:
-    """``how(value)``, cut at 20,000 letters; raises nothing, whatever a user's object does then."""
+    """Return ``how(value)``, at most 20,000 characters; raises nothing, whatever ``how`` raises."""
     try:
         return str.__getitem__(how(value), slice(MOST_LETTERS))
     except BaseException:  # noqa: BLE001 - a user's object may raise anything, and return anything
@@ -28,19 +28,19 @@ def text_of(value: object, how: Callable[[object], str] = str) -> str:
 
 
 class DmlError(Exception):
-    """Base of everything dml raises on purpose."""
+    """Base class of all errors that dml raises on purpose."""
 
     def __init__(self, what: str, *, at: str = "", why: str = "", try_: str = "") -> None:
         super().__init__(what)
         self.what, self.at, self.why, self.try_ = what, at, why, try_
 
     def located(self, at: str) -> Self:
-        """Fill in ``at`` when the place that raised did not know it; returns the same error."""
+        """Fill in ``at`` if the code that raised left it empty; returns the same error."""
         self.at = self.at or at
         return self
 
     def under(self, label: str) -> Self:
-        """Name the operator in front of ``at``, unless one is named; returns the same error."""
+        """Put the operator before ``at``, unless ``at`` names one; returns the same error."""
         if "written in" not in self.at and label not in self.at:
             self.at = f"{label}; {self.at}" if self.at else label
         return self
@@ -54,7 +54,7 @@ class DmlError(Exception):
 
 
 def _rebuild(kind: type[DmlError], what: str, state: dict[str, object]) -> DmlError:
-    """Make an error again from its parts, whatever its constructor looks like."""
+    """Rebuild an unpickled error from its parts, whatever the signature of its constructor."""
     error = kind.__new__(kind)
     Exception.__init__(error, what)
     error.__dict__.update(state)
@@ -62,7 +62,7 @@ def _rebuild(kind: type[DmlError], what: str, state: dict[str, object]) -> DmlEr
 
 
 class PlanError(DmlError):
-    """A pipeline that cannot mean anything: wrong sizes, operators in an impossible order."""
+    """The pipeline or an option is invalid: wrong sizes, operators in an impossible order."""
 
 
 class SchemaError(DmlError):
@@ -72,12 +72,12 @@ class SchemaError(DmlError):
 class SourceError(DmlError):
     """Input cannot be read: missing, empty, truncated, damaged, or with changing schemas."""
 
-    # Bytes from the start of a row without an end to what opens there and does not close.
+    # Bytes from the start of an unterminated row to the quote that is never closed.
     offset = 0
 
 
 class UDFError(DmlError):
-    """A user's function raised (``__cause__``), or returned what cannot be a row."""
+    """A user's function raised (``__cause__``), or returned a value that cannot be a row."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class UDFError(DmlError):
 
 
 class CastError(DmlError):
-    """A checked cast met a value that the target type cannot hold."""
+    """A checked cast met a value that the target type cannot represent."""
 
 
 class NullValueError(DmlError):
@@ -112,7 +112,7 @@ class ResumeMismatchError(DmlError):
 
 
 class FingerprintError(DmlError):
-    """A value or function has no name that would be equal in another process."""
+    """A value or function has no fingerprint that would be equal in another process."""
 
 
 class NonDeterminismError(DmlError):
@@ -120,11 +120,11 @@ class NonDeterminismError(DmlError):
 
 
 class MemoryContractError(DmlError):
-    """One row, or one indivisible piece of work, cannot fit into the memory number."""
+    """One row, or one indivisible piece of work, does not fit into the memory limit."""
 
 
 class CacheError(DmlError):
-    """A materialization cannot be used or written."""
+    """Stored rows of a pipeline, a materialization, cannot be used or written."""
 
 
 class WorkerLostError(DmlError):
@@ -132,19 +132,19 @@ class WorkerLostError(DmlError):
 
 
 class ReplayError(WorkerLostError):
-    """What a function declared ``pure=False`` was at was lost; it is not called again in a run."""
+    """Work of a function declared ``pure=False`` was lost; no call is repeated within a run."""
 
 
 class VerificationError(DmlError):
-    """With ``verify="sample"``, both plans of a pipeline made different rows of the same input."""
+    """With ``verify="sample"``, the optimized and the written plan gave different rows."""
 
 
 class VerificationWarning(UserWarning):
-    """With ``verify="sample"``, both plans differed, and the one as written is what is run."""
+    """With ``verify="sample"``, both plans differed, and the plan as written is run instead."""
 
 
 class QuarantineWarning(UserWarning):
-    """Stored rows are not those that are computed now, and nobody reads them any more."""
+    """Cached rows differ from those computed now, and their cache entry is not read any more."""
 
 
 class InternalError(DmlError):

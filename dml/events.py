@@ -1,10 +1,10 @@
-"""This file holds what a run tells about itself: frozen events, each one line of JSON.
+"""A run reports itself as events: frozen values, each written as one line of JSON.
 
-Events carry names, counts and seconds, never a value of a row. Text of operators may have
-literals and paths: ``unsaid`` leaves it out of what is stored. Figures of :class:`OperatorTotals`
-and :class:`Waits` are cumulative within a run, so the latest event of a run is the whole truth and
-a lost one costs nothing. A line written by a newer dml is read without error: unknown fields stay
-in ``extra``, unknown kinds become :class:`Unknown`, and both are written back as they came.
+Events carry names, counts and seconds, never a value of a row. Text of operators may contain
+literals and paths: ``unsaid`` removes it before events are stored. Figures of
+:class:`OperatorTotals` and :class:`Waits` are cumulative within a run, so the latest event of a run
+is complete and an earlier one may be lost. A line of a newer dml is read without error: unknown
+fields stay in ``extra``, unknown kinds become :class:`Unknown`, and both are written back as read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Names = Mapping[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """What all events have: the run they belong to, and when (seconds since 1970, UTC)."""
+    """Base of all events: the run that an event belongs to, and its time (s since 1970, UTC)."""
 
     kind: ClassVar[str] = "Event"
 
@@ -36,7 +36,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class RunStarted(Event):
-    """An iterator was made: which pipeline (fingerprint by domain), over what, on which machine.
+    """An iterator was created: its pipeline (fingerprint by domain), its data and its machine.
 
     ``job`` joins runs of a process; ``capability`` is a core's speed in normalised units, if known.
     """
@@ -59,14 +59,14 @@ class RunStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorTotals(Event):
-    """What one operator did in the run so far; sums over blocks, and over threads of ``worker``.
+    """Totals of one operator in the run so far: sums over blocks, and over threads of ``worker``.
 
     ``seconds`` is time inside the operator, summed over threads; ``cpu_s`` is None where it was not
-    measured. ``kept_elements`` and ``kept_bytes`` are what a cache held at last; it had
-    ``cache_hits`` blocks and lacked ``cache_misses``; some of it were made again ``cache_checks``
-    times, and differed ``cache_wrong`` times; ``near_bytes`` came from copies, ``far_bytes`` from
-    the store. ``skipped`` rows were lost to errors, ``spared_bytes`` not decoded. ``lifted`` is
-    "yes", "no: <why>", or "" without a function; ``medium`` "local", "remote" ...
+    measured. ``kept_elements`` and ``kept_bytes`` are the latest size of a cache; ``cache_hits``,
+    ``cache_misses`` count blocks; cached rows were recomputed ``cache_checks`` times, and differed
+    ``cache_wrong`` times; ``near_bytes`` were read from local copies, ``far_bytes`` from the store.
+    ``skipped`` rows were dropped for errors, ``spared_bytes`` not decoded. ``lifted`` is "yes",
+    "no: <why>", or "" without a function; ``medium`` is "local", "remote" ...
     """
 
     kind: ClassVar[str] = "OperatorTotals"
@@ -102,7 +102,7 @@ class OperatorTotals(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Waits(Event):
-    """Seconds in which nothing was ready: for the training loop, and for the workers."""
+    """Seconds that the training loop and the workers waited because nothing was ready."""
 
     kind: ClassVar[str] = "Waits"
 
@@ -113,7 +113,7 @@ class Waits(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Warned(Event):
-    """Something a user should know, by a name that can be searched for."""
+    """A warning to the user, with a name that can be searched for."""
 
     kind: ClassVar[str] = "Warned"
 
@@ -123,10 +123,10 @@ class Warned(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Verified(Event):
-    """Samples that the plan as written made again, and those that came out ``differing``.
+    """Numbers of samples that were recomputed by the plan as written, and of those ``differing``.
 
     ``scope`` says which operators were compared, and why not more; ``unverified`` which samples
-    were passed over, and why.
+    were skipped, and why.
     """
 
     kind: ClassVar[str] = "Verified"
@@ -139,9 +139,9 @@ class Verified(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Scaled(Event):
-    """How many workers there were after so many ``batches``, how many were asked for, and why.
+    """Number of workers after ``batches`` batches, the number requested, and the reason.
 
-    The figures are means of late: time to get a batch and process it, batches that were ready.
+    The figures are recent means: time to get a batch and process it, batches that were ready.
     """
 
     kind: ClassVar[str] = "Scaled"
@@ -156,7 +156,7 @@ class Scaled(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Progress(Event):
-    """How far a run is; the first kind to be dropped when events come too fast."""
+    """Progress of a run; the first kind of event to be dropped when events come too fast."""
 
     kind: ClassVar[str] = "Progress"
 
@@ -171,9 +171,9 @@ class Progress(Event):
 class RunFinished(Event):
     """The iterator ended: "finished", "stopped" by its user, "failed" or "interrupted".
 
-    ``rows`` and ``bytes`` were delivered; ``bytes_read`` came from the sources. ``cpu_s`` is what
-    the pipeline used, ``process_cpu_s`` what the process used meanwhile; None means not measured.
-    ``error_kind`` is the class of the error: its text may quote values, so it is not kept.
+    ``rows`` and ``bytes`` were delivered; ``bytes_read`` came from the sources. ``cpu_s`` is the
+    processor time of the pipeline, ``process_cpu_s`` that of the process meanwhile; None means not
+    measured. ``error_kind`` is the class of the error: its text may quote values and is not stored.
     """
 
     kind: ClassVar[str] = "RunFinished"
@@ -193,14 +193,14 @@ class RunFinished(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Unknown(Event):
-    """An event of a kind that this version does not know; ``fields`` are as they were read."""
+    """An event of a kind that is unknown to this version; ``fields`` are as they were read."""
 
     name: str = ""
     fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 def unsaid(event: Event) -> Event:
-    """The same without texts in which literals, paths and values may stand: kinds are left."""
+    """Return the event without texts that may contain literals, paths or values; kinds stay."""
     match event:
         case RunStarted():
             kinds = re.findall(r"^\s*(\w*)", event.pipeline, re.MULTILINE)
@@ -222,7 +222,7 @@ KINDS: Final[Mapping[str, type[Event]]] = {
 
 
 def to_json(event: Event) -> str:
-    """One line of ASCII JSON, without a newline; a NaN or infinite figure is written as null."""
+    """Return one line of ASCII JSON, without a newline; NaN and infinity are written as null."""
     if isinstance(event, Unknown):
         own: dict[str, Any] = {"kind": event.name, **event.fields}
     else:
@@ -235,9 +235,9 @@ def to_json(event: Event) -> str:
 
 
 def from_json(line: str) -> Event:
-    """The event of one line; fields it lacks or that have another type keep their defaults.
+    """Parse the event of one line; fields that are missing or of another type keep their defaults.
 
-    Raises ValueError when the line is not a JSON object, which only damage can bring about.
+    Raises ValueError if the line is not a JSON object, which means that the file is damaged.
     """
     try:
         raw = json.loads(line)
@@ -255,7 +255,7 @@ def from_json(line: str) -> Event:
 
 
 def _taken(raw: dict[str, Any], types: Mapping[str, str]) -> dict[str, Any]:
-    """Move the fields of the right type out of ``raw``; what stays there is not understood."""
+    """Move the fields of the right type out of ``raw``; unknown fields stay in ``raw``."""
     return {
         name: raw.pop(name)
         for name, annotation in types.items()
@@ -301,7 +301,7 @@ def _finite(value: object) -> object:
 
 @dataclass(frozen=True, kw_only=True)
 class Operator:
-    """What is known about an operator before it runs; names the row that a tally counts."""
+    """Facts about an operator known before it runs; its ``ordinal`` is its row in a tally."""
 
     ordinal: int
     operator: str
@@ -331,15 +331,15 @@ class _Cell:
 class Tally:
     """Sums per operator, by its ordinal; one per thread, added up with :meth:`merge`.
 
-    A block costs 0.25 microseconds (tests/test_events.py). Only the owning thread may count; any
-    thread may read, and sees each sum as of some moment.
+    Counting a block takes 0.25 microseconds (tests/test_events.py). Only the owning thread may
+    count; any thread may read, and each sum is then as of some moment.
     """
 
     __slots__ = ("_cells", "_unkept")
 
     def __init__(self) -> None:
         self._cells: dict[int, _Cell] = {}
-        self._unkept: dict[int, str] = {}  # "" where some was kept
+        self._unkept: dict[int, str] = {}  # "" where a part is cached
 
     def block(  # noqa: PLR0917 (keywords would cost half as much again, on every block)
         self,
@@ -351,7 +351,7 @@ class Tally:
         seconds: float,
         cpu_s: float = 0.0,
     ) -> None:
-        """Count one block that operator ``ordinal`` took in and gave out."""
+        """Count one block that operator ``ordinal`` took as input and returned."""
         try:
             cell = self._cells[ordinal]
         except KeyError:
@@ -369,40 +369,40 @@ class Tally:
         self._cell(ordinal).python_calls += count
 
     def tried(self, ordinal: int, bytes_in: int, spared: int, seconds: float, cpu_s: float) -> None:
-        """Count what it took to learn whether more must be read, and the bytes that need not be."""
+        """Count the cost of testing whether more must be read, and the bytes that were not."""
         cell = self._cell(ordinal)
         cell.bytes_in, cell.spared_bytes = cell.bytes_in + bytes_in, cell.spared_bytes + spared
         cell.seconds, cell.cpu_s = cell.seconds + seconds, cell.cpu_s + cpu_s
 
     def lookups(self, ordinal: int, hits: int, misses: int, near: int = 0, far: int = 0) -> None:
-        """Count blocks that a cache had, and had not; bytes from its copies, and from itself."""
+        """Count cache hits and misses in blocks, and bytes read from local copies and the store."""
         cell = self._cell(ordinal)
         cell.cache_hits, cell.cache_misses = cell.cache_hits + hits, cell.cache_misses + misses
         cell.near_bytes, cell.far_bytes = cell.near_bytes + near, cell.far_bytes + far
 
     def checked(self, ordinal: int, wrong: int) -> None:
-        """Count that some of what a cache had was made again, and was ``wrong`` or not."""
+        """Count one recomputation of cached rows, with ``wrong`` 1 if they differed, else 0."""
         cell = self._cell(ordinal)
         cell.cache_checks, cell.cache_wrong = cell.cache_checks + 1, cell.cache_wrong + wrong
 
     def stored(self, ordinal: int, wrong: str = "") -> None:
-        """Note that a cache has a part, or what was ``wrong`` with the first while it has none."""
+        """Record that a cache has a part, or the first reason ``wrong`` while it has none."""
         if not wrong or ordinal not in self._unkept:
             self._unkept[ordinal] = wrong
 
     def unkept(self, ordinal: int) -> str:
-        """Why a cache has no part at all; "" if it has, or nobody asked it for any."""
+        """Return why a cache has no part at all; "" if it has one, or none was requested."""
         return self._unkept.get(ordinal, "")
 
     def merge(self, *others: Tally) -> Tally:
-        """A new tally with the sums of this one and the others; none of them is changed."""
+        """Return a new tally with the sums of this tally and ``others``, which stay unchanged."""
         total = Tally()
         for tally in (self, *others):
             total.add(tally)
         return total
 
     def add(self, other: Tally) -> None:
-        """Count what ``other`` counted."""
+        """Add the sums of ``other``."""
         for ordinal, cell in other.cells():
             mine = self._cell(ordinal)
             for name in _Cell.__slots__:
@@ -413,7 +413,7 @@ class Tally:
     def totals(
         self, operators: Iterable[Operator], *, run: str, at: float, cpu_measured: bool = True
     ) -> tuple[OperatorTotals, ...]:
-        """One event per operator, in their order; an operator that saw no block counts zero."""
+        """Return one event per operator, in order; an operator without blocks has zeros."""
         events, none = [], _Cell()
         for each in operators:
             cell = self._cells.get(each.ordinal, none)
@@ -423,7 +423,7 @@ class Tally:
         return tuple(events)
 
     def cells(self) -> list[tuple[int, _Cell]]:
-        """Operators counted so far; a copy, since the owner may be adding another."""
+        """Return a copy of the operators counted so far, since the owner may be adding another."""
         return list(self._cells.items())
 
     def _cell(self, ordinal: int) -> _Cell:

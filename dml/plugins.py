@@ -1,4 +1,4 @@
-"""This file is what users subclass to read and write what dml does not know, and finds plugins."""
+"""Users subclass DataSource and DataSink to add formats; entry points make them plugins."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ SOURCES, OPS = "dml.sources", "dml.ops"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SourcePart:
-    """A part of a source that is read in order, on its own, perhaps beside others.
+    """A part of a source that is read in order, on its own, maybe in parallel with other parts.
 
-    ``name`` is the part's own among those of its source, and what its row ids come from: the same
-    wherever the data is. ``rows`` and ``nbytes`` (of all columns, in memory) are given where they
-    are known without reading; ``payload`` is for the source, and travels to workers.
+    ``name`` is unique among the parts of a source, and row ids derive from it: it stays the same
+    wherever the data is. ``rows`` and ``nbytes`` (of all columns, in memory) are set where they
+    are known without reading; ``payload`` is for the source's own use, and is sent to workers.
     """
 
     name: str
@@ -32,81 +32,81 @@ class SourcePart:
 
 
 class DataSource:
-    """Rows from somewhere: subclass it, and ``dml.read_datasource(YourSource(...))`` reads them.
+    """A user-defined source: subclass it, and ``dml.read_datasource(YourSource(...))`` reads it.
 
-    Say ``schema``, ``parts`` and ``read``; ``identity`` where results may be cached, ``take`` where
-    any row can be had at once. An instance is pickled where workers are other processes, so it
-    holds what is needed to open the data rather than what is open.
+    Define ``schema``, ``parts`` and ``read``; ``identity`` where results may be cached, ``take``
+    where rows can be read at random. An instance is pickled where workers are other processes, so
+    it stores paths or addresses to open, and no open files or connections.
     """
 
     name: str = ""
-    """What it is called, in row ids and to people; the name of the class if it is empty."""
+    """Name of the source in row ids and messages; the name of the class if it is empty."""
     atom_rows: int | None = None
-    """Rows of an atom, where ``atom_rows=`` does not say; None: 65,536, or about 8 MiB."""
+    """Rows of an atom, unless ``atom_rows=`` is given; None: 65,536, or about 8 MiB."""
 
     def schema(self) -> Any:
-        """Columns and types: an Arrow schema, or a dict; asked once, when the pipeline is made."""
+        """Return an Arrow schema, or a dict of types; called once, when the pipeline is made."""
         raise InternalError(f"{type(self).__name__} has no schema()")
 
     def parts(self) -> Sequence[SourcePart]:
-        """What is read on its own, in the order of rows; asked once, when the pipeline is made."""
+        """Return the parts in the order of rows; called once, when the pipeline is made."""
         return (SourcePart(""),)
 
     def read(self, part: SourcePart, columns: tuple[str, ...]) -> Iterable[Any]:
-        """Arrow batches or tables of any sizes: the rows of ``part``, always in the same order.
+        """Return the rows of ``part``, always in one order, as Arrow batches or tables of any size.
 
-        They have ``columns`` at least, in types that cast to those of the schema without loss.
+        They have at least ``columns``, in types that cast to those of the schema without loss.
         """
         raise InternalError(f"{type(self).__name__} has no read()")
 
     def identity(self) -> object:
-        """What changes when the data does, and does not when it is copied; None: nobody knows.
+        """Return a value that changes with the data, and not by copying it; None if unknown.
 
-        Text, numbers, tuples of these: a version, a digest; or a function of no arguments that
-        reads what it takes to tell, when somebody asks. Without one the source has a name in this
-        run only, so nothing that is made of it is cached, or resumed in another process.
+        Text, numbers, tuples of these: a version, a digest; or a function without arguments that
+        reads it when it is needed. Without an identity the source has a fingerprint in this run
+        only, so nothing derived from it is cached, or resumed in another process.
         """
         return None
 
     def take(self, index: np.ndarray, columns: tuple[str, ...]) -> pa.Table:
-        """The rows at positions ``index`` (n,) int64, over all parts, in that order.
+        """Return the rows at positions ``index`` (n,) int64, over all parts, in that order.
 
-        Defined only where that costs about as much as reading so many rows: then every part must
-        say its ``rows``, ``read`` is not asked, and ``shuffle()`` reads in its order.
+        Define it only where that costs about as much as reading as many rows in sequence: then
+        every part must have ``rows``, ``read`` is not called, and ``shuffle()`` reads in its order.
         """
         raise InternalError(f"{type(self).__name__} has no take()")
 
 
 class DataSink:
-    """Takes rows to somewhere: subclass it, and ``ds.write_datasink(YourSink(...))`` fills it.
+    """A user-defined sink: subclass it, and ``ds.write_datasink(YourSink(...))`` writes to it.
 
-    All calls come from the process of the pipeline, one after the other, rows in their order:
+    All calls come from the process of the pipeline, one after another, with rows in order:
     ``open``, ``write`` for each group of rows, then ``finish``, or ``abort`` if anything failed.
     """
 
     def open(self, schema: pa.Schema) -> None:
-        """Begin; called before any rows come, once."""
+        """Begin writing; called once, before any rows."""
 
     def write(self, batch: pa.Table, number: int) -> None:
-        """Take some rows, at most about 32 MiB; ``number`` counts from 0."""
+        """Write some rows, at most about 32 MiB; ``number`` counts the calls from 0."""
         raise InternalError(f"{type(self).__name__} has no write()")
 
     def finish(self) -> Any:
-        """Make what was written visible; what it returns is what ``write_datasink`` does."""
+        """Publish the written rows; ``write_datasink`` returns the return value."""
 
     def abort(self, error: BaseException) -> None:
-        """Take back what was written: ``error`` stopped the run, and is raised after this."""
+        """Discard the written rows: ``error`` stopped the run, and is raised after this call."""
 
 
 def installed(group: str) -> list[Any]:
-    """The entry points of ``group`` in all installed packages, by name."""
+    """Return the entry points of ``group`` in all installed packages, sorted by name."""
     metadata = importlib.import_module("importlib.metadata")
     found: Iterable[Any] = metadata.entry_points(group=group)
     return sorted(found, key=lambda each: (each.name, each.value))
 
 
 def plugin(group: str, name: str) -> Callable[..., Any]:
-    """The function that a package offers under ``name``; PlanError if none, or two, do."""
+    """Load the function that a package offers as ``name``; PlanError unless exactly one does."""
     points = installed(group)
     found = [each for each in points if each.name == name]
     if len(found) != 1:

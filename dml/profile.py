@@ -1,8 +1,8 @@
-"""This file holds what a fleet has learned about costs: a value handed to the optimizer.
+"""A profile holds the costs learned from earlier runs; the optimizer takes it as an argument.
 
-Figures (seconds per row, rows out per row in, bytes of a row) are kept as an exponentially decayed
-mean and variance of their logarithm, so that one slow run moves a mean by a factor and not by a
-sum. Pure: the time of an observation comes in as an argument.
+Figures (seconds per row, output rows per input row, bytes of a row) are stored as an exponentially
+decayed mean and variance of their logarithm, so that one slow run moves a mean by a factor and not
+by a sum. Pure: the time of an observation is an argument.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 K = TypeVar("K")
 
 TURNS: Final = 8.0
-"""Seconds that a thread may wait, per second of its work, for those that it takes turns with."""
+"""Seconds that a thread may wait, per second of its work, for threads that share the processor."""
 HALF_LIFE_S: Final = 14 * 86_400.0
 NOISE: Final = math.log(1.2) ** 2
 """Variance of the log of one observation that repetition alone explains."""
 
 
 class CostKey(NamedTuple):
-    """What a cost depends on: the operator, the machine, and powers of two of the block's shape."""
+    """Key of a cost: the operator, the machine, and the block's shape rounded to powers of two."""
 
     fingerprint: str
     host_class: str
@@ -32,7 +32,7 @@ class CostKey(NamedTuple):
 
     @classmethod
     def of(cls, fingerprint: str, host_class: str, rows: float, row_bytes: float) -> CostKey:
-        """Key of blocks with ``rows`` rows of ``row_bytes`` bytes each."""
+        """Return the key of blocks with ``rows`` rows of ``row_bytes`` bytes each."""
         return cls(fingerprint, host_class, _log2(rows), _log2(row_bytes))
 
 
@@ -40,32 +40,32 @@ def _log2(figure: float) -> int:
     return max(0, round(math.log2(figure))) if figure > 0 else 0
 
 
-class Did(Protocol):
-    """What is told of an operator's time (``OperatorTotals`` of ``dml/events.py``)."""
+class TimedOperator(Protocol):
+    """The measured times of an operator (``OperatorTotals`` of ``dml/events.py``)."""
 
     @property
     def seconds(self) -> float:
-        """Inside the operator."""
+        """Wall-clock seconds inside the operator."""
 
     @property
     def cpu_s(self) -> float | None:
-        """On a processor; None where it was not measured."""
+        """Processor seconds; None where they were not measured."""
 
     @property
     def medium(self) -> str:
-        """Where a source has its bytes from; "" for other operators."""
+        """Storage that a source reads from; "" for other operators."""
 
     @property
     def lifted(self) -> str:
-        """Begins with "no" where a function is called."""
+        """Text that begins with "no" where a Python function is called."""
 
 
-def work_s(did: Did) -> float:
-    """What an operator needed, whoever else ran: its seconds on a processor.
+def work_s(did: TimedOperator) -> float:
+    """Return the seconds of work of an operator, independent of other load: its processor seconds.
 
-    Others take turns with a thread at processors and at Python, and how long it waits for them says
-    nothing of the operator. Sources, and functions that are called, may wait for something else:
-    there waits count that are too long to be for a turn.
+    Threads share processors and Python's lock, and the time that a thread waits for these says
+    nothing about the operator. Sources and called Python functions may wait for other things, such
+    as I/O: for them, waits count that are too long to come from sharing (``TURNS``).
     """
     if did.cpu_s is None:
         return did.seconds
@@ -86,7 +86,7 @@ class Learned:
 
     @classmethod
     def once(cls, figure: float, at: float, weight: float = 1.0) -> Learned:
-        """One observation; raises ValueError unless both figures are positive and finite."""
+        """Return a single observation; ValueError unless both figures are positive and finite."""
         if not (0 < figure < math.inf and 0 < weight < math.inf):
             raise ValueError(f"what is learned is positive, got {figure!r} x {weight!r}")
         return cls(weight, math.log(figure), 0.0, at)
@@ -98,18 +98,18 @@ class Learned:
 
     @property
     def sigma(self) -> float:
-        """How far log costs may be off: their own spread, plus noise that shrinks with weight."""
+        """Standard error of the log: observed spread, plus noise that shrinks with weight."""
         return math.sqrt((self.spread + NOISE) / self.weight) if self.weight else math.inf
 
     def as_of(self, at: float) -> Learned:
-        """The same knowledge, with the weight it still has at a later moment."""
+        """Return the same mean, with weight and spread decayed to the time ``at``."""
         if at <= self.at:
             return self
         kept = 0.5 ** ((at - self.at) / HALF_LIFE_S)
         return Learned(self.weight * kept, self.mean, self.spread * kept, at)
 
     def merge(self, other: Learned) -> Learned:
-        """Both together, at the later of their moments, in any order (Chan et al. 1979)."""
+        """Combine both, at the later of their times; commutative (Chan et al. 1979)."""
         at = max(self.at, other.at)
         one, two = self.as_of(at), other.as_of(at)
         weight = one.weight + two.weight
@@ -123,7 +123,7 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """How many times slower than the machine that priors come from: at work, and at copying."""
+    """Slowdown against the machine on which default costs were measured: of work and of copying."""
 
     work: float = 1.0
     copying: float = 1.0
@@ -131,13 +131,13 @@ class Speed:
 
 @dataclass(frozen=True)
 class Profile:
-    """Learned figures by name; an empty profile is what a fleet knows on its first day.
+    """Learned figures by fingerprint; a profile is empty before the first run.
 
-    ``costs`` are seconds per row taken (of a source: given). By the name of an operator over what
-    is below it, ``ratios`` are rows given per row taken, ``sizes`` bytes of a row given, ``blocks``
-    rows of a block taken. ``counts`` are the rows that an operator gave in runs of one pipeline
-    that came to their end, by ``counted``. ``host_class`` and ``speed`` are those of the machine
-    that asks.
+    ``costs`` are seconds per input row (of a source: per output row). By the fingerprint of an
+    operator with the operators below it, ``ratios`` are output rows per input row, ``sizes`` bytes
+    of an output row, ``blocks`` rows of an input block. ``counts`` are the output rows of an
+    operator in completed runs of one pipeline, keyed by ``counted``. ``host_class`` and ``speed``
+    describe the machine for which costs are estimated.
     """
 
     costs: Mapping[CostKey, Learned] = field(default_factory=dict)
@@ -150,11 +150,11 @@ class Profile:
 
     @property
     def figures(self) -> bool:
-        """True if there is any history in it."""
+        """True if the profile has any learned figure."""
         return any((self.costs, self.ratios, self.sizes, self.counts, self.blocks))
 
     def merge(self, other: Profile) -> Profile:
-        """What both know; commutative but for the machine, and associative up to rounding."""
+        """Combine both; commutative but for the machine, and associative up to rounding."""
         return Profile(
             _merged(self.costs, other.costs),
             _merged(self.ratios, other.ratios),
@@ -166,7 +166,7 @@ class Profile:
         )
 
     def bounded(self, most: int, at: float) -> Profile:
-        """At most so many figures of each kind: those that count most at the moment ``at``."""
+        """Return at most ``most`` figures of each kind: those with most weight at time ``at``."""
         return Profile(
             _heaviest(self.costs, most, at),
             _heaviest(self.ratios, most, at),
@@ -185,12 +185,12 @@ class Profile:
         return found
 
     def lookup(self, key: CostKey) -> Learned | None:
-        """Knowledge for ``key``, else for the nearest shape of block; never another machine's."""
+        """Return the cost for ``key``, else for the nearest block shape on the same machine."""
         near = self.near(key)
         return None if near is None else near[0]
 
     def near(self, key: CostKey) -> tuple[Learned, int] | None:
-        """The same, and how many powers of two lie between its shape and that of ``key``."""
+        """Return the result of ``lookup`` and its distance from ``key`` in powers of two."""
         shapes = [key] if key in self.costs else self._shapes.get(key[:2])
         if not shapes:
             return None
@@ -199,7 +199,7 @@ class Profile:
 
 
 def counted(pipeline: str, ordinal: int) -> str:
-    """The name of the rows that operator ``ordinal`` gives in a pipeline, in ``counts``."""
+    """Return the key in ``counts`` of the output rows of operator ``ordinal`` of a pipeline."""
     return f"{pipeline}:{ordinal}"
 
 

@@ -1,4 +1,4 @@
-"""This file holds the options of a run: one frozen value, read once and passed down."""
+"""The options of a run are one frozen ``Settings`` value, read once and passed down."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Auto = Literal["auto"]
 
 
 def parse_bytes(size: object, name: str = "size") -> int:
-    """Bytes of ``"128MiB"``, ``"1.5GB"``, ``"64k"`` or a plain number; must be positive."""
+    """Return the bytes of ``"128MiB"``, ``"1.5GB"``, ``"64k"`` or a positive integer."""
     if isinstance(size, str):
         match = re.fullmatch(SIZE, size)
         if match is None:
@@ -66,17 +66,17 @@ def parse_bytes(size: object, name: str = "size") -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Autoscale:
-    """How many workers of a Dask cluster object a run may have, and what decides.
+    """Limits on the workers of a Dask cluster object, and the policy that scales between them.
 
     Parameters
     ----------
-    min : workers that there are at least
-    max : workers that there are at most
-    rho : the part of the ideal gain, 1/(w+1) after w workers, for which one more is added
+    min : least number of workers
+    max : greatest number of workers
+    rho : fraction of the ideal gain, 1/(w+1) after w workers, for which one more is added
     minimize : "time", or "cost", which counts the trainer as 30 workers
     policy : "gain" is dml's own; "cachew" adds workers one by one while each is worth 3 %; "cpu"
         keeps processors 80 % busy (docs/scaling.md)
-    window : batches between two looks
+    window : batches between two decisions
     """
 
     min: int
@@ -106,91 +106,93 @@ class Autoscale:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What a run may choose without changing a single byte of what it delivers (but ``seed``).
+    """Options of a run; none but ``seed`` changes a single byte of the delivered rows.
 
-    Sizes are bytes or texts such as ``"512MiB"``; integer knobs also accept ``"auto"``.
+    Sizes are bytes or texts such as ``"512MiB"``; integer options also accept ``"auto"``.
 
     Parameters
     ----------
-    executor : "auto" is "threads", or "processes" where these are clearly expected, or seen while
-        it runs, to be faster and functions are proven pure; "threads" alone; "processes" (for
-        functions that hold Python's lock),
-        "distributed" (a Dask cluster), or "sync": everything in the caller's thread, for pdb
+    executor : "auto" is "threads", or "processes" where these are clearly expected, or measured
+        during the run, to be faster and functions are proven pure; "threads" alone; "processes"
+        (for functions that hold Python's lock), "distributed" (a Dask cluster), or "sync":
+        everything in the caller's thread, for pdb
     scheduler : the cluster of "distributed", which naming one implies: an address, a
         ``distributed.Client``, or a cluster object; None is the current client of this process
     num_workers : worker threads or processes; "auto" is the number of cores this process may use,
         or every thread of the cluster
-    driver : where all that is done beside the workers is done: "here", in the caller's process, or
-        in a "process" of its own, from which the caller's only takes finished elements
+    driver : where work outside of the workers runs: "here", in the caller's process, or in a
+        "process" of its own, from which the caller's process only takes finished elements
         (docs/clusters.md). Verbs that compute at once (``count``, writes) always run here
-    resources : what this host has beside processors, such as {"GPU": 2, "disk": 1}: steps that ask
-        for some of it (``num_gpus=``, ``resources=``) run at once as far as it reaches. The workers
-        of a cluster say themselves what they have (``dask worker --resources``)
-    memory_limit : bytes that the whole run may hold, one number; "auto" is a quarter of the machine
-    target_partition_bytes : bytes of one partition, "auto" derives it from the memory limit
-    prefetch : batches made ahead of the consumer, in a thread; 0 makes each batch in the consumer's
-        when it is asked for. "auto" begins so, and goes over to two ahead once most batches kept
+    resources : resources of this host besides processors, such as {"GPU": 2, "disk": 1}: steps that
+        request them (``num_gpus=``, ``resources=``) run in parallel as far as they suffice. The
+        workers of a cluster declare their own (``dask worker --resources``)
+    memory_limit : bytes that the whole run may use, one number; "auto" is a quarter of the machine
+    target_partition_bytes : bytes of one partition; "auto" derives it from the memory limit
+    prefetch : batches made ahead of the consumer, in a thread; 0 makes each batch on request, in
+        the consumer's thread. "auto" begins with 0, and changes to two ahead once most batches kept
         the consumer waiting for over 100 microseconds each (docs/options.md: what stays at 0)
-    scheduler_policy : what runs next when several tasks could; "adaptive" is for all work, the
-        others are ways of other systems to compare it with (docs/scheduling.md)
-    deterministic : False lets elements go out as they are made: each exactly once, and resumable,
-        while one slow row holds up nobody. It frees the topmost function below the last ``batch``
+    scheduler_policy : order of the tasks that are ready; "adaptive" is for all work, the other
+        policies are those of other systems, for comparison (docs/scheduling.md)
+    deterministic : False delivers elements as they are made: each exactly once, and resumable,
+        and one slow row delays no other. It frees the topmost function below the last ``batch``
         where only batches are gathered, changed and repeated above it; else order is kept, as it
-        is where rows are made whole units at a time (caches on disk, ``verify=``), in "sync", by
-        writes and by whatever hands over all rows at once. Which rows share a batch may then differ
-    seed : what ``seed=None`` means everywhere
-    kernels : "auto" starts in NumPy and swaps in compiled code; "numpy" and "compiled" pin a tier
+        is where rows are made in whole units (caches on disk, ``verify=``), in "sync", by writes
+        and by operators that hand over all rows at once. Which rows share a batch may then differ
+    seed : the seed that ``seed=None`` stands for everywhere
+    kernels : "auto" starts in NumPy and changes to compiled code; "numpy" and "compiled" pin a tier
     optimize : False runs the pipeline as it was written
-    cache_dir : where the rows of ``cache(tier="disk")`` are kept, and compiled kernels in a folder
-        of this user alone; None is the user's cache folder, where kernels also lie if this is an
-        s3:// URL, or if others could write to them here (docs/cache.md)
-    cache_quota : bytes of rows in its namespace, whoever kept them, as "1GiB"; None is no limit
-    cache_namespace : the name under which they are kept, and found again
-    cache_local_dir : a folder on a disk of each machine, for copies of kept rows that take longer
-        to read where they are kept. None is the user's cache folder for rows in an object store,
-        and no copies of others; "off" is none at all (docs/cache.md)
+    cache_dir : folder of the rows of ``cache(tier="disk")``, and of compiled kernels, these in a
+        folder of this user alone; None is the user's cache folder, where kernels also lie if this
+        is an s3:// URL, or if other users could write to them here (docs/cache.md)
+    cache_quota : bytes of all rows in the namespace, as "1GiB"; None is no limit
+    cache_namespace : the namespace in the cache store that rows are written to and read from
+    cache_local_dir : a folder on a disk of each machine, for copies of cached rows that take longer
+        to read from the store. None is the user's cache folder for rows in an object store, and no
+        copies of other rows; "off" is none at all (docs/cache.md)
     cache_local_quota : bytes of copies there; None is a tenth of the disk
     autocache : as if ``autocache()`` stood above every function of rows or batches that is called,
-        reaches neither clocks nor random numbers, and sees the same rows in every epoch: it may be
+        uses neither clocks nor random numbers, and sees the same rows in every epoch: it may be
         called in the first epochs alone
-    epochs : how many iterations there will be, which tells ``autocache()`` what is worth keeping;
-        None is unknown
-    telemetry_dir : where events of runs are appended; None is the user's cache folder, "off" none
-    plain_text : True has the store and telemetry write down what a pipeline says of itself, with
-        literals, paths, and values of variables that functions reach. False writes digests for them
+    epochs : number of iterations to come, from which ``autocache()`` estimates what is worth
+        caching; None is unknown
+    telemetry_dir : folder that events of runs are appended to; None is the user's cache folder,
+        "off" writes none
+    plain_text : True writes the description of a pipeline to the store and telemetry with literals,
+        paths, and values of variables that functions reach. False writes digests in their place
         (and the bounds of ranges of numbers, which are compared, in the index of the store)
     disable_rules : rules of the optimizer, or families of them, that are not used, such as
         ("filter_before_sort", "projection_pushdown"); all are in docs/optimizer.md
     max_errors : a run in which functions with on_error="skip" raise more errors than this fails;
         None is any number
-    verify : "kept" computes a few stored rows again when a process first uses what a cache on disk
-        has, and now and then later; where they differ the entry is left for good, with a warning
-        (docs/cache.md). "sample" does that, too, and makes some rows of every pass again by the
-        plan as written and compares the bytes before they go on; where they differ the epoch is
-        begun again as written, or ends with a VerificationError if rows of it are gone already
-        (docs/verify.md). "off" compares nothing
-    verify_samples : samples of a pass, at most: its first rows, others drawn by the seed; each is
-        an atom of at most 65,536 rows and about 8 MiB, or small ones together
+    verify : "kept" computes a few cached rows again when a process first uses an entry of a cache
+        on disk, and occasionally later; if they differ the entry is not used again, with a warning
+        (docs/cache.md). "sample" also makes some rows of every pass again by the plan as written
+        and compares the bytes before delivery; if they differ the epoch is restarted as written,
+        or ends with a VerificationError if rows of it were delivered already (docs/verify.md).
+        "off" compares nothing
+    verify_samples : most samples of a pass: its first rows, and rows drawn by the seed; each is
+        an atom of at most 65,536 rows and about 8 MiB, or several small atoms together
     verify_dir : where a folder that shows a difference is written, WITH ROWS OF YOUR DATA in it;
         nothing is sent anywhere. None is the folder of telemetry, or the user's cache folder
-    spread : a full shuffle, a sort and groups are made by the workers of a cluster, on their disks
-        (docs/clusters.md). "auto" does it unless the input is small, True always, False never:
-        then rows are sorted where they are delivered
-    spill_dir : the folder for rows that exceed the memory number, here and on the workers of a
+    spread : a full shuffle, a sort and groups are computed by the workers of a cluster, on their
+        disks (docs/clusters.md). "auto" does so unless the input is small, True always, False
+        never: then rows are sorted where they are delivered
+    spill_dir : the folder for rows that exceed the memory limit, here and on the workers of a
         cluster; None is the system's folder for temporary files, or Dask's own of each worker
-    autoscale : workers that a Dask cluster object is scaled to while a run goes on: (min, max) or
-        an ``Autoscale``; None leaves their number alone
-    watchdog_s : a consumer that waits longer than this is told which unit it waits for
-    connect_timeout_s : a scheduler that does not answer within so many seconds is an error
-    worker_wait_s : a cluster that has had no worker for so many seconds is an error
-    worker_silent_s : what a worker of a cluster has in hand and in store is made elsewhere when it
-        was not heard of for so many seconds: it is stopped, out of reach, or keeps Python's lock
-    speculative : work of processes or a cluster that takes much longer than its like is begun a
-        second time while others are idle, and what ends first counts. "auto" does it where every
-        function is proven pure; True where you know that yours may be called twice for a row (never
-        for classes, nor for sources of your own); False never
-    shared_memory : workers of a cluster lend what they made to processes of their host, which open
-        it where it lies (docs/clusters.md); False has it sent to them as to all others
+    autoscale : workers that a Dask cluster object is scaled to during a run: (min, max) or an
+        ``Autoscale``; None leaves their number alone
+    watchdog_s : after waiting this long, a consumer gets a message naming the unit it waits for
+    connect_timeout_s : seconds after which a scheduler that does not answer is an error
+    worker_wait_s : seconds after which a cluster without any worker is an error
+    worker_silent_s : seconds without a heartbeat of a cluster's worker, after which its running
+        tasks and stored results are computed elsewhere: it is stopped, unreachable, or its
+        process never releases Python's lock
+    speculative : a task of processes or a cluster that takes much longer than similar tasks is
+        started a second time while other workers are idle, and the first result counts. "auto"
+        does so where every function is proven pure; True where you know that yours may be called
+        twice for a row (never for classes, nor for sources of your own); False never
+    shared_memory : workers of a cluster share results with processes of their host through shared
+        memory (docs/clusters.md); False sends results to them as to all other hosts
     """
 
     executor: str = "auto"
@@ -286,17 +288,17 @@ class Settings:
 
     @property
     def here(self) -> Settings:
-        """The same for what runs in the caller's process in any case."""
+        """The same settings with ``driver="here"``, for verbs that always run in this process."""
         return self if self.driver == "here" else dataclasses.replace(self, driver="here")
 
     def __getstate__(self) -> dict[str, Any]:
-        """What another process can use: of a client or cluster its address, if it has one there."""
+        """Return the state to pickle, with a client or cluster replaced by its address, if any."""
         return {**self.__dict__, "scheduler": address_of(self.scheduler)}
 
     def merged(self, options: dict[str, Any]) -> Settings:
-        """A copy with some options changed; an unknown option is a PlanError that lists them.
+        """Return a copy with some options changed; an unknown option is a PlanError listing all.
 
-        A scheduler without an executor chooses "distributed".
+        A scheduler without an executor implies "distributed".
         """
         known = [f.name for f in dataclasses.fields(self)]
         unknown = sorted(set(options) - set(known))
@@ -318,14 +320,14 @@ class Settings:
 
 
 def _a_scheduler(value: object) -> bool:
-    """True for an address, a client, or a cluster object, of whichever library."""
+    """Return True for None, an address, a client, or a cluster object of any library."""
     if isinstance(value, str):
         return bool(value)
     return value is None or hasattr(value, "scheduler_address") or hasattr(value, "scheduler")
 
 
 def address_of(scheduler: Any) -> str | None:
-    """The address of a scheduler that another process could reach, if it is known."""
+    """Return the address at which another process can reach a scheduler; None if unknown."""
     if isinstance(scheduler, str):
         return scheduler
     found = getattr(scheduler, "scheduler_address", None)
@@ -334,13 +336,13 @@ def address_of(scheduler: Any) -> str | None:
 
 
 def scales(scheduler: Any) -> Any:
-    """The cluster object of a scheduler, or of its client, that can be scaled; None without one."""
+    """Return the scalable cluster object of a scheduler or client; None if there is none."""
     each = (scheduler, getattr(scheduler, "cluster", None))
     return next((one for one in each if hasattr(one, "scale")), None)
 
 
 def _scaled(value: Any, executor: str, scheduler: Any) -> Autoscale | None:
-    """What ``autoscale`` means, where it can mean something."""
+    """Return the option ``autoscale`` as an Autoscale; PlanError where nothing can be scaled."""
     if value is None:
         return None
     if isinstance(value, tuple | list) and len(value) == 2:
@@ -356,7 +358,7 @@ def _scaled(value: Any, executor: str, scheduler: Any) -> Autoscale | None:
 
 
 def not_scaled(why: str) -> PlanError:
-    """Nothing to scale."""
+    """Return the PlanError for ``autoscale`` without a cluster object that can be scaled."""
     return PlanError(
         "autoscale needs a Dask cluster object",
         why=why,
@@ -365,10 +367,10 @@ def not_scaled(why: str) -> PlanError:
 
 
 def user_folder(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Where files of this user lie unless he says otherwise: ``$XDG_CACHE_HOME/dml``.
+    """Return the default folder for files of this user: ``$XDG_CACHE_HOME/dml``.
 
-    Or ``~/.cache/dml``. Who has no home, or may not write there, as in many containers, has a
-    private folder among temporary files, and is told once. None if there is none of these.
+    Or ``~/.cache/dml``. Without a writable home, as in many containers, it is a private folder
+    among temporary files, which is logged once. None if that cannot be created either.
     """
     base = environ.get("XDG_CACHE_HOME", "")
     usual = base if os.path.isabs(base) else os.path.expanduser("~/.cache")
@@ -378,7 +380,7 @@ def user_folder(environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def _writable(folder: str) -> bool:
-    """True if files can be made below a folder, which need not be there yet."""
+    """Return True if files can be created below a folder, which need not exist yet."""
     while not os.path.lexists(folder):
         folder = os.path.dirname(folder)
     return os.access(folder, os.W_OK | os.X_OK)
@@ -386,7 +388,7 @@ def _writable(folder: str) -> bool:
 
 @functools.cache
 def _temporary(user: int) -> str | None:
-    """A folder of the user alone among temporary files; None if there can be none."""
+    """Return a private temporary folder of the user; None if it cannot be created."""
     import logging  # noqa: PLC0415 - as below
     import tempfile  # noqa: PLC0415 - for few users, and it loads half a dozen others
 

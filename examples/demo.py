@@ -15,7 +15,7 @@ from typing import Any
 import demo_corpus
 import demo_pipeline
 
-from dml.testing.stream_hash import stream_hash
+from dml.data.stream_hash import stream_hash
 
 FIRST = 40  # batches before the checkpoint
 

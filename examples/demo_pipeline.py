@@ -16,7 +16,7 @@ import numpy as np
 
 import dml
 from dml import col
-from dml.testing.stream_hash import stream_hash
+from dml.data.stream_hash import stream_hash
 
 LENGTH, VOCABULARY = 128, 50_000
 WORD = re.compile(r"\w+|[^\w\s]")

@@ -7,10 +7,16 @@ import os
 import random
 import signal
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from dml.api.dataset import Dataset
+    from dml.exec.memory.slice_gauge import Begun
+    from tests.verify.planting import Sure
 
 Case = TypeVar("Case")
 
@@ -75,3 +81,38 @@ def sampled(whole: bool) -> Callable[[Iterable[Case], int], list[Case]]:
         return random.Random(SAMPLE_SEED).sample(every, n)
 
     return draw
+
+
+@pytest.fixture
+def sure(tmp_path: Path) -> Sure:
+    """Options of a run that checks itself, in the caller's thread."""
+
+    def made(ds: Dataset, **options: Any) -> Dataset:
+        where = {"verify_dir": str(tmp_path / "bundles"), "telemetry_dir": "off"}
+        return ds.with_options(**{"verify": "sample", "executor": "sync", **where, **options})
+
+    return made
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No stored rows are computed again: calls of functions are counted."""
+    monkeypatch.setattr("dml.api.run_storage.checked", lambda _: False)
+
+
+@pytest.fixture
+def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slices in this process take nothing beside what is accounted for.
+
+    What is measured is the process's, which other tests' libraries and threads share: a law of what
+    the accounts say in bytes cannot rest on it. `test_slice_gauge.py` is about the measure itself.
+    """
+    from dml.exec.memory.slice_gauge import Gauge
+
+    end = Gauge.end
+
+    def uncounted(gauge: Gauge, begun: Begun) -> int:
+        end(gauge, begun)
+        return 0
+
+    monkeypatch.setattr(Gauge, "end", uncounted)

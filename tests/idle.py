@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from dml.exec.pool import ALL, POOL, Worker
+from dml.exec.process.worker_pool import ALL, POOL, Worker
 
 
 def descriptors() -> set[tuple[int, int]]:
@@ -46,7 +46,7 @@ def no_workers(seconds: float) -> None:
 
 def no_drivers(seconds: float) -> None:
     """End driver processes; those of a run that just ended are over within ``seconds``."""
-    drivers = sys.modules.get("dml.exec.drivers")
+    drivers = sys.modules.get("dml.ranks.driver.driver_handle")
     until = time.monotonic() + seconds
     while drivers is not None and any(each.lifeline.fileno() >= 0 for each in list(drivers.EVERY)):
         assert time.monotonic() < until

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import dml
-from dml.exec.deliver import Elements
-from dml.expr.namespaces.lists import Lists
-from dml.expr.namespaces.moments import Moments
-from dml.expr.namespaces.strings import Strings
-from dml.expr.namespaces.structs import Structs
-from dml.expr.namespaces.tensors import Tensors
-from dml.verbs.grouping import Groups
+from dml.api.verbs.grouping import Groups
+from dml.exec.delivery.iterator import Elements
+from dml.expr.columns.namespaces.lists import Lists
+from dml.expr.columns.namespaces.moments import Moments
+from dml.expr.columns.namespaces.strings import Strings
+from dml.expr.columns.namespaces.structs import Structs
+from dml.expr.columns.namespaces.tensors import Tensors
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 NAMES = Path(__file__).resolve().parent / "vectors/peers"

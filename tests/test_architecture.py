@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests import house
+
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "dml").rglob("*.py"))
 WRITTEN = MODULES + sorted(
@@ -25,55 +27,37 @@ WRITTEN = MODULES + sorted(
 )
 
 FILE_LINES, FUNCTION_LINES, NESTING, COMPLEXITY = 600, 40, 4, 8
-
-# A room sees the rooms on lower floors, and itself. Rooms that share a floor do not see each other.
-FLOORS: list[set[str]] = [
-    {"errors"},
-    {"checks", "ownership"},
-    {"settings", "plugins"},
-    {"kernels"},
-    {"expr"},
-    {"plan", "events", "profile", "read_times", "control_groups"},
-    {"optimize", "exec", "fleet"},
-    {"costing", "keeping", "observing", "resources"},
-    {"arranging", "autocaching"},
-    {"session"},
-    {"elsewhere", "foreseeing", "placing", "results", "together"},
-    {"collecting", "figures", "sinks"},
-    {"verbs"},
-    {"dataset"},
-    {"catalog", "sources"},
-    {"dml"},  # the package's own __init__.py
-]
-FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
-ROOF = {"testing", "cli", "interop", "features", "serve", "__main__"}  # see all, seen by none below
+FOLDER_FILES, ROOM_SHARE = 25, 0.15
 
 # Where a package that costs much to import may be imported: a prefix of the path.
 HEAVY = {
-    "numba": "dml/kernels/jit.py",
-    "llvmlite": "dml/kernels/jit.py",
-    "dask": "dml/exec/",
-    "distributed": "dml/exec/",
+    "numba": "dml/kernels/compiled/jit.py",
+    "llvmlite": "dml/kernels/compiled/jit.py",
+    "dask": "dml/cluster/",
+    "distributed": "dml/cluster/",
 }
 LAZY = {*HEAVY, "pandas", "pyarrow.dataset"}
 # What `import dml` may load beside numpy and pyarrow: its own modules, at 0.7 ms each, and these.
-IMPORTED_MODULES = 48
+IMPORTED_MODULES, FIRST_BATCH_MODULES = 39, 250
 LIGHT = {"_blake2", "_hashlib", "difflib", "hashlib", "numpy", "xxhash"}
 
 PURE = (
-    *(f"dml/{each}/" for each in ["expr", "kernels", "optimize"]),
-    *(f"dml/{each}.py" for each in ["plan", "profile", "read_times"]),
-    *(f"dml/exec/{each}" for each in ["core.py", "policy.py", "baselines.py", "twin/", "scaling/"]),
+    *(
+        f"dml/{each}/"
+        for each in ["data", "expr", "kernels", "ops", "optimize", "physical", "udfs"]
+    ),
+    "dml/profile.py",
+    *(f"dml/exec/scheduler/{each}.py" for each in ["core", "policy", "baseline_policies"]),
+    *(f"dml/cluster/autoscale/{each}.py" for each in ["cachew", "gain", "service_model"]),
+    *(f"dml/cluster/autoscale/{each}.py" for each in ["utilisation", "window"]),
+    *("dml/base/read_times.py", "dml/verify/simulate/"),
 )
 EDGES = {
-    "dml/expr/sources/": "reads files",
-    "dml/expr/forking.py": "ends copies of the process that functions fork",
-    "dml/expr/interrupts.py": "looks up what Python calls for signals, and the main thread",
-    "dml/expr/sources/orc_process.py": "decodes in processes of its own",
-    "dml/expr/stateful.py": "keeps instances of users' classes, under a lock",
-    "dml/kernels/jit.py": "keeps compiled kernels on disk",
-    "dml/kernels/fuse.py": "keeps generated kernels on disk",
-    "dml/kernels/compile_worker.py": "compiles in a process of its own",
+    "dml/udfs/calling/instances.py": "keeps instances of users' classes, under a lock",
+    "dml/kernels/compiled/jit.py": "keeps compiled kernels on disk",
+    "dml/kernels/compiled/tier_choice.py": "keeps generated kernels on disk",
+    "dml/kernels/compiled/compile_worker.py": "compiles in a process of its own",
+    "dml/verify/simulate/virtual_cluster.py": "draws times from a seed",
 }
 OUTSIDE = {
     *("asyncio", "concurrent", "fcntl", "fsspec", "glob", "io", "linecache", "mmap", "os"),
@@ -85,20 +69,20 @@ OUTSIDE_CALLS = {"open", "input", "print", "today", "utcnow", "now"}
 KEYED_RANDOM = {"BitGenerator", "Generator", "Philox"}  # of numpy.random: their state is given
 
 # Where operators may be imported: a new one touches no other file. Elsewhere facts of nodes decide.
-OF_OPERATORS = ("dml/expr/", "dml/verbs/", "dml/optimize/", "dml/testing/meanings/")
+OF_OPERATORS = ("dml/ops/", "dml/api/verbs/", "dml/optimize/", "dml/testing/meanings/")
 NAMING_OPERATORS = {
-    "dml/exec/account.py": "which operators run in compiled kernels",
-    "dml/exec/asked.py": "the steps that eager verbs add",
-    "dml/exec/backends/promoting.py": "which functions are called",
-    "dml/exec/graph.py": "where a cache begins",
-    "dml/exec/kept.py": "what is kept for a cache",
-    "dml/exec/nulls.py": "which columns a segment hands on",
-    "dml/exec/steps.py": "which functions are called",
-    "dml/exec/verify/apart.py": "which positions and passes are those of the whole stream",
-    "dml/exec/reading.py": "the orders in which a source is read",
+    "dml/exec/delivery/account.py": "which operators run in compiled kernels",
+    "dml/api/head_step.py": "the steps that eager verbs add",
+    "dml/exec/drivers/promotion.py": "which functions are called",
+    "dml/cluster/graph/graph.py": "where a cache begins",
+    "dml/cache/elements/element_cache.py": "what is kept for a cache",
+    "dml/exec/tasks/null_check.py": "which columns a segment hands on",
+    "dml/exec/tasks/steps.py": "which functions are called",
+    "dml/verify/isolated_run.py": "which positions and passes are those of the whole stream",
+    "dml/exec/tasks/unit_reader.py": "the orders in which a source is read",
     "dml/testing/oracle.py": "what one source's rows are",
-    "dml/testing/running.py": "which filters are tried in another order",
-    "dml/together.py": "where pipelines of one run part",
+    "dml/testing/executions.py": "which filters are tried in another order",
+    "dml/api/multi_run.py": "where pipelines of one run part",
     "dml/testing/plans.py": "what rewriting may do to a segment",
 }
 
@@ -171,15 +155,6 @@ def is_module(name: str) -> bool:
     return path.is_dir() or path.with_suffix(".py").is_file()
 
 
-def room(module: str) -> str:
-    """`dml.exec.core` -> exec; `dml.plan` -> plan; `dml` -> dml."""
-    return module.split(".")[1] if "." in module else module
-
-
-def room_of_file(path: str) -> str:
-    return "dml" if path == "dml/__init__.py" else Path(path).parts[1].removesuffix(".py")
-
-
 def belongs(module: str, packages: set[str]) -> bool:
     parts = module.split(".")
     return any(".".join(parts[:n]) in packages for n in range(1, len(parts) + 1))
@@ -208,32 +183,59 @@ def run_python(program: str) -> str:
 # -------------------------------------------------------------------------------------- the walls
 
 
-@each_of(MODULES)
-def test_a_room_sees_only_lower_floors(path: str) -> None:
-    here = room_of_file(path)
-    assert here in FLOOR_OF or here in ROOF, f"{here} is no room of the house"
-    if here in ROOF:
-        return
-    below = {there for there, floor in FLOOR_OF.items() if floor < FLOOR_OF[here]}
-    assert not [
-        f"line {i.line} imports {i.module}"
-        for i in imports(path)
-        if belongs(i.module, {"dml"}) and room(i.module) not in below | {here}
-    ]
+def test_every_room_has_its_place_in_the_order() -> None:
+    assert set(house.rooms()) - {"__main__"} == set(house.ORDER)
+
+
+def test_a_room_sees_only_rooms_that_stand_before_it() -> None:
+    assert house.against_the_order() == []
+
+
+def test_no_imports_of_any_kind_make_a_circle() -> None:
+    assert house.circles() == []
+
+
+def test_a_folder_has_at_most_25_files() -> None:
+    assert {folder: n for folder, n in house.folders().items() if n > FOLDER_FILES} == {}
+
+
+def test_a_room_has_at_most_15_percent_of_the_lines() -> None:
+    assert max(house.rooms().values()) <= ROOM_SHARE
+
+
+def test_a_public_class_has_a_name_of_its_own() -> None:
+    assert house.names_used_twice() == {}
+
+
+def test_a_module_is_a_noun_or_says_why_not() -> None:
+    assert [name for name, why in house.no_nouns().items() if not why] == []
+
+
+def test_the_program_that_counts_the_house_prints_it() -> None:
+    assert run_python("import runpy; runpy.run_path('tests/house.py', run_name='__main__')")
 
 
 def test_the_compiler_is_the_lowest_kernel() -> None:
-    path = "dml/kernels/jit.py"
+    path = "dml/kernels/compiled/jit.py"
     assert path in MODULES
     assert not [i for i in imports(path) if belongs(i.module, {"dml.kernels"})]
 
 
+def is_operator(node: ast.AST) -> bool:
+    decorators = node.decorator_list if isinstance(node, ast.ClassDef) else []
+    return any(isinstance(each, ast.Name) and each.id == "op" for each in decorators)
+
+
 def test_operators_are_named_in_few_places() -> None:
+    operators = {
+        name
+        for name in house.modules()
+        if house.room(name) == "ops" and any(map(is_operator, house.tree(name).body))
+    }
     naming = {
         path
         for path in MODULES
-        if not path.startswith(OF_OPERATORS)
-        and any(belongs(i.module, {"dml.expr.ops"}) for i in imports(path))
+        if not path.startswith(OF_OPERATORS) and any(i.module in operators for i in imports(path))
     }
     assert naming == set(NAMING_OPERATORS)
 
@@ -377,6 +379,25 @@ def test_importing_dml_loads_nothing_heavy() -> None:
     assert not LAZY & set(loaded)
 
 
+def modules_of_dml() -> set[str]:
+    """Those that hold code: packages are not counted."""
+    return {name for name, path in house.modules().items() if path.name != "__init__.py"}
+
+
+def test_a_first_batch_loads_few_modules(tmp_path: Path) -> None:
+    program = f"""
+import json, sys, dml, pyarrow as pa, pyarrow.parquet as pq
+from dml import col
+pq.write_table(pa.table({{"x": list(range(100))}}), {str(tmp_path / "x.parquet")!r})
+ds = dml.read_parquet({str(tmp_path / "x.parquet")!r}).filter(col("x") > 1)
+ds = ds.with_columns(y=col("x") * 2).select("y").batch(8)
+next(iter(ds))
+print(json.dumps(sorted(sys.modules)))
+"""
+    loaded = json.loads(run_python(program))
+    assert len(set(loaded) & modules_of_dml()) <= FIRST_BATCH_MODULES
+
+
 def test_importing_dml_loads_little() -> None:
     """What importing costs, as a count; benchmarks/bench_import.py has the seconds."""
     program = (
@@ -386,11 +407,11 @@ def test_importing_dml_loads_little() -> None:
     loaded = json.loads(run_python(program))
     others = {name.partition(".")[0] for name in loaded} - {"dml"}
     assert others <= LIGHT
-    assert sum(name.startswith("dml") for name in loaded) <= IMPORTED_MODULES
+    assert len(set(loaded) & modules_of_dml()) <= IMPORTED_MODULES
 
 
 def test_no_file_keeps_a_threading_local() -> None:
-    """Before Python 3.12, one that dies in a cycle may stop a process: see dml/exec/desk.py."""
+    """Before Python 3.12, one that dies in a cycle may stop a process: see task_runner.py."""
     users = [
         path
         for path in MODULES

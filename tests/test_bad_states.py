@@ -17,8 +17,8 @@ import pytest
 
 import dml
 from dml import col
+from dml.data.stream_hash import stream_hash
 from dml.errors import FingerprintError, MemoryContractError, PlanError, ResumeMismatchError
-from dml.testing.stream_hash import stream_hash
 from tests.refusals import nothing_left, opened, refused
 
 LOCK: Any = threading.Lock()
@@ -183,7 +183,7 @@ def test_a_function_without_a_name_resumes_in_its_own_process_only(data: Path) -
 def test_the_rest_is_the_same_in_another_process(data: Path) -> None:
     ds = batches(data)
     program = (
-        "import json, sys, dml; from dml.testing.stream_hash import stream_hash\n"
+        "import json, sys, dml; from dml.data.stream_hash import stream_hash\n"
         f"it = iter(dml.read_parquet({str(data)!r}).shuffle(40, seed=3).batch(64))\n"
         "it.load_state_dict(json.load(sys.stdin)); print(stream_hash(it))"
     )
@@ -217,6 +217,6 @@ def test_what_the_system_says_is_no_fault_of_a_state(
 
     ds = dml.range(100)
     again = restored(ds, saved(ds))
-    monkeypatch.setattr("dml.exec.making.own_rows", failing)
+    monkeypatch.setattr("dml.exec.delivery.prefetch.own_rows", failing)
     with pytest.raises(kind):
         next(again)

@@ -26,7 +26,7 @@ from dml.events import (
     from_json,
     to_json,
 )
-from dml.fleet.read import latest
+from dml.fleet.reader import latest
 
 texts = st.text(max_size=20)
 counts = st.integers(-(2**70), 2**70)

@@ -18,7 +18,7 @@ import pytest
 
 import dml
 from dml.errors import SourceError
-from dml.expr.sources.webdataset import read_webdataset
+from dml.io.webdataset.webdataset import read_webdataset
 from dml.testing.source_laws import everything
 
 END = bytes(1024)

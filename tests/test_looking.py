@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 import dml
-from dml.catalog import Catalog
+from dml.api.catalog import Catalog
+from dml.cache.eviction.uses import PartUses
+from dml.cache.store import layout
+from dml.cache.store.bucket import Bucket
+from dml.cache.store.disk import Disk
+from dml.cache.store.primitives import UnwritableError
 from dml.errors import PlanError
-from dml.exec.store import layout
-from dml.exec.store.bucket import Bucket
-from dml.exec.store.disk import Disk
-from dml.exec.store.primitives import UnwritableError
-from dml.exec.store.uses import Uses
-from tests.exec.store.conftest import bucket_options
-from tests.test_catalog import NAMES, base, described, kept
+from tests.api.test_catalog import NAMES, base, described, kept
+from tests.cache.conftest import bucket_options
 
 __all__ = ["bucket_options"]
 
@@ -79,7 +79,7 @@ def test_who_looks_leaves_what_others_told_long_ago(tmp_path: Path) -> None:
     assert entry.used_s is not None
     assert entry.used_s == pytest.approx(LONG_S, rel=0.01)
     assert told.exists()
-    Uses(Disk(tmp_path, layout.namespace("default"))).gathered()
+    PartUses(Disk(tmp_path, layout.namespace("default"))).gathered()
     assert not told.exists()
 
 

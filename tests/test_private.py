@@ -21,13 +21,14 @@ import pyarrow as pa
 import pytest
 
 import dml
-from dml.catalog import Catalog
+from dml.api.catalog import Catalog
+from dml.cache.eviction import janitor, pins
+from dml.cache.parts.parts import PartFilling, PartStore
+from dml.cache.parts.records import checked, read
+from dml.cache.store import layout
+from dml.cache.store.disk import Disk
 from dml.errors import CacheError
-from dml.exec.store import janitor, layout, pins
-from dml.exec.store.disk import Disk
-from dml.exec.store.parts import Filling, PartStore
-from dml.exec.store.records import checked, read
-from tests.exec.store.fills import find
+from tests.cache.store.fills import find
 
 ROOT = Path(__file__).resolve().parents[1]
 HERS, HIS = 12001, 12002  # user ids that nobody has
@@ -38,7 +39,7 @@ DS = dml.range(50).take(20)
 def kept(root: Path | str, namespace: str, fingerprint: str, rows: Any = None) -> PartStore:
     store = PartStore(Disk(root, layout.namespace(namespace)))
     filling = store.fill(fingerprint, 0)
-    assert isinstance(filling, Filling)
+    assert isinstance(filling, PartFilling)
     filling.add(pa.record_batch({"secret": [1, 2, 3]}) if rows is None else rows)
     filling.commit({"of": namespace})
     store.describe(fingerprint, {"operators": [["Range(50)", "x"]], "parts": 1})
@@ -92,7 +93,7 @@ def test_a_quota_of_one_evicts_nothing_of_another(tmp_path: Path) -> None:
     store = PartStore(Disk(tmp_path, layout.namespace("his")), quota_bytes=3000)
     for number in range(8):
         filling = store.fill(f"{number:02x}" * 16, 0)
-        assert isinstance(filling, Filling)
+        assert isinstance(filling, PartFilling)
         filling.add(pa.record_batch({"x": list(range(100))}))
         filling.commit()
     assert store.quota is not None
@@ -105,7 +106,8 @@ def test_a_quota_of_one_evicts_nothing_of_another(tmp_path: Path) -> None:
 
 #: Becomes the user that is named first, once all is imported that only root may be able to read.
 AS_USER = """
-import dml.exec.store.catalogue, dml.exec.store.private, dml.optimize.misses, dml.optimize.told
+import dml.cache.eviction.catalogue, dml.cache.store.private_folder
+import dml.optimize.explain.name_differences, dml.optimize.explain.fingerprint_text
 from tests.test_private import FP, kept, os, sys
 user = int(sys.argv.pop(1))
 os.setgroups([])
@@ -118,11 +120,12 @@ THIEF = (
     AS_USER
     + """
 import json, shutil, warnings
-from dml.catalog import Catalog
+from dml.api.catalog import Catalog
 from dml.errors import DmlError
-from dml.exec.store import janitor, layout, pins
-from dml.exec.store.disk import Disk
-from dml.exec.store.parts import PartStore
+from dml.cache.eviction import janitor, pins
+from dml.cache.store import layout
+from dml.cache.store.disk import Disk
+from dml.cache.parts.parts import PartStore
 
 warnings.simplefilter("ignore")
 root, fingerprint, absent, *paths = sys.argv[1:]
@@ -218,7 +221,7 @@ def as_user(user: int, code: str, *arguments: object) -> str:
 OWNER = (
     AS_USER
     + """
-from dml.catalog import Catalog
+from dml.api.catalog import Catalog
 Catalog.private(sys.argv[1], sys.argv[2])
 kept(sys.argv[1], sys.argv[2], FP if sys.argv[2] == "hers" else "ef" * 16)
 """

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 import dml
-from dml.catalog import Catalog
-from dml.dataset import Dataset
+from dml.api.catalog import Catalog
+from dml.api.dataset import Dataset
+from dml.cache.store import open_stores
 from dml.errors import CacheError, QuarantineWarning
-from dml.exec.store import opened
-from tests.exec.lying import Said, kept, reads_a_file, scaled, values
-from tests.exec.test_stored import data
+from tests.cache.rows.test_stored_rows import data
+from tests.verify.lying import Said, kept, reads_a_file, scaled, values
 
 __all__ = ["data"]
 
@@ -77,7 +77,7 @@ def test_autocache_leaves_it(data: Path, tmp_path: Path) -> None:
     ds = kept(dml.read_parquet(data).map(dict, fingerprint="auto").autocache(), tmp_path)
     (status,) = ds.cache_status()
     assert "what was kept was wrong" not in str(status)
-    store = opened.store_at(opened.Where(str(tmp_path / "kept" / "store")))
+    store = open_stores.store_at(open_stores.Where(str(tmp_path / "kept" / "store")))
     assert store.quarantine(status.name, {"what": "column 'x' is another value"})
     for _ in range(3):
         assert "COMPUTE what was kept was wrong, and is quarantined" in str(ds.cache_status())

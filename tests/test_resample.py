@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import dml
 from dml import col
+from dml.api.verbs.resampling import accepted, shares_of
 from dml.errors import PlanError, SchemaError, UDFError
-from dml.verbs.resample import accepted, shares_of
 from tests.expr.checks import agrees, holds, node_of, table
 
 CLASSES = [0] * 50 + [1] * 30 + [2] * 20

@@ -12,7 +12,7 @@ import pytest
 
 import dml
 from dml import settings
-from dml.keeping import cache_folder
+from dml.api.run_storage import cache_folder
 from dml.settings import Settings, user_folder
 
 

@@ -1,1 +1,1 @@
-"""The command line: run, explain, fingerprint and doctor for a pipeline in a file."""
+"""The command line: run, explain, fingerprint, cache and doctor for a pipeline in a file."""

@@ -1,8 +1,8 @@
-"""This file is the command ``dml``: its verbs, and what a shell is told when one ends.
+"""The command ``dml``: its subcommands, exit codes and error output.
 
-Exit codes: 0 all went well; 1 the pipeline or the machine has a fault, told in four lines; 2 the
-command was not understood; 130 interrupted by the user. Data goes to standard output, everything
-else to standard error, and with ``--json`` standard output is exactly one JSON value.
+Exit codes: 0 all went well; 1 the pipeline or the machine has a fault, described in four lines; 2
+the command was not understood; 130 interrupted by the user. Data goes to standard output,
+everything else to standard error, and with ``--json`` standard output is exactly one JSON value.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""This file is ``dml cache``: what a store keeps, why a pipeline does not find it, and cleaning."""
+"""The command ``dml cache``: entries of a store, why a pipeline misses them, and cleaning."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 import click
 
-from dml.catalog import Catalog, why_miss
+from dml.api.catalog import Catalog, why_miss
+from dml.api.dataset import Dataset
+from dml.base.amounts import bytes_text, count_text, counted, seconds_text
+from dml.cache.eviction.catalogue import Entry
 from dml.cli.output import Output, guest_output, json_option
 from dml.cli.target import load
-from dml.dataset import Dataset
 from dml.errors import DmlError
-from dml.exec.store.catalogue import Entry
-from dml.expr.amounts import bytes_text, count_text, counted, seconds_text
 
 FAULT = 1
-SHOWN = 12  # letters of a fingerprint in a list: enough to name it by
+SHOWN = 12  # letters of a fingerprint in a list: enough to identify it
 
 STORE = (
     click.option("--root", metavar="PATH", help="The store; without it, the user's."),
@@ -26,7 +26,7 @@ STORE = (
 
 
 def in_store(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give ``command`` the options that say which store, and ``--json``."""
+    """Give ``command`` the options of a store, and ``--json``."""
     made: Callable[..., Any] = click.pass_obj(command)
     for option in reversed((*STORE, json_option)):
         made = option(made)
@@ -137,7 +137,7 @@ def rm(output: Output, *, fingerprints: tuple[str, ...], root: str | None, names
 
 
 def told(entry: Entry) -> dict[str, Any]:
-    """An entry as JSON."""
+    """Return an entry as JSON."""
     found = {each.name: getattr(entry, each.name) for each in dataclasses.fields(entry)}
     about: Mapping[str, Any] = found.pop("about")
     kept = ("operators", "schema", "dml", "created", "tier")
@@ -145,7 +145,7 @@ def told(entry: Entry) -> dict[str, Any]:
 
 
 def listed(entries: Iterable[Entry], place: str) -> list[str]:
-    """A line for each entry, and the sum of all, which says where that is."""
+    """Return a line for each entry, and one with the sum of all and the store."""
     lines, nbytes, count = [], 0, 0
     for entry in entries:
         nbytes, count = nbytes + entry.nbytes, count + 1
@@ -165,7 +165,7 @@ def listed(entries: Iterable[Entry], place: str) -> list[str]:
 
 
 def detailed(entry: Entry) -> list[str]:
-    """All that is known of an entry."""
+    """Return all details of an entry, as lines."""
     used = "not known" if entry.used_s is None else f"{seconds_text(entry.used_s)} ago"
     lines = [
         f"fingerprint  {entry.fingerprint}",
@@ -183,20 +183,20 @@ def detailed(entry: Entry) -> list[str]:
 
 
 def parts_of(entry: Entry) -> str:
-    """How many parts are there, of how many."""
+    """Return how many parts are there, of how many."""
     whole = "?" if entry.of is None else count_text(entry.of)
     return f"{count_text(entry.parts)} of {whole}"
 
 
 def titles(entry: Entry) -> list[str]:
-    """The operators that made an entry, source first, if it says so."""
+    """Return the operators that made an entry, source first, if they are recorded."""
     rows = entry.about.get("operators")
     rows = rows if isinstance(rows, list) else []
     return [str(row[0]) for row in rows if isinstance(row, list) and row]
 
 
 def _place(catalog: Catalog) -> str:
-    """Where a command looked."""
+    """Return the store and the namespace of a command, as text."""
     whose = f", namespace {catalog.namespace}" if catalog.namespace != "default" else ""
     return f"{catalog.path}{whose}"
 

@@ -1,4 +1,4 @@
-"""This file is ``dml doctor``: what this machine offers to dml, and what is wrong with it."""
+"""The command ``dml doctor``: resources of this machine, and problems with them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import Any, Final, NamedTuple
 import click
 import pyarrow as pa
 
+from dml.base import host
+from dml.base.amounts import bytes_text
+from dml.base.control_groups import cpu_quota
+from dml.base.ownership import make_folders
 from dml.cli.output import Output, json_option
-from dml.control_groups import cpu_quota
 from dml.errors import PlanError
-from dml.expr.amounts import bytes_text
-from dml.fleet import host
-from dml.fleet.collect import telemetry_root
-from dml.kernels.jit import kernels_in
-from dml.ownership import make_folders
+from dml.fleet.collector import telemetry_root
+from dml.kernels.compiled.jit import kernels_in
 from dml.plugins import OPS, SOURCES, installed, plugin
 from dml.settings import user_folder
 
@@ -33,7 +33,7 @@ PACKAGES: Final = (
 POOLS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 PROBE_BYTES: Final = 32 << 20
 SLOW_BYTES_PER_S: Final = 50e6
-"""Below this a local disk is worth a warning: cached epochs would be slower than most sources."""
+"""Below this a local disk gives a warning: most sources would be faster than cached epochs."""
 
 Paths = Mapping[str, str]
 
@@ -63,12 +63,12 @@ def doctor(output: Output, *, cache_dir: Path | None, telemetry_dir: str | None)
 
 
 def cache_root(environ: Paths) -> Path:
-    """The user's folder of dml."""
+    """Return the user's folder of dml."""
     return Path(user_folder(environ) or f"{os.devnull}/dml")
 
 
 def checks(cache: Path, telemetry_dir: str | None) -> Iterator[Check]:
-    """Everything that is looked at, in the order it is shown."""
+    """Yield all checks, in the order in which they are shown."""
     yield from versions()
     yield from cores()
     yield from memory()
@@ -80,7 +80,7 @@ def checks(cache: Path, telemetry_dir: str | None) -> Iterator[Check]:
 
 
 def versions() -> Iterator[Check]:
-    """Python and the packages dml stands on, without importing the heavy ones."""
+    """Check the versions of Python and dml's packages, without importing the heavy ones."""
     yield Check("version", "python", platform.python_version())
     for name in PACKAGES:
         try:
@@ -93,7 +93,7 @@ def versions() -> Iterator[Check]:
 
 
 def cores() -> Iterator[Check]:
-    """Cores, and how many the control groups grant."""
+    """Report cores, and how many the control groups grant."""
     yield Check("cores", "usable", host.cores())
     quota = cpu_quota()
     if quota is not None:
@@ -102,13 +102,13 @@ def cores() -> Iterator[Check]:
 
 
 def memory() -> Iterator[Check]:
-    """Bytes of the machine and of the control group."""
+    """Report bytes of the machine and of the control group."""
     yield Check("memory", "machine bytes", host.machine_bytes())
     yield Check("memory", "cgroup limit bytes", host.cgroup_bytes())
 
 
 def pools(environ: Paths) -> Iterator[Check]:
-    """Thread pools that would compete with dml's own workers."""
+    """Report thread pools that would compete with dml's own workers."""
     yield Check("threads", "arrow cpu", pa.cpu_count())
     yield Check("threads", "arrow io", pa.io_thread_count())
     for name in POOLS:
@@ -149,7 +149,7 @@ def _probe(folder: Path) -> tuple[float, float]:
 
 
 def compiled(cache: Path) -> Iterator[Check]:
-    """Compiled kernels found on disk; none means that the first runs compile."""
+    """Report compiled kernels on disk; if there are none, the first runs compile."""
     found = kernels_in(cache).rglob("*.nbc")
     sizes = [path.stat().st_size for path in found if path.is_file()]
     yield Check("kernels", "compiled files", len(sizes))
@@ -157,7 +157,7 @@ def compiled(cache: Path) -> Iterator[Check]:
 
 
 def telemetry(root: Path | None) -> Iterator[Check]:
-    """Whether events of runs can be kept."""
+    """Check whether events of runs can be stored."""
     yield Check("telemetry", "folder", "off" if root is None else str(root))
     if root is None:
         return
@@ -171,7 +171,7 @@ def telemetry(root: Path | None) -> Iterator[Check]:
 
 
 def plugins() -> Iterator[Check]:
-    """What installed packages offer by name, and whether it can be loaded."""
+    """List the plugins of installed packages, and check that each can be loaded."""
     for group, kind in ((SOURCES, "source"), (OPS, "op")):
         for each in installed(group):
             package = f" of {each.dist.name} {each.dist.version}" if each.dist else ""
@@ -185,7 +185,7 @@ def plugins() -> Iterator[Check]:
 
 
 def line(check: Check) -> str:
-    """One finding for people."""
+    """Format one check for people."""
     mark = "" if check.status == "ok" else f"  [{check.status}] {check.advice}"
     return f"{check.group:<10}{check.name:<22}{_shown(check)}{mark}"
 

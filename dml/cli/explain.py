@@ -1,13 +1,13 @@
-"""This file is ``dml explain`` and ``dml fingerprint``: what a pipeline will do, and its name."""
+"""The commands ``dml explain`` and ``dml fingerprint``: a pipeline's plan, and its fingerprint."""
 
 from __future__ import annotations
 
 import click
 
+from dml.base.fingerprint import Domain
 from dml.cli.output import Output, guest_output, json_option
 from dml.cli.target import load
-from dml.expr.fingerprint import Domain
-from dml.optimize.explain import STAGES
+from dml.optimize.explain.stations import STAGES
 
 DOMAINS = tuple(each.value for each in Domain)
 

@@ -1,4 +1,4 @@
-"""This file decides where text goes: answers to standard output, the rest to standard error."""
+"""Output of commands: results go to standard output, the rest to standard error."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ import numpy as np
 
 @dataclass(slots=True)
 class Output:
-    """How one command speaks; ``as_json`` is set by its ``--json``."""
+    """The output of one command; ``as_json`` is set by its ``--json``."""
 
     as_json: bool = False
 
     def answer(self, value: Mapping[str, Any], text: Callable[[], str]) -> None:
-        """The command's result, as one JSON object or as text."""
+        """Print the command's result, as one JSON object or as text."""
         click.echo(json.dumps(value, default=_plain, indent=2) if self.as_json else text())
 
     def log(self, text: str) -> None:
-        """A line for whoever watches."""
+        """Print a line for the user to standard error."""
         click.echo(text, err=True)
 
     def fault(self, kind: str, parts: Mapping[str, str], show: Callable[[], None]) -> None:
-        """An error: shown on standard error, and as the JSON answer where one is awaited."""
+        """Print an error to standard error, and as the JSON result if JSON was requested."""
         show()
         if self.as_json:
             self.answer({"error": {"kind": kind, **parts}}, str)
@@ -51,11 +51,11 @@ json_option = click.option(
 
 @contextlib.contextmanager
 def guest_output() -> Iterator[None]:
-    """While the user's code runs, what it prints goes to standard error, not among our data."""
+    """Send output of the user's code to standard error, not among the command's data."""
     with contextlib.redirect_stdout(sys.stderr):
         yield
 
 
 def _plain(value: object) -> object:
-    """What JSON has no word for: NumPy scalars as numbers, the rest as text."""
+    """Convert values that JSON lacks: NumPy scalars to numbers, the rest to text."""
     return value.item() if isinstance(value, np.generic) else str(value)

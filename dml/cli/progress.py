@@ -1,4 +1,4 @@
-"""This file shows how far a run is: a bar on a terminal, else a log line now and then."""
+"""Progress of a run: a bar on a terminal, else a log line now and then."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from dml.expr.amounts import bytes_text, count_text
+from dml.base.amounts import bytes_text, count_text
 
 LINE_S: Final = 10.0
 DRAW_S: Final = 0.1
 
 
-class Progress(AbstractContextManager["Progress"], Protocol):
-    """Told after every batch; decides by itself when to say something."""
+class DeliveryProgress(AbstractContextManager["DeliveryProgress"], Protocol):
+    """Called after every batch; decides by itself when to print."""
 
     def update(self, batches: int, rows: int, size: int, now: float) -> None: ...
 
 
 class Silent:
-    """Says nothing."""
+    """Prints nothing."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing was opened."""
+        """Do nothing: no resource was opened."""
 
     def update(self, batches: int, rows: int, size: int, now: float) -> None:
-        """Nothing is shown."""
+        """Do nothing."""
 
 
 class Lines:
@@ -44,7 +44,7 @@ class Lines:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """The closing summary is the last line."""
+        """Do nothing: the closing summary is the last line."""
 
     def update(self, batches: int, rows: int, size: int, now: float) -> None:
         tenths = batches * 10 // self._total if self._total else 0
@@ -97,8 +97,8 @@ class Bar:
 
 def progress(
     log: Callable[[str], None], begin: float, total: int | None, *, quiet: bool
-) -> Progress:
-    """What suits where standard error goes; ``total`` is the number of batches, where known."""
+) -> DeliveryProgress:
+    """Return the progress display for standard error; ``total`` batches, if known."""
     if quiet:
         return Silent()
     return Bar(begin, total) if sys.stderr.isatty() else Lines(log, begin, total)

@@ -1,30 +1,135 @@
-"""This file is ``dml run``: iterate a pipeline, show progress, keep its position, sum it up."""
+"""The command ``dml run``: iterate a pipeline, show progress, save its position, sum it up."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import json
 import os
 import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 import numpy as np
 
-from dml.cli.options import configured, settings_options
+from dml.base.amounts import bytes_text, count_text, seconds_text
 from dml.cli.output import Output, guest_output, json_option
-from dml.cli.progress import Progress, progress
-from dml.cli.state import load_state, save_state
+from dml.cli.progress import DeliveryProgress, progress
 from dml.cli.target import Pipeline, Position, load
-from dml.expr.amounts import bytes_text, count_text, seconds_text
+from dml.errors import DmlError, PlanError, ResumeMismatchError
 from dml.fleet.report import table_lines
+from dml.settings import AUTOTUNE, EXECUTORS, parse_bytes
+
+MAX_BYTES: Final = 64 << 20
+"""A state is a few kilobytes; a larger file is no state, and is not read into memory."""
+
+
+def save_state(path: Path, state: dict[str, Any]) -> None:
+    """Replace the file by ``state``; a crash leaves either the old state or the new one.
+
+    Raises DmlError when the disk refuses, with the old state untouched.
+    """
+    try:
+        _replace(path, json.dumps(state, allow_nan=False))
+    except OSError as error:
+        raise DmlError(
+            "the position of the run could not be kept",
+            at=str(path),
+            why=str(error),
+            try_="--checkpoint on a disk with room; the last position that was kept is still valid",
+        ) from error
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def load_state(path: Path) -> dict[str, Any]:
+    """Load the state from the file; ResumeMismatchError if it is no state."""
+    size = path.stat().st_size
+    try:
+        state = json.loads(path.read_text(encoding="utf-8")) if size <= MAX_BYTES else None
+    except (ValueError, RecursionError) as error:
+        raise _no_state(path, size, f"it is not JSON: {error}") from error
+    if not isinstance(state, dict):
+        raise _no_state(path, size, "it is not a JSON object")
+    return state
+
+
+def _no_state(path: Path, size: int, why: str) -> ResumeMismatchError:
+    return ResumeMismatchError(
+        f"{path.name} is not a saved position",
+        at=f"{path}, {size} bytes",
+        why=why,
+        try_="pass a file that --checkpoint wrote, or json.dump(iterator.state_dict(), file)",
+    )
+
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _workers(_: click.Context, __: click.Parameter, value: str | None) -> int | str | None:
+    if value is None or value == AUTOTUNE:
+        return value
+    if not value.isdecimal() or int(value) < 1:
+        raise click.BadParameter(f"{value!r} is not a number of at least 1, nor 'auto'")
+    return int(value)
+
+
+def _size(_: click.Context, __: click.Parameter, value: str | None) -> int | str | None:
+    if value is None or value == AUTOTUNE:
+        return value
+    try:
+        return parse_bytes(int(value) if value.isdecimal() else value)
+    except PlanError:
+        raise click.BadParameter(f"{value!r} is not a size such as 512MiB, nor 'auto'") from None
+
+
+OPTIONS = (
+    click.option("--executor", type=click.Choice(EXECUTORS), help="Where the work is done."),
+    click.option("--scheduler", metavar="ADDRESS", help="Work on this Dask cluster."),
+    click.option(
+        "--num-workers", callback=_workers, metavar="N", help='Threads or processes, or "auto".'
+    ),
+    click.option(
+        "--memory-limit", callback=_size, metavar="SIZE", help='For the whole run, or "auto".'
+    ),
+)
+
+
+def settings_options(command: Command) -> Command:
+    """Give ``command`` the options of a run, as keywords that are None if not given."""
+    for option in reversed(OPTIONS):
+        command = option(command)
+    return command
+
+
+def configured(dataset: Pipeline, asked: Mapping[str, Any]) -> Pipeline:
+    """Return ``dataset`` with the given options; the rest stays as its file sets it."""
+    given = {name: value for name, value in asked.items() if value is not None}
+    if "scheduler" in given and given.get("executor", "distributed") != "distributed":
+        raise click.UsageError(
+            f"--scheduler means --executor distributed, not {given['executor']!r}"
+        )
+    return dataset.with_options(**given) if given else dataset
+
 
 SAVE_EVERY_S: Final = 10.0
 INTERRUPTED: Final = 130
@@ -32,8 +137,8 @@ EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @dataclass(slots=True)
-class Sums:
-    """What was delivered so far."""
+class RunSums:
+    """The batches, rows and bytes delivered so far."""
 
     begin: float
     batches: int = 0
@@ -52,14 +157,14 @@ class Sums:
 
 
 @dataclass(slots=True)
-class Stop:
-    """Whether the user asked to stop; a batch in the making is finished first, so none is lost."""
+class StopSignal:
+    """Whether the user asked to stop; a batch in progress is finished first, so none is lost."""
 
     output: Output
     asked: bool = False
     _before: dict[int, Any] = field(default_factory=dict)
 
-    def __enter__(self) -> Stop:
+    def __enter__(self) -> StopSignal:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._ask)
@@ -77,7 +182,7 @@ class Stop:
 
 
 def _may_be_made(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
-    """A checkpoint that could never be written is refused before the run, not after an hour."""
+    """Refuse a checkpoint path that cannot be written, before the run and not an hour later."""
     if path is not None and not os.access(path.absolute().parent, os.W_OK):
         raise click.BadParameter(f"the folder of {str(path)!r} cannot be written")
     return path
@@ -123,13 +228,13 @@ def run(
     """
     dataset = configured(load(target), asked)
     dataset = dataset if epoch is None else dataset.epoch(epoch)
-    sums = Sums(time.monotonic())
+    sums = RunSums(time.monotonic())
     shown = progress(output.log, sums.begin, take, quiet=quiet)
-    with Stop(output) as stop, guest_output():
+    with StopSignal(output) as stop, guest_output():
         position = iter(dataset)
         if resume is not None:
             position.load_state_dict(load_state(resume))
-        loop = Loop(position, sums, shown, stop, checkpoint)
+        loop = RunLoop(position, sums, shown, stop, checkpoint)
         with closing(loop), shown:
             digest = consume(loop.batches(take), hashed=hashed)
             loop.save()
@@ -142,19 +247,19 @@ def run(
 
 
 @dataclass(slots=True)
-class Loop:
+class RunLoop:
     """One pass over an iterator, with progress and saved positions."""
 
     position: Position
-    sums: Sums
-    shown: Progress
-    stop: Stop
+    sums: RunSums
+    shown: DeliveryProgress
+    stop: StopSignal
     checkpoint: Path | None
     status: str = "finished"
     _saved_at: float = 0.0
 
     def batches(self, take: int | None) -> Iterator[Any]:
-        """What the pipeline delivers, until its end, ``take``, or the user's wish."""
+        """Yield the pipeline's batches, until its end, ``take``, or a request to stop."""
         self._saved_at = self.sums.begin
         for count in itertools.count():
             if self.stop.asked or count == take:
@@ -173,33 +278,33 @@ class Loop:
             yield item
 
     def save(self) -> None:
-        """Keep the position of everything counted so far."""
+        """Save the position behind everything counted so far."""
         if self.checkpoint is not None:
             save_state(self.checkpoint, self.position.state_dict())
 
     def close(self) -> None:
-        """Tell the pipeline that nobody will ask for more."""
+        """Close the pipeline's iterator, if it can be closed."""
         close = getattr(self.position, "close", None)
         if close is not None:
             close()
 
 
 def consume(batches: Iterable[Any], *, hashed: bool) -> str | None:
-    """Go through all batches; their stream hash where it is wanted."""
+    """Consume all batches; returns their stream hash if ``hashed``."""
     if not hashed:
         deque(batches, maxlen=0)
         return None
     # Imported here: what ships for tests is not part of a run that nobody hashes.
-    from dml.testing.stream_hash import stream_hash  # noqa: PLC0415
+    from dml.data.stream_hash import stream_hash  # noqa: PLC0415
 
     return str(stream_hash(batches))
 
 
 def measured(item: object) -> tuple[int, int]:
-    """(rows, bytes) of what an iterator gave: a dict of arrays with one length, or one row.
+    """Return (rows, bytes) of an element: a dict of arrays with one length, or one row.
 
-    One row whose values are all arrays of one length is taken for a batch: nothing tells them
-    apart from outside, and only the counts shown here depend on it.
+    One row whose values are all arrays of one length is taken for a batch: the two look the same
+    from outside, and only the counts shown here depend on it.
     """
     if not isinstance(item, Mapping):
         return 1, _bytes(item)
@@ -211,7 +316,7 @@ def measured(item: object) -> tuple[int, int]:
 
 
 def _bytes(value: object) -> int:
-    """Bytes of a value's payload; what is not an array, text or bytes counts as one number."""
+    """Return the bytes of a value's payload; other than arrays, texts and bytes count as 8."""
     if isinstance(value, np.ndarray):
         return sum(map(_bytes, value.flat)) if value.dtype == object else value.nbytes
     if isinstance(value, str):
@@ -220,13 +325,13 @@ def _bytes(value: object) -> int:
 
 
 def operator_records(dataset: Pipeline) -> list[dict[str, Any]]:
-    """What the run recorded of each operator."""
+    """Return the records of each operator in the run."""
     records: Sequence[Mapping[str, Any]] = dataset.stats().records
     return [dict(each) for each in records]
 
 
-def summary(sums: Sums, target: str, status: str) -> dict[str, Any]:
-    """Figures of the whole run; rates are per second of the whole run, start included."""
+def summary(sums: RunSums, target: str, status: str) -> dict[str, Any]:
+    """Return the figures of the whole run; rates are per second of it, start included."""
     seconds = time.monotonic() - sums.begin
     return {
         "target": target,
@@ -242,7 +347,7 @@ def summary(sums: Sums, target: str, status: str) -> dict[str, Any]:
 
 
 def text(answer: Mapping[str, Any]) -> str:
-    """The closing summary for people."""
+    """Format the closing summary for people."""
     figures = [
         answer["status"],
         f"{count_text(answer['batches'])} batches",

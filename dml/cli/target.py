@@ -1,4 +1,4 @@
-"""This file finds the pipeline that ``file.py:name`` means, importing the file by its path."""
+"""Finds the pipeline that ``file.py:name`` names, importing the file by its path."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from dml.cli.output import guest_output
 from dml.errors import DmlError, PlanError
 
 MODULE = "dml_target"
-"""A name that no file beside the user's can have taken, so that nothing is shadowed."""
+"""A module name that no file beside the user's can have, so that no module is shadowed."""
 
 
 class Position(Protocol):
-    """An iterator over batches that knows where it is."""
+    """An iterator over batches with a position that can be saved."""
 
     def __iter__(self) -> Iterator[Any]: ...
     def __next__(self) -> Any: ...
@@ -31,7 +31,7 @@ class Position(Protocol):
 
 @runtime_checkable
 class Pipeline(Protocol):
-    """What the command line needs of a Dataset."""
+    """The part of Dataset that the command line needs."""
 
     def __iter__(self) -> Position: ...
     def epoch(self, k: int, /) -> Pipeline: ...
@@ -42,10 +42,10 @@ class Pipeline(Protocol):
 
 
 def load(target: str) -> Pipeline:
-    """The dataset that ``target`` names; a usage error says what the file has instead.
+    """Load the dataset that ``target`` names; a usage error lists the file's datasets.
 
-    The file runs as a module of its own, with its folder first on ``sys.path`` as under ``python
-    file.py``. When it raises, no module of it stays behind, and the error names the user's line.
+    The file runs as a module of its own, with its folder first on ``sys.path``, as under ``python
+    file.py``. If it raises, its module is removed again, and the error names the user's line.
     """
     place, separator, name = target.rpartition(":")
     if not separator or not name.isidentifier():
@@ -84,7 +84,7 @@ def _run(path: Path) -> ModuleType:
         if isinstance(error, DmlError | KeyboardInterrupt):
             raise
         raise _import_error(path, error) from error
-    cloudpickle.register_pickle_by_value(module)  # no worker can import what has a name only here
+    cloudpickle.register_pickle_by_value(module)  # workers cannot import this module by name
     return module
 
 
@@ -96,7 +96,7 @@ def _restore(module: ModuleType | None, folders: list[str]) -> None:
 
 
 def _import_error(path: Path, error: BaseException) -> PlanError:
-    """The user's own exception, by the last line of the user's file that it passed through."""
+    """Wrap the user's exception, with the last line of the user's file in its traceback."""
     lines = [
         frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)
     ]

@@ -1,4 +1,4 @@
-"""This file names the facts that operators state and rules reason from."""
+"""Operators state facts about themselves, from which optimizer rules derive allowed rewrites."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import dataclasses
 import enum
 from typing import TypeAlias
 
-# How many elements there are; math.inf where there is no last one.
+# Number of elements; math.inf for an endless input.
 Length: TypeAlias = "int | float"
 
 
 class Rows(enum.Enum):
-    """What an operator does to the sequence of elements; the default is the worst."""
+    """How an operator changes the sequence of elements; the default assumes the least."""
 
     SOURCE = "makes rows"
     SAME = "one out per one in, same order"
@@ -34,19 +34,19 @@ class Rows(enum.Enum):
 
     @property
     def local(self) -> bool:
-        """True if each input row's outputs depend on its atom alone (but for ATOMS, on the row)."""
+        """True if a row's outputs depend on its atom alone; for all but ATOMS, on the row alone."""
         return self in (Rows.SAME, Rows.FEWER, Rows.MORE, Rows.ATOMS, Rows.STORED)
 
     @property
     def orderless(self) -> bool:
-        """True if the same rows in another order give the same elements, in whatever order."""
+        """True if reordering the input rows can only reorder the output elements."""
         one_by_one = (Rows.SOURCE, Rows.SAME, Rows.FEWER, Rows.MORE)
         return self in (*one_by_one, Rows.PERMUTED, Rows.REPEATED, Rows.KEPT, Rows.STORED)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Held:
-    """What an operator needs to be resumed: bytes of state, and elements of work done again."""
+class ResumeCost:
+    """The cost of resuming an operator: bytes of saved state, and elements to compute again."""
 
     state_bytes: int = 0
     work_rows: int = 0
@@ -54,10 +54,11 @@ class Held:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Tried:
-    """In which order the parts of a predicate are tried: groups of their places, or all together.
+class FilterOrder:
+    """The evaluation order of a predicate's parts, as groups of their indices; empty: all together.
 
-    A group is computed on the rows that passed the ones before. No result depends on it.
+    A group is computed on the rows that passed the groups before it. No result depends on the
+    order.
     """
 
     groups: tuple[tuple[int, ...], ...] = ()
@@ -65,10 +66,10 @@ class Tried:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Needs:
-    """What one task of an operator occupies while it runs, and how many may run at once.
+    """The resources that one task of an operator occupies, and how many tasks may run at once.
 
-    ``memory`` is bytes beside the rows themselves; ``resources`` names custom ones, such as a label
-    of some workers. Operators of equal needs run in one task, others never do.
+    ``memory`` is bytes beside the rows themselves; ``resources`` names custom resources, such as a
+    label of some workers. Operators run in one task exactly if their needs are equal.
     """
 
     num_cpus: float = 1.0
@@ -78,7 +79,7 @@ class Needs:
     concurrency: int | None = None
 
     def shown(self) -> str:
-        """What differs from the usual, as the user would write it; "" if nothing does."""
+        """The fields that differ from the defaults, as the user would write them; "" if none."""
         usual = Needs()
         parts = [
             f", {field.name}={dict(value) if field.name == 'resources' else value!r}"

@@ -1,9 +1,9 @@
-"""This file says how elements flow in order: pull, position, and what a run tells its operators.
+"""Flows deliver elements in order, from any saved position on; operators read flows as input.
 
-Operators whose outputs depend on one row alone only transform blocks (``run``). The others see the
-stream in order, as a ``Flow``: something that gives up to ``most`` elements at a time and can tell
-a position from which a new flow would give exactly the rest. Positions are plain JSON values made
-of cuts of the source, discards and small remainders; they never hold rows.
+Operators whose outputs depend on one row alone only transform blocks (``run``). All other operators
+read an ordered stream, a ``Flow``: it returns up to ``most`` elements at a time, and a position
+from which a new flow would return exactly the remaining elements. Positions are plain JSON values
+made of cuts of the source, discards and small remainders; they never hold rows.
 """
 
 from __future__ import annotations
@@ -12,53 +12,53 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from dml.data.batch_trays import Trays
+from dml.data.block import Block, concat
+from dml.data.row_slicing import SETTLING_ROWS
+from dml.data.schema import Schema
 from dml.errors import DmlError, MemoryContractError
-from dml.expr.block import Block, concat
-from dml.expr.cutting import SETTLING_ROWS
-from dml.expr.nested import Nested, unopened
+from dml.expr.nested_pipelines import Nested, unopened
 from dml.expr.node import Node
-from dml.expr.schema import Schema
-from dml.expr.trays import Trays
 
 Position: TypeAlias = "dict[str, Any]"
-# Rows that a flow asks of its input at once when it does not matter for what comes out.
+# Rows that a flow requests of its input at once where the number does not affect the output.
 CHUNK = 8192
 UNBOUNDED = 1 << 62
-# What rows take that an operator gathers: they as they came, and joined.
+# Memory factor of gathered rows: the blocks as they arrived, and the concatenated copy.
 GATHERED = 2
-# More rows than a block has: asks for an atom whole.
+# More rows than any block has: requests a whole atom.
 WHOLE = 1 << 62
 
 
 class Compute(Protocol):
-    """Runs a flat program over columns; some tier of the kernels."""
+    """Runs a flat program over columns; implemented by each tier of the kernels."""
 
     def run(self, program: Any, inputs: Any, n: int, sel: Any = None) -> Any:
-        """Outputs (and whether a check failed) of ``program`` on ``n`` rows, or on ``sel``."""
+        """Outputs (and whether a check failed) of ``program`` on ``n`` rows, or on rows ``sel``."""
 
 
 class Spill(Protocol):
-    """Keeps blocks outside of memory and gives them back in order; closed when dropped."""
+    """Stores blocks outside of memory, to be read back in order; closed when garbage collected."""
 
     @property
     def count(self) -> int:
-        """Runs that wait to be read."""
+        """Number of runs not yet read."""
 
     def write(self, blocks: Iterator[Block]) -> None:
         """Append one sorted run."""
 
     def runs(self, most: int | None = None, *, keep: bool = False) -> list[Iterator[Block]]:
-        """The first ``most`` runs (None: all), to be read block by block: once, unless kept."""
+        """Block iterators of the first ``most`` runs (None: all), readable once unless ``keep``."""
 
     def close(self) -> None:
-        """Forget everything."""
+        """Delete all runs."""
 
 
-class Entry(NamedTuple):
-    """A block that is kept: elements before it, the input's position before it, and behind it.
+class CachedBlock(NamedTuple):
+    """A cached block: the number of elements before it, and the input's positions around it.
 
-    Where these positions were not written down they are earlier ones: before elements ``since`` and
-    ``until``.
+    Where these positions were not recorded, earlier ones stand in for them: those before elements
+    ``since`` and ``until``.
     """
 
     first: int
@@ -69,59 +69,93 @@ class Entry(NamedTuple):
     until: int | None = None
 
 
-class Kept(Protocol):
-    """The first elements of a stream, as far as they are kept; any number of flows may share it."""
+class KeptPrefix(Protocol):
+    """The cached prefix of a stream, which any number of flows may share."""
 
     @property
     def elsewhere(self) -> bool:
-        """True if other processes keep elements here, too: worth a look where an input is open."""
+        """True if other processes add elements, too: worth a lookup even while an input is open."""
 
     @property
     def schemas(self) -> dict[str, Schema]:
-        """Schemas that were settled when these elements were made."""
+        """The settled schemas with which these elements were computed."""
 
-    def found(self, place: int) -> Entry | None:
-        """The block with element number ``place``, if it is kept."""
+    def found(self, place: int) -> CachedBlock | None:
+        """The block that contains element number ``place``, or None on a cache miss."""
 
     def ends(self, place: int) -> bool:
-        """True if it is known that there is no element number ``place``."""
+        """True if the stream is known to end before element number ``place``."""
 
-    def offer(self, entry: Entry, schemas: dict[str, Schema]) -> None:
-        """Keep one block more, if it is the next one and fits; none of its memory is shared."""
+    def offer(self, entry: CachedBlock, schemas: dict[str, Schema]) -> None:
+        """Add a copy of a block, if it is the next one and fits."""
 
     def end(self, place: int) -> None:
-        """There is no element number ``place``."""
+        """Record that the stream ends before element number ``place``."""
 
     def leave(self) -> None:
-        """A flow ends; what it has made stays."""
+        """Release the cache at the end of a flow; the elements that the flow added stay."""
 
 
-def nothing_kept(_node: Node) -> Kept | None:
-    """Where nothing is kept."""
-    return None
+class NothingKept:
+    """Keeps no elements of any cache; the base class of caches that do."""
+
+    fills_disk = False
+    """True if the run has put elements on disk, where its thread identifies it to other runs."""
+
+    def __call__(self, node: Node) -> KeptPrefix | None:
+        """The kept elements of the input of ``node``, a cache; None if none are kept."""
+        del node
+        return None
+
+    def kept_figures(self, node: Node) -> dict[str, int]:
+        """The counts and bytes of a cache, by the names that accounts have."""
+        del node
+        return {}
 
 
-def nothing_stored(_node: Node, _epoch: int) -> Any:
-    """Where nothing is stored."""
-    return None
+class NothingStored:
+    """Stores no rows of any step; the base class of stores that do."""
+
+    looks = False
+    """True if other runs had stored rows of this run when it began."""
+
+    def __call__(self, node: Node, epoch: int) -> Any:
+        """The cache entry of the rows of ``node`` in ``epoch``; None if there is none."""
+        del node, epoch
+
+    def level(self, entry: Any, steps: Any, first: int, below: Any) -> Any:
+        """The level of ``steps``, the rows of whose last one ``entry`` keeps."""
+        raise NotImplementedError
+
+    def looking(self, entry: Any, steps: Any, first: int, below: Any) -> Any:
+        """The level of ``steps`` that store nothing, but whose rows other entries may hold."""
+        raise NotImplementedError
+
+    def served(self, job: Any, place: int, atom: int, tallies: Any, driven: Any) -> Any:
+        """The partitions of ``job`` from an atom of the unit at a place on, of a driver."""
+        del job, tallies
+        return driven(place, atom)
+
+
+nothing_kept, nothing_stored = NothingKept(), NothingStored()
 
 
 def nobody_counts(_error: DmlError, _rows: int) -> None:
-    """Where nobody counts the rows that functions cost."""
+    """The default of ``At.lost``: skipped rows are not counted."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class At:
-    """When and with what a block is computed: epoch, default seed, kernels, settled schemas.
+    """The context in which a block is computed: epoch, default seed, kernels, settled schemas.
 
-    ``schemas`` is filled by the first rows in source order of each function whose result type is
-    not declared, keyed by the operator's digest, and is part of a checkpoint. ``budget`` is the
-    bytes one stream operator may hold before it spills, ``hold_bytes`` what one may hold that
-    cannot spill, or an operator on blocks may gather of an atom. ``keep`` gives what is kept of the
-    input of a cache, ``store`` where the rows of a stored step are in an epoch, ``lost`` is told of
-    errors that cost rows, and how many; with ``bounded`` each in its place among the rows that are
-    given. ``nested`` opens the pipelines that a function gives, and ``trays`` have places for what
-    functions return.
+    ``schemas`` is part of a checkpoint: for each function without a declared result type, the types
+    that its first rows in source order settled, keyed by the operator's digest. ``budget`` is the
+    bytes that one stream operator may hold before it spills, ``hold_bytes`` the bytes that an
+    operator may hold that cannot spill, or gather of an atom if it runs on blocks. ``keep`` returns
+    the cached input of a cache operator, ``store`` the place of a stored step's rows in an epoch.
+    ``lost`` is called with an error that cost rows, and their number; with ``bounded``, each in its
+    place among the rows that are returned. ``nested`` opens pipelines that a function returned, and
+    ``trays`` has preallocated places for results of functions.
     """
 
     epoch: int
@@ -131,9 +165,9 @@ class At:
     spill: Callable[[Schema], Spill]
     budget: int
     hold_bytes: int = UNBOUNDED
-    keep: Callable[[Node], Kept | None] = nothing_kept
+    keep: NothingKept = nothing_kept
     lost: Callable[[DmlError, int], None] = nobody_counts
-    store: Callable[[Node, int], Any] = nothing_stored
+    store: NothingStored = nothing_stored
     nested: Nested = unopened
     trays: Trays = dataclasses.field(default_factory=Trays)
     bounded: bool = False
@@ -144,51 +178,51 @@ class At:
 
 
 class Flow(Protocol):
-    """A stream of elements, in order, from some position on."""
+    """An ordered stream of elements that starts at some position."""
 
     def pull(self, most: int) -> Block | None:
-        """Between 1 and ``most`` rows (or exactly one batch); None at the end, again and again."""
+        """Between 1 and ``most`` rows (or exactly one batch); None at the end, on every call."""
 
     def position(self) -> Position:
-        """From where a new flow gives exactly what this one has not given yet."""
+        """The position from which a new flow returns exactly the elements that this one has not."""
 
     def close(self) -> None:
-        """Stop work in progress; safe to call twice."""
+        """Stop work in progress; may be called twice."""
 
 
 class Opener(Protocol):
-    """Makes the flow of an operator's input at an epoch, from a position (None: the start)."""
+    """Opens the flow of an operator's input at an epoch, from a position (None: the start)."""
 
     def __call__(self, epoch: int, position: Position | None) -> Flow:
         """Open the input."""
 
 
-class Local(Protocol):
-    """What a flow of row-local work does with a block, and what its types settle by."""
+class RowLocal(Protocol):
+    """Row-local work of a flow: it transforms a block, and says how many rows settle its types."""
 
     def run(self, block: Block) -> Iterator[Block]:
         """The output of one block."""
 
     def settling(self) -> int:
-        """Rows that must be run together first; 0 if types are settled."""
+        """The number of rows that must run together first to settle the types; 0 if settled."""
 
 
-class Begin(Protocol):
-    """Takes the next piece of an input, such as a block, and begins what is made of it alone."""
+class PieceReader(Protocol):
+    """Reads the next piece of an input, such as a block, and starts computing its output."""
 
     def __call__(self, input_: Flow) -> Iterator[Block] | None:
-        """What the piece becomes; None at the end of the input."""
+        """The output of the next piece; None at the end of the input."""
 
 
 class LocalFlow:
-    """Rows made of ``input`` piece by piece, none of which knows of another.
+    """Rows computed from ``input`` piece by piece, each piece independent of the others.
 
-    A position is where the piece at hand began, and how many of its rows were given: those are made
-    again, and dropped.
+    A position is that of the start of the current piece, and how many of its output rows were
+    returned: on resumption these are computed again and dropped.
     """
 
     def __init__(
-        self, begin: Begin, open_input: Opener, epoch: int, position: Position | None
+        self, begin: PieceReader, open_input: Opener, epoch: int, position: Position | None
     ) -> None:
         start: Position = {"in": None, "drop": 0} if position is None else position
         self.begin = begin
@@ -218,7 +252,7 @@ class LocalFlow:
         return out
 
     def position(self) -> Position:
-        """Where the piece of input began, and how many of its outputs were given."""
+        """The input's position before the current piece, and how many of its rows were returned."""
         return {"in": self.before, "drop": self.given}
 
     def close(self) -> None:
@@ -228,11 +262,11 @@ class LocalFlow:
 
 
 class Blockwise:
-    """Begins ``work`` on one block of input after the other."""
+    """Runs ``work`` on one block of the input after the other."""
 
-    def __init__(self, work: Local) -> None:
+    def __init__(self, work: RowLocal) -> None:
         self.work = work
-        self.error: DmlError | None = None  # came after rows that are not given yet
+        self.error: DmlError | None = None  # raised after rows that are not returned yet
 
     def __call__(self, input_: Flow) -> Iterator[Block] | None:
         """The output of the next block."""
@@ -240,7 +274,7 @@ class Blockwise:
         return None if block is None else self.work.run(block)
 
     def _next(self, input_: Flow) -> Block | None:
-        """A block of input; while types are not settled, exactly the rows that settle them."""
+        """The next block of input; before types are settled, exactly the rows that settle them."""
         if self.error is not None:
             raise self.error
         wanted = self.work.settling()
@@ -259,18 +293,18 @@ class Blockwise:
 
 
 def settling(node: Node, at: At) -> int:
-    """Rows that settle the types of ``node`` together, 0 where they are settled."""
+    """The number of rows that settle the types of ``node`` together; 0 if they are settled."""
     return SETTLING_ROWS if untyped(node, at) else 0
 
 
 def untyped(node: Node, at: At) -> bool:
-    """True if the types that a function of ``node`` returns are known only once it was called."""
-    unknown = hasattr(node, "declared") and not node.schema.known
+    """True if the result types of the function of ``node`` are undeclared and not yet settled."""
+    unknown = node.declares and not node.schema.known
     return unknown and node.digest.hex() not in at.schemas
 
 
 class BatchFlow:
-    """Batches of ``input`` through an operator's ``run``, one by one; empty results vanish."""
+    """Batches of ``input``, each passed through an operator's ``run``; empty results vanish."""
 
     def __init__(
         self,
@@ -283,7 +317,7 @@ class BatchFlow:
         self.input = open_input(epoch, position)
 
     def pull(self, most: int) -> Block | None:
-        """The next batch, whole: an error in any of its rows stands in its place."""
+        """The next batch, whole: an error in any of its rows is raised in its place."""
         while (block := self.input.pull(1)) is not None:
             parts = [out for out in self.run(block) if out.n]
             if parts:
@@ -291,7 +325,7 @@ class BatchFlow:
         return None
 
     def position(self) -> Position:
-        """The input's: nothing is kept between batches."""
+        """The input's position: nothing is buffered between batches."""
         return self.input.position()
 
     def close(self) -> None:
@@ -300,9 +334,10 @@ class BatchFlow:
 
 
 class Again:
-    """Elements made of a whole input, from its start each time: ``make`` gives them in order.
+    """Elements computed by ``make`` from a whole input, always read from its start.
 
-    A position is how many were given: those are made again, and dropped.
+    A position is how many elements were returned: on resumption they are computed again and
+    dropped.
     """
 
     def __init__(
@@ -334,16 +369,16 @@ class Again:
         return block
 
     def position(self) -> Position:
-        """How many elements were given."""
+        """How many elements were returned."""
         return {"given": self.given}
 
     def close(self) -> None:
-        """Drop everything."""
+        """Close the input and drop the buffered rows."""
         self.input.close()
         self.out, self.rest = iter(()), None
 
 
-def read_rows(flow: Flow, rows: int, room: Room | None = None) -> list[Block]:
+def read_rows(flow: Flow, rows: int, room: GatherQuota | None = None) -> list[Block]:
     """Blocks that hold the next ``rows`` rows of ``flow``, fewer only at its end."""
     blocks = []
     while rows:
@@ -357,27 +392,27 @@ def read_rows(flow: Flow, rows: int, room: Room | None = None) -> list[Block]:
     return blocks
 
 
-class Room:
-    """What an operator that gathers rows may hold; says so before it is too late."""
+class GatherQuota:
+    """The memory quota of an operator that gathers rows; raises before the quota is exceeded."""
 
     def __init__(self, node: Node, most_bytes: int) -> None:
         self.node, self.most_bytes = node, most_bytes
         self.rows = self.held_bytes = 0
 
-    def empty(self) -> Room:
-        """Nothing is held."""
+    def empty(self) -> GatherQuota:
+        """Reset the count to zero."""
         self.rows = self.held_bytes = 0
         return self
 
     def take(self, block: Block) -> None:
-        """Count a block that is held from now on; MemoryContractError if it is too much."""
+        """Count a block as held; MemoryContractError if the blocks exceed the quota."""
         self.rows += block.n
         self.held_bytes += GATHERED * block.nbytes
         if self.held_bytes > self.most_bytes:
             raise self.refused(self.rows, self.held_bytes, "to gather")
 
     def refused(self, rows: int, nbytes: int, what: str) -> MemoryContractError:
-        """The error for so many rows that take so many bytes."""
+        """The error for ``rows`` rows of ``nbytes`` bytes that exceed the quota."""
         return MemoryContractError(
             f"the rows of {self.node.title()} do not fit into the memory number",
             at=self.node.label(),

@@ -1,4 +1,4 @@
-"""This file reads what a user asks for a step: processors, memory, resources, how many at once."""
+"""The resources that a user requests for a step are validated here: CPUs, memory, concurrency."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def needs_of(  # noqa: PLR0917 (in the order of ``Needs``)
     concurrency: int | str | None,
     num_parallel_calls: int | str | None = None,
 ) -> Needs:
-    """The needs of a step that the user wrote as ``verb``; PlanError for what means nothing.
+    """The needs of the step that the user wrote as ``verb``; PlanError for meaningless values.
 
-    ``num_parallel_calls`` is the name that tf.data has for ``concurrency``.
+    ``num_parallel_calls`` is tf.data's name for ``concurrency``.
     """
     custom = dict(_named(verb, resources))
     cpus = _of(verb, "num_cpus", num_cpus, custom)
@@ -40,7 +40,7 @@ def needs_of(  # noqa: PLR0917 (in the order of ``Needs``)
 
 
 def _of(verb: str, name: str, given: float | None, custom: dict[str, float]) -> float:
-    """What ``name`` asks for, maybe as one of the resources, such as "GPU", which leaves them."""
+    """The amount of ``name``; a resource that means the same, such as "GPU", leaves ``custom``."""
     labels = [each for each in custom if f"num_{each}s".lower() == name]
     if given is not None and labels:
         raise PlanError(
@@ -81,7 +81,7 @@ def _named(verb: str, resources: object) -> tuple[tuple[str, float], ...]:
 def at_once(
     verb: str, concurrency: int | str | None, num_parallel_calls: int | str | None
 ) -> int | None:
-    """The most calls of a step that run at once, by either name; None where dml decides."""
+    """The maximum of concurrent calls of a step, by either name; None where dml decides."""
     both = {"concurrency": concurrency, "num_parallel_calls": num_parallel_calls}
     given = [(name, value) for name, value in both.items() if value is not None]
     if len(given) > 1:

@@ -1,9 +1,9 @@
-"""This file defines the node: one immutable step of a pipeline, valid because it exists.
+"""A node is one immutable step of a pipeline; its constructor validates it.
 
-A node is a frozen dataclass. Fields annotated ``Node`` or ``tuple[Node, ...]`` are its inputs.
-Making it derives schema and digest, so that errors point at the user's own line. Nodes are never
-changed: ``replace`` makes another. What a node states about itself (``rows``, ``reads``, ``total``
-...) is pessimistic unless the operator says otherwise.
+A node is a frozen dataclass. Fields annotated ``Node`` or ``tuple[Node, ...]`` are its inputs. The
+constructor derives schema and digest, so that errors name the user's own line. Nodes are never
+modified: ``replace`` returns a changed copy. The facts that a node states about itself (``rows``,
+``reads``, ``total`` ...) are pessimistic unless the operator overrides them.
 """
 
 from __future__ import annotations
@@ -13,140 +13,172 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import is_
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast, dataclass_transform
 
+from dml.base.cached_property import cached_property
+from dml.base.fingerprint import digest
 from dml.errors import DmlError, InternalError
-from dml.expr.computed import cached_property
-from dml.expr.facts import Held, Length, Needs, Rows
-from dml.expr.fingerprint import digest
+from dml.expr.facts import Length, Needs, ResumeCost, Rows
 
 if TYPE_CHECKING:
-    from dml.expr.calls import UserFunction
-    from dml.expr.schema import Schema
+    from dml.data.schema import Schema
+    from dml.expr.user_call import UserFunction
 
 T = TypeVar("T", bound=type)
 DERIVING = (
     *(Rows.MORE, Rows.ATOMS, Rows.RUNS, Rows.WINDOWS, Rows.PACKED),
     *(Rows.REPEATED, Rows.MERGED, Rows.WOVEN),
 )
-# What gives as many elements as it is given.
+# Operators with as many output elements as input elements.
 LASTING = (Rows.SAME, Rows.PERMUTED, Rows.KEPT, Rows.STORED)
 INPUTS = ("Node", "tuple[Node, ...]")
-# Fields that cannot change the result: where it is computed, and what is kept of it.
-SILENT = ("Needs", "Anchor", "Tried", "Root")
+# Types of fields that cannot change the result: placement, resources and what is cached.
+SILENT = ("Needs", "Anchor", "FilterOrder", "Root")
+
+
+# Facts of a class that says nothing of them; set once it is made, since a field has no default.
+UNSTATED: dict[str, Any] = {
+    "skips": False,
+    "passes": 1,
+    "fresh": True,
+    "reuse": None,
+    "draws": False,
+    "drop_last": False,
+    "batch_size": None,
+    "root": "",
+}
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)
 def op(cls: T) -> T:
-    """Make ``cls`` a node class: frozen, compared by digest, inputs known from annotations."""
+    """Make ``cls`` a node class: frozen, compared by digest, inputs derived from annotations."""
     made: Any = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
     made.field_names = tuple(f.name for f in dataclasses.fields(made))
     made.input_names = tuple(f.name for f in dataclasses.fields(made) if f.type in INPUTS)
     made.meaning_names = tuple(f.name for f in dataclasses.fields(made) if f.type not in SILENT)
+    made.opens_flow, made.runs_blocks = hasattr(made, "flow"), hasattr(made, "run")
+    made.returns_rows, made.declares = hasattr(made, "returned"), "declared" in made.field_names
+    for name, unstated in UNSTATED.items():
+        if not hasattr(made, name):
+            setattr(made, name, unstated)
     return cast("T", made)
 
 
 class Node:
-    """One step of a pipeline; making it checks it."""
+    """One step of a pipeline; the constructor validates it."""
 
     field_names: ClassVar[tuple[str, ...]] = ()
     input_names: ClassVar[tuple[str, ...]] = ()
     # The fields that can change the result.
     meaning_names: ClassVar[tuple[str, ...]] = ()
-    # The version of what the operator means; results of another version are other values.
+    # Version of the operator's semantics; results of other versions are different values.
     version: ClassVar[int] = 1
 
     rows: ClassVar[Rows] = Rows.ALL
-    # Where blocks run: must see all blocks of an atom together, so it has ``run_atom(blocks, at)``.
+    # Runs on all blocks of an atom together, by ``run_atom(blocks, at)``.
     by_atom: bool = False
-    # Rows that it sees as one group; 0 where it looks at rows one by one.
+    # Rows that the operator reads as one group; 0 if it reads rows one by one.
     group_rows: int = 0
-    # Its groups end with the atom that their rows are of.
+    # Groups do not extend beyond the atom of their rows.
     within_atoms: bool = False
-    # Takes the rows of a source's unit together: its input has ``pull_piece``.
+    # Reads all rows of a source's unit together: its input has ``pull_piece``.
     takes_units: ClassVar[bool] = False
-    # Gives nothing before it has seen all of its input.
+    # Returns no rows before it has read all of its input.
     waits: ClassVar[bool] = False
     # Draws keyed randomness: takes the next ordinal among the random operators as written.
     random: ClassVar[bool] = False
-    # Depends on nothing but the row (and seed, epoch, row id), and cannot fail: may move freely.
+    # Depends on the row alone (and seed, epoch, row id) and cannot fail, so it may be moved freely.
     total: bool = False
-    # Makes columns beside those that it hands on, though its rows pass as they are.
+    # Adds columns to those of its input; rows and existing columns stay unchanged.
     adds: ClassVar[bool] = False
-    # The columns that it looks at, where it looks at those alone.
+    # The columns that it reads, if it reads those alone.
     looks_at: frozenset[str] | None = None
-    # Hands all columns on under their names, though not every row passes once and as it is.
+    # Passes all columns on under their names, though rows may be changed, dropped or repeated.
     hands_on: ClassVar[bool] = False
-    # Its function is known as expressions, and is called where those do not hold.
+    # Its function was lifted to expressions, and is called only where these do not hold.
     proven: ClassVar[bool] = False
-    # Takes rows one by one, as far as anybody can tell: how they came in blocks is nothing to it.
+    # Processes rows one by one, as far as can be told: how rows are cut into blocks has no effect.
     regroups: ClassVar[bool] = False
-    # True where large values are put into trays as they are made.
+    # Large values are written into trays (``dml.data.batch_trays``) when they are computed.
     places: ClassVar[bool] = False
-    # How heavy the rows are that it holds of a stream: 0 none, 1 as they come, 2 joined or sorted.
+    # Memory per row that it gathers of a stream: 0 none, 1 rows as they are, 2 joined or sorted.
     gathers: ClassVar[int] = 0
-    # Keeps in memory, for others or for later, what has passed.
+    # Holds rows that have passed in memory, for other consumers or for later.
     keeps_in_memory: bool = False
-    # Puts all rows in an order that can be made in parts: it has ``spread(at, epoch)``.
+    # Orders all rows by an algorithm that can run in parts: it has ``spread(at, epoch)``.
     spreads: bool = False
-    # The columns by which rows are in order above it.
+    # The columns by which the operators above see the rows sorted.
     ordered_by: tuple[str, ...] = ()
-    # Makes a row of each run of rows with equal values of these: it has ``groups(at, rows)``.
+    # Makes one row of each run of rows with equal values of these: it has ``groups(at, rows)``.
     grouped_by: tuple[str, ...] = ()
-    # The user's line, for errors; says nothing about the value, so it is not a field.
+    # The user's line, for errors; it does not affect the value, so it is not a field.
     where: str = ""
+    if TYPE_CHECKING:  # as in ``UNSTATED``, where a class has neither a field nor a property
+        skips: bool  # rows whose function raises are left out: see ``udfs/calling/error_policy.py``
+        passes: int  # over its input, for one of its output
+        fresh: bool  # draws anew in every epoch
+        reuse: int | None  # epochs that share a draw; None: each has its own
+        draws: bool  # by expressions over row ids
+        drop_last: bool  # leaves out a batch that is not whole
+        batch_size: int | None  # rows that its function is given at once; None: all there are
+        root: str  # the folder or URL where its rows are stored, if that is its own
+        # whether it has ``flow``, or ``run``, or ``returned`` and ``typed``; and users' types
+        opens_flow: bool
+        runs_blocks: bool
+        returns_rows: bool
+        declares: bool
 
     def __post_init__(self) -> None:
         try:
             self.check()
-            # settled from the source upwards, so that the longest chain never recurses
+            # derived from the source upwards, so that the longest chain never recurses
             _ = self.schema, self.batched, self.ordinal, self.level
         except DmlError as error:
             raise error.located(self.label()) from None
 
     def check(self) -> None:
-        """Refuse parameters that cannot mean anything (PlanError); the default accepts all."""
+        """Raise PlanError for invalid parameters; the default accepts all."""
 
     def stands(self) -> bool:
-        """Whether what was derived of users' functions still is what they do."""
+        """True if users' functions still agree with the facts that were derived from them."""
         return True
 
     def infer(self) -> Schema:
-        """Derive the output schema from the inputs', or raise SchemaError."""
+        """Derive the output schema from the schemas of the inputs, or raise SchemaError."""
         raise InternalError(f"{type(self).__name__} states no schema")
 
     @cached_property
     def schema(self) -> Schema:
-        """What flows out of this step."""
+        """The schema of the output."""
         return self.infer()
 
     @property
     def endless(self) -> bool:
-        """True if there is no last element, unless an operator above takes some."""
+        """True if the output has no last element; an operator above may still limit it."""
         return any(node.endless for node in self.inputs)
 
     def length(self, *given: Length) -> Length | None:
-        """How many elements come out where inputs have ``given``; None if only a run could tell."""
-        # a function of batches may return one without rows, which vanishes
+        """The number of output elements for inputs of ``given``; None if only a run can tell."""
+        # a function of batches may return a batch without rows, which is dropped
         vanishing = self.batched and self.calls is not None
         kept = self.rows in LASTING and len(given) == 1
         return given[0] if kept and not vanishing else None
 
     def __getstate__(self) -> dict[str, Any]:
-        """What another process needs: parameters and places; what was derived is not sent."""
+        """The parameters and places that another process needs; derived values are not sent."""
         kept = (*self.field_names, "ordinal", "level", "batched", "where")
         return {name: self.__dict__[name] for name in kept if name in self.__dict__}
 
     @cached_property
     def digest(self) -> bytes:
-        """Name of this step as written, 16 bytes; equality of nodes is equality of digests."""
+        """Fingerprint of this step as written, 16 bytes; nodes are equal if their digests are."""
         parts = [getattr(self, name) for name in self.meaning_names]
-        # the places as written are part of the meaning where keys are made of them
+        # the places as written are part of the digest where random keys or ids depend on them
         places = (self.ordinal if self.random else -1, self.level if self.rows in DERIVING else -1)
         kind = (type(self).__name__, self.version)
         return digest(*kind, *places, *(_digestible(p) for p in parts))
 
     @cached_property
     def inputs(self) -> tuple[Node, ...]:
-        """The steps whose elements this one takes, in field order."""
+        """The nodes that this step reads, in field order."""
         found: list[Node] = []
         for name in self.input_names:
             given = getattr(self, name)
@@ -160,64 +192,64 @@ class Node:
 
     @cached_property
     def ordinal(self) -> int:
-        """How many random operators were written before this one."""
+        """The number of random operators written before this one."""
         return sum(node.ordinal + node.random for node in self.inputs)
 
     @cached_property
     def level(self) -> int:
-        """How many operators before this one made new row ids: keys the ids of this one."""
+        """The number of operators before this one that derive row ids: keys the ids of this one."""
         return sum(node.level + (node.rows in DERIVING) for node in self.inputs)
 
     @property
     def calls(self) -> UserFunction | None:
-        """The user's function that this step calls, if it calls one."""
+        """The user's function that this step calls, or None."""
         return getattr(self, "fn", None)
 
     @property
     def needs(self) -> Needs:
-        """What one task of this step occupies."""
+        """The resources that one task of this step occupies."""
         return Needs()
 
     @property
     def decides(self) -> bool:
-        """True if every run decides whether this step keeps anything at all."""
+        """True if each run decides anew whether this step caches anything."""
         return False
 
     @property
-    def held(self) -> Held:
-        """State and repeated work of a resumption at the worst moment."""
-        return Held()
+    def held(self) -> ResumeCost:
+        """The state and the repeated work of a resumption, in the worst case."""
+        return ResumeCost()
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some fields changed: same line of the user, same place as written."""
+        """A copy with some fields changed; the user's line and the place as written stay."""
         made = object.__new__(type(self))
         for name in self.field_names:
             made.__dict__[name] = changes.pop(name) if name in changes else getattr(self, name)
         if changes:
             raise InternalError(f"{type(self).__name__} has no field {sorted(changes)}")
-        # places as written, before anything is derived from them: rewriting moves operators, and
-        # their keys must not notice
+        # places as written, copied before anything is derived: rewriting moves operators, and their
+        # random keys must not change
         made.__dict__["ordinal"], made.__dict__["level"] = self.ordinal, self.level
         made.__post_init__()
         return made.placed(self.where)
 
     def placed(self, where: str) -> Self:
-        """Remember the user's line; returns the same node."""
+        """Record the user's line; returns the same node."""
         if where:
             object.__setattr__(self, "where", where)
         return self
 
     def map_inputs(self, fn: Callable[[Node], Node]) -> Node:
-        """This step over ``fn(input)``; the same object when nothing changed."""
+        """This step over ``fn(input)``; the same object if no input changed."""
         new = self.mapped(fn)
         return self.replace(**new) if new else self
 
     def turn(self, epoch: int) -> int:
-        """The epoch that rows below a row-local step are of, while it is ``epoch`` here."""
+        """The epoch of the rows below a row-local step, given its own ``epoch``."""
         return epoch
 
     def mapped(self, fn: Callable[[Node], Node]) -> dict[str, Any]:
-        """The fields of inputs that ``fn`` changes, with what they become."""
+        """The input fields that ``fn`` changes, with their new values."""
         new: dict[str, Any] = {}
         for name in self.input_names:
             old: Any = getattr(self, name)
@@ -228,14 +260,14 @@ class Node:
         return new
 
     def chain(self) -> list[Node]:
-        """This step and everything below along first inputs, source first."""
+        """This step and all steps below it along first inputs, source first."""
         steps: list[Node] = [self]
         while steps[-1].inputs:
             steps.append(steps[-1].inputs[0])
         return steps[::-1]
 
     def walk(self) -> Iterator[Node]:
-        """Every distinct step, inputs first, each once."""
+        """Every distinct node of the tree once, inputs first."""
         seen: set[int] = set()
         stack: list[tuple[Node, bool]] = [(self, False)]
         while stack:
@@ -259,11 +291,11 @@ class Node:
         return ", ".join(f"{n}={getattr(self, n)!r}" for n in names)
 
     def title(self) -> str:
-        """Operator and parameters, one line."""
+        """Operator and parameters on one line."""
         return f"{type(self).__name__}({self.shown()})"
 
     def label(self) -> str:
-        """Operator, parameters, and the user's line when it is known."""
+        """Operator, parameters, and the user's line if it is known."""
         return f"{self.title()}, written in {self.where}" if self.where else self.title()
 
     def __repr__(self) -> str:
@@ -271,7 +303,7 @@ class Node:
 
 
 def epochs_at(steps: Sequence[Node], epoch: int) -> list[int]:
-    """The epoch that each of ``steps`` runs for, where the last of them is asked for ``epoch``."""
+    """The epoch of each of ``steps``, if the last of them runs ``epoch``."""
     found = [epoch] * len(steps)
     for number in range(len(steps) - 1, -1, -1):
         found[number], epoch = epoch, steps[number].turn(epoch)
@@ -279,7 +311,7 @@ def epochs_at(steps: Sequence[Node], epoch: int) -> list[int]:
 
 
 def _digestible(part: Any) -> Any:
-    """Nodes enter a digest by their own digests."""
+    """Digests stand for the nodes in a parameter."""
     if isinstance(part, tuple) and part and isinstance(part[0], Node):
         return tuple(each.digest for each in part)
     return part.digest if isinstance(part, Node) else part

@@ -1,4 +1,4 @@
-"""This file turns the events of a run into a table: what each operator read, made and took."""
+"""The events of a run become a table: rows, bytes and seconds of each operator."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dml.base.amounts import ABSENT, bytes_text, count_text, seconds_text
 from dml.events import (
     Event,
     OperatorTotals,
@@ -18,12 +19,11 @@ from dml.events import (
     Waits,
     Warned,
 )
-from dml.expr.amounts import ABSENT, bytes_text, count_text, seconds_text
-from dml.expr.text import as_html
-from dml.fleet.read import latest
+from dml.expr.tree_text import as_html
+from dml.fleet.reader import latest
 
 NAME_LETTERS: Final = 48
-SCALED: Final = 5  # changes that a table shows
+SCALED: Final = 5  # number of scaling changes in the text of a table
 
 Record = dict[str, Any]
 Column = tuple[str, str, Callable[[Any], str]]
@@ -31,9 +31,9 @@ Column = tuple[str, str, Callable[[Any], str]]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RunTable:
-    """One run as figures: ``summary`` of the whole, one record per operator, and warnings.
+    """Figures of one run: ``summary`` of the whole run, one record per operator, and warnings.
 
-    ``str()`` gives aligned text. Figures that nobody recorded are None, and print as ``-``.
+    ``str()`` gives aligned text. Figures that were not recorded are None, and print as ``-``.
     """
 
     summary: Record
@@ -52,10 +52,10 @@ class RunTable:
 
 
 def run_table(events: Iterable[Event], run: str | None = None) -> RunTable:
-    """Per-operator table of one run, by default the last one that the events tell about.
+    """The table of operators of one run, by default of the last run in the events.
 
-    Operators stand in pipeline order; workers are added up. ``share`` is an operator's part of the
-    seconds of all operators, ``rows_per_s`` rows out per second inside the operator.
+    Operators are in pipeline order; workers are summed. ``share`` is an operator's fraction of the
+    seconds of all operators, ``rows_per_s`` output rows per second inside the operator.
     """
     kept = [each for each in latest(events) if not isinstance(each, Unknown)]
     run = _last_run(kept) if run is None else run
@@ -74,7 +74,7 @@ def _last_run(events: Sequence[Event]) -> str:
 
 
 def _by_ordinal(events: Sequence[OperatorTotals]) -> list[Record]:
-    """One record per operator, workers added up; a sum with an unrecorded part is unrecorded."""
+    """One record per operator, summed over workers; None if a part of a sum was not recorded."""
     found: dict[int, Record] = {}
     for event in sorted(events, key=lambda each: each.ordinal):
         record = {name: getattr(event, name) for name in (*NAMES, *SUMS)}
@@ -107,7 +107,7 @@ def _rated(record: Record, whole: float) -> Record:
 
 
 def _summary(events: Sequence[Event], run: str) -> Record:
-    """The run's own figures under the names of the events that carry them."""
+    """The figures of the whole run, by the field names of their events."""
     summary: Record = {"run": run, "status": "running"}
     for event in events:
         if isinstance(event, RunStarted):
@@ -119,7 +119,7 @@ def _summary(events: Sequence[Event], run: str) -> Record:
 
 
 def _scaled(events: Sequence[Scaled]) -> Record:
-    """Workers now, the last figures that decided, and all changes with their reasons."""
+    """The current number of workers, the figures of the last decision, and all scaling changes."""
     if not events:
         return {}
     last = max(events, key=lambda each: each.at)
@@ -152,7 +152,7 @@ def _summary_line(summary: Mapping[str, Any]) -> str:
 
 
 def _verified_lines(summary: Mapping[str, Any]) -> list[str]:
-    """What was compared with the plan as written, if that was asked for."""
+    """The results of comparing the run with the plan as written, if that was requested."""
     if "verified" not in summary:
         return []
     lines = [f"verified  {summary['verified']} samples, of {summary['scope']}"]
@@ -161,7 +161,7 @@ def _verified_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _scaled_lines(summary: Mapping[str, Any]) -> list[str]:
-    """How many workers there are, and the last changes of that."""
+    """The number of workers, and the last changes of it."""
     if "workers" not in summary:
         return []
     took, queue = summary["batch_time_s"], summary["result_queue_size"]
@@ -178,7 +178,7 @@ def _word(value: object) -> str:
 
 
 def _name_text(name: object) -> str:
-    """A name as far as a table has room for it; the whole is in the record."""
+    """A name cut to the column's width; the record has the full name."""
     text = _word(name)
     return text if len(text) <= NAME_LETTERS else f"{text[: NAME_LETTERS - 4]} ..."
 
@@ -188,7 +188,7 @@ def _share_text(share: float | None) -> str:
 
 
 def table_lines(records: Sequence[Record]) -> list[str]:
-    """A header and one line per operator record; optional columns show when any has a figure."""
+    """A header and one line per operator record; optional columns appear if any has a figure."""
     if not records:
         return []
     shown = [

@@ -1,1 +1,6 @@
-"""This room connects dml to frameworks; each file needs the one that it is named after."""
+"""Adapters present pipelines as classes of other frameworks; each file needs the library it names.
+
+dataset = ds.to_torch()                # a torch IterableDataset
+for tensors in dataset: ...            # a dict of tensors per element
+dataset.state_dict()                   # the position, for ``load_state_dict``
+"""

@@ -1,7 +1,7 @@
-"""This file hands pipelines to PyTorch: an IterableDataset of tensors that can be stopped anywhere.
+"""Pipelines are exposed to PyTorch as an IterableDataset of tensors that can be checkpointed.
 
-Tensors share the memory of the arrays that dml delivers, which belong to the caller. Arrays of a
-pipeline that is iterated without this file become tensors by ``torch.from_dlpack`` as well.
+Tensors share memory with the arrays that dml delivers, which belong to the caller. Arrays of a
+pipeline that is iterated directly can also be converted by ``torch.from_dlpack``.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ RAGGED, STRINGS = ("list", "pad", "nested"), ("list", "error")
 
 
 class Resumable(Iterator[Element], Protocol):
-    """Elements in order, with a state."""
+    """An iterator over elements, in order, whose state can be saved and restored."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it is."""
+        """Return the current position."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
+        """Continue from a saved position."""
 
 
 def to_torch(
@@ -46,21 +46,21 @@ def to_torch(
     dtypes: Mapping[str, Any] | None = None,
     device: Any = None,
 ) -> TensorDataset:
-    """The elements of ``source``, a Dataset or one rank of a ``streaming_split``, as tensors.
+    """Convert the elements of ``source``, a Dataset or a rank of a ``streaming_split``, to tensors.
 
     Numbers and booleans become tensors without a copy, and times int64 (NaT is the smallest).
 
     Parameters
     ----------
     batch_size, drop_last : as ``.batch(batch_size, drop_last=drop_last)`` in front
-    ragged : lists of numbers of differing lengths: "list" is a list of tensors, "pad" one tensor
-        filled with zeros and the lengths as ``<name>_length``, "nested" a jagged nested tensor
-    strings : all that has no tensor (text, bytes, objects): "list" leaves a list, "error" raises
+    ragged : lists of numbers of differing lengths: "list" gives a list of tensors, "pad" one tensor
+        padded with zeros and the lengths as ``<name>_length``, "nested" a jagged nested tensor
+    strings : values that have no tensor (text, bytes, objects): "list" gives a list, "error" raises
     dtypes : types by column, ``{"x": torch.float32}``
-    device : where tensors go; on CUDA by pinned memory and a stream of its own, one element ahead
+    device : target of the tensors; CUDA uses pinned memory and its own stream, one element ahead
 
-    PlanError for unknown options, a device that is absent, and inside a DataLoader's worker: dml
-    has workers of its own, so ``DataLoader(dataset, batch_size=None)`` with ``num_workers=0``.
+    PlanError for unknown options, an absent device, and inside a worker of a DataLoader: dml has
+    its own workers, so use ``DataLoader(dataset, batch_size=None)`` with ``num_workers=0``.
     """
     for name, value, known in (("ragged", ragged, RAGGED), ("strings", strings, STRINGS)):
         if value not in known:
@@ -116,14 +116,14 @@ def _device(device: Any) -> torch.device | None:
 
 @dataclasses.dataclass(frozen=True)
 class Conversion:
-    """How arrays become tensors."""
+    """The options that control how arrays become tensors."""
 
     ragged: str
     strings: str
     dtypes: dict[str, torch.dtype]
 
     def of(self, element: Element) -> Element:
-        """The element with tensors for arrays; Python values of rows stay what they are."""
+        """Convert the arrays of an element to tensors; Python values of rows stay unchanged."""
         out: Element = {}
         self._check(element)
         for name, value in element.items():
@@ -171,7 +171,7 @@ class Conversion:
         return self._joined(element, name, tensors)
 
     def _joined(self, element: Element, name: str, tensors: list[torch.Tensor]) -> Element:
-        """Lists of differing lengths as one tensor."""
+        """Combine lists of differing lengths into one tensor."""
         if self.ragged == "nested":
             return {name: torch.nested.nested_tensor(tensors, layout=torch.jagged)}
         lengths = f"{name}_length"
@@ -186,27 +186,27 @@ class Conversion:
 
 
 class Mover(Protocol):
-    """Brings elements to a device."""
+    """Moves elements to a device in two steps, so that a copy can overlap with training."""
 
     def sent(self, element: Element) -> Any:
-        """Begin to bring an element there."""
+        """Start to move an element and return its handle."""
 
     def arrived(self, sent: Any) -> Element:
-        """The element, to be used from now on."""
+        """Return the moved element, ready for use."""
 
 
 class Plain:
-    """Moves where there is nothing to overlap: to the CPU, or a device without pinned memory."""
+    """Moves without overlap: to the CPU, or to a device without pinned memory."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
     def sent(self, element: Element) -> Element:
-        """The element itself."""
+        """Return the element unchanged."""
         return element
 
     def arrived(self, sent: Element) -> Element:
-        """Its tensors, on the device."""
+        """Return the element with its tensors on the device."""
         return _each(sent, lambda tensor: tensor.to(self.device))
 
 
@@ -217,7 +217,7 @@ class Pinned:
         self.device, self.stream = device, torch.cuda.Stream(device)
 
     def sent(self, element: Element) -> tuple[Element, torch.cuda.Event]:
-        """Queue the copies."""
+        """Enqueue the copies on the stream and record an event."""
         with torch.cuda.stream(self.stream):
             return _each(element, self._copied), self.stream.record_event()
 
@@ -227,7 +227,7 @@ class Pinned:
         return tensor.pin_memory().to(self.device, non_blocking=True)
 
     def arrived(self, sent: tuple[Element, torch.cuda.Event]) -> Element:
-        """Let the training's stream wait for the copies, and keep their memory until it is done."""
+        """Make the training stream wait for the copies; their memory is retained until then."""
         element, event = sent
         current = torch.cuda.current_stream(self.device)
         current.wait_event(event)
@@ -242,7 +242,7 @@ class Pinned:
 
 
 def _each(element: Element, change: Callable[[torch.Tensor], Any]) -> Element:
-    """The element with ``change`` of every tensor in it."""
+    """Return the element with ``change`` applied to every tensor."""
     out: Element = {}
     for name, value in element.items():
         if isinstance(value, torch.Tensor):
@@ -254,8 +254,8 @@ def _each(element: Element, change: Callable[[torch.Tensor], Any]) -> Element:
     return out
 
 
-class Tensors(Iterator[Element]):
-    """One iteration, made when it is asked for."""
+class TensorIterator(Iterator[Element]):
+    """An iteration over a dataset that converts each element on demand."""
 
     def __init__(self, elements: Resumable, conversion: Conversion) -> None:
         self._elements, self._conversion = elements, conversion
@@ -264,16 +264,16 @@ class Tensors(Iterator[Element]):
         return self._conversion.of(next(self._elements))
 
     def where(self) -> dict[str, Any]:
-        """The state of what was received."""
+        """Return the state after the last element received."""
         return self._elements.state_dict()
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
+        """Continue from a saved state."""
         self._elements.load_state_dict(state)
 
 
-class MovedTensors(Tensors):
-    """One iteration on a device: an element is on its way while the one before it is in use."""
+class MovedTensors(TensorIterator):
+    """An iteration on a device that prefetches one element while the previous one is in use."""
 
     def __init__(self, elements: Resumable, conversion: Conversion, mover: Mover) -> None:
         super().__init__(elements, conversion)
@@ -292,34 +292,34 @@ class MovedTensors(Tensors):
         return self._mover.arrived(sent)
 
     def _sent(self) -> tuple[Any, dict[str, Any]] | Exception:
-        """The next element on its way, and the state once it is received."""
+        """Start to move the next element; return its handle and the state after its receipt."""
         try:
             sent = self._mover.sent(super().__next__())
-        except Exception as error:  # noqa: BLE001 - it is raised in its place
+        except Exception as error:  # noqa: BLE001 - raised by the next ``__next__``
             return error
         return sent, super().where()
 
     def where(self) -> dict[str, Any]:
-        """The state of what was received, which is not what was sent."""
+        """Return the state after the last element received, excluding the prefetched element."""
         return self._state or super().where()
 
 
 class TensorDataset(IterableDataset):
     """The elements of a pipeline as tensors; every iteration is the next epoch.
 
-    ``state_dict()`` is where the last iteration is, as the training loop received it, and
-    ``load_state_dict`` lets the next one go on from there: what ``torchdata``'s
-    ``StatefulDataLoader`` asks of a dataset.
+    ``state_dict()`` returns the position of the last iteration, as the training loop received it,
+    and ``load_state_dict`` makes the next iteration continue there: the interface that
+    ``StatefulDataLoader`` of ``torchdata`` requires of a dataset.
     """
 
     def __init__(self, source: Any, conversion: Conversion, device: torch.device | None) -> None:
         super().__init__()
         self.source, self.conversion, self.device = source, conversion, device
-        self._now: Tensors | None = None
-        self._next: Tensors | None = None
+        self._now: TensorIterator | None = None
+        self._next: TensorIterator | None = None
 
     def __getstate__(self) -> Any:
-        """What another process needs: not the iteration at hand, and of the next one its state."""
+        """Return the pickled state: no current iteration, and the position of the next."""
         coming = None if self._next is None else self._next.where()
         return {**self.__dict__, "_now": None, "_next": None}, coming
 
@@ -340,21 +340,21 @@ class TensorDataset(IterableDataset):
         self._now, self._next = self._next or self._begun(), None
         return self._now
 
-    def _begun(self) -> Tensors:
+    def _begun(self) -> TensorIterator:
         elements = iter(self.source)
         if self.device is None:
-            return Tensors(elements, self.conversion)
+            return TensorIterator(elements, self.conversion)
         mover = Pinned(self.device) if self.device.type == "cuda" else Plain(self.device)
         return MovedTensors(elements, self.conversion, mover)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the last iteration is; before the first, where it will begin."""
+        """Return the position of the last iteration; before the first one, the start position."""
         here = self._next or self._now
         if here is None:
             here = self._next = self._begun()
         return here.where()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the next iteration go on from ``state``."""
+        """Make the next iteration continue from ``state``."""
         self._next = self._next or self._begun()
         self._next.load(state)

@@ -1,4 +1,4 @@
-"""This file computes arithmetic on columns with NumPy: integers wrap, floats follow IEEE."""
+"""Arithmetic on columns is computed with NumPy: integers wrap, floats follow IEEE."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIGN_BITS = {"f4": "u4", "f8": "u8"}
 
 
 def elementwise(ufunc: Callable[..., Any]) -> Op:
-    """An operation that is one ufunc where every argument is present."""
+    """Make an operation of one ufunc, null where any argument is null."""
 
     def op(args: Sequence[Vec], code: str, params: tuple[Any, ...]) -> Vec:
         del params
@@ -25,12 +25,12 @@ def elementwise(ufunc: Callable[..., Any]) -> Op:
 
 
 def coded(values: Any, code: str) -> np.ndarray:
-    """``values`` as an array of type ``code``; no copy if it is one."""
+    """Return ``values`` as an array of type ``code``; no copy if it has that type."""
     return np.asarray(values).astype(code, copy=False)
 
 
 def without_zero_divisor(ufunc: Callable[..., Any]) -> Op:
-    """Like ``elementwise``, but null where the second argument is zero."""
+    """Make an operation like ``elementwise``, but null where the second argument is zero."""
 
     def op(args: Sequence[Vec], code: str, params: tuple[Any, ...]) -> Vec:
         del params
@@ -46,14 +46,14 @@ def without_zero_divisor(ufunc: Callable[..., Any]) -> Op:
 
 
 def divide(args: Sequence[Vec], code: str, params: tuple[Any, ...]) -> Vec:
-    """True division; x/0 is an infinity or NaN as IEEE has it."""
+    """True division; x/0 is an infinity or NaN as in IEEE."""
     del params
     left, right = (values.astype(code, copy=False) for values in aligned(*args))
     return Vec(np.asarray(np.true_divide(left, right)), both_valid(*args))
 
 
 def minimum(args: Sequence[Vec], code: str, params: tuple[Any, ...]) -> Vec:
-    """The lesser; NaN wins, and -0.0 is less than +0.0 (IEEE 754-2019 minimum)."""
+    """Return the lesser; NaN if either is, and -0.0 is less than +0.0 (IEEE 754-2019 minimum)."""
     del params
     left, right = aligned(*args)
     values = coded(np.minimum(left, right), code)
@@ -63,7 +63,7 @@ def minimum(args: Sequence[Vec], code: str, params: tuple[Any, ...]) -> Vec:
 
 
 def maximum(args: Sequence[Vec], code: str, params: tuple[Any, ...]) -> Vec:
-    """The greater; NaN wins, and +0.0 is greater than -0.0 (IEEE 754-2019 maximum)."""
+    """Return the greater; NaN if either is, and +0.0 is above -0.0 (IEEE 754-2019 maximum)."""
     del params
     left, right = aligned(*args)
     values = coded(np.maximum(left, right), code)
@@ -82,7 +82,7 @@ def _has_nonzero_literal(args: Sequence[Vec]) -> bool:
 def _zeros_by_sign(
     values: np.ndarray, left: np.ndarray, right: np.ndarray, merge: np.ufunc
 ) -> np.ndarray:
-    """Settle which zero a minimum or maximum of equal arguments is."""
+    """Give zeros that are the minimum or maximum of two zeros the right sign."""
     ties = (values == 0) & (left == right)
     if not ties.any():
         return values
@@ -123,14 +123,14 @@ def _round_integers(values: np.ndarray, zeros: int) -> np.ndarray:
     step = values.dtype.type(unit)
     quotient = np.floor_divide(values, step)
     rest = values - quotient * step
-    # compared with what is left above it, since twice the rest might not fit
+    # compared with the distance to the next multiple, since twice the rest might overflow
     above = step - rest
     up = (rest > above) | ((rest == above) & (quotient % 2 == 1))
     return np.asarray((quotient + up.astype(values.dtype)) * step)
 
 
 def to_whole(ufunc: Callable[..., Any]) -> Op:
-    """Floor, ceil or trunc of floats; integers are whole already."""
+    """Make an operation of floor, ceil or trunc, which leaves integers unchanged."""
 
     def op(args: Sequence[Vec], code: str, params: tuple[Any, ...]) -> Vec:
         del params

@@ -1,4 +1,4 @@
-"""This file computes on strings, binary, temporal and nested columns through pyarrow.compute."""
+"""Strings, binary, temporal and nested columns are computed by pyarrow.compute."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from dml.kernels.lookup_ops import hash_numbers
-from dml.kernels.text_hash import hash_bytes
+from dml.kernels.rows.text_hash import hash_bytes
 from dml.kernels.vec import (
     ARROW_TYPES,
     NEVER,
@@ -30,12 +30,12 @@ ArrowOp = Callable[[Sequence[Register], str, Params], Register]
 
 
 def as_arrow(arg: Register) -> ArrowValue:
-    """An argument as pyarrow.compute takes it; literals are scalars."""
+    """Convert an argument for pyarrow.compute; literals become scalars."""
     return to_arrow(arg) if isinstance(arg, Vec) else arg
 
 
 def as_register(result: ArrowValue, code: str) -> Register:
-    """A result as the type checker said it would be: a Vec for numbers and booleans."""
+    """Convert a result to the register type of ``code``: a Vec for numbers and booleans."""
     if code == "arrow":
         return result
     if isinstance(result, pa.Scalar):
@@ -46,12 +46,12 @@ def as_register(result: ArrowValue, code: str) -> Register:
 
 @functools.cache
 def compute() -> ModuleType:
-    """pyarrow.compute, loaded by the first column that needs it: it takes 15 ms."""
+    """Return pyarrow.compute, imported on first use, which takes 15 ms."""
     return importlib.import_module("pyarrow.compute")
 
 
 def through(function: str) -> ArrowOp:
-    """An operation that is one function of pyarrow.compute, by its name."""
+    """Make an operation of one function of pyarrow.compute, by its name."""
 
     def op(args: Sequence[Register], code: str, params: Params) -> Register:
         del params
@@ -61,7 +61,7 @@ def through(function: str) -> ArrowOp:
 
 
 def if_else(args: Sequence[Register], code: str, params: Params) -> Register:
-    """The second where the first is true, else the third; of extension types by their storage."""
+    """Return the second argument where the first is true, else the third (extensions: storage)."""
     del params
     test, *sides = map(as_arrow, args)
     kind = sides[0].type
@@ -80,7 +80,7 @@ def _storage(value: ArrowValue) -> ArrowValue:
 
 
 def literal(params: Params) -> pa.Scalar:
-    """A literal from ``params``: a Python value or Arrow scalar, and optionally its Arrow type."""
+    """Return a literal from ``params``: a Python value or Arrow scalar, and optionally its type."""
     if isinstance(params[0], pa.Scalar):
         return params[0]
     return pa.scalar(params[0], type=params[1] if len(params) > 1 else None)
@@ -96,7 +96,7 @@ def is_in(args: Sequence[Register], code: str, params: Params) -> Register:
 
 
 def hash_values(args: Sequence[Register], code: str, params: Params) -> Register:
-    """xxh64 of the bytes of strings and binary, the integer hash of temporal values, u8."""
+    """Hash to u8: xxh64 of the bytes of strings and binary, the integer hash of temporal values."""
     array = as_arrow(args[0])
     if isinstance(array, pa.Scalar):
         vec = _hash_array(pa.array([array.as_py()], type=array.type), code, params)
@@ -128,7 +128,7 @@ def _has_bytes(kind: pa.DataType) -> bool:
 def cast(args: Sequence[Register], code: str, params: Params) -> Register:
     """Convert to the Arrow type ``params[1]`` (default: that of ``code``), checked.
 
-    What does not convert raises CastFailure if ``params[0]`` is true, else becomes null.
+    A value that does not convert raises CastFailure if ``params[0]`` is true, else becomes null.
     """
     kind = params[1] if len(params) > 1 else ARROW_TYPES[code]
     if isinstance(kind, pa.ExtensionType) and isinstance(args[0], Vec):
@@ -151,7 +151,7 @@ def cast(args: Sequence[Register], code: str, params: Params) -> Register:
 
 
 def _with_shapes(tensors: Vec, kind: pa.ExtensionType) -> pa.ExtensionArray:
-    """Tensors (n, *shape) as rows that say which elements and which shape they have."""
+    """Convert tensors (n, *shape) to an OpenTensor column, with elements and shape of each row."""
     n, *shape = tensors.values.shape
     ends = np.arange(n + 1, dtype=np.int64) * int(np.prod(shape))
     lengths = np.tile(np.array(shape, np.int32), n)

@@ -1,4 +1,4 @@
-"""This file converts columns between number types with NumPy, and finds what does not fit."""
+"""Columns are converted between number types with NumPy, and values that do not fit are found."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from dml.kernels.vec import CastFailure, Vec, code_of, per_row
 
 
 def cast(args: Sequence[Vec], code: str, params: tuple[Any, ...]) -> Vec:
-    """``args[0]`` as ``code``; ``params[0]`` is true to raise where a value does not fit.
+    """Convert ``args[0]`` to ``code``; a true ``params[0]`` raises where a value does not fit.
 
-    Floats lose their fraction (toward zero) as integers, integers round to floats; too large, NaN
-    or infinite as an integer, or too large as f4, does not fit: CastFailure, or null if not strict.
-    Numbers become booleans by being non-zero.
+    Floats are truncated to integers, integers round to floats. A value that is too large, NaN or
+    infinite for an integer, or too large for f4, does not fit: CastFailure, or null if not strict.
+    Numbers become booleans by comparison with zero.
     """
     (arg,) = args
     values = np.asarray(arg.values.astype(code, copy=False))
@@ -36,7 +36,7 @@ def cast(args: Sequence[Vec], code: str, params: tuple[Any, ...]) -> Vec:
 
 
 def misfits(values: np.ndarray, converted: np.ndarray, code: str) -> np.ndarray | None:
-    """Mask of the elements that ``code`` cannot hold, or None where it holds all of them."""
+    """Return a mask of the elements that ``code`` cannot represent, or None if there are none."""
     source, target = code_of(values.dtype)[0], code[0]
     if target == "b" or source == "b":
         return None
@@ -58,7 +58,7 @@ def misfits(values: np.ndarray, converted: np.ndarray, code: str) -> np.ndarray 
 
 
 def outside_integers(values: np.ndarray, low: int, high: int) -> np.ndarray:
-    """Floats that, their fraction cut off, do not lie in ``low`` .. ``high`` (NaN never does)."""
+    """Mask floats that are outside ``low`` .. ``high`` after truncation (NaN always is)."""
     kind = values.dtype.type
     whole = np.trunc(values)
     # both limits are powers of two (or 0), hence exact in either float type

@@ -1,4 +1,4 @@
-"""This file runs the functions of the table on registers: literals are spread, results checked."""
+"""Functions of the function table run on registers here: literals are expanded, results cast."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dml.kernels.vec import ARROW_TYPES, Register, Vec, spread
 
 
 def apply(step: Step, args: Sequence[Register], rows: int) -> Register:
-    """One function over its arguments; of literals alone it is computed once and stays one."""
+    """Apply one function to its arguments; of literals alone, the result is a literal."""
     function = FUNCTIONS[step.op]
     if function.vectors:
         return function.run([_written_out(arg, rows) for arg in args], step.params)
     given = [as_arrow(arg) for arg in args]
-    # what may fail must not where there are no rows
+    # without rows, a function that may fail must not run
     fails = function.fails(step.params)
     constant = not fails and all(isinstance(arg, pa.Scalar) for arg in given)
     n = 1 if constant else rows
@@ -30,7 +30,7 @@ def apply(step: Step, args: Sequence[Register], rows: int) -> Register:
 
 
 def _written_out(arg: Register, rows: int) -> Register:
-    """An argument with a value for every row."""
+    """Expand a literal argument to a value for every row."""
     if isinstance(arg, Vec):
         return spread(arg, rows)
     return pa.repeat(arg, rows) if isinstance(arg, pa.Scalar) else arg

@@ -1,4 +1,4 @@
-"""This file computes comparisons, three-valued logic and the treatment of nulls with NumPy."""
+"""Comparisons, three-valued logic and the treatment of nulls are computed with NumPy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Params = tuple[Any, ...]
 
 
 def kleene_and(args: Sequence[Vec], code: str, params: Params) -> Vec:
-    """False if either is false, whatever the other; else null if either is null."""
+    """Return false if either argument is false; else null if either is null; else true."""
     del code, params
     a, b = args
     values = np.asarray(np.logical_and(a.values, b.values))
@@ -26,7 +26,7 @@ def kleene_and(args: Sequence[Vec], code: str, params: Params) -> Vec:
 
 
 def kleene_or(args: Sequence[Vec], code: str, params: Params) -> Vec:
-    """True if either is true, whatever the other; else null if either is null."""
+    """Return true if either argument is true; else null if either is null; else false."""
     del code, params
     a, b = args
     values = np.asarray(np.logical_or(a.values, b.values))
@@ -37,14 +37,14 @@ def kleene_or(args: Sequence[Vec], code: str, params: Params) -> Vec:
 
 
 def null_rows(args: Sequence[Vec], code: str, params: Params) -> Vec:
-    """True where the argument is null."""
+    """Return true where the argument is null."""
     del code, params
     (arg,) = args
     return Vec(np.broadcast_to(is_null(arg), arg.values.shape[:1]).copy())
 
 
 def nan_rows(args: Sequence[Vec], code: str, params: Params) -> Vec:
-    """True where the argument is NaN; null stays null."""
+    """Return true where the argument is NaN; null stays null."""
     del code, params
     (arg,) = args
     if arg.values.dtype.kind != "f":
@@ -53,7 +53,7 @@ def nan_rows(args: Sequence[Vec], code: str, params: Params) -> Vec:
 
 
 def fill_null(args: Sequence[Vec], code: str, params: Params) -> Vec:
-    """The second argument where the first is null; NaN is left alone."""
+    """Replace nulls of the first argument by the second argument; NaN is unchanged."""
     del code, params
     arg, other = args
     if arg.valid is None:
@@ -65,7 +65,7 @@ def fill_null(args: Sequence[Vec], code: str, params: Params) -> Vec:
 
 
 def fill_nan(args: Sequence[Vec], code: str, params: Params) -> Vec:
-    """The second argument where the first is NaN; null stays null."""
+    """Replace NaN in the first argument by the second argument; null stays null."""
     del params
     arg, other = args
     if code not in ("f4", "f8"):
@@ -80,7 +80,7 @@ def fill_nan(args: Sequence[Vec], code: str, params: Params) -> Vec:
 
 
 def if_else(args: Sequence[Vec], code: str, params: Params) -> Vec:
-    """The second argument where the first is true, the third where it is false, else null."""
+    """Return the second argument where the first is true, the third if false, null if null."""
     del code, params
     condition, a, b = args
     values = _choose(condition.values, a, b)
@@ -91,7 +91,7 @@ def if_else(args: Sequence[Vec], code: str, params: Params) -> Vec:
 
 
 def _choose(mask: np.ndarray, a: Vec, b: Vec) -> np.ndarray:
-    """``a`` in the rows where ``mask`` is true, else ``b``."""
+    """Return ``a`` in the rows where ``mask`` is true, else ``b``."""
     left, right = aligned(a, b)
     mask = over_elements(mask, max(left.ndim, right.ndim, 1) - 1)
     return np.asarray(np.where(mask, left, right))

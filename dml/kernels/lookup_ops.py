@@ -1,4 +1,4 @@
-"""This file computes hashes, buckets, membership, random draws and stacked rows with NumPy."""
+"""Hashes, buckets, membership, random draws and stacked rows are computed with NumPy."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Params = tuple[Any, ...]
 
 GOLDEN = 0x9E3779B97F4A7C15
 CANONICAL_NAN = np.uint64(0x7FF8000000000000)
-# up to here comparing with each member in turn beats sorting (measured on 65,536 rows)
+# up to so many members, comparing with each in turn is faster than sorting (65,536 rows)
 FEW_MEMBERS = 12
 
 
 def mix64(values: np.ndarray) -> np.ndarray:
-    """SplitMix64's finaliser on u8 values."""
+    """Apply SplitMix64's finaliser to u8 values."""
     z = values ^ (values >> np.uint64(30))
     z = z * np.uint64(0xBF58476D1CE4E5B9)
     z = z ^ (z >> np.uint64(27))
@@ -29,7 +29,7 @@ def mix64(values: np.ndarray) -> np.ndarray:
 
 
 def as_bits(values: np.ndarray) -> np.ndarray:
-    """What of a number is hashed: u8 of integers and booleans, canonical f8 bits of floats."""
+    """Return the bits to hash: u8 of integers and booleans, canonical f8 bits of floats."""
     if values.dtype.kind != "f":
         return values.astype("u8", copy=False)
     # adding +0.0 makes -0.0 into +0.0
@@ -39,14 +39,14 @@ def as_bits(values: np.ndarray) -> np.ndarray:
 
 
 def hash_numbers(args: Sequence[Vec], code: str, params: Params) -> Vec:
-    """mix64(bits + (seed + 1) * golden ratio), u8; null stays null."""
+    """Return mix64(bits + (seed + 1) * golden ratio), u8; null stays null."""
     del code
     start = np.uint64((int(params[0]) + 1) * GOLDEN % 2**64)
     return Vec(mix64(np.asarray(as_bits(args[0].values) + start)), args[0].valid)
 
 
 def uniform(args: Sequence[Vec], code: str, params: Params) -> Vec:
-    """A draw in [0, 1) per row id (hi, lo): key ``params[0]``, draw number ``params[1]`` or 0."""
+    """Draw from [0, 1) per row id (hi, lo): key ``params[0]``, draw number ``params[1]`` or 0."""
     del code
     high, low = aligned(*args)
     draw = int(params[1]) if len(params) > 1 else 0
@@ -56,7 +56,7 @@ def uniform(args: Sequence[Vec], code: str, params: Params) -> Vec:
 
 
 def bucketize(args: Sequence[Vec], code: str, params: Params) -> Vec:
-    """How many of the ascending boundaries ``params[0]`` are at most the value; NaN: all."""
+    """Count the ascending boundaries ``params[0]`` that are at most the value; for NaN: all."""
     (arg,) = args
     edges = boundaries_as(params[0], arg.values.dtype)
     counts = np.searchsorted(edges, arg.values, side="right")
@@ -64,10 +64,10 @@ def bucketize(args: Sequence[Vec], code: str, params: Params) -> Vec:
 
 
 def boundaries_as(boundaries: Sequence[float], dtype: np.dtype[Any]) -> np.ndarray:
-    """Boundaries in the type of the values they are compared with, at the same places.
+    """Convert boundaries to the type of the compared values, without changing any comparison.
 
-    Between integers only ceil(boundary) matters; one beyond the type's range is never reached, and
-    one below it always is (it becomes the least value).
+    For integers only ceil(boundary) matters; a boundary above the type's range is never reached,
+    and a boundary below it always is (it becomes the least value).
     """
     if dtype.kind == "f":
         return np.asarray(boundaries, dtype)
@@ -78,7 +78,7 @@ def boundaries_as(boundaries: Sequence[float], dtype: np.dtype[Any]) -> np.ndarr
 
 
 def is_in(args: Sequence[Vec], code: str, params: Params) -> Vec:
-    """True where the value equals one of ``params[0]``; null stays null, NaN equals nothing."""
+    """Return true if the value equals one of ``params[0]``; null stays null, NaN equals nothing."""
     del code
     (arg,) = args
     members = members_as(params[0], arg.values.dtype)
@@ -91,7 +91,7 @@ def is_in(args: Sequence[Vec], code: str, params: Params) -> Vec:
 
 
 def members_as(members: Sequence[Any], dtype: np.dtype[Any]) -> np.ndarray:
-    """The members that a value of ``dtype`` can equal, in that type, without None and NaN."""
+    """Return the members that a value of ``dtype`` can equal, in that type; no None and NaN."""
     wanted = [member for member in members if member is not None and member == member]
     if dtype.kind == "f":
         return np.unique(np.asarray(wanted, dtype))
@@ -101,12 +101,12 @@ def members_as(members: Sequence[Any], dtype: np.dtype[Any]) -> np.ndarray:
 
 
 def stack(args: Sequence[Vec], code: str, params: Params) -> Vec:
-    """Columns side by side, (n, k, *element shape); a row with a null anywhere is null."""
+    """Stack columns to (n, k, *element shape); a row with any null is null."""
     del params
     arrays = [array.astype(code, copy=False) for array in aligned(*args)]
     shape = np.broadcast_shapes(*(array.shape for array in arrays))
     if len(shape) == 1:
-        # filled as (k, n) and turned once: many strided passes over the rows cost more
+        # filled as (k, n) and transposed once: many strided passes over the rows cost more
         columns = np.empty((len(arrays), shape[0]), code)
         for column, array in zip(columns, arrays, strict=True):
             column[...] = array

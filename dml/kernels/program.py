@@ -1,4 +1,4 @@
-"""This file defines the flat program that every expression is lowered to: its one meaning."""
+"""A program is the flat form that every expression is lowered to; it defines the meaning."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from typing import Any
 
-# A step that stands for several functions of text, one after the other: ``chains`` makes it.
+# A step for a sequence of text functions; ``with_chains`` creates it.
 CHAIN = "text chain"
 
 
@@ -14,7 +14,7 @@ CHAIN = "text chain"
 class Step:
     """``op`` applied to registers ``args``, giving values of type ``code``.
 
-    ``params`` are what the operation needs beside rows (a literal's value, boundaries, a seed).
+    ``params`` are the constants of the operation (a literal's value, boundaries, a seed).
     """
 
     op: str
@@ -28,9 +28,9 @@ class Program:
     """Steps in single-assignment form over inputs of types ``inputs``.
 
     Registers count the inputs first and then the steps; a step reads earlier registers only.
-    ``outputs`` are the registers to deliver. ``checks`` are b1 registers: a true row in one of
-    them says that the block lies outside what the program was proven for. Where there is a b1
-    register ``keep``, only rows in which it is true are delivered.
+    ``outputs`` are the registers to deliver. ``checks`` are b1 registers: a true row in any of
+    them means that the program is not proven valid for the block. If there is a b1 register
+    ``keep``, only rows in which it is true are delivered.
     """
 
     inputs: tuple[str, ...]
@@ -49,12 +49,12 @@ class Program:
 
     @property
     def roots(self) -> tuple[int, ...]:
-        """All registers that somebody asks for."""
+        """The registers of outputs, checks and ``keep``."""
         return (*self.outputs, *self.checks, *(() if self.keep is None else (self.keep,)))
 
     @functools.cached_property
     def has_chain(self) -> bool:
-        """True if a step is a chain of functions of text."""
+        """True if a step is a chain of text functions."""
         return any(step.op == CHAIN for step in self.steps)
 
     @functools.cached_property
@@ -64,7 +64,7 @@ class Program:
 
     @functools.cached_property
     def deaths(self) -> tuple[tuple[int, ...], ...]:
-        """Per step, the registers that nothing reads after it."""
+        """The registers, for each step, that no later step reads."""
         last: dict[int, int] = {}
         for index, step in enumerate(self.steps):
             last[len(self.inputs) + index] = index
@@ -91,14 +91,5 @@ class Program:
 
     @functools.cached_property
     def reads(self) -> frozenset[int]:
-        """Inputs that an output or a check depends on."""
+        """Inputs that an output, a check or ``keep`` depends on."""
         return frozenset(register for register in self.needed if register < len(self.inputs))
-
-
-def with_chains(program: Program) -> Program:
-    """The same program, functions of text that follow each other as one step."""
-    if not any(step.op.startswith("str.") for step in program.steps):
-        return program
-    from dml.kernels.chains import chained  # noqa: PLC0415 most programs have no text
-
-    return chained(program)

@@ -1,4 +1,4 @@
-"""This file computes arithmetic with Python's meaning, and says where NumPy's could not have it.
+"""Python arithmetic is computed with NumPy, with checks for rows whose result would differ.
 
 A lifted row function uses ``py_*`` operations, whose companion ``overflow_*`` is true in the rows
 where Python would give another result, or raise: the block is then run in Python instead.
@@ -15,14 +15,14 @@ from dml.kernels.arithmetic_ops import Op, coded
 from dml.kernels.vec import Vec, aligned, both_valid, per_row
 
 INT64_MIN = np.int64(-(2**63))
-# float64 holds every integer up to here, so that converting both sides of a division is exact
+# float64 represents every integer up to here, so that converting both operands is exact
 EXACT_INTEGER = np.int64(2**53)
 
 Arrays = Sequence[np.ndarray]
 
 
 def plain(ufunc: Callable[..., Any]) -> Op:
-    """The ufunc itself; rows where it is not Python's result are the companion's business."""
+    """Make an operation of the ufunc itself; its companion finds rows with another result."""
 
     def op(args: Sequence[Vec], code: str, params: tuple[Any, ...]) -> Vec:
         del params
@@ -33,7 +33,7 @@ def plain(ufunc: Callable[..., Any]) -> Op:
 
 
 def outside(differs: Callable[[Arrays], Any]) -> Op:
-    """True in rows with a null operand, and where ``differs`` says so."""
+    """Make a check that is true in rows with a null operand, and where ``differs`` is true."""
 
     def op(args: Sequence[Vec], code: str, params: tuple[Any, ...]) -> Vec:
         del code, params
@@ -78,7 +78,7 @@ def _mul(arrays: Arrays) -> Any:
         return near
     wrong = np.array(near)
     x, y = a[near], b[near]
-    # where the product may not fit, undo it: it fitted if the other factor comes back
+    # where the product may overflow, divide it again: it did not if the other factor results
     wrong[near] = (np.floor_divide(x * y, x) != y) | ((x == -1) & (y == INT64_MIN))
     return wrong
 

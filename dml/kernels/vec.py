@@ -1,4 +1,4 @@
-"""This file defines Vec, a column of numbers or booleans as kernels see it, and what breaks one."""
+"""Vec is a column of numbers or booleans as kernels use it; its helpers and failures are here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-# Type codes whose values live in NumPy arrays; everything else has code "arrow".
+# Type codes whose values are NumPy arrays; every other type has code "arrow".
 NUMERIC_CODES = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
 
 ARROW_TYPES: dict[str, pa.DataType] = {
@@ -33,7 +33,7 @@ class Vec(NamedTuple):
 
     @property
     def is_literal(self) -> bool:
-        """True if one value stands for every row."""
+        """True if the column is one value for every row."""
         return self.values.ndim == 0
 
 
@@ -44,7 +44,7 @@ Register: TypeAlias = Vec | pa.Array
 
 
 class CastFailure(ValueError):  # noqa: N818 a value failed; the operator makes it an error
-    """A value that its target type cannot hold: ``value`` in row ``row`` of the block."""
+    """A value that its target type cannot represent: ``value`` in row ``row`` of the block."""
 
     def __init__(self, row: int, value: Any, code: str) -> None:
         super().__init__(f"row {row}: {value!r} is not representable as {code}")
@@ -55,16 +55,16 @@ class CastFailure(ValueError):  # noqa: N818 a value failed; the operator makes 
 
 
 class NotFusedError(Exception):
-    """Columns of a kind that kernels do not take (tensors, other dtypes): NumPy does."""
+    """Columns of a kind that compiled kernels do not take (tensors, other dtypes); NumPy does."""
 
 
 def code_of(dtype: np.dtype[Any]) -> str:
-    """Type code of a NumPy dtype, such as "i8"."""
+    """Return the type code of a NumPy dtype, such as "i8"."""
     return "b1" if dtype.kind == "b" else dtype.str[1:]
 
 
 def both_valid(*args: Vec) -> np.ndarray | None:
-    """Rows where every argument is present; None where all always are."""
+    """Return a mask of rows where no argument is null; None if no argument has nulls."""
     masks = [arg.valid for arg in args if arg.valid is not None]
     if not masks:
         return None
@@ -75,7 +75,7 @@ def both_valid(*args: Vec) -> np.ndarray | None:
 
 
 def spread(arg: Vec, rows: int) -> Vec:
-    """A literal written out for every row; other columns as they are."""
+    """Expand a literal to ``rows`` rows; return other columns unchanged."""
     if not arg.is_literal:
         return arg
     valid = None if arg.valid is None else np.full(rows, arg.valid)
@@ -83,28 +83,28 @@ def spread(arg: Vec, rows: int) -> Vec:
 
 
 def is_null(arg: Vec) -> np.ndarray:
-    """Rows that hold no value, (n,) bool; without axes if ``arg`` has no nulls or is a literal."""
+    """Return a mask of nulls, (n,) bool; without axes if ``arg`` has no nulls or is a literal."""
     if arg.valid is None:
         return NEVER
     return np.asarray(np.logical_not(arg.valid))
 
 
 def per_row(mask: np.ndarray, element_axes: int) -> np.ndarray:
-    """Reduce a mask over elements (n, *element shape) to one over rows: true if any element is."""
+    """Reduce a mask over elements (n, *element shape) to rows: true if any element is true."""
     if element_axes == 0:
         return mask
     return np.asarray(mask.any(axis=tuple(range(mask.ndim - element_axes, mask.ndim))))
 
 
 def over_elements(mask: np.ndarray, element_axes: int) -> np.ndarray:
-    """Give a mask over rows (n,) as many axes of length one as it takes to meet elements."""
+    """Append axes of length one to a mask over rows (n,), to broadcast it over elements."""
     if element_axes == 0 or mask.ndim == 0:
         return mask
     return mask.reshape(mask.shape[0], *(1,) * element_axes)
 
 
 def aligned(*args: Vec) -> list[np.ndarray]:
-    """Values of ``args`` shaped to broadcast: rows with rows, elements with elements."""
+    """Reshape the values of ``args`` to broadcast: rows with rows, elements with elements."""
     arrays = [arg.values for arg in args]
     most = max(array.ndim for array in arrays)
     return [
@@ -116,7 +116,7 @@ def aligned(*args: Vec) -> list[np.ndarray]:
 
 
 def to_arrow(arg: Vec, kind: pa.DataType | None = None) -> pa.Array | pa.Scalar:
-    """Scalars of ``arg`` as an Arrow array (a literal: as a scalar); NaN is not null."""
+    """Convert scalars of ``arg`` to an Arrow array (a literal: to a scalar); NaN is not null."""
     kind = kind or ARROW_TYPES[arg.code]
     if arg.is_literal:
         present = arg.valid is None or bool(arg.valid)
@@ -126,7 +126,7 @@ def to_arrow(arg: Vec, kind: pa.DataType | None = None) -> pa.Array | pa.Scalar:
 
 
 def from_arrow(array: pa.Array) -> Vec:
-    """A Vec over the memory of an Arrow array of numbers or booleans (booleans: a copy)."""
+    """Make a Vec over the memory of an Arrow array of numbers or booleans (booleans: a copy)."""
     valid = validity(array)
     data = array.buffers()[1]
     if array.type == pa.bool_():
@@ -140,7 +140,7 @@ def from_arrow(array: pa.Array) -> Vec:
 
 
 def validity(array: pa.Array) -> np.ndarray | None:
-    """Rows of an Arrow array that hold a value, (n,) bool; None where all do."""
+    """Return a mask of rows of an Arrow array that are not null, (n,) bool; None if all are."""
     bits = array.buffers()[0] if array.null_count else None
     if bits is None:
         return None if not array.null_count else np.zeros(len(array), bool)

@@ -1,4 +1,4 @@
-"""This file applies rules until none fires, holds them to their promises, and writes the trace."""
+"""The rule engine applies rules until none fires, checks their results, and records a trace."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from typing import Protocol
 
 from dml.errors import InternalError
 from dml.expr.node import Node
-from dml.optimize.rebuild import over
-from dml.optimize.rule import Named, Rule
+from dml.optimize.node_rebuild import over
+from dml.optimize.rule import NamedRule, Rule
 
 Clock = Callable[[], float]
-# Rewritings beyond which rules go in circles: some, and some for every node they made.
+# A limit on rewritings, beyond which rules do not terminate: a base, and more for every node.
 STEPS_FREE, STEPS_EACH = 1000, 50
 
 
 def no_clock() -> float:
-    """Stands for a clock where nobody asks how long rules take."""
+    """Return 0.0: a clock for callers that do not measure how long rules take."""
     return 0.0
 
 
 class Shown(Protocol):
-    """What a rule saw or made, as the trace tells it: an operator, or a plan in the making."""
+    """The input or result of a rule in the trace: an operator, or a plan in the making."""
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        """What it is applied to."""
+        """Return the inputs that it is applied to."""
 
     def title(self) -> str:
-        """It, in one line."""
+        """Return a text of one line."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Applied:
-    """One rewriting: which rule, what it saw, what it made, how long it took."""
+    """One rewriting: the rule, its input, its result, and how long it took."""
 
-    rule: Named
+    rule: NamedRule
     before: Shown
     after: Shown
     micros: float
@@ -51,35 +51,35 @@ class Refused:
 
 
 @dataclasses.dataclass
-class Trace:
+class RuleTrace:
     """Every rewriting of one optimization in order, and the near misses of its result."""
 
     clock: Clock = no_clock
     applied: list[Applied] = dataclasses.field(default_factory=list)
     refused: list[Refused] = dataclasses.field(default_factory=list)
 
-    def note(self, rule: Named, before: Shown, after: Shown, started: float) -> None:
-        """Remember that ``rule`` made ``after`` of ``before``."""
+    def note(self, rule: NamedRule, before: Shown, after: Shown, started: float) -> None:
+        """Record that ``rule`` made ``after`` of ``before``."""
         self.applied.append(Applied(rule, before, after, (self.clock() - started) * 1e6))
 
     def names(self) -> list[str]:
-        """Rules in order of use."""
+        """Return the names of the applied rules, in order of use."""
         return [entry.rule.name for entry in self.applied]
 
 
 class Engine:
-    """Rewrites with a set of rules that may fire in any order."""
+    """Rewrites pipelines with a set of rules that may fire in any order."""
 
-    def __init__(self, rules: Sequence[Rule], trace: Trace) -> None:
+    def __init__(self, rules: Sequence[Rule], trace: RuleTrace) -> None:
         self.rules, self.trace = tuple(rules), trace
-        # by the kinds of a node and of its first input: rules that may have something to do
+        # by the kinds of a node and of its first input: the rules that may apply
         self.by_kind: dict[tuple[type[Node], type[Node] | None], tuple[Rule, ...]] = {}
         # by identity: the node itself (which keeps the key alive), and what it became
         self.settled: dict[int, tuple[Node, Node]] = {}
         self.steps = 0
 
     def rewrite(self, root: Node) -> Node:
-        """The node with no rule left to fire in it or below."""
+        """Return ``root`` rewritten until no rule fires in it or below."""
         becoming: dict[int, Node] = {}
         stack = [root]
         while stack:
@@ -99,7 +99,7 @@ class Engine:
         return self._become(root)
 
     def _current(self, node: Node) -> Node:
-        """``node`` over what its inputs became."""
+        """Return ``node`` over its rewritten inputs."""
         settled = self.settled
         if all(settled[id(each)][1] is each for each in node.inputs):
             return node
@@ -128,7 +128,7 @@ class Engine:
         return found
 
     def _hold(self, rule: Rule, before: Node, after: Node) -> None:
-        """Promises: same schema, and an end. Same rows is held in tests, against the oracle."""
+        """Check that a rewriting keeps the schema and terminates; tests check rows by an oracle."""
         self.steps += 1
         if before.schema.known and after.schema != before.schema:
             raise InternalError(

@@ -1,4 +1,4 @@
-"""This file is the table of contents of the optimizer: which rules, in which order of phases."""
+"""The optimizer's phases list their rules and run in order: normal form, choices, lowering."""
 
 from __future__ import annotations
 
@@ -6,41 +6,45 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TypeVar
 
+from dml.base.fingerprint import Domain
 from dml.expr.facts import Needs
-from dml.expr.fingerprint import Domain
 from dml.expr.node import Node
-from dml.optimize.allowed import executor_by_cost, partitions_by_cost, stages_by_cost
-from dml.optimize.engine import Clock, Engine, Trace, no_clock
-from dml.optimize.guards import guard_costly_parts
-from dml.optimize.lower import LOWERINGS, plan_of
-from dml.optimize.names import Memo, fingerprint_of, resuming_name
-from dml.optimize.rebuild import over
-from dml.optimize.refusals import refusals
-from dml.optimize.rule import Named, Rule
+from dml.optimize.engine import Clock, Engine, RuleTrace, no_clock
+from dml.optimize.explain.near_misses import refusals
+from dml.optimize.fingerprints import Memo, fingerprint_of, resuming_name
+from dml.optimize.lowering import LOWERINGS, plan_of
+from dml.optimize.node_rebuild import over
+from dml.optimize.rule import NamedRule, Rule
 from dml.optimize.rules import (
-    bounds,
     constants,
-    functions,
-    groups,
+    function_lifting,
+    grouping,
     joins,
-    normal,
+    known_counts,
+    late_calls,
+    multi_input,
+    normal_form,
     order,
-    ranges,
-    several,
-    vectorize,
+    value_ranges,
 )
-from dml.optimize.together import run_shared_once
-from dml.plan import Plan
+from dml.optimize.search.arrangement_space import (
+    executor_by_cost,
+    partitions_by_cost,
+    stages_by_cost,
+)
+from dml.optimize.search.filter_order import guard_costly_parts
+from dml.optimize.search.shared_prefixes import run_shared_once
+from dml.physical.plan import Plan
 
 # The normal form, first half: the shape of rows and columns.
 SHAPES: tuple[Rule, ...] = (
-    vectorize.lift_map,
-    vectorize.lift_filter,
-    normal.columns_as_segment,
-    normal.filter_as_segment,
-    normal.merge_columns,
-    normal.filter_before_columns,
-    normal.drop_identity_segment,
+    function_lifting.lift_map,
+    function_lifting.lift_filter,
+    normal_form.columns_as_segment,
+    normal_form.filter_as_segment,
+    normal_form.merge_columns,
+    normal_form.filter_before_columns,
+    normal_form.drop_identity_segment,
     order.columns_before_position,
     order.segment_before_keyed_shuffle,
     order.filter_before_sort,
@@ -55,20 +59,20 @@ SHAPES: tuple[Rule, ...] = (
     joins.columns_before_join,
     joins.keys_before_semi_join,
     joins.filter_before_join,
-    several.segment_before_concat,
-    several.columns_before_mix,
-    several.columns_before_zip,
-    groups.filter_before_groups,
-    groups.filter_before_explode,
-    groups.filter_before_lifted_map,
-    groups.segment_before_part,
-    groups.merge_sorts,
-    groups.drop_overruled_sort,
-    groups.merge_batches,
-    groups.merge_shards,
+    multi_input.segment_before_concat,
+    multi_input.columns_before_mix,
+    multi_input.columns_before_zip,
+    grouping.filter_before_groups,
+    grouping.filter_before_explode,
+    grouping.filter_before_lifted_map,
+    grouping.segment_before_part,
+    grouping.merge_sorts,
+    grouping.drop_overruled_sort,
+    grouping.merge_batches,
+    grouping.merge_shards,
 )
 
-# Second half: the values in the segments, once they are whole. What it finds (a cast that cannot
+# Second half: the values in the segments, once they are complete. Its results (a cast that cannot
 # fail, a filter that keeps all) may let segments move, so the first half runs again after it.
 VALUES: tuple[Rule, ...] = (
     constants.fold_constants,
@@ -79,20 +83,20 @@ VALUES: tuple[Rule, ...] = (
     constants.relax_sure_cast,
 )
 
-# What depends on how long the data is, and therefore must not enter names.
+# Rules that depend on the length or bounds of the data, and therefore must not affect names.
 CHOICES: tuple[Rule, ...] = (
-    bounds.drop_take_of_less,
-    bounds.take_while_sorting,
-    functions.slice_before_function,
-    several.take_before_concat,
-    ranges.drop_needless_checks,
-    several.zip_of_one_input,
+    known_counts.drop_take_of_less,
+    known_counts.take_while_sorting,
+    late_calls.slice_before_function,
+    multi_input.take_before_concat,
+    value_ranges.drop_needless_checks,
+    multi_input.zip_of_one_input,
 )
 
 NORMAL: tuple[Rule, ...] = SHAPES + VALUES
 
-# Every rule there is, by name: what may be switched off.
-NAMED: dict[str, Named] = {
+# All rules by name: those that may be switched off.
+NAMED: dict[str, NamedRule] = {
     rule.name: rule
     for rule in (
         *(*NORMAL, *CHOICES, *LOWERINGS, guard_costly_parts, run_shared_once),
@@ -100,7 +104,7 @@ NAMED: dict[str, Named] = {
     )
 }
 
-N = TypeVar("N", bound=Named)
+N = TypeVar("N", bound=NamedRule)
 NONE: frozenset[str] = frozenset()
 
 
@@ -108,27 +112,27 @@ NONE: frozenset[str] = frozenset()
 class Optimized:
     """Every station of one pipeline: written, normalized, chosen, physical, and the trace.
 
-    ``normalized`` is what names are made of, so it says nothing of where operators run. ``without``
-    are the rules that were not used.
+    Fingerprints are made of ``normalized``, so it does not include where operators run. ``without``
+    are the rules that were switched off.
     """
 
     written: Node
     normalized: Node
     chosen: Node
     plan: Plan
-    trace: Trace
+    trace: RuleTrace
     without: frozenset[str] = NONE
 
 
-def normalize(root: Node, trace: Trace, without: frozenset[str] = NONE) -> Node:
-    """The normal form: equal meanings, equal trees; without some laws, as far as others go."""
+def normalize(root: Node, trace: RuleTrace, without: frozenset[str] = NONE) -> Node:
+    """Return the normal form: equal meanings, equal trees, as far as laws not in ``without`` go."""
     shaped = rewritten(root, switched(SHAPES, without), trace)
     valued = rewritten(shaped, switched(VALUES, without), trace)
     return valued if valued is shaped else normalize(valued, trace, without)
 
 
 def anywhere(root: Node) -> Node:
-    """The same pipeline, nothing of which asks for resources; ``root`` itself if nothing does."""
+    """Return the pipeline without resource needs; ``root`` itself if it has none."""
     below, *rest = root.chain()
     for node in rest:
         below = _anywhere(node, below)
@@ -141,13 +145,13 @@ def _anywhere(node: Node, below: Node) -> Node:
     return made if made.needs == Needs() else made.replace(needs=Needs())
 
 
-def rewritten(root: Node, rules: Sequence[Rule], trace: Trace) -> Node:
-    """``root`` with no rule of one phase left to fire."""
+def rewritten(root: Node, rules: Sequence[Rule], trace: RuleTrace) -> Node:
+    """Return ``root`` after a phase: none of its rules fires any more."""
     return Engine(rules, trace).rewrite(root)
 
 
 def switched(rules: tuple[N, ...], without: frozenset[str]) -> tuple[N, ...]:
-    """Those of ``rules`` that are not switched off."""
+    """Return those of ``rules`` that are not switched off."""
     return tuple(rule for rule in rules if rule.name not in without) if without else rules
 
 
@@ -161,14 +165,14 @@ def optimize(
 ) -> Optimized:
     """Take a pipeline from written to physical; without ``rewriting``, as it was written.
 
-    Rules named in ``without`` are not used, but for the normal form, which names are made of.
+    Rules named in ``without`` are not used, except for the normal form that names are made of.
     """
-    trace = Trace(clock)
-    shaped = normalize(root, Trace(clock) if without else trace)
+    trace = RuleTrace(clock)
+    shaped = normalize(root, RuleTrace(clock) if without else trace)
     used = normalize(root, trace, without) if without else shaped
     chosen = rewritten(used, switched(CHOICES, without), trace) if rewriting else root
     bare = anywhere(root)
-    normalized = shaped if bare is root else normalize(bare, Trace(clock))
+    normalized = shaped if bare is root else normalize(bare, RuleTrace(clock))
     memo: Memo = {}
     fleet = fingerprint_of(normalized, Domain.FLEET, seed, memo)
     plan = plan_of(chosen, fleet, switched(LOWERINGS, without) if rewriting else (), trace)

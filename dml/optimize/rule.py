@@ -1,9 +1,10 @@
-"""This file says what a rule is: one better way to write or to run something, its law and source.
+"""A rule is one better way to write or to run a pipeline, with its law and its source.
 
-A ``Rule`` looks at one node and what is below it. A ``Pass`` looks at a whole pipeline, from its
-end; a ``Lowering`` at a plan in the making: what reads, and what sees the stream above it. A
-``Choice`` says in which ways a plan may be run, of which costs decide; a ``Joint`` is such a choice
-about several pipelines. All of them have a name, are told in the trace, and may be switched off.
+A ``Rule`` looks at one node and the nodes below it. A ``Pass`` looks at a whole pipeline, from its
+end; a ``Lowering`` at a plan in the making: the reading stage, and the operators over the stream. A
+``Choice`` gives the ways in which a plan may be run, between which costs decide; a ``Joint`` is
+such a choice about several pipelines. All of them have a name, are recorded in the trace, and may
+be switched off.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from collections.abc import Callable
 from typing import Any
 
 from dml.expr.node import Node
-from dml.plan import Plan, Stage
+from dml.physical.plan import Plan, Stage
 
 Rewrite = Callable[[Node], "Node | None"]
-# What reads, and the operators that see the stream above it.
+# The stage that reads, and the operators over the stream above it.
 Split = tuple[Stage, tuple[Node, ...]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Named:
-    """What all of them have: a name, a law in one sentence, and where the idea comes from."""
+class NamedRule:
+    """The base of all rules: a name, a law in one sentence, and the source of the idea."""
 
     name: str
     law: str
@@ -30,10 +31,10 @@ class Named:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Rule(Named):
-    """A rewrite of nodes of ``kinds``; ``absorbed`` marks laws that the normal form is made of.
+class Rule(NamedRule):
+    """A rewrite of nodes of ``kinds``; ``absorbed`` marks the laws of the normal form.
 
-    With ``over``, only of those whose first input is one of these: the others are not even tried.
+    With ``over``, it is only tried on nodes whose first input is of one of these kinds.
     """
 
     kinds: tuple[type[Node], ...]
@@ -43,29 +44,29 @@ class Rule(Named):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Pass(Named):
+class Pass(NamedRule):
     """A rewrite of a whole pipeline, which keeps its operators in their places."""
 
     rewrite: Callable[[Node], Node]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Lowering(Named):
-    """What moves from the stream, or from the steps of a stage, into reading."""
+class Lowering(NamedRule):
+    """A move of operators from the stream, or from the steps of a stage, into reading."""
 
     move: Callable[[Stage, tuple[Node, ...]], Split]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Joint(Named):
+class Joint(NamedRule):
     """A choice about several pipelines that run together."""
 
     choose: Callable[..., object]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Choice(Named):
-    """Ways to run a plan, none of which is always best: what the plan and the machine allow."""
+class Choice(NamedRule):
+    """The ways to run a plan that the plan and the machine allow, none of them always best."""
 
     ways: Callable[[Plan, Any], Any]
 
@@ -73,31 +74,31 @@ class Choice(Named):
 def rule(
     *kinds: type[Node], source: str, over: tuple[type[Node], ...] = ()
 ) -> Callable[[Rewrite], Rule]:
-    """Make a rule of a function ``node -> better node or None``; its doc line is the law."""
+    """Make a rule of a function ``node -> better node or None``; its first doc line is the law."""
     return _maker(kinds, source, over, absorbed=False)
 
 
 def law(
     *kinds: type[Node], source: str, over: tuple[type[Node], ...] = ()
 ) -> Callable[[Rewrite], Rule]:
-    """As ``rule``, for what the normal form absorbs: fingerprints do not tell the sides apart."""
+    """As ``rule``, for laws of the normal form: fingerprints do not distinguish the two sides."""
     return _maker(kinds, source, over, absorbed=True)
 
 
 def whole(source: str) -> Callable[[Callable[[Node], Node]], Pass]:
-    """Make a pass of a function ``root -> root``; its doc line is the law."""
+    """Make a pass of a function ``root -> root``; its first doc line is the law."""
     return lambda fn: Pass(fn.__name__, _first_line(fn), source, fn)
 
 
 def lowering(
     source: str,
 ) -> Callable[[Callable[[Stage, tuple[Node, ...]], Split]], Lowering]:
-    """Make a lowering of a function of a stage and what is above it; its doc line is the law."""
+    """Make a lowering of a function of a stage and its stream; its first doc line is the law."""
     return lambda fn: Lowering(fn.__name__, _first_line(fn), source, fn)
 
 
 def choice(source: str) -> Callable[[Callable[[Plan, Any], Any]], Choice]:
-    """Make a choice of a function of a plan and a machine; its doc line is the law."""
+    """Make a choice of a function of a plan and a machine; its first doc line is the law."""
     return lambda fn: Choice(fn.__name__, _first_line(fn), source, fn)
 
 

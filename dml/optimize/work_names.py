@@ -1,35 +1,35 @@
-"""This file names the operators of a plan for telemetry: equal names, equal work per row.
+"""The operators of a plan get names for telemetry: equal names, equal work per row.
 
-The name in the cost domain is that of the operator alone, over the types of what it takes: neither
-where the rows come from nor what columns are called. The name in the fleet domain is that of the
-operator over all that is below it: what says how many of the rows that it takes it gives.
+The name in the cost domain is that of the operator alone, over its input types: neither the origin
+of the rows nor the names of columns matter. The name in the fleet domain is that of the operator
+over all steps below it, which decide how many rows it gives per row that it takes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dml.expr.fingerprint import Domain, digest
+from dml.base.fingerprint import Domain, digest
+from dml.data.schema import Schema
+from dml.expr.columns.value import Value
 from dml.expr.node import Node
-from dml.expr.ops.segment import Segment
-from dml.expr.schema import Schema
-from dml.expr.sources.source import Source
-from dml.expr.value import Value
-from dml.optimize.names import Memo, draws_by_default, fingerprint_of, name_parts, own_parts
-from dml.plan import Plan
+from dml.io.source import Source
+from dml.ops.row.segment import Segment
+from dml.optimize.fingerprints import Memo, draws_by_default, fingerprint_of, name_parts, own_parts
+from dml.physical.plan import Plan
 
 Names = dict[str, str]
 
 
 def work_names(plan: Plan) -> tuple[Names, ...]:
-    """Of every operator, and then of those of the plans beside it, the names by domain."""
+    """Return, for every operator of the plan and of the plans beside it, the names by domain."""
     return tuple(names for each in plan.all for names in _of_chain(each))
 
 
 def result_names(plan: Plan, seed: int) -> Iterator[str]:
-    """Of every operator, and then of those of the plans beside it, the name of what it gives.
+    """Yield, for every operator of the plan and of those beside it, its rows' result name.
 
-    In the result domain: the sources are asked for their identity.
+    The result domain includes the identity of the sources.
     """
     for each in plan.all:
         memo: Memo = {}
@@ -42,7 +42,7 @@ def result_names(plan: Plan, seed: int) -> Iterator[str]:
 
 
 def below_each(plan: Plan) -> Iterator[tuple[Node, bytes]]:
-    """Every operator of the chain, with the name of the rows that reach it."""
+    """Yield every operator of the chain, with the name of its input rows."""
     memo: Memo = {}
     below = b""
     for node in plan.operators:
@@ -52,12 +52,12 @@ def below_each(plan: Plan) -> Iterator[tuple[Node, bytes]]:
 
 
 def kept_name(below: bytes, parts: Sequence[Value]) -> str:
-    """The name of which of the rows called ``below`` pass ``parts``, in whatever order."""
+    """Return the name of the filter ``parts``, in any order, over the rows named ``below``."""
     return digest("kept", below, sorted(part.digest for part in parts)).hex()
 
 
 def work_name(node: Segment) -> str:
-    """The name in the cost domain of an operator that needs none of its plan."""
+    """Return the name in the cost domain of a segment, which needs no plan."""
     return _of_segment(node).hex()
 
 
@@ -75,12 +75,12 @@ def _of_chain(plan: Plan) -> list[Names]:
 
 
 def _read(plan: Plan) -> bytes:
-    """Which columns are read and what is skipped changes rows and bytes of all that follows."""
+    """Digest the columns read and the units skipped: they affect the rows and bytes above."""
     return digest(plan.stage.columns, [part.digest for part in plan.stage.predicate])
 
 
 def _work(node: Node, plan: Plan, memo: Memo) -> bytes:
-    """The name of what ``node`` does to a row."""
+    """Return the name of the work of ``node`` per row."""
     kind = type(node).__name__
     if isinstance(node, Source):
         order = plan.stage.order
@@ -106,7 +106,7 @@ def _types(schema: Schema, columns: tuple[str, ...]) -> list[str]:
 
 
 def _shape(value: Value, taken: Schema, memo: dict[int, bytes]) -> bytes:
-    """Operations and types: constants and names of columns cost nothing."""
+    """Return a digest of operations and types; constants and column names do not affect cost."""
     found = memo.get(id(value))
     if found is not None:
         return found

@@ -1,5 +1,5 @@
-"""What tests of pipelines need: the oracle, the stream hash, strategies, simulated clusters."""
+"""Tools for tests of pipelines: the oracle, the stream hash, strategies, simulated clusters."""
 
-from dml.testing.stream_hash import stream_hash
+from dml.data.stream_hash import stream_hash
 
 __all__ = ["stream_hash"]

@@ -1,4 +1,4 @@
-"""This file compares what two runs delivered, and says in one line where they differ."""
+"""The results of two runs are compared here; the first difference is described in one line."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from dml.data.stream_hash import batch_bytes
 from dml.errors import NullValueError
-from dml.testing.running import Outcome
-from dml.testing.stream_hash import batch_bytes
+from dml.testing.executions import RunOutcome
 
 
-def difference(got: Outcome, wanted: Outcome, *, optimized: bool) -> str:
-    """Nothing if ``got`` is what the oracle says (``wanted``), else what differs.
+def difference(got: RunOutcome, wanted: RunOutcome, *, optimized: bool) -> str:
+    """Describe how ``got`` differs from the oracle's ``wanted``; empty if it does not.
 
-    An ``optimized`` run may go on where the oracle met an error, never the other way round. The
-    next thing that it meets may be a null that cannot be delivered, before any element more.
+    An ``optimized`` run may continue where the oracle raised an error, never the reverse. It may
+    then raise NullValueError for a null that cannot be delivered, before any further element.
     """
     found = sequence_difference(got.elements, wanted.elements, got, wanted)
     if found:
@@ -34,10 +34,10 @@ def difference(got: Outcome, wanted: Outcome, *, optimized: bool) -> str:
 def sequence_difference(
     got: Sequence[Mapping[str, Any]],
     wanted: Sequence[Mapping[str, Any]],
-    first: Outcome,
-    second: Outcome,
+    first: RunOutcome,
+    second: RunOutcome,
 ) -> str:
-    """The first element that both have and that differs."""
+    """Describe the first difference between two sequences: an element, or the length."""
     for number, (a, b) in enumerate(zip(got, wanted, strict=False)):
         found = element_difference(a, b)
         if found:
@@ -50,7 +50,7 @@ def sequence_difference(
 
 
 def element_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
-    """How two batches or rows differ: columns, their order, types, shapes, bits."""
+    """Describe how two batches or rows differ: columns, their order, types, shapes, bits."""
     if list(a) != list(b):
         return f"columns {list(a)} instead of {list(b)}"
     if batch_bytes(a) == batch_bytes(b):

@@ -1,4 +1,4 @@
-"""This file schedules as badly as the rules allow, to show that timing never alters bytes."""
+"""``FuzzPolicy`` schedules as badly as allowed, to show that timing never alters bytes."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dml.exec.policy import Candidate, Fault, Seq, State, admits
+from dml.exec.scheduler.policy import Candidate, Fault, Seq, State, admits
 
 
 @dataclass(frozen=True, slots=True)
 class FuzzPolicy:
-    """Picks at random what runs next, how many slots and how much memory there are, and what fails.
+    """Chooses the next task, the number of slots, the memory limit and the faults at random.
 
-    Law: a run under it delivers the same sequence as any other. Slices start in any order that
-    memory admits, slots are left free, parked generators are dropped, finished slices are thrown
-    away as if their worker had died and are run again; a small budget leaves little but the head
-    of the line. What is disturbed depends on ``seed`` and the place alone, never on timing.
+    Law: a run under this policy delivers the same sequence as under any other. Slices start in any
+    order that memory admits, slots are left free, parked generators are dropped, finished slices
+    are discarded as if their worker had died and are run again; a small memory limit admits little
+    but the first slice in line. Faults depend on ``seed`` and the slice alone, never on timing.
 
     Parameters
     ----------
-    seed : the source of every choice
-    drops, losses, idles : chances, per slice, to drop its generator before it, to lose its result
-        after it, and to leave a slot free although something could start
-    least_slots, most_slots : slots of each resource are drawn from the one to the other
+    seed : seed of every random choice
+    drops, losses, idles : probabilities, per slice, of dropping its generator before it, of losing
+        its result after it, and of leaving a slot free although a task could start
+    least_slots, most_slots : bounds between which the slots of each resource are drawn
     """
 
     seed: int
@@ -41,7 +41,7 @@ class FuzzPolicy:
     def shape(
         self, slots: Mapping[str, float], limit_bytes: int
     ) -> tuple[Mapping[str, float], int]:
-        """Slots of each resource, and memory from one byte to the limit."""
+        """Draw the slots of each resource, and a memory limit from one byte to ``limit_bytes``."""
         draw = random.Random(self.seed)  # noqa: S311  not a secret
         drawn = {
             name: float(draw.randint(self.least_slots, self.most_slots)) for name in sorted(slots)
@@ -50,19 +50,19 @@ class FuzzPolicy:
         return drawn, max(1, int(share * limit_bytes))
 
     def choose(self, state: State, candidates: Sequence[Candidate]) -> Candidate | None:
-        """Any admissible task, or none."""
+        """Choose any admissible task, or none."""
         fitting = [task for task in candidates if admits(state, task)]
         if not fitting or self._random.random() < self.idles:
             return None
         return self._random.choice(fitting)
 
     def fault(self, seq: Seq, k: int, failures: int) -> Fault:
-        """A loss, a drop or nothing; a slice is lost at most three times."""
+        """Return a loss, a drop or no fault; a slice is lost at most three times."""
         chance = random.Random(repr((self.seed, seq, k, failures))).random()  # noqa: S311
         if chance < self.losses and failures < 3:
             return "lose"
         return "drop" if chance < self.losses + self.drops else ""
 
     def retry(self, failures: int, *, lost: bool) -> bool:
-        """Lost slices run again, those that raised do not."""
+        """Retry slices that were lost, but not slices that raised an error."""
         return lost and failures <= 3

@@ -1,45 +1,75 @@
-"""This file says what a meaning is: one operator, row by row, and how random pipelines use it.
+"""A meaning is the reference semantics of an operator, row by row, for the oracle.
 
-A meaning shares nothing with the engine but the fields of the node. What the engine derives from
-the facts of an operator (whether it makes ids, draws) is stated here a second time.
+A meaning shares nothing with the engine but the fields of the node. Properties that the engine
+derives from the facts of an operator (makes ids, draws random numbers) are stated here again.
+The uses of the operator in random pipelines are part of its meaning.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dml.expr.node import Node
 from dml.testing.oracle_rows import Kinds
-from dml.testing.oracle_sources import Row
+from dml.testing.oracle_sources import OracleRow
 
 if TYPE_CHECKING:
-    from dml.testing.drawn import Draw, Drawn
-    from dml.testing.oracle import Oracle
+    from dml.testing.draws import Draw, Drawn
 
 Units = list[Any] | None
-"""The source's units to read, in that order, or ``("atom", n)`` for one atom; None for all."""
+"""The units of the source in reading order; ``("atom", n)`` is one atom, None all units."""
 
 
 @dataclasses.dataclass
-class Typed:
+class TypedRow:
     """A row with the types of its columns; a batch is a list of them."""
 
-    row: Row
+    row: OracleRow
     kinds: Kinds
 
-    def made(self, values: dict[str, Any], kinds: Kinds, **changes: Any) -> Typed:
-        """A row that descends from this one."""
-        return Typed(dataclasses.replace(self.row, values=values, **changes), kinds)
+    def made(self, values: dict[str, Any], kinds: Kinds, **changes: Any) -> TypedRow:
+        """Return a descendant of this row with other values and types."""
+        return TypedRow(dataclasses.replace(self.row, values=values, **changes), kinds)
+
+
+class OracleRun(Protocol):
+    """The methods of an oracle run that the meanings of operators use."""
+
+    epoch: int
+    seed: int
+    settled: Any
+    exprs: Any
+
+    def one_source(self, node: Node) -> Any:
+        """Return the source whose rows are the rows of ``node``; None if there is none."""
+
+    def table(self, source: Node) -> Any:
+        """Return all rows of a source."""
+
+    def stream(self, node: Node, epoch: int, units: Units = None) -> Iterator[Any]:
+        """Yield the elements of ``node``: rows with types, or batches of them."""
+
+    def settle(self, node: Node, epoch: int, units: Units) -> None:
+        """Infer the result types of functions below ``node`` from all their results."""
+
+    def ordinal(self, node: Node) -> int:
+        """Return the number of ``node`` among the operators that draw random numbers."""
+
+    def level(self, node: Node) -> int:
+        """Return how many operators below ``node`` make new ids."""
+
+    def descendant(self, element: Any, key: int, number: int) -> Any:
+        """Return an element of the same values whose rows have new ids."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Use:
+class OperatorUse:
     """A way in which random pipelines write an operator.
 
-    ``write`` adds it to what was drawn and returns False where it would mean nothing. ``rows`` and
-    ``batches`` say how often it is drawn, among operators over rows and over batches.
+    ``write`` appends the operator to the pipeline, or returns False where it does not apply.
+    ``rows`` and ``batches`` are its weights among operators over rows and over batches.
     """
 
     name: str
@@ -49,25 +79,25 @@ class Use:
 
 
 def never(_node: Any) -> bool:
-    """No operator of the kind draws."""
+    """Return False: no node of the operator draws random numbers."""
     return False
 
 
 def always(_node: Any) -> bool:
-    """Every operator of the kind draws."""
+    """Return True: every node of the operator draws random numbers."""
     return True
 
 
 @dataclasses.dataclass(frozen=True)
-class Meaning:
-    """What ``operator`` means: ``stream`` gives its elements in order, errors at their place.
+class OperatorMeaning:
+    """The semantics of ``operator``: ``stream`` yields its elements in order, errors in place.
 
-    ``makes_ids`` says that it may give one id of its input to several rows or none,
-    ``draws`` whether a node takes an ordinal among the random operators.
+    ``makes_ids`` is true if it may give one id of its input to several rows or to none. ``draws``
+    tells whether a node takes an ordinal among the random operators.
     """
 
     operator: type[Node]
-    stream: Callable[[Oracle, Any, int, Units], Iterator[Any]]
-    uses: tuple[Use, ...]
+    stream: Callable[[OracleRun, Any, int, Units], Iterator[Any]]
+    uses: tuple[OperatorUse, ...]
     makes_ids: bool = False
     draws: Callable[[Any], bool] = never

@@ -1,4 +1,4 @@
-"""This file makes for the oracle what a training loop receives of a batch, value by value."""
+"""The oracle converts the rows of a batch to the arrays that a training loop gets, by value."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dml.data.list_marks import Mark, Padded, plain
+from dml.data.open_tensors import OpenTensor
 from dml.errors import NullValueError, UDFError
-from dml.expr.marks import Mark, Padded, plain
-from dml.expr.open_shape import OpenTensor
-from dml.expr.tabular import framed, unframed
 from dml.testing.oracle_rows import all_digits, kind_of, open_in, open_kind
 from dml.testing.oracle_sources import pythons
 from dml.testing.oracle_types import code, of_code, shape
+from dml.udfs.calling.data_frames import framed, unframed
 
 Kinds = dict[str, pa.DataType]
 
 
 def arrays(rows: Sequence[dict[str, Any]], kinds: Kinds, *, keep: bool) -> dict[str, np.ndarray]:
-    """Column name -> array; an integer null raises, or is None in an object array to ``keep``."""
+    """Convert columns to arrays; an integer null raises, or with ``keep`` is None in objects."""
     out: dict[str, np.ndarray] = {}
     for name, kind in kinds.items():
         values = [row[name] for row in rows]
@@ -32,7 +32,7 @@ def arrays(rows: Sequence[dict[str, Any]], kinds: Kinds, *, keep: bool) -> dict[
 
 
 def _shown(lists: list[Any], mark: Mark, name: str) -> dict[str, np.ndarray]:
-    """Lists of numbers, padded or end to end; a null raises where a NaN cannot stand for it."""
+    """Convert lists of numbers, padded or concatenated; a null raises unless NaN can replace it."""
     letters = code(mark.storage_type.value_type)
     floats, padded = letters[0] == "f", isinstance(mark, Padded)
     absent = any(values is None for values in lists) and not (floats and padded)
@@ -54,7 +54,7 @@ def _shown(lists: list[Any], mark: Mark, name: str) -> dict[str, np.ndarray]:
         else:
             out[i, : len(values)] = given[i]
     if floats:
-        out[np.isnan(out)] = np.nan  # one NaN
+        out[np.isnan(out)] = np.nan  # canonical NaN
     return {name: out}
 
 
@@ -71,7 +71,7 @@ def _array(values: list[Any], kind: pa.DataType, name: str, *, keep: bool) -> np
     for i, value in enumerate(values):
         out[i] = blank if value is None else value
     if letters[0] == "f":
-        out[np.isnan(out)] = np.nan  # one NaN
+        out[np.isnan(out)] = np.nan  # canonical NaN
     return out
 
 
@@ -87,11 +87,11 @@ def _listed(values: list[Any]) -> np.ndarray:
 
 
 def _tensors(values: list[Any], kind: OpenTensor) -> np.ndarray:
-    """Arrays of any shape; one array where a function of batches made them, and they are equal."""
+    """Convert tensors to an object array; to one array if ``kind.stacked`` and shapes are equal."""
     made = [value if value is None else np.array(value) for value in values]
     for array in made:
         if array is not None and array.dtype.kind == "f":
-            array[np.isnan(array)] = np.nan  # one NaN
+            array[np.isnan(array)] = np.nan  # canonical NaN
     shapes = {None if array is None else array.shape for array in made}
     whole = kind.stacked and len(shapes) == 1 and None not in shapes
     return np.stack([array for array in made if array is not None]) if whole else _listed(made)
@@ -111,7 +111,7 @@ def _objects(values: list[Any], kind: pa.DataType) -> np.ndarray:
 
 
 def batch_seen(node: Any, rows: Sequence[dict[str, Any]], kinds: Kinds) -> Any:
-    """What a function of batches is given: arrays (read-only unless asked for), or a table."""
+    """Return the argument of a batch function: arrays (read-only unless writable), or a table."""
     form = getattr(node, "batch_format", "numpy")
     if form != "numpy":
         columns = {n: _arrow([row[n] for row in rows], plain(k)) for n, k in kinds.items()}
@@ -133,7 +133,7 @@ def _arrow(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def columns_of(returned: Any) -> tuple[int, Kinds, list[dict[str, Any]]]:
-    """Length, types and rows of what a batch function returned: a dict of arrays or a table."""
+    """Return length, types and rows of a batch function's result: a dict of arrays or a table."""
     returned = unframed(returned)
     if isinstance(returned, pa.Table | pa.RecordBatch):
         return _of_table(returned)
@@ -150,7 +150,7 @@ def columns_of(returned: Any) -> tuple[int, Kinds, list[dict[str, Any]]]:
 
 
 def _gathered(values: Any) -> np.ndarray:
-    """An array, of objects where rows have unequal lengths."""
+    """Convert values to an array, of objects where rows have unequal lengths."""
     try:
         return np.asanyarray(values)
     except ValueError:
@@ -189,7 +189,7 @@ def _are_tensors(values: list[Any]) -> bool:
 
 
 def as_wide(kinds: Kinds) -> Kinds:
-    """The types of what a function makes of batches that are as wide as their longest lists."""
+    """Return the result types of a function of batches that are as wide as their longest lists."""
     return {name: _as_wide(kind) for name, kind in kinds.items()}
 
 
@@ -201,7 +201,7 @@ def _as_wide(kind: pa.DataType) -> pa.DataType:
 
 
 def are_wide(kinds: Kinds) -> bool:
-    """True if arrays of batches with these types may be of other widths in each."""
+    """True if arrays of these types may differ in width from batch to batch."""
     marks = (kind for kind in kinds.values() if isinstance(kind, Padded))
     tensors = (kind for kind in kinds.values() if isinstance(kind, OpenTensor))
     return any(mark.params["width"] is None for mark in marks) or any(t.stacked for t in tensors)
@@ -217,7 +217,7 @@ def _values(array: np.ndarray) -> list[Any]:
 
 
 def as_settled(kinds: Kinds, found: Kinds, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of a later batch in the types of the first; UDFError where they do not fit."""
+    """Convert rows of a later batch to the types of the first; UDFError where they do not fit."""
     if set(kinds) != set(found):
         raise UDFError(f"columns {list(found)} instead of {list(kinds)}")
     return [
@@ -226,7 +226,7 @@ def as_settled(kinds: Kinds, found: Kinds, rows: list[dict[str, Any]]) -> list[d
 
 
 def _held(value: Any, kind: pa.DataType, wanted: pa.DataType) -> Any:
-    """A number in another type that holds the same number; null is in every type."""
+    """Convert a number to another type that represents it exactly; null fits every type."""
     wanted = plain(wanted)
     if kind == wanted or pa.types.is_null(kind) or (value is None and code(wanted) == "arrow"):
         return value

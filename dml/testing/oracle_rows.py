@@ -1,4 +1,4 @@
-"""This file says for the oracle what users' functions return: how types settle, what fits them."""
+"""The oracle infers the types of rows that users' functions return, and converts rows to them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dml.data.open_tensors import OpenTensor
 from dml.errors import UDFError
-from dml.expr.open_shape import OpenTensor
 from dml.testing.oracle_types import code, of_code, shape
 
 Kinds = dict[str, pa.DataType]
@@ -30,9 +30,9 @@ SETTLED: list[tuple[set[type], pa.DataType]] = [
 
 
 def settled(returned: Sequence[Any], proven: Mapping[str, pa.DataType]) -> Kinds:
-    """The types that the rows of one atom settle: names of the first, values of all.
+    """Infer types from the rows of one atom: names from the first row, types from all rows.
 
-    A column without any value has the type that is ``proven`` of the function, if one is.
+    A column without any value has the type that is ``proven`` for the function, if any.
     """
     first = returned[0]
     if not isinstance(first, Mapping):
@@ -47,7 +47,7 @@ def settled(returned: Sequence[Any], proven: Mapping[str, pa.DataType]) -> Kinds
 
 
 def kind_of(values: Sequence[Any]) -> pa.DataType:
-    """The type that has all of ``values``, None aside; UDFError if there is none."""
+    """Return the type that fits all ``values`` but None; UDFError if there is none."""
     present = [value for value in values if value is not None]
     seen = {type(value) for value in present}
     for types, kind in SETTLED:
@@ -77,7 +77,7 @@ def _kind_of_times(times: Sequence[dt.datetime | dt.time]) -> pa.DataType:
 
 
 def all_digits(kind: pa.DataType) -> pa.DataType:
-    """Decimals, also within lists and structs, with as many digits before the point as can be."""
+    """Widen decimals, also within lists and structs, to the most digits that their width allows."""
     if pa.types.is_decimal128(kind):
         return pa.decimal128(38, kind.scale)
     if pa.types.is_decimal256(kind):
@@ -104,7 +104,7 @@ def _kind_of_arrays(arrays: Sequence[np.ndarray]) -> pa.DataType:
 
 
 def fitted(returned: Any, kinds: Kinds) -> dict[str, Any]:
-    """One returned row with every value in its column's type; UDFError where that cannot be."""
+    """Convert one returned row to the types of its columns; UDFError where that is impossible."""
     if not isinstance(returned, Mapping):
         raise UDFError(f"{returned!r} is no row")
     if set(returned) != set(kinds):
@@ -113,7 +113,7 @@ def fitted(returned: Any, kinds: Kinds) -> dict[str, Any]:
 
 
 def value_in(value: Any, kind: pa.DataType) -> Any:
-    """``value`` as ``kind`` holds it: numbers keep their value, nothing else is converted."""
+    """Convert ``value`` to ``kind``: numbers must keep their value, nothing else is converted."""
     letters, dims = code(kind), shape(kind)
     if value is None:
         return None
@@ -150,12 +150,12 @@ def _tensor_in(value: Any, letters: str, dims: tuple[int, ...]) -> np.ndarray:
 
 
 def open_kind(letters: str, axes: int) -> OpenTensor:
-    """Tensors of one type whose axes have any length."""
+    """Return the type of tensors with ``axes`` axes of any length."""
     return OpenTensor(of_code(letters), (None,) * axes)
 
 
 def open_in(value: Any, kind: OpenTensor) -> np.ndarray:
-    """A tensor with the axes of ``kind``, and the lengths that it gives."""
+    """Convert ``value`` to a tensor with the axes and the fixed lengths of ``kind``."""
     array, letters = np.asarray(value), code(kind.value_type)
     given = [kind.shape[i] for i in range(array.ndim)] if array.ndim == len(kind.shape) else [-1]
     dims = [want if want is None else have for want, have in zip(given, array.shape, strict=False)]

@@ -1,4 +1,4 @@
-"""This file reads sources for the oracle: every row as a dict, with its id, atom and read unit."""
+"""The oracle reads sources here: every row as a dict, with its id, atom and read unit."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import orc
 
+from dml.data.open_tensors import OpenTensor
 from dml.errors import SourceError
 from dml.expr.node import Node
-from dml.expr.open_shape import OpenTensor
-from dml.expr.sources.arrow import ArrowSource
-from dml.expr.sources.binary import BinarySource
-from dml.expr.sources.csv import CsvForm
-from dml.expr.sources.files import File, FileSource
-from dml.expr.sources.hive import PathColumns
-from dml.expr.sources.json import JsonForm
-from dml.expr.sources.lines import Form, LineSource
-from dml.expr.sources.memory import Memory
-from dml.expr.sources.npy import NumpySource
-from dml.expr.sources.orc import OrcSource
-from dml.expr.sources.parquet import ParquetSource
-from dml.expr.sources.plugged import GivenParts, GivenRows, Plugged
-from dml.expr.sources.range import Range
-from dml.expr.sources.tfrecord import RecordSource
-from dml.expr.sources.unit_shard import UnitShard
-from dml.expr.sources.webdataset import SampleSource
-from dml.testing import scalar_ids
+from dml.io.arrow.arrow import ArrowSource
+from dml.io.binary.binary import BinarySource
+from dml.io.csv.csv import CsvForm
+from dml.io.files.files import File, FileSource
+from dml.io.files.hive_columns import PathColumns
+from dml.io.files.lines import Form, LineSource
+from dml.io.json.json import JsonForm
+from dml.io.memory.memory import Memory
+from dml.io.memory.range import Range
+from dml.io.numpy.npy import NumpySource
+from dml.io.orc.orc import OrcSource
+from dml.io.parquet.parquet import ParquetSource
+from dml.io.tfrecord.tfrecord import RecordSource
+from dml.io.unit_shard import UnitShard
+from dml.io.user.user_source import GivenParts, GivenRows, Plugged
+from dml.io.webdataset.webdataset import SampleSource
 from dml.testing.oracle_types import shape
+from dml.testing.scalars import ids
 
 Id = tuple[int, int]
 
@@ -54,11 +54,11 @@ UNPACK: dict[str, Callable[[bytes], bytes]] = {
 
 
 @dataclass
-class Row:
-    """A row: its id, its values, and where in a source it descends from.
+class OracleRow:
+    """A row: its id, its values, and its place of origin in a source.
 
-    ``position`` is the global position in the source, ``unit`` the read unit and ``atom`` a name of
-    the run of rows in which types are settled.
+    ``position`` is the global position in the source, ``unit`` the read unit, and ``atom``
+    identifies the run of rows over which types are inferred.
     """
 
     id: Id
@@ -69,20 +69,20 @@ class Row:
 
 
 @dataclass
-class Table:
-    """All rows of a source in order, with types; ``units`` is how many read units there are.
+class SourceTable:
+    """All rows of a source in order, with types; ``units`` is the number of read units.
 
-    ``counted`` is false where some unit does not say how many rows it has.
+    ``counted`` is false where some unit does not state its number of rows.
     """
 
     kinds: dict[str, pa.DataType]
-    rows: list[Row] = field(default_factory=list)
+    rows: list[OracleRow] = field(default_factory=list)
     units: int = 0
     counted: bool = True
 
 
-def table_of(source: Node) -> Table:
-    """Everything in a source."""
+def table_of(source: Node) -> SourceTable:
+    """Read all rows of a source."""
     for kind, whole in WHOLE.items():
         if isinstance(source, kind):
             return whole(source)
@@ -92,28 +92,28 @@ def table_of(source: Node) -> Table:
     raise SourceError(f"the oracle cannot read {type(source).__name__}")
 
 
-def _any_rows(source: GivenRows) -> Table:
-    """A user's source that gives any row at once."""
+def _any_rows(source: GivenRows) -> SourceTable:
+    """Read a user's source that has random access to rows."""
     rows = (row for part in _given(source) for row in part)
     return _numbered(dict(source.schema.items()), source.given.name, rows, source.atom_rows)
 
 
-def _numbered(kinds: dict[str, pa.DataType], name: str, rows: Any, atom_rows: int) -> Table:
-    """Rows of a source in memory: every atom is a unit."""
-    key, table = scalar_ids.source_key(name), Table(kinds)
+def _numbered(kinds: dict[str, pa.DataType], name: str, rows: Any, atom_rows: int) -> SourceTable:
+    """Number the rows of a source in memory: every atom is a unit."""
+    key, table = ids.source_key(name), SourceTable(kinds)
     for number, values in enumerate(rows):
         atom = number // atom_rows
-        table.rows.append(Row((key, number), values, number, atom, atom))
+        table.rows.append(OracleRow((key, number), values, number, atom, atom))
         table.units = atom + 1
     return table
 
 
-def _range(source: Range) -> Table:
+def _range(source: Range) -> SourceTable:
     numbers = range(source.start, source.stop, source.step)
     return _numbered({"id": pa.int64()}, "range", ({"id": n} for n in numbers), source.atom_rows)
 
 
-def _memory(source: Memory) -> Table:
+def _memory(source: Memory) -> SourceTable:
     kinds = dict(source.columns.schema.items())
     stored = zip(source.columns.stored, kinds.values(), strict=True)
     columns = [_python(column, kind) for column, kind in stored]
@@ -145,31 +145,31 @@ def pythons(array: Any, kind: pa.DataType) -> list[Any]:
 
 
 @dataclass
-class Held:
-    """Consecutive rows of a file that are read together: one read unit if there are any."""
+class ReadRows:
+    """Consecutive rows of a file that are read together: one read unit unless empty."""
 
     file: File
     rows: list[dict[str, Any]]
     nbytes: int
 
 
-def _in_units(source: FileSource, units: Iterator[Held]) -> Table:
-    """The rows of read units one after the other; each unit is cut into atoms on its own."""
-    table, numbers, atom = Table(dict(source.schema.items())), Counter[str](), 0
+def _in_units(source: FileSource, units: Iterator[ReadRows]) -> SourceTable:
+    """Concatenate the rows of read units; each unit is divided into atoms separately."""
+    table, numbers, atom = SourceTable(dict(source.schema.items())), Counter[str](), 0
     for held in units:
-        key, atom_rows = scalar_ids.source_key(held.file.name), _atom_rows(source, held)
+        key, atom_rows = ids.source_key(held.file.name), _atom_rows(source, held)
         for at, values in enumerate(held.rows):
             place = (table.units, atom + at // atom_rows)
             number = numbers[held.file.name]
-            table.rows.append(Row((key, number), values, len(table.rows), *place))
+            table.rows.append(OracleRow((key, number), values, len(table.rows), *place))
             numbers[held.file.name] += 1
         table.units += bool(held.rows)
         atom += -(-len(held.rows) // atom_rows)
     return table
 
 
-def _atom_rows(source: FileSource, held: Held) -> int:
-    """Rows of an atom as asked for; small units are one otherwise."""
+def _atom_rows(source: FileSource, held: ReadRows) -> int:
+    """Return the rows of an atom: ``atom_rows`` if given, otherwise all rows of a small unit."""
     if source.atom_rows is not None:
         return source.atom_rows
     if len(held.rows) > 65_536 or held.nbytes > SMALL_BYTES:
@@ -178,46 +178,46 @@ def _atom_rows(source: FileSource, held: Held) -> int:
 
 
 def _stored(file: File) -> bytes:
-    """All bytes of a file."""
+    """Read all bytes of a file."""
     there = file.remote
     return Path(file.path).read_bytes() if there is None else there.fetch([(0, file.size)])[0]
 
 
 def _opened(file: File) -> str | pa.NativeFile:
-    """What Arrow opens: a path, or the bytes of a file in a store."""
+    """Return the path of a local file, or the bytes of a file in a remote store."""
     return file.path if file.remote is None else pa.BufferReader(_stored(file))
 
 
-def _parquet(source: ParquetSource) -> Iterator[Held]:
-    """Row group by row group."""
+def _parquet(source: ParquetSource) -> Iterator[ReadRows]:
+    """Read row group by row group."""
     for file in source.files.files:
         reader = pq.ParquetFile(_opened(file))
         for group in range(reader.num_row_groups):
             data = reader.read_row_group(group, columns=list(source.schema))
             nbytes = file.metadata.row_group(group).total_byte_size
-            yield Held(file, list(_rows(data, source)), nbytes)
+            yield ReadRows(file, list(_rows(data, source)), nbytes)
 
 
-def _arrow(source: ArrowSource) -> Iterator[Held]:
-    """Record batch by record batch."""
+def _arrow(source: ArrowSource) -> Iterator[ReadRows]:
+    """Read record batch by record batch."""
     for file in source.files.files:
         with pa.ipc.open_file(_opened(file)) as reader:
             for number in range(reader.num_record_batches):
                 data = pa.Table.from_batches([reader.get_batch(number)])
-                yield Held(file, list(_rows(data, source)), data.nbytes)
+                yield ReadRows(file, list(_rows(data, source)), data.nbytes)
 
 
-def _orc(source: OrcSource) -> Iterator[Held]:
-    """Stripe by stripe, in this process: what tests write is not damaged."""
+def _orc(source: OrcSource) -> Iterator[ReadRows]:
+    """Read stripe by stripe, in this process: files that tests write are not damaged."""
     for file in source.files.files:
         reader = orc.ORCFile(file.path)
         for number in range(reader.nstripes):
             data = pa.Table.from_batches([reader.read_stripe(number)])
-            yield Held(file, list(_rows(data, source)), data.nbytes)
+            yield ReadRows(file, list(_rows(data, source)), data.nbytes)
 
 
-def _lines(source: LineSource) -> Iterator[Held]:
-    """File by file: as small as they are, each is one unit."""
+def _lines(source: LineSource) -> Iterator[ReadRows]:
+    """Read file by file; each file is small enough to be one unit."""
     kinds = dict(source.schema.items())
     for file in source.files.files:
         stored = UNPACK.get(Path(file.name).suffix, bytes)(_stored(file))
@@ -226,11 +226,11 @@ def _lines(source: LineSource) -> Iterator[Held]:
         text = stored.decode("utf-8-sig")
         values = list(_records(source.files.form, text))
         rows = [{name: _value(row, name, kinds[name]) for name in kinds} for row in values]
-        yield Held(file, rows, len(stored))
+        yield ReadRows(file, rows, len(stored))
 
 
 def _records(form: Form, text: str) -> Iterator[dict[str, Any]]:
-    """The rows of a file as dicts: text where the type decides what it means."""
+    """Yield the rows of a file as dicts, with text where the type decides how to parse it."""
     if isinstance(form, JsonForm):
         yield from (json.loads(line) for line in text.split("\n") if line.strip())
     elif isinstance(form, CsvForm):
@@ -251,13 +251,13 @@ def _records(form: Form, text: str) -> Iterator[dict[str, Any]]:
 
 
 def _parsed(text: str, kind: pa.DataType, nulls: tuple[str, ...]) -> str | None:
-    """A value of CSV, or None where it is null."""
+    """Return the text of a CSV value, or None for null."""
     counts = bool(nulls) or not pa.types.is_string(kind)
     return None if counts and text in ("", *nulls) else text
 
 
 def _value(row: dict[str, Any], name: str, kind: pa.DataType) -> Any:
-    """One value as Python sees it: text as the type reads it."""
+    """Convert one value to Python; text is parsed by the type."""
     found = row.get(name)
     if found is None or pa.types.is_string(kind):
         return found
@@ -278,16 +278,16 @@ def _rows(data: pa.Table, source: FileSource | Plugged) -> Iterator[dict[str, An
 
 
 def _given(source: Plugged) -> Iterator[list[dict[str, Any]]]:
-    """Part by part, the rows of a user's source; all of its columns."""
+    """Yield the rows of a user's source part by part, with all columns."""
     names = source.schema.names
     for part in source.given.parts:
         found = [pa.Table.from_batches([each]) for each in source.given.source.read(part, names)]
         yield [row for data in found for row in _rows(data, source)]
 
 
-def _parts(source: GivenParts) -> Table:
-    """A part is a unit unless it says that it has no rows."""
-    table, atom = Table(dict(source.schema.items())), 0
+def _parts(source: GivenParts) -> SourceTable:
+    """Read a user's source in parts; a part is a unit unless it states that it has no rows."""
+    table, atom = SourceTable(dict(source.schema.items())), 0
     atom_rows = source.atom_rows or source.given.source.atom_rows
     if atom_rows is None:
         raise SourceError("the oracle needs atom_rows= for a given source")
@@ -295,16 +295,16 @@ def _parts(source: GivenParts) -> Table:
         name = f"{source.given.name}/{part.name}" if part.name else source.given.name
         for at, values in enumerate(rows):
             place = (len(table.rows), table.units, atom + at // atom_rows)
-            table.rows.append(Row((scalar_ids.source_key(name), at), values, *place))
+            table.rows.append(OracleRow((ids.source_key(name), at), values, *place))
         table.units += part.rows != 0
         table.counted = table.counted and part.rows is not None
         atom += len(rows)  # at least as many as its atoms: names need not be dense
     return table
 
 
-def _binary(source: BinarySource) -> Table:
-    """A row per file; every atom is a unit."""
-    table = Table(dict(source.schema.items()))
+def _binary(source: BinarySource) -> SourceTable:
+    """Read one row per file; every atom is a unit."""
+    table = SourceTable(dict(source.schema.items()))
     files = source.files.files
     if sum(file.size for file in files) > SMALL_BYTES:
         raise SourceError("the oracle reads whole files up to 4 MiB in all")
@@ -312,14 +312,14 @@ def _binary(source: BinarySource) -> Table:
         atom = number // (source.atom_rows or 65_536)
         values = {"bytes": _stored(file), "path": file.name}
         shown = {name: values[name] for name in source.schema}
-        table.rows.append(Row((scalar_ids.source_key(file.name), 0), shown, number, atom, atom))
+        table.rows.append(OracleRow((ids.source_key(file.name), 0), shown, number, atom, atom))
         table.units = atom + 1
     return table
 
 
-def _arrays(source: NumpySource) -> Table:
-    """The fields of .npy files, row after row; every atom of all rows is a unit."""
-    table = Table(dict(source.schema.items()))
+def _arrays(source: NumpySource) -> SourceTable:
+    """Read the fields of .npy files row by row; atoms may span files, and each is a unit."""
+    table = SourceTable(dict(source.schema.items()))
     for file in source.files.files:
         if not file.direct or source.atom_rows is None:
             raise SourceError("the oracle reads .npy files, with atom_rows=")
@@ -327,17 +327,17 @@ def _arrays(source: NumpySource) -> Table:
         for number, row in enumerate(stored):
             atom = len(table.rows) // source.atom_rows
             values = {name: row[name].item() for name in source.schema}
-            found = Row((scalar_ids.source_key(file.name), number), values, len(table.rows))
+            found = OracleRow((ids.source_key(file.name), number), values, len(table.rows))
             found.unit = found.atom = atom
             table.rows.append(found)
             table.units = atom + 1
     return table
 
 
-def _units_shard(source: UnitShard) -> Table:
-    """The rows of every n-th unit; units, atoms and positions are counted among these."""
+def _units_shard(source: UnitShard) -> SourceTable:
+    """Read the rows of every n-th unit; units and positions are counted among these."""
     whole = table_of(source.source)
-    table = Table(whole.kinds, counted=whole.counted)
+    table = SourceTable(whole.kinds, counted=whole.counted)
     table.units = len(range(source.index, whole.units, source.num_shards))
     for row in whole.rows:
         if row.unit % source.num_shards == source.index:
@@ -346,10 +346,10 @@ def _units_shard(source: UnitShard) -> Table:
     return table
 
 
-def _with_paths(source: PathColumns) -> Table:
-    """The rows of the files, each with what is said of its file's path."""
+def _with_paths(source: PathColumns) -> SourceTable:
+    """Read the rows of files, each with the columns of its file's path."""
     whole = table_of(source.source)
-    files = [scalar_ids.source_key(file.name) for file in source.source.files.files]
+    files = [ids.source_key(file.name) for file in source.source.files.files]
     told = dict(zip(files, source.values.rows.to_pylist(), strict=True))
     for row in whole.rows:
         every = {**row.values, **told[row.id[0]]}
@@ -357,15 +357,15 @@ def _with_paths(source: PathColumns) -> Table:
     return replace(whole, kinds=dict(source.schema.items()))
 
 
-# Rows one after the other, but not as text.
+# Formats of consecutive rows that are not text: the oracle cannot read them.
 UNTOLD = (RecordSource, SampleSource)
-FORMATS: dict[type[FileSource], Callable[[Any], Iterator[Held]]] = {
+FORMATS: dict[type[FileSource], Callable[[Any], Iterator[ReadRows]]] = {
     ParquetSource: _parquet,
     ArrowSource: _arrow,
     OrcSource: _orc,
     LineSource: _lines,
 }
-WHOLE: dict[type[Node], Callable[[Any], Table]] = {
+WHOLE: dict[type[Node], Callable[[Any], SourceTable]] = {
     Range: _range,
     Memory: _memory,
     BinarySource: _binary,

@@ -1,4 +1,4 @@
-"""This file holds what the oracle's operators ask about a pipeline, and how it calls functions."""
+"""The oracle's operators share these helpers: permutations, and calls of users' functions."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from dml.errors import UDFError
-from dml.expr.value import Value
-from dml.testing import scalar_ids
+from dml.expr.columns.value import Value
 from dml.testing.oracle_rows import Kinds
+from dml.testing.scalars import ids
 
 
 def has_random(value: Value) -> bool:
@@ -19,14 +19,14 @@ def has_random(value: Value) -> bool:
 
 
 def permutation(n: int, key: int) -> list[int]:
-    """Which of n elements stands at each place of a full shuffle."""
+    """Return the index of the element at each place of a full shuffle of n elements."""
     if n <= 4096:
-        return scalar_ids.window_permutation(key, n)
-    return [scalar_ids.index_permutation(n, key, place) for place in range(n)]
+        return ids.window_permutation(key, n)
+    return [ids.index_permutation(n, key, place) for place in range(n)]
 
 
 def seen(one: Any) -> dict[str, Any]:
-    """The row as a function sees it: a dict of its own, arrays that cannot be written."""
+    """Return the row as a function sees it: a new dict with read-only arrays."""
     out = dict(one.row.values)
     for name, value in out.items():
         if isinstance(value, np.ndarray):
@@ -36,7 +36,7 @@ def seen(one: Any) -> dict[str, Any]:
 
 
 def called(fn: Callable[..., Any], *arguments: Any) -> Any:
-    """What a user's function returns; UDFError if it raises."""
+    """Call a user's function; UDFError if it raises."""
     try:
         return fn(*arguments)
     except Exception as error:
@@ -44,7 +44,7 @@ def called(fn: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def spared(node: Any, fn: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """What a user's function returns, alone in a list; nothing where it raises and may cost it."""
+    """Call a user's function: [result], or [] if it raises and ``on_error`` is "skip"."""
     try:
         return [called(fn, *arguments)]
     except UDFError:
@@ -54,7 +54,7 @@ def spared(node: Any, fn: Callable[..., Any], *arguments: Any) -> list[Any]:
 
 
 def called_many(fn: Callable[[Any], Any], row: dict[str, Any]) -> Iterator[Any]:
-    """What a user's function yields; UDFError where it raises."""
+    """Yield the rows of a user's function; UDFError where it raises."""
     try:
         yield from fn(row)
     except Exception as error:
@@ -62,5 +62,5 @@ def called_many(fn: Callable[[Any], Any], row: dict[str, Any]) -> Iterator[Any]:
 
 
 def declared(node: Any) -> Kinds | None:
-    """The types that a user declared for what a function returns, if any."""
+    """Return the result types that the user declared for a function, if any."""
     return None if node.declared is None else dict(node.declared)

@@ -1,6 +1,6 @@
-"""This file types expressions for the oracle: NumPy's promotion and weak literals, written out.
+"""The oracle infers the types of expressions: NumPy's promotion and weak literals, written out.
 
-It knows nothing of how the engine does it. ``typed`` turns an expression into a tree in which every
+The rules are independent of the engine's. ``typed`` turns an expression into a tree in which every
 operation has operands of one type, so that it can be computed on the values of a row.
 """
 
@@ -13,11 +13,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from dml.data.list_marks import plain
+from dml.data.open_tensors import OpenTensor
 from dml.errors import SchemaError
-from dml.expr.marks import plain
-from dml.expr.open_shape import OpenTensor
-from dml.expr.value import Value
-from dml.kernels.steps import MATH_OPS
+from dml.expr.columns.value import ELEMENT, Value
+from dml.kernels.math import MATH_OPS
 from dml.testing.functions.table import MEANINGS
 
 Kinds = Mapping[str, pa.DataType]
@@ -44,9 +44,9 @@ BINARY = (pa.binary(), pa.large_binary())
 
 @dataclass(frozen=True)
 class Expr:
-    """An operation with operands of the right types; ``kind`` is the type of what it gives.
+    """An operation with operands of the right types; ``kind`` is the type of its result.
 
-    ``weak`` marks a bare literal, whose type is settled by what it meets.
+    ``weak`` marks a bare literal, which takes the type of the other operands.
     """
 
     op: str
@@ -57,24 +57,24 @@ class Expr:
 
 
 def code(kind: pa.DataType) -> str:
-    """Two letters for numbers and booleans and tensors of them, "arrow" for the rest."""
+    """Return two letters for numbers, booleans and tensors of them, "arrow" for other types."""
     if isinstance(kind, pa.FixedShapeTensorType):
         kind = kind.value_type
     return CODES.get(kind, "arrow")
 
 
 def shape(kind: pa.DataType) -> tuple[int, ...]:
-    """() for anything but tensors."""
+    """Return the shape of a tensor type, () for any other type."""
     return tuple(kind.shape) if isinstance(kind, pa.FixedShapeTensorType) else ()
 
 
 def of_code(letters: str, dims: tuple[int, ...] = ()) -> pa.DataType:
-    """The type with this code and element shape."""
+    """Return the type with a code and an element shape."""
     return pa.fixed_shape_tensor(KINDS[letters], dims) if dims else KINDS[letters]
 
 
 def typed(value: Value, columns: Kinds) -> Expr:
-    """``value`` over ``columns`` with every type settled; SchemaError where there is none."""
+    """Infer every type of ``value`` over ``columns``; SchemaError where there is none."""
     return _strong(_typed(value, columns))
 
 
@@ -91,7 +91,7 @@ def _args(value: Value, columns: Kinds) -> list[Expr]:
 
 
 def _as(expr: Expr, kind: pa.DataType) -> Expr:
-    """``expr`` as ``kind``: a literal is made in it, anything else widened to it."""
+    """Convert ``expr`` to ``kind``: a literal takes the type, any other expression is cast."""
     if expr.weak or pa.types.is_null(expr.kind):
         value = expr.params[0] if expr.weak else None
         return Expr("lit", (), kind, (_literal_in(value, kind),))
@@ -122,7 +122,7 @@ def _joined(value: Value, args: Sequence[Expr]) -> list[Expr]:
 
 
 def _common(value: Value, args: Sequence[Expr]) -> pa.DataType:
-    """Columns first, literals then; nulls have every type."""
+    """Return the common type: of columns first, then of literals; nulls fit every type."""
     known = [arg for arg in args if not pa.types.is_null(arg.kind)]
     columns = [arg.kind for arg in known if not arg.weak]
     literals = [arg.kind for arg in known if arg.weak]
@@ -165,7 +165,7 @@ def promoted(one: str, two: str) -> str | None:
 
 
 def _met(value: Value, column: pa.DataType, literal: pa.DataType) -> pa.DataType:
-    """A column meets a bare literal: the column's type, unless it is of a lesser kind."""
+    """Return the type of a column with a bare literal: the column's, unless its kind is lesser."""
     order = "bif"
     a, b = code(column)[0].replace("u", "i"), code(literal)[0]
     if a in order and b in order:
@@ -358,11 +358,13 @@ def _function(value: Value, columns: Kinds) -> Expr:
         wanted = meaning.rest(kind)
         others = [_beside(value, other, wanted) for other in others]
     params = meaning.settled(kind, value.params)
+    if value.op == "list.eval":  # an expression of the elements
+        params = (typed(params[0], {ELEMENT: kind.value_type}),)
     return Expr(value.op, (first, *others), meaning.gives(kind, params), params)
 
 
 def _beside(value: Value, expr: Expr, wanted: pa.DataType) -> Expr:
-    """A further argument of a function, which must be of the type that the first asks for."""
+    """Convert a further argument of a function to the type that the first argument requires."""
     null = pa.types.is_null(expr.kind)
     literal = expr.weak and not null and _met(value, wanted, expr.kind) == wanted
     if not (null or literal or expr.kind == wanted or _alike(expr.kind, wanted)):

@@ -1,4 +1,4 @@
-"""This file computes expressions for the oracle, on the values of one row.
+"""The oracle computes expressions on the values of one row.
 
 A value is None, a Python scalar, or for tensors an array whose elements are computed one by one.
 """
@@ -12,14 +12,14 @@ import numpy as np
 import pyarrow as pa
 
 from dml.errors import CastError
-from dml.testing import scalar_ids
 from dml.testing.functions.table import MEANINGS
 from dml.testing.oracle_types import Expr, code, shape
-from dml.testing.scalar import CastFailed, apply_scalar, fit
+from dml.testing.scalars import ids
+from dml.testing.scalars.operations import CastFailed, apply_scalar, fit
 
 
 class Draws(NamedTuple):
-    """What random draws of an operator are keyed by, beside the row: ``place`` is the column's."""
+    """The key of an operator's random draws besides the row; ``place`` is the column's position."""
 
     ordinal: int
     place: int
@@ -28,7 +28,7 @@ class Draws(NamedTuple):
 
 
 def value_of(expr: Expr, row: dict[str, Any], row_id: tuple[int, int], draws: Draws) -> Any:
-    """The value of a typed expression for one row; CastError where a strict cast cannot be."""
+    """Compute a typed expression for one row; CastError where a strict cast fails."""
     if expr.op == "col":
         return row[expr.params[0]]
     if expr.op == "random":
@@ -43,23 +43,23 @@ def value_of(expr: Expr, row: dict[str, Any], row_id: tuple[int, int], draws: Dr
 
 
 def named(row_id: tuple[int, int], *, exact: bool) -> int | bytes:
-    """The id of a row in 64 bits, or all of it in bytes."""
+    """Return the id of a row hashed to 64 bits, or with ``exact`` all of its bytes."""
     high, low = row_id
     if exact:
         return high.to_bytes(8, "big") + low.to_bytes(8, "big")
-    return scalar_ids.mix64(low ^ scalar_ids.mix64(high))
+    return ids.mix64(low ^ ids.mix64(high))
 
 
 def drawn(expr: Expr, row_id: tuple[int, int], draws: Draws) -> float:
-    """A uniform draw, keyed by (seed, operator, epoch, row) and numbered by column and stream."""
+    """Draw a uniform number by the key (seed, operator, epoch, row), the column and the stream."""
     seed, stream = expr.params[0], expr.params[1]
     seed = draws.seed if seed is None else seed
-    key = scalar_ids.row_key(*row_id, seed, draws.ordinal, draws.epoch)
-    return scalar_ids.uniform(key, draws.place * 2**20 + stream)
+    key = ids.row_key(*row_id, seed, draws.ordinal, draws.epoch)
+    return ids.uniform(key, draws.place * 2**20 + stream)
 
 
 def applied(expr: Expr, args: list[Any]) -> Any:
-    """One operation on values; elementwise where it gives tensors."""
+    """Apply one operation to values; elementwise where its result is a tensor."""
     if expr.op in MEANINGS:
         return _meant(expr, args)
     dims, letters = shape(expr.kind), code(expr.kind)
@@ -79,10 +79,11 @@ def applied(expr: Expr, args: list[Any]) -> Any:
 
 
 def _meant(expr: Expr, args: list[Any]) -> Any:
-    """What a function of the table makes of values; null of null."""
+    """Apply a function of the table to values; null if an argument is null."""
     if any(arg is None for arg in args):
         return None
-    found = MEANINGS[expr.op].means(*args, *expr.params)
+    elementwise = (value_of,) if expr.op == "list.eval" else ()
+    found = MEANINGS[expr.op].means(*args, *expr.params, *elementwise)
     if found is None or not shape(expr.kind):
         return None if found is None else fit(found, code(expr.kind))
     elements = [fit(element, code(expr.kind)) for element in found]
@@ -98,7 +99,7 @@ def _plain(value: Any) -> bool:
 
 
 def _elementwise(expr: Expr, args: list[Any], dims: tuple[int, ...]) -> Any:
-    """A tensor from tensors and scalars; null if any element would be."""
+    """Compute a tensor from tensors and scalars; null if any element is null."""
     size = int(np.prod(dims))
     if expr.op == "lit":
         return _tensor([applied_lit(expr)], dims, code(expr.kind))
@@ -111,7 +112,7 @@ def _elementwise(expr: Expr, args: list[Any], dims: tuple[int, ...]) -> Any:
 
 
 def applied_lit(expr: Expr) -> Any:
-    """A literal in the type of its elements."""
+    """Return a literal in the type of its elements."""
     return apply_scalar("lit", (), code(expr.kind), expr.params)
 
 
@@ -124,7 +125,7 @@ def _tensor(elements: list[Any] | None, dims: tuple[int, ...], letters: str) -> 
 
 
 def _other_kind(value: Any, expr: Expr) -> Any:
-    """Text stays text or becomes UTF-8; a date becomes the start of its day, a time its date."""
+    """Cast text to UTF-8 or back, a date to the start of its day, a timestamp to its date."""
     wanted = str(expr.kind)
     if isinstance(value, str) and "binary" in wanted:
         return value.encode()
@@ -147,5 +148,5 @@ def _decoded(value: bytes, *, strict: bool) -> str | None:
 
 
 def _ticks(value: dt.date, kind: pa.DataType) -> int:
-    """A date as days, a time as units of its type, since 1970."""
+    """Return a date as days, a timestamp as units of its type, since 1970."""
     return int(pa.scalar(value, kind).value)

@@ -1,7 +1,7 @@
-"""This file holds named pipelines, twenty and one, as users write them, over data of its own.
+"""Twenty-one named pipelines, as users write them, over generated data.
 
-Each says how much state it may need to be resumed and how many source rows may be read again; tests
-hold every way of running them to one stream hash.
+Each states how many bytes of state it may need for resuming, and how many source rows may be read
+again; tests require one stream hash from every way of running it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dml.dataset import Dataset
-from dml.expr.column import col, minimum, stack, when
-from dml.expr.column import random as draw
-from dml.sources import files, objects
+from dml.api.dataset import Dataset
+from dml.api.sources import files, objects
+from dml.expr.columns.column import col, minimum, stack, when
+from dml.expr.columns.column import random as draw
 
 Row = dict[str, Any]
 PEOPLE_ROWS, TEXT_ROWS = 600, 90
@@ -29,7 +29,7 @@ GROUP = 100
 
 
 @dataclasses.dataclass(frozen=True)
-class Named:
+class NamedPipeline:
     """A pipeline with bounds: bytes of its operators' state, source rows read again on resuming."""
 
     make: Callable[[Path], Dataset]
@@ -90,7 +90,7 @@ def tokens(row: Row) -> Iterator[Row]:
 
 
 def measured(row: Row) -> Row:
-    """The length of a word, with a loop that nobody can lift."""
+    """Add the length and vowels of a word, counted by a loop that cannot be lifted."""
     vowels = 0
     for letter in row["word"]:
         vowels += letter in "aeiouäéï"
@@ -98,18 +98,18 @@ def measured(row: Row) -> Row:
 
 
 def wordy(row: Row) -> bool:
-    """Keeps lines of more than three words."""
+    """Keep lines of more than three words."""
     return sum(1 for _ in row["line"].split()) > 3
 
 
 def jittered(row: Row, rng: Any) -> Row:
-    """Noise on the score, a random crop of nothing in particular."""
+    """Add noise to the score, and draw a random crop offset."""
     shift = rng.normal() * 0.1
     return {"person": row["person"], "x": row["score"] + shift, "crop": int(rng.integers(0, 8))}
 
 
 def swapped(row: Row, rng: Any) -> Row:
-    """Words in random order."""
+    """Put the words in random order."""
     words = row["line"].split()
     rng.shuffle(words)
     return {"number": row["number"], "line": " ".join(words)}
@@ -244,26 +244,26 @@ def _endless(folder: Path) -> Dataset:
     return _parts(folder).select("person").shuffle().repeat().take(1500).shuffle(50).batch(100)
 
 
-NAMED: dict[str, Named] = {
-    "tabular_cleaning": Named(_tabular_cleaning),
-    "feature_engineering": Named(_feature_engineering),
-    "text_tokens": Named(_text_tokens, work_rows=24),
-    "text_vocabulary": Named(_text_vocabulary, work_rows=24),
-    "shuffle_repeat_batch": Named(_shuffle_repeat_batch, 64, 2 * GROUP + 64 + 40),
-    "full_shuffle": Named(_full_shuffle, 64, PEOPLE_ROWS),
-    "keyed_shuffle": Named(_keyed_shuffle, 64, TEXT_ROWS),
-    "atoms_shuffle": Named(_atoms_shuffle, 64, 4 * GROUP),
-    "random_augmentation": Named(_random_augmentation, 64, 3 * GROUP),
-    "text_augmentation": Named(_text_augmentation, 32, 24),
-    "expression_augmentation": Named(_expression_augmentation, 64, 3 * GROUP),
-    "hashed_split": Named(_hashed_split),
-    "slices": Named(_slices, 64),
-    "memory_shuffle": Named(_memory_shuffle, 64, 3 * 64),
-    "range_sums": Named(_range_sums, 0, 3 * 77),
-    "batches_normalised": Named(_batches_normalised),
-    "batches_shuffled": Named(_batches_shuffled, 128, 4 * GROUP),
-    "tensors": Named(_tensors, work_rows=24),
-    "rows_lifted": Named(_rows_lifted, 64, 3 * GROUP),
-    "endless": Named(_endless, 160, 2 * PEOPLE_ROWS),
-    "rows_one_by_one": Named(_rows_one_by_one, 96, 3 * GROUP),
+NAMED: dict[str, NamedPipeline] = {
+    "tabular_cleaning": NamedPipeline(_tabular_cleaning),
+    "feature_engineering": NamedPipeline(_feature_engineering),
+    "text_tokens": NamedPipeline(_text_tokens, work_rows=24),
+    "text_vocabulary": NamedPipeline(_text_vocabulary, work_rows=24),
+    "shuffle_repeat_batch": NamedPipeline(_shuffle_repeat_batch, 64, 2 * GROUP + 64 + 40),
+    "full_shuffle": NamedPipeline(_full_shuffle, 64, PEOPLE_ROWS),
+    "keyed_shuffle": NamedPipeline(_keyed_shuffle, 64, TEXT_ROWS),
+    "atoms_shuffle": NamedPipeline(_atoms_shuffle, 64, 4 * GROUP),
+    "random_augmentation": NamedPipeline(_random_augmentation, 64, 3 * GROUP),
+    "text_augmentation": NamedPipeline(_text_augmentation, 32, 24),
+    "expression_augmentation": NamedPipeline(_expression_augmentation, 64, 3 * GROUP),
+    "hashed_split": NamedPipeline(_hashed_split),
+    "slices": NamedPipeline(_slices, 64),
+    "memory_shuffle": NamedPipeline(_memory_shuffle, 64, 3 * 64),
+    "range_sums": NamedPipeline(_range_sums, 0, 3 * 77),
+    "batches_normalised": NamedPipeline(_batches_normalised),
+    "batches_shuffled": NamedPipeline(_batches_shuffled, 128, 4 * GROUP),
+    "tensors": NamedPipeline(_tensors, work_rows=24),
+    "rows_lifted": NamedPipeline(_rows_lifted, 64, 3 * GROUP),
+    "endless": NamedPipeline(_endless, 160, 2 * PEOPLE_ROWS),
+    "rows_one_by_one": NamedPipeline(_rows_one_by_one, 96, 3 * GROUP),
 }

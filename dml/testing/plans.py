@@ -1,4 +1,4 @@
-"""This file asserts what rules do: the pipeline they make, its schema, and the very same rows."""
+"""Effects of optimizer rules are asserted here: the new pipeline, its schema, equal rows."""
 
 from __future__ import annotations
 
@@ -7,52 +7,52 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dml.dataset import Dataset
+from dml.api.dataset import Dataset
+from dml.data.stream_hash import batch_bytes
 from dml.errors import DmlError
 from dml.expr.node import Node
-from dml.expr.ops.segment import Segment
-from dml.optimize.engine import Engine, Trace
-from dml.optimize.families import named
+from dml.ops.row.segment import Segment
+from dml.optimize.engine import Engine, RuleTrace
 from dml.optimize.phases import optimize
 from dml.optimize.rule import Rule
-from dml.optimize.rules.normal import columns_as_segment, filter_as_segment
-from dml.plan import Plan
+from dml.optimize.rules.families import named
+from dml.optimize.rules.normal_form import columns_as_segment, filter_as_segment
+from dml.physical.plan import Plan
 from dml.settings import Settings
-from dml.testing.stream_hash import batch_bytes
 
-# Every other rule speaks of segments, so these two always apply first.
+# Every other rule matches segments, so these two always apply first.
 ENTRY = (columns_as_segment, filter_as_segment)
-# Elements that are compared of each epoch: enough for every window and pass.
+# Number of elements compared per epoch: enough for every window and pass.
 MOST = 60
 EPOCHS = (0, 1)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ran:
-    """What came out of a pipeline: its elements bit for bit, and the error that ended it."""
+    """The output of a pipeline: its elements bit for bit, and the error that ended the run."""
 
     elements: tuple[object, ...]
     error: str
 
 
 def rewrites(before: Dataset, *, to: Dataset, by: Sequence[Rule]) -> None:
-    """Assert that ``by`` make of ``before`` what they make of ``to``, and that rows are the same.
+    """Assert that the rules ``by`` rewrite ``before`` and ``to`` alike, and that rows stay equal.
 
-    The first of ``by`` must fire on ``before``; the others are free to prepare what it needs.
-    The rows of the written pipeline, of the rewritten one and of the plan that the whole optimizer
-    picks are compared over two epochs, with their dtypes and bits. Where the written one ends in an
-    error, the others may go on, since a rewriting may drop rows before they fail.
+    The first rule of ``by`` must fire on ``before``; further rules may prepare its input. The rows
+    of the written pipeline, of the rewritten pipeline and of the plan that the whole optimizer
+    picks are compared over two epochs, with their dtypes and bits. Where the written pipeline ends
+    in an error, the other two may continue, since a rewrite may drop rows before they fail.
     """
-    trace = Trace()
-    made, wanted = _applied(before, by, trace), _applied(to, by, Trace())
+    trace = RuleTrace()
+    made, wanted = _applied(before, by, trace), _applied(to, by, RuleTrace())
     assert by[0].name in trace.names(), f"{by[0].name} did not fire on\n{_tree(made)}"
     assert made == wanted, f"made\n{_tree(made)}\nnot\n{_tree(wanted)}"
     _same_rows(before, made)
 
 
 def leaves(before: Dataset, *, by: Sequence[Rule]) -> None:
-    """Assert that none of ``by`` fires on ``before``, and that optimising keeps its rows."""
-    trace = Trace()
+    """Assert that no rule of ``by`` fires on ``before``, and that optimising keeps its rows."""
+    trace = RuleTrace()
     made = _applied(before, by, trace)
     fired = [entry.rule.name for entry in trace.applied if entry.rule in by]
     assert not fired, f"{fired[0]} fired:\n{_tree(made)}"
@@ -66,14 +66,14 @@ def keeps_rows(before: Dataset) -> Plan:
 
 
 def plan_of(ds: Dataset) -> Plan:
-    """The plan that the optimizer makes."""
+    """Return the plan that the optimizer makes."""
     settings = settings_of(ds)
     off = named(settings.disable_rules)
     return optimize(node_of(ds), settings.seed, rewriting=settings.optimize, without=off).plan
 
 
 def ran(ds: Dataset, epoch: int, *, optimized: bool, most: int = MOST) -> Ran:
-    """The first ``most`` elements of an epoch, run in this thread."""
+    """Return the first ``most`` elements of an epoch, run in this thread."""
     out: list[object] = []
     options: dict[str, Any] = {"executor": "sync", "optimize": optimized}
     try:
@@ -85,21 +85,21 @@ def ran(ds: Dataset, epoch: int, *, optimized: bool, most: int = MOST) -> Ran:
 
 
 def exact(element: Mapping[str, Any]) -> object:
-    """``element`` as something that is equal only where columns, types and bits are."""
+    """Return a key of ``element``: equal only for equal columns, types and bits."""
     return tuple(element), batch_bytes(element)
 
 
 def node_of(ds: Dataset) -> Node:
-    """What the handle holds."""
+    """Return the node of the dataset."""
     return ds._node  # noqa: SLF001 - rules are about what lies below the handle
 
 
 def settings_of(ds: Dataset) -> Settings:
-    """How the handle runs."""
+    """Return the settings of the dataset."""
     return ds._settings  # noqa: SLF001 - as above
 
 
-def _applied(ds: Dataset, by: Sequence[Rule], trace: Trace) -> Node:
+def _applied(ds: Dataset, by: Sequence[Rule], trace: RuleTrace) -> Node:
     rules = [*ENTRY, *(rule for rule in by if rule not in ENTRY)]
     made = Engine(rules, trace).rewrite(node_of(ds))
     for node in made.walk():

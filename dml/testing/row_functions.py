@@ -1,7 +1,7 @@
-"""This file holds users' functions for random pipelines: some that can be lifted, some that cannot.
+"""Random pipelines call these users' functions: some can be lifted, some cannot.
 
-Each maker returns a function and says which columns it gives. Those of ``CLEAN`` never fail on rows
-whose columns ``n`` and ``f`` are a number; those of ``ROUGH`` fail, or change their mind.
+Each maker returns a function and the columns of its result. Functions of ``CLEAN`` never fail on
+rows whose columns ``n`` and ``f`` are numbers; functions of ``ROUGH`` fail, or change their types.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _branching(_draw: Draw, kinds: Kinds) -> Made:
 
 
 def _absent(draw: Draw, kinds: Kinds) -> Made:
-    """Passes over null where a column has some."""
+    """Return null where a column is null."""
     name = draw.choice([n for n, kind in kinds.items() if pa.types.is_integer(kind)])
     fn = lambda row: {**row, "m": None if row[name] is None else row[name] % 10}  # noqa: E731
     return fn, {**kinds, "m": pa.int64()}
@@ -87,7 +87,7 @@ def _listed(_draw: Draw, _kinds: Kinds) -> Made:
 
 
 def _changing(_draw: Draw, _kinds: Kinds) -> Made:
-    """Integers and floats in one column: what comes first settles it."""
+    """Mix integers and floats in one column: the first rows determine its type."""
     out = {"n": pa.int64(), "f": pa.float64(), "z": pa.float64()}
     return lambda row: {"n": row["n"], "f": row["f"], "z": row["n"] if row["n"] % 5 else 2.0}, out
 
@@ -103,7 +103,7 @@ def _raising(draw: Draw, kinds: Kinds) -> Made:
 
 
 def _forgetful(_draw: Draw, kinds: Kinds) -> Made:
-    """Now and then a column is missing."""
+    """Omit columns where ``n`` is 11."""
     return lambda row: dict(row) if row["n"] != 11 else {"n": row["n"]}, kinds
 
 
@@ -124,12 +124,12 @@ ROUGH = (_raising, _forgetful, _large, _fraction)
 
 
 def row_function(draw: Draw, kinds: Kinds, *, rough: bool) -> Made:
-    """A function of a row, and the columns that it gives."""
+    """Return a function of a row, and the columns of its result."""
     return draw.choice(ROUGH if rough else CLEAN)(draw, dict(kinds))
 
 
 def value_function(draw: Draw, *, rough: bool) -> tuple[Callable[[int, float], Any], pa.DataType]:
-    """A function of an integer and a float, and the type of what it returns."""
+    """Return a function of an integer and a float, and the type of its result."""
     k = draw.choice([2, -3])
 
     def rest(n: int, _f: float) -> int:
@@ -155,7 +155,7 @@ def value_function(draw: Draw, *, rough: bool) -> tuple[Callable[[int, float], A
 
 
 def random_function(draw: Draw, kinds: Kinds) -> Made:
-    """A function of a row and random numbers."""
+    """Return a function of a row and random numbers."""
     low = draw.choice([0, -5])
 
     def jitter(row: Row, rng: Any) -> Row:
@@ -172,7 +172,7 @@ def random_function(draw: Draw, kinds: Kinds) -> Made:
 
 
 def many_function(draw: Draw, kinds: Kinds) -> Made:
-    """A function from a row to some rows."""
+    """Return a function from a row to some rows."""
     k = draw.choice([2, 3])
 
     def several(row: Row) -> Iterator[Row]:
@@ -189,14 +189,14 @@ def many_function(draw: Draw, kinds: Kinds) -> Made:
 
 
 def keeping_function(draw: Draw) -> Callable[[Row], Any]:
-    """A function that keeps rows or not."""
+    """Return a filter function of a row."""
     k = draw.choice([2, 3, 5])
     opaque: Callable[[Row], Any] = lambda row: len(str(row["n"])) % k  # noqa: E731
     return draw.choice([lambda row: row["n"] % k, lambda row: row["n"] > k, opaque])
 
 
 def losing(draw: Draw) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Makes a function raise for some rows, by their ``n``."""
+    """Return a wrapper that makes a function raise for some rows, by their ``n``."""
     k = draw.choice([1, 2, 3, 5, 7])
     only = draw.randrange(k)
 
@@ -212,7 +212,7 @@ def losing(draw: Draw) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def breaking(fn: Callable[[Row], Any]) -> Callable[[Row], Iterator[Row]]:
-    """A function from a row to some rows that may raise once it has given one."""
+    """Wrap a function from a row to some rows, so that it may raise after its first row."""
 
     def breaks(row: Row) -> Iterator[Row]:
         for number, made in enumerate(fn(row)):
@@ -224,7 +224,7 @@ def breaking(fn: Callable[[Row], Any]) -> Callable[[Row], Iterator[Row]]:
 
 
 def losing_groups(draw: Draw, fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The function of a group, raising for some groups, by the ``n`` of their first row."""
+    """Wrap a function of a group, so that it raises for some groups, by the first row's ``n``."""
     k = draw.choice([1, 2, 3])
 
     def raises(group: Any) -> Any:
@@ -240,9 +240,9 @@ def losing_groups(draw: Draw, fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def in_parts(
     draw: Draw, fn: Callable[[Any], Any], *, breaks: bool
 ) -> Callable[[Any], Iterator[Any]]:
-    """A function of groups as a generator, which gives what it made in parts of a few rows.
+    """Wrap a function of groups as a generator that yields its result in parts of a few rows.
 
-    One that ``breaks`` raises between two parts.
+    With ``breaks``, the generator raises between two parts.
     """
     k, wrong = draw.choice([1, 2, 7]), draw.choice([1, 2]) if breaks else None
 
@@ -261,7 +261,7 @@ def in_parts(
 
 
 def batch_function(draw: Draw, kinds: Kinds) -> Made:
-    """A function of a dict of arrays."""
+    """Return a function of a dict of arrays, and the columns of its result."""
     if draw.random() < 0.5:
         return lambda batch: {**batch, "n": batch["n"] * 2}, kinds
 
@@ -283,9 +283,9 @@ def batch_function(draw: Draw, kinds: Kinds) -> Made:
 
 
 def group_function(draw: Draw, kinds: Kinds, *, rough: bool) -> tuple[Any, Kinds, str]:
-    """A function of groups of rows, its columns, and the format of what it is given.
+    """Return a function of groups of rows, its result columns, and the format of its input.
 
-    What it returns tells how many rows were in the group.
+    The result depends on the number of rows in the group.
     """
     if draw.random() < 0.4:
         return (*_of_tables(draw, kinds), "arrow")
@@ -320,7 +320,7 @@ def _of_tables(draw: Draw, kinds: Kinds) -> Made:
 def scan_function(
     draw: Draw, kinds: Kinds, *, rough: bool
 ) -> tuple[Any, Callable[[Any, Row], Any], Kinds]:
-    """An initial state, a function of state and row, and the columns of the rows it returns."""
+    """Return an initial state, a function of state and row, and the columns of its rows."""
     makers = (_sums, _last, _bounds, _moments)
     return draw.choice(makers)(draw, kinds, draw.choice([7, 13, 20]) if rough else 99)
 
@@ -334,7 +334,7 @@ def _sums(draw: Draw, kinds: Kinds, wrong: int) -> tuple[Any, Callable[[Any, Row
 
 
 def _last(_draw: Draw, _kinds: Kinds, wrong: int) -> tuple[Any, Callable[[Any, Row], Any], Kinds]:
-    """Changes its state, and returns it in its rows too."""
+    """Mutate the state, and return it in the rows too."""
 
     def fn(state: Any, row: Row) -> Any:
         state.append(row["f"])

@@ -1,8 +1,8 @@
-"""This file states what every source must keep, whatever its format, as checks for its tests.
+"""The laws that every source must obey, whatever its format, are checks for its tests.
 
-``check_source`` runs all laws that one source can be held to; ``check_same_data`` compares it with
-the same data elsewhere, ``check_other_process`` with itself in a fresh interpreter. Failures are
-AssertionErrors that name the law's own words.
+``check_source`` runs all checks of one source; ``check_same_data`` compares a source with the same
+data in another place, ``check_other_process`` with itself in a fresh interpreter. Failures are
+AssertionErrors that state the law.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from dml.expr.block import Block, concat, decoded, empty
-from dml.expr.fingerprint import digest
-from dml.expr.sources.plugged import read_datasource
-from dml.expr.sources.source import Source, Unit
+from dml.base.fingerprint import digest
+from dml.data.block import Block, concat, decoded, empty
+from dml.io.source import Source, Unit
+from dml.io.user.user_source import read_datasource
 from dml.plugins import DataSource
 
 
 def check_source(source: Source | DataSource, expected: pa.Table) -> None:
-    """All laws of one source that should give ``expected`` (types as delivered).
+    """Check all laws for a source that should deliver ``expected`` (types as delivered).
 
-    It may be a source that users wrote, as they give it to ``dml.read_datasource``.
+    A user's source is passed as to ``dml.read_datasource``.
     """
     if isinstance(source, DataSource):
         source = read_datasource(source, b"laws")
@@ -40,38 +40,38 @@ def check_source(source: Source | DataSource, expected: pa.Table) -> None:
 
 
 def units(source: Source) -> list[Unit]:
-    """All read units in order."""
+    """Return all read units in order."""
     return [source.unit(i) for i in range(source.unit_count)]
 
 
 def blocks(source: Source, unit: Unit, skip_atoms: int = 0) -> list[Block]:
-    """What reading all columns of ``unit`` gives."""
+    """Read all columns of ``unit``."""
     return list(source.read(unit, source.schema.names, skip_atoms))
 
 
 def everything(source: Source, columns: Sequence[str] | None = None) -> Block:
-    """All rows in source order."""
+    """Read all rows in source order."""
     names = source.schema.names if columns is None else tuple(columns)
     found = [block for unit in units(source) for block in source.read(unit, names)]
     return concat(found) if found else empty(source.schema).select(names)
 
 
 def id_pairs(block: Block) -> np.ndarray:
-    """Row ids as (n, 2) u64."""
+    """Return the row ids as (n, 2) u64."""
     hi, lo = block.ids.arrays()
     return np.stack([hi, lo], axis=1)
 
 
 def named(block: Block) -> bytes:
-    """Digest of names, types, values (bit by bit, NaN and -0.0 too) and ids of a block."""
+    """Return a digest of a block: names, types, values (bit by bit, NaN and -0.0 too), ids."""
     arrays = [decoded(array) for array in block.to_arrow().columns]
     return digest(block.n, block.schema.names, *arrays, id_pairs(block))
 
 
 def check_units_cover(source: Source) -> None:
-    """Units follow one another without a gap; every atom belongs to the unit that says so.
+    """Check that units are contiguous, and that every atom belongs to the unit that claims it.
 
-    Nothing is counted across an open unit.
+    Atoms and rows are not counted across an open unit.
     """
     atom: int | None = 0
     rows = 0
@@ -99,7 +99,7 @@ def check_units_cover(source: Source) -> None:
 
 
 def check_rows(source: Source, expected: pa.Table) -> None:
-    """The blocks of all units, one after the other, are the expected rows."""
+    """Check that the blocks of all units, concatenated, are the expected rows."""
     for unit in units(source):
         sizes = [block.n for block in blocks(source, unit)]
         rows = sum(sizes) if unit.rows is None else unit.rows
@@ -118,7 +118,7 @@ def check_rows(source: Source, expected: pa.Table) -> None:
 
 
 def check_ids(source: Source) -> None:
-    """Row ids are all different, and depend neither on columns nor on what else is read."""
+    """Check that row ids are unique, and independent of the columns that are read."""
     whole = id_pairs(everything(source))
     assert len(np.unique(whole, axis=0)) == len(whole), "row ids are unique"
     bare = id_pairs(everything(source, ()))
@@ -126,7 +126,7 @@ def check_ids(source: Source) -> None:
 
 
 def check_skipping(source: Source) -> None:
-    """Reading from atom k on gives the blocks from k on, ids included, for every k."""
+    """Check that reading from atom k on gives the blocks from k on, with ids, for every k."""
     for unit in units(source):
         want = [named(block) for block in blocks(source, unit)]
         for skip in _some(len(want) + 1):
@@ -135,12 +135,12 @@ def check_skipping(source: Source) -> None:
 
 
 def _some(count: int) -> Iterator[int]:
-    """All of a few numbers below ``count``; of many, some that include both ends."""
+    """Yield all numbers below a ``count`` of at most 8, else a few that include both ends."""
     yield from sorted({*range(count)} if count <= 8 else {0, 1, count // 2, count - 2, count - 1})
 
 
 def check_projection(source: Source) -> None:
-    """Any columns in any order are those columns of the whole; atoms stay where they are."""
+    """Check that reading some columns, in any order, changes neither values nor atoms."""
     names = source.schema.names
     whole = everything(source)
     for columns in (names[::-1], names[:1], names[1:], ()):
@@ -155,7 +155,7 @@ def check_projection(source: Source) -> None:
 
 
 def check_repeated(source: Source) -> None:
-    """Reading twice, also in between one another, gives equal bytes; names stay the same."""
+    """Check that repeated and interleaved reads give equal bytes, and the identity stays."""
     first = named(everything(source))
     for unit in reversed(units(source)):
         one, two = (source.read(unit, source.schema.names) for _ in range(2))
@@ -166,7 +166,7 @@ def check_repeated(source: Source) -> None:
 
 
 def check_rows_at(source: Source) -> None:
-    """Random access gives the rows that reading gives, in any order, also twice."""
+    """Check that random access gives the rows that reading gives, in any order, also twice."""
     whole = everything(source)
     n = whole.n
     backwards = np.arange(n, dtype=np.int64)[::-1]
@@ -179,7 +179,7 @@ def check_rows_at(source: Source) -> None:
 
 
 def check_same_data(source: Source, elsewhere: Source) -> None:
-    """The same data in another place has the same names, rows, ids and atoms."""
+    """Check that the same data in another place has the same names, rows, ids and atoms."""
     assert source.digest == elsewhere.digest, "the digest does not depend on the place"
     assert source.identity() == elsewhere.identity(), "the identity does not depend on the place"
     for one, other in zip(units(source), units(elsewhere), strict=True):
@@ -189,7 +189,7 @@ def check_same_data(source: Source, elsewhere: Source) -> None:
 
 
 def check_other_process(source: Source, code: str) -> None:
-    """``code`` makes the same ``source`` in a fresh interpreter with another hash seed."""
+    """Check that ``code`` makes the same ``source`` in a new interpreter with another hash seed."""
     tell = "\nprint(source.digest.hex(), source.identity().hex())"
     environ = {**os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(  # noqa: S603 - the interpreter that runs this test

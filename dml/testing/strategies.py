@@ -1,7 +1,7 @@
-"""This file draws pipelines: every operator, in every order that means something, over small data.
+"""Random pipelines are drawn here: every operator, in every valid order, over small data.
 
-``pipeline`` needs nothing but a seeded ``random.Random``, so that thousands can be drawn; under
-hypothesis the same generator shrinks (``pipelines``).
+``pipeline`` needs only a seeded ``random.Random``, so that thousands can be drawn; under hypothesis
+the same generator shrinks (``pipelines``).
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from dml.errors import DmlError
-from dml.expr.column import col
+from dml.expr.columns.column import col
 from dml.expr.node import Node
-from dml.expr.sources.source import Source, read_of
-from dml.testing.drawn import Draw, Drawn
+from dml.io.source import Source, read_of
+from dml.testing.draws import Draw, Drawn
 from dml.testing.meanings import MEANINGS
 from dml.testing.oracle_sources import table_of
 from dml.testing.oracle_types import code, shape
-from dml.testing.strategies_data import Pool
+from dml.testing.strategies_data import DataPool
 
 STEPS = (2, 2, 3, 4, 4, 5, 5, 6, 7, 8, 10)
 INF = float("inf")
 LIMITS = {2**bits - less for bits in (7, 8, 15, 16, 31, 32, 63, 64) for less in (0, 1)}
 
 
-def pipeline(draw: Draw, pool: Pool) -> Drawn:
-    """A pipeline over one of the pool's data sets, with a median of six operators."""
+def pipeline(draw: Draw, pool: DataPool) -> Drawn:
+    """Draw a pipeline over one of the pool's data sets, with a median of six operators."""
     dataset = pool.dataset(draw)
     drawn = Drawn(dataset, dict(dataset.schema), rough=draw.random() < 0.1)
     if "id" in drawn.kinds:
@@ -44,13 +44,13 @@ def pipeline(draw: Draw, pool: Pool) -> Drawn:
     return drawn
 
 
-def pipelines(pool: Pool) -> st.SearchStrategy[Drawn]:
-    """The same for hypothesis."""
+def pipelines(pool: DataPool) -> st.SearchStrategy[Drawn]:
+    """Return a hypothesis strategy that draws from ``pipeline``."""
     return st.randoms(use_true_random=False).map(lambda draw: pipeline(draw, pool))
 
 
 def step(draw: Draw, drawn: Drawn) -> None:
-    """One more operator; what is refused is tried again as something else."""
+    """Append one more operator; if it is refused, another operator is drawn."""
     for _ in range(8):
         name = draw.choice(BATCHED if drawn.batched else ROWS)
         before = dataclasses.replace(drawn, used=list(drawn.used))
@@ -64,7 +64,7 @@ def step(draw: Draw, drawn: Drawn) -> None:
 
 
 def deliverable(drawn: Drawn) -> None:
-    """Replace nulls where arrays cannot show them."""
+    """Replace nulls that NumPy arrays cannot represent."""
     fills = {n: 0 for n, kind in drawn.kinds.items() if code(kind)[0] in "iub"}
     scalars = {n: False if code(drawn.kinds[n]) == "b1" else v for n, v in fills.items()}
     named = {n: v for n, v in scalars.items() if code(drawn.kinds[n]) != "arrow"}
@@ -81,7 +81,7 @@ BATCHED = [name for name, use in USES.items() for _ in range(use.batches)]
 
 
 class Coverage:
-    """Counts what was drawn: operators, lengths, files, atoms, kinds of values."""
+    """Counts over drawn pipelines: operators, lengths, files, atoms, kinds of values."""
 
     def __init__(self) -> None:
         self.operators: collections.Counter[str] = collections.Counter()
@@ -94,7 +94,7 @@ class Coverage:
         self.seen: dict[bytes, set[str]] = {}
 
     def add(self, drawn: Drawn, error: str) -> None:
-        """Count one pipeline, and how it ended."""
+        """Count one pipeline and its final error."""
         node = drawn.dataset._node  # noqa: SLF001 - a handle's node is what is run
         source = node.chain()[0]
         names = [type(each).__name__ for each in node.chain()[1:]]
@@ -110,7 +110,7 @@ class Coverage:
         self.values.update(self.seen[source.digest])
 
     def text(self) -> str:
-        """Counts and medians, one line each."""
+        """Return counts and medians, one line each."""
         medians = [sorted(n)[len(n) // 2] for n in (self.lengths, self.files, self.atoms)]
         counts = f"{medians[0]} operators, {medians[1]} files, {medians[2]} atoms"
         return "\n".join(
@@ -125,11 +125,11 @@ class Coverage:
 
 
 def values_of(source: Node) -> set[str]:
-    """The kinds of hurtful values that a source has."""
+    """Return the kinds of edge-case values in a source."""
     table = table_of(source)
     found = {word for row in table.rows for v in row.values.values() for word in _words(v)}
     files = getattr(getattr(source, "files", None), "files", ())
-    empty = len({row.id[0] for row in table.rows}) < len(files)  # a file has its own
+    empty = len({row.id[0] for row in table.rows}) < len(files)  # a file has ids of its own
     return found | ({"empty file"} if empty else set()) | (set() if table.rows else {"no rows"})
 
 

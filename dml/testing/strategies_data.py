@@ -1,4 +1,4 @@
-"""This file draws data for random pipelines: little of it, and every value that has ever hurt.
+"""Data for random pipelines is drawn here: few rows, with every value that has caused bugs.
 
 Tables have NaN, infinities, -0.0, nulls, the limits of each integer type, empty text; files may be
 empty, row groups and atoms are small, so that a few dozen rows have many boundaries.
@@ -20,10 +20,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dml.dataset import Dataset
+from dml.api.dataset import Dataset
+from dml.api.sources.files import read_arrow, read_csv, read_json, read_numpy, read_parquet
+from dml.api.sources.objects import from_arrow, range, read_datasource
 from dml.plugins import DataSource, SourcePart
-from dml.sources.files import read_arrow, read_csv, read_json, read_numpy, read_parquet
-from dml.sources.objects import from_arrow, range, read_datasource
 
 NAN, INF = float("nan"), float("inf")
 SIMPLE = {pa.int64(), pa.float64(), pa.string(), pa.int32()}
@@ -77,7 +77,7 @@ FAVOURED = (
 
 
 def columns(draw: Draw) -> dict[str, pa.DataType]:
-    """Names and types: ``n`` and ``f`` always, then some of everything."""
+    """Draw names and types of columns: always ``n`` and ``f``, then a few of any type."""
     kinds = {"n": pa.int64(), "f": pa.float64()}
     for name in "abcd"[: draw.randint(1, 4)]:
         kinds[name] = draw.choice([*VALUES, *FAVOURED])
@@ -87,7 +87,7 @@ def columns(draw: Draw) -> dict[str, pa.DataType]:
 
 
 def table(draw: Draw, kinds: dict[str, pa.DataType], rows: int) -> pa.Table:
-    """Values of every kind; ``n`` is small and never null, ``f`` never null but anything else."""
+    """Draw a table; ``n`` is small and never null, ``f`` is never null but any float."""
     data = {}
     for name, kind in kinds.items():
         if name == "n":
@@ -112,7 +112,7 @@ def _tensors(flat: np.ndarray) -> pa.Array:
 
 
 def parquet(draw: Draw, folder: Path) -> Dataset:
-    """A set of 1 to 6 files in ``folder``, some of them empty."""
+    """Write a set of 1 to 6 Parquet files to ``folder``, some of them empty."""
     folder.mkdir(parents=True)
     kinds = columns(draw)
     for number in np.arange(draw.choice([1, 2, 3, 3, 4, 4, 5, 6])):
@@ -123,7 +123,7 @@ def parquet(draw: Draw, folder: Path) -> Dataset:
 
 
 def lines(draw: Draw, folder: Path) -> Dataset:
-    """A set of 1 to 4 files of CSV, JSON lines or Arrow batches, some packed."""
+    """Write a set of 1 to 4 files of CSV, JSON lines or Arrow batches, some compressed."""
     folder.mkdir(parents=True)
     form = draw.choice(["csv", "json", "arrow"])
     kinds = {n: k for n, k in columns(draw).items() if form == "arrow" or k in SIMPLE}
@@ -141,7 +141,7 @@ def lines(draw: Draw, folder: Path) -> Dataset:
 
 
 def arrays(draw: Draw, folder: Path) -> Dataset:
-    """A set of 1 to 4 .npy files whose fields are the columns without nulls."""
+    """Write a set of 1 to 4 .npy files whose fields are the columns without nulls."""
     folder.mkdir(parents=True)
     kinds = {name: kind for name, kind in columns(draw).items() if name in "nf"}
     for number in np.arange(draw.choice([1, 2, 3, 4])):
@@ -155,7 +155,7 @@ def arrays(draw: Draw, folder: Path) -> Dataset:
 
 
 def _csv(data: pa.Table, _: int) -> bytes:
-    """Text as it is, nothing for null; a null text would come back empty."""
+    """Write text as it is, and null as an empty field; a null text is read as empty text."""
     out = io.StringIO(newline="")
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(data.column_names)
@@ -179,7 +179,7 @@ WRITERS = {"csv": _csv, "json": _json, "arrow": _arrow}
 
 
 def memory(draw: Draw) -> Dataset:
-    """A table in memory, or a range."""
+    """Draw a table in memory, or a range."""
     if draw.random() < 0.3:
         step = draw.choice([1, 1, 3, -2])
         stop = draw.randint(0, 40) * (1 if step > 0 else -1)
@@ -192,14 +192,14 @@ def memory(draw: Draw) -> Dataset:
 
 
 class Handed(DataSource):
-    """Rows of a table in parts, some of which do not say how many they have."""
+    """A source of a table's rows in parts, some of which do not state their number of rows."""
 
     def __init__(self, data: pa.Table, ends: list[int], told: list[bool], each: int) -> None:
         self.data, self.ends, self.told, self.each = data, ends, told, each
 
     @staticmethod
     def drawn(draw: Draw, data: pa.Table) -> Handed:
-        """Up to four parts, and batches of a few rows; or any rows at once."""
+        """Draw up to four parts with batches of a few rows, or a source with random access."""
         cuts = [draw.randint(0, data.num_rows) for _ in "abc"[: draw.randint(0, 3)]]
         ends = sorted([*cuts, data.num_rows])
         if draw.random() < 0.3:
@@ -208,11 +208,11 @@ class Handed(DataSource):
         return Handed(data, ends, told, draw.randint(1, 8))
 
     def schema(self) -> pa.Schema:
-        """The table's."""
+        """Return the schema of the table."""
         return self.data.schema
 
     def parts(self) -> list[SourcePart]:
-        """Runs of rows."""
+        """Return runs of rows as parts."""
         starts = [0, *self.ends[:-1]]
         return [
             SourcePart(f"{start}-{number}", end - start if told else None, payload=(start, end))
@@ -222,26 +222,26 @@ class Handed(DataSource):
         ]
 
     def read(self, part: SourcePart, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-        """A few rows at a time."""
+        """Read a few rows at a time."""
         start, end = part.payload
         rows = self.data.slice(start, end - start).select(list(columns))
         yield from rows.to_batches(max_chunksize=self.each)
 
     def identity(self) -> object:
-        """The content, and how it is cut."""
+        """Return the content and the boundaries of its parts."""
         return (self.data, self.ends, self.told)
 
 
 class HandedAnywhere(Handed):
-    """The same, with any row at once."""
+    """A source of a table's rows with random access."""
 
     def take(self, index: np.ndarray, columns: tuple[str, ...]) -> pa.Table:
-        """Rows of the table."""
+        """Return the rows of the table at ``index``."""
         return self.data.select(list(columns)).take(pa.array(index))
 
 
-class Pool:
-    """Data sets made once and used by many pipelines: most of them sets of files."""
+class DataPool:
+    """Data sets that are made once and used by many pipelines; most are sets of files."""
 
     def __init__(self, folder: Path, seed: int = 0, size: int = 40) -> None:
         self.sets = [
@@ -253,5 +253,5 @@ class Pool:
         ]
 
     def dataset(self, draw: Draw) -> Dataset:
-        """Files with a chance of seven in eight, else something in memory."""
+        """Draw files with a chance of seven in eight, else a source in memory."""
         return memory(draw) if draw.random() < 1 / 8 else draw.choice(self.sets)

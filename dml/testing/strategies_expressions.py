@@ -1,4 +1,4 @@
-"""This file draws expressions of every operation over columns of known types."""
+"""Random expressions of every operation are drawn here, over columns of known types."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from dml.data.list_marks import plain
 from dml.errors import SchemaError
-from dml.expr import column as dml
-from dml.expr.column import Column, col, lit
-from dml.expr.marks import plain
-from dml.expr.standing import row_id
+from dml.expr.columns import column as dml
+from dml.expr.columns.column import Column, col, lit
+from dml.expr.columns.placeholder_columns import row_id
 from dml.testing.functions.table import MEANINGS
 from dml.testing.oracle_types import code, shape, typed
 
@@ -48,35 +48,35 @@ COMPARISONS: tuple[Callable[[Any, Any], Any], ...] = (
 
 
 class Expressions:
-    """Draws expressions over ``kinds``; what has no type is refused when it is used."""
+    """Draws expressions over ``kinds``; an expression without a type is refused when it is used."""
 
     def __init__(self, draw: Draw, kinds: Kinds) -> None:
         self.draw, self.kinds = draw, kinds
 
     def names(self, letters: str) -> list[str]:
-        """Scalar columns whose code begins with one of ``letters``."""
+        """Return the scalar columns whose code begins with one of ``letters``."""
         found = self.kinds.items()
         return [
             n for n, k in found if code(k)[0] in letters and code(k) != "arrow" and not shape(k)
         ]
 
     def of(self, what: Callable[[pa.DataType], bool]) -> list[str]:
-        """Columns of a kind."""
+        """Return the columns whose type satisfies ``what``."""
         return [name for name, kind in self.kinds.items() if what(kind)]
 
     def any(self, depth: int = 3) -> Column:
-        """Any expression that makes a column."""
+        """Draw any expression that makes a column."""
         choices = [self.number, self.number, self.number, self.boolean, self.text, self.other]
         return self.draw.choice([*choices, self.any_function])(depth)
 
     def literal(self) -> Any:
-        """A number, often at some edge."""
+        """Draw a number, often a limit of a type."""
         if self.draw.random() < 0.5:
             return self.draw.choice(SMALL)
         return self.draw.choice([*BIG, *FLOATS])
 
     def leaf(self) -> Column:
-        """A number without operations."""
+        """Draw a number without operations."""
         names = self.names("iuf")
         roll = self.draw.random()
         if names and roll < 0.8:
@@ -89,7 +89,7 @@ class Expressions:
         return lit(self.draw.choice(SMALL[:2]), typed) if typed else lit(self.literal())
 
     def number(self, depth: int) -> Column:
-        """A numeric expression."""
+        """Draw a numeric expression."""
         if depth == 0:
             return self.leaf()
         kinds = [self.binary, self.binary, self.binary, self.unary, self.chosen, self.cast]
@@ -97,7 +97,7 @@ class Expressions:
         return self.draw.choice([*kinds, *more])(depth - 1)
 
     def binary(self, depth: int) -> Column:
-        """Arithmetic of two."""
+        """Draw an arithmetic operation of two numbers."""
         a = self.number(depth)
         b = self.number(depth) if self.draw.random() < 0.5 else self.literal()
         small = self.draw.choice(SMALL)
@@ -105,7 +105,7 @@ class Expressions:
         return made
 
     def unary(self, depth: int) -> Column:
-        """A function of one."""
+        """Draw a function of one number."""
         a = self.number(depth)
         if self.draw.random() < 0.2:
             return -a
@@ -115,7 +115,7 @@ class Expressions:
         return made
 
     def chosen(self, depth: int) -> Column:
-        """When ... then ... otherwise."""
+        """Draw a when-then-otherwise expression."""
         other = self.number(depth) if self.draw.random() < 0.7 else None
         made = dml.when(self.boolean(depth)).then(self.number(depth))
         if self.draw.random() < 0.3:
@@ -123,7 +123,7 @@ class Expressions:
         return made.otherwise(other)
 
     def cast(self, depth: int) -> Column:
-        """A cast; strict ones to float64 only, which few values refuse."""
+        """Draw a cast; a strict cast only to float64, where few values fail."""
         if self.draw.random() < 0.15:
             return self.boolean(depth).cast("i4")
         if self.draw.random() < 0.2:
@@ -131,14 +131,14 @@ class Expressions:
         return self.number(depth).cast(self.draw.choice(TYPES[:-1]), strict=False)
 
     def nulls(self, depth: int) -> Column:
-        """Nulls and NaN replaced."""
+        """Draw a replacement of nulls or NaN."""
         a = self.number(depth)
         if self.draw.random() < 0.5:
             return a.fill_null(self.draw.choice([0, self.number(0)]))
         return a.cast("f8").fill_nan(self.draw.choice([0.5, None, self.number(0)]))
 
     def bits(self, depth: int) -> Column:
-        """Operations on the bits of integers."""
+        """Draw an operation on the bits of integers."""
         names = self.names("iu")
         if not names:
             return self.number(depth)
@@ -147,7 +147,7 @@ class Expressions:
         return self.draw.choice([a & b, a | b, a ^ b, ~a, a << b, a >> b])
 
     def special(self, depth: int) -> Column:
-        """Hashes and buckets."""
+        """Draw a hash or a bucket number."""
         every = self.of(lambda kind: not shape(kind) and not pa.types.is_nested(plain(kind)))
         named = col(self.draw.choice(every)) if every else self.number(depth)
         roll = self.draw.random()
@@ -158,14 +158,14 @@ class Expressions:
         return self.number(depth).bucketize([-1.5, 0, 0.25, 3, 1e9])
 
     def extreme(self, depth: int) -> Column:
-        """Least, greatest, bounded."""
+        """Draw a minimum, a maximum or a clip."""
         a, b = self.number(depth), self.draw.choice([self.number(0), self.literal()])
         if self.draw.random() < 0.3:
             return a.clip(self.draw.choice([None, -1, 0.0]), self.draw.choice([None, 2, 9]))
         return self.draw.choice([dml.minimum, dml.maximum])(a, b)
 
     def boolean(self, depth: int) -> Column:
-        """A condition."""
+        """Draw a condition."""
         if depth > 0 and self.draw.random() < 0.4:
             a, b = self.boolean(depth - 1), self.boolean(depth - 1)
             return self.draw.choice([a & b, a | b, a ^ b, ~a])
@@ -173,13 +173,13 @@ class Expressions:
         return self.draw.choice(choices)(max(0, depth - 1))
 
     def compared(self, depth: int) -> Column:
-        """One number and another."""
+        """Draw a comparison of two numbers."""
         a, b = self.number(depth), self.draw.choice([self.literal(), self.number(0)])
         made: Column = self.draw.choice(COMPARISONS)(a, b)
         return made
 
     def tested(self, depth: int) -> Column:
-        """Null, NaN, a boolean column."""
+        """Draw a test for null or NaN, or a boolean column."""
         names = self.names("b")
         if names and self.draw.random() < 0.5:
             return col(self.draw.choice(names))
@@ -191,7 +191,7 @@ class Expressions:
         return self.number(depth).cast("f8").is_nan()
 
     def member(self, depth: int) -> Column:
-        """One of some literals; text compared."""
+        """Draw a membership test, or a comparison of text or times."""
         texts = self.of(pa.types.is_string)
         if texts and self.draw.random() < 0.6:
             text = col(self.draw.choice(texts))
@@ -204,7 +204,7 @@ class Expressions:
         return self.number(depth).is_in([0, 1, self.draw.choice([7, 2.5, -1])])
 
     def text(self, depth: int) -> Column:
-        """Text chosen, filled, or made by a function."""
+        """Draw text that is chosen, filled, or made by a function."""
         names, binary = self.of(pa.types.is_string), self.of(pa.types.is_binary)
         if binary and self.draw.random() < 0.2:
             return col(self.draw.choice(binary)).str.decode(strict=False)
@@ -217,7 +217,7 @@ class Expressions:
         return self.draw.choice([a.fill_null("none"), chosen, made, a])
 
     def function(self, wanted: Callable[[pa.DataType], bool], depth: int) -> Column | None:
-        """A function of the table that gives what is ``wanted``; None if the columns have none."""
+        """Draw a function of the table with a ``wanted`` result type; None if no column fits."""
         named = [(col(name), kind) for name, kind in self.kinds.items()]
         found: list[Column] = []
         for meaning in MEANINGS.values():
@@ -226,35 +226,35 @@ class Expressions:
                 made = meaning.drawn(self.draw, self.draw.choice(taken))
                 kind = self.kind_of(made)
                 found += [made] * (kind is not None and wanted(kind))
-                # what it gives may be given to another one
+                # its result may be the input of a further function
                 often = kind is not None and (pa.types.is_nested(kind) or depth > 1)
                 named += [(made, kind)] * (often and self.draw.random() < 0.3)
         return self.draw.choice(found) if found else None
 
     def kind_of(self, column: Column) -> pa.DataType | None:
-        """The type of ``column``, None where it has none."""
+        """Return the type of ``column``, None where it has none."""
         try:
             return typed(column.value, self.kinds).kind
         except SchemaError:
             return None
 
     def any_function(self, depth: int) -> Column:
-        """A function of the table, whatever it gives."""
+        """Draw a function of the table with any result type."""
         made = self.function(lambda _: True, depth)
         return self.number(depth) if made is None else made
 
     def counted(self, depth: int) -> Column:
-        """A function that gives numbers."""
+        """Draw a function with a numeric result."""
         made = self.function(lambda kind: code(kind)[0] in "iuf", depth)
         return self.number(depth) if made is None else made
 
     def truth(self, depth: int) -> Column:
-        """A function that gives booleans."""
+        """Draw a function with a boolean result."""
         made = self.function(lambda kind: kind == pa.bool_(), depth)
         return self.tested(depth) if made is None else made
 
     def other(self, depth: int) -> Column:
-        """Stacks, tensors, literals, draws."""
+        """Draw a stack, an operation on tensors, a literal or a random number."""
         tensors = self.of(lambda kind: bool(shape(kind)))
         if tensors and self.draw.random() < 0.6:
             t = col(self.draw.choice(tensors))

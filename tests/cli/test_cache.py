@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from dml import keeping, session
-from dml.exec.store import layout
-from dml.exec.store.disk import Disk
-from dml.exec.store.parts import PartStore
+from dml.api import run_storage, session
+from dml.cache.parts.parts import PartStore
+from dml.cache.store import layout
+from dml.cache.store.disk import Disk
 from dml.settings import Settings
-from tests.test_catalog import NAMES, base, described, kept
+from tests.api.test_catalog import NAMES, base, described, kept
 
-NAME = (keeping.asked_of(session.optimized(base()._node, Settings()).plan, Settings()) or ("", ""))[
-    1
-]
+NAME = (
+    run_storage.asked_of(session.optimized(base()._node, Settings()).plan, Settings()) or ("", "")
+)[1]
 PIPELINE = """
 import dml
 from dml import col

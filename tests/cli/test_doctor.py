@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from dml.base import host
 from dml.cli import doctor as doctor_file
-from dml.fleet import host
 
 
 @pytest.fixture(autouse=True)

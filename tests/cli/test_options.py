@@ -104,7 +104,7 @@ def test_a_cluster_delivers_what_one_thread_does(
 ) -> None:
     from distributed import LocalCluster
 
-    from dml.exec.cluster import connected
+    from dml.cluster.cluster import connected
 
     target = written(PIPELINE)
     wanted = dml("run", target, "--hash", "--json", "--executor", "sync").json

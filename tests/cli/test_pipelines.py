@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import dml as library
+from dml.api.cost_profile import collector_of
 from dml.cli.target import Pipeline
-from dml.costing import collector_of
 from dml.events import OperatorTotals, RunFinished, RunStarted
-from dml.fleet.read import read
+from dml.fleet.reader import read
 
 PIPELINES = """
 import dml

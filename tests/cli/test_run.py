@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dml.cli.run import measured
-from dml.cli.state import load_state, save_state
+from dml.cli.run import load_state, measured, save_state
 from dml.errors import DmlError
 
 

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 import dml
+from dml.data.schema import Schema
 from dml.errors import DmlError
-from dml.expr.lift import Lifted, Refusal, lift
-from dml.expr.schema import Schema
+from dml.udfs.lifting.lifter import Lifted, Refusal, lift
 from tests.corpus.case import Case, Row
 
 OPTIONS: dict[str, Any] = {"executor": "sync", "telemetry_dir": "off", "prefetch": 0}

@@ -6,10 +6,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dml.exec.bound import Bound, lower_bound
-from dml.exec.budget import PARTITIONS_PER_WORKER
-from dml.exec.policy import Demand, Fault, Seq, Streaming
-from dml.exec.virtual import Cluster, Trace, Truth
+from dml.exec.memory.memory_shares import PARTITIONS_PER_WORKER
+from dml.exec.scheduler.policy import Demand, Fault, Seq, StreamingPolicy
+from dml.verify.simulate.schedule_bound import Bound, lower_bound
+from dml.verify.simulate.virtual_cluster import ClusterTrace, TaskTruth, VirtualCluster
 
 PART = 10**8  # bytes of the largest partition
 MOST_SLICES = 1_000  # of a pipeline: more only take longer
@@ -27,7 +27,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class Losing(Streaming):
+class Losing(StreamingPolicy):
     """The usual policy where workers die: which slices are lost depends on their place alone."""
 
     seed: int = 0
@@ -62,15 +62,15 @@ class Pipeline:
     ordered: bool
     consume_s: float
     policy: Losing
-    _known: dict[Seq, Truth] = field(default_factory=dict, repr=False)
+    _known: dict[Seq, TaskTruth] = field(default_factory=dict, repr=False)
 
-    def truth(self, seq: Seq) -> Truth:
+    def truth(self, seq: Seq) -> TaskTruth:
         """What the task at ``seq`` does, whenever it is asked."""
         if seq not in self._known:
             self._known[seq] = self._drawn(seq)
         return self._known[seq]
 
-    def _drawn(self, seq: Seq) -> Truth:
+    def _drawn(self, seq: Seq) -> TaskTruth:
         draw, kind = random.Random(repr((self.seed, seq))), self.kinds[len(seq) - 1]
         count = draw.choice(kind.slices)
         parts = []
@@ -78,12 +78,12 @@ class Pipeline:
             seconds = kind.seconds * draw.lognormvariate(-(kind.spread**2) / 2, kind.spread)
             parts.append((seconds, int(PART * draw.uniform(kind.least_size, 1.0))))
         if not count:
-            return Truth(parts[0][0], slices=0)
-        return Truth(0.0, parked_bytes=kind.parked_bytes, parts=tuple(parts))
+            return TaskTruth(parts[0][0], slices=0)
+        return TaskTruth(0.0, parked_bytes=kind.parked_bytes, parts=tuple(parts))
 
-    def run(self) -> Trace:
+    def run(self) -> ClusterTrace:
         """What happens on the virtual cluster."""
-        return Cluster(
+        return VirtualCluster(
             self.demands,
             [self.truth] * len(self.demands),
             self.slots,

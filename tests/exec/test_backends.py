@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from dml.errors import InternalError
-from dml.exec.backends.crew import Crew, CrewFeed
-from dml.exec.backends.sync import Feed, Sync
-from dml.exec.backends.threads import Busy, Threads, _Threads, _work
-from dml.exec.messages import SliceDone
-from dml.exec.policy import Demand, Streaming
-from dml.exec.slices import Loop, Outcome
+from dml.exec.drivers.crew import Crew, CrewFeed
+from dml.exec.drivers.sync import Sync, SyncFeed
+from dml.exec.drivers.threads import Busy, Threads, _Threads, _work
+from dml.exec.scheduler.messages import SliceDone
+from dml.exec.scheduler.policy import Demand, StreamingPolicy
+from dml.exec.tasks.slices import DriverLoop, Outcome
 from dml.testing.fuzz import FuzzPolicy
 
 WIDTHS = [3, 0, 1, 5, 2, 0, 4]
@@ -40,7 +40,7 @@ def work(unit: int) -> Iterator[Outcome]:
         yield Outcome((unit, k), 10, 1, done=last)
 
 
-def drain(feed: Feed) -> list[Any]:
+def drain(feed: SyncFeed) -> list[Any]:
     got = []
     while (outcome := feed.next()) is not None:
         assert len(feed.at) >= 2
@@ -48,7 +48,7 @@ def drain(feed: Feed) -> list[Any]:
     return got
 
 
-def gone(feed: Feed) -> bool:
+def gone(feed: SyncFeed) -> bool:
     """True when every worker of the feed ends."""
     assert isinstance(feed, CrewFeed)
     for worker in threads_of(feed):
@@ -84,7 +84,7 @@ def upper(place: tuple[int, int]) -> Iterator[Outcome]:
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("seed", [None, *range(10)])
 def test_chains_of_stages_run_on_every_driver(driver: Sync | Threads, seed: int | None) -> None:
-    policy = Streaming() if seed is None else FuzzPolicy(seed)
+    policy = StreamingPolicy() if seed is None else FuzzPolicy(seed)
     feed = driver.open(range(7), [work, upper], limit_bytes=200, stages=SMALL * 2, policy=policy)
     assert drain(feed) == [(*place, letter) for place in EXPECTED for letter in "xy"]
 
@@ -280,10 +280,10 @@ def test_a_closed_feed_does_not_wait_for_a_slice_that_runs() -> None:
 def test_the_interpreter_exits_although_a_worker_never_ends(stop: str) -> None:
     program = f"""
 import threading
-from dml.exec.backends.crew import CrewFeed
-from dml.exec.backends import threads
-from dml.exec.backends.threads import Busy, Threads, _Threads, _work
-from dml.exec.slices import Outcome
+from dml.exec.drivers.crew import CrewFeed
+from dml.exec.drivers import threads
+from dml.exec.drivers.threads import Busy, Threads, _Threads, _work
+from dml.exec.tasks.slices import Outcome
 
 threads.ENDING_S = 0.2
 
@@ -303,7 +303,7 @@ def test_a_crew_must_say_how_slices_are_handed_out_and_workers_leave() -> None:
     class Idle(Crew):
         """Says nothing."""
 
-    loop = Loop.over(range(1), work, {}, 1)
+    loop = DriverLoop.over(range(1), work, {}, 1)
     with pytest.raises(TypeError, match=r"abstract.*hand_out.*leave"):
         Idle(loop)  # type: ignore[abstract]
 
@@ -349,7 +349,7 @@ def test_a_slice_handed_out_before_the_end_is_not_begun_after_it() -> None:
         called.append(unit)
         yield from work(unit)
 
-    crew = _Threads(Loop.over(range(7), seen, {}, slots=1), Busy())
+    crew = _Threads(DriverLoop.over(range(7), seen, {}, slots=1), Busy())
     crew.tasks.put(crew.loop.begin()[0])
     crew.dismiss()
     _work(crew)

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 import dml
 from dml.errors import UDFError
 from dml.events import Tally
-from dml.exec.work import Task
-from tests.exec.test_work import job_of
+from dml.exec.tasks.partition import ReadTask
+from tests.exec.tasks.test_task import job_of
 from tests.expr.checks import agrees, holds, numbers, resumes
 from tests.sampling import amount
 
@@ -101,7 +101,7 @@ def test_the_next_stage_begins_before_the_task_ends(tmp_path: Path, grain: int) 
     job = job_of(ds, tmp_path, target=16)
     first, later = job.starts(Tally)
     rows = 0
-    for outcome in first(Task(0, 1)):
+    for outcome in first(ReadTask(0, 1)):
         rows += outcome.rows
         whole = rows % grain == 0 or outcome.done
         assert whole, "a partition ends with a group"
@@ -117,7 +117,7 @@ def test_groups_that_others_look_at_again_stay_in_whole_atoms(tmp_path: Path) ->
     ds = dml.range(1).map_batches(lambda _: parts(2)({"x": np.full(15, 4)}))
     ds = ds.map_batches(sized, batch_size=2, num_cpus=0.5).map_batches(sized, num_cpus=0.25)
     first, *_ = job_of(ds, tmp_path, target=1).starts(Tally)
-    assert [outcome.rows for outcome in first(Task(0, 1))] == [60]
+    assert [outcome.rows for outcome in first(ReadTask(0, 1))] == [60]
 
 
 @pytest.mark.parametrize("declared", [None, {"x": "int64", "s": "string"}])
@@ -132,7 +132,7 @@ def test_large_children_go_on_by_few(tmp_path: Path, declared: Any) -> None:
     ds = dml.range(1).flat_map(growing, schema=declared)
     (start,) = job_of(ds, tmp_path, target=1).starts(Tally)
     rows, ahead = [], []
-    for outcome in start(Task(0, 1)):
+    for outcome in start(ReadTask(0, 1)):
         rows.append(outcome.rows)
         ahead.append(len(begun) - sum(rows))
     assert rows == [5, 6, 6, 3, 0]  # of 2 MiB and a row

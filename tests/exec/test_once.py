@@ -16,9 +16,9 @@ import pytest
 from distributed import Client
 
 import dml
-from dml.dataset import Dataset
+from dml.api.dataset import Dataset
 from dml.errors import DmlError, NonDeterminismError, ReplayError
-from tests.exec.dask_cases import SOON_S, UNCLOSED, clean, cluster, eventually
+from tests.cluster.dask_cases import SOON_S, UNCLOSED, clean, cluster, eventually
 
 pytestmark = [UNCLOSED, pytest.mark.cluster]
 

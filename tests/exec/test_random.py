@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from dml.exec.bound import lower_bound
-from dml.exec.policy import Demand
-from dml.exec.virtual import Cluster, Truth
+from dml.exec.scheduler.policy import Demand
+from dml.verify.simulate.schedule_bound import lower_bound
+from dml.verify.simulate.virtual_cluster import TaskTruth, VirtualCluster
 from tests.exec.pipelines import PART, Pipeline, drawn
 
 FRESH = range(910_000, 912_000)  # nothing was tuned on these seeds
@@ -62,7 +62,9 @@ def test_the_least_memory_that_lets_one_partition_through_is_enough(
 # -------------------------------------------------------------------------------------- the bound
 
 
-def bound_s(*truth: Truth, limit_bytes: int = 10**6, units: int = 8, ordered: bool = True) -> float:
+def bound_s(
+    *truth: TaskTruth, limit_bytes: int = 10**6, units: int = 8, ordered: bool = True
+) -> float:
     """Of stages that each ask for one of four processors."""
     demands = [Demand(f"s{i}", output_bytes=1) for i in range(len(truth))]
     slots = {"cpu": 4.0}
@@ -70,28 +72,28 @@ def bound_s(*truth: Truth, limit_bytes: int = 10**6, units: int = 8, ordered: bo
 
 
 def test_the_bound_counts_work_and_what_comes_before_and_after_it() -> None:
-    assert bound_s(Truth(3.0, 1)) == 6.0
-    assert bound_s(Truth(3.0, 1), Truth(1.0, 1)) == 8.0
-    assert bound_s(Truth(3.0, 1), Truth(1.0, 1), units=1) == 4.0
+    assert bound_s(TaskTruth(3.0, 1)) == 6.0
+    assert bound_s(TaskTruth(3.0, 1), TaskTruth(1.0, 1)) == 8.0
+    assert bound_s(TaskTruth(3.0, 1), TaskTruth(1.0, 1), units=1) == 4.0
 
 
 def test_the_bound_knows_that_slices_of_a_task_follow_each_other() -> None:
-    assert bound_s(Truth(3.0, 1, slices=10), units=1) == 30.0
+    assert bound_s(TaskTruth(3.0, 1, slices=10), units=1) == 30.0
 
 
 def test_the_bound_knows_how_many_large_slices_fit() -> None:
-    demand, truth, slots = Demand(resources=(("cpu", 3.0),)), [Truth(1.0, 1)], {"cpu": 4.0}
+    demand, truth, slots = Demand(resources=(("cpu", 3.0),)), [TaskTruth(1.0, 1)], {"cpu": 4.0}
     assert lower_bound([demand], truth, slots, 10**9, 10).seconds == 10.0
 
 
 def test_the_bound_knows_what_memory_allows() -> None:
-    assert bound_s(Truth(1.0, 10), Truth(1.0, 10), limit_bytes=10) > 16.0
+    assert bound_s(TaskTruth(1.0, 10), TaskTruth(1.0, 10), limit_bytes=10) > 16.0
 
 
 def test_the_bound_knows_what_order_keeps_in_memory() -> None:
     """While one task of ten slices is delivered, the others may be ahead by five partitions."""
-    free = bound_s(Truth(1.0, 1, slices=10), limit_bytes=5, units=40, ordered=False)
-    kept = bound_s(Truth(1.0, 1, slices=10), limit_bytes=5, units=40)
+    free = bound_s(TaskTruth(1.0, 1, slices=10), limit_bytes=5, units=40, ordered=False)
+    kept = bound_s(TaskTruth(1.0, 1, slices=10), limit_bytes=5, units=40)
     assert free == 100.0
     assert 170.0 < kept < 200.0
 
@@ -101,11 +103,11 @@ def test_the_bound_knows_what_order_keeps_in_memory() -> None:
 def test_the_bound_names_the_bottleneck(seed: int) -> None:
     """With a pool, a processor or a consumer that is ten times slower, that is what it names."""
     stages = [Demand("first", output_bytes=PART), Demand("last", max_parallel=1)]
-    slow = [Truth(1.0, PART), Truth(5.0, 1)]
+    slow = [TaskTruth(1.0, PART), TaskTruth(5.0, 1)]
     assert lower_bound(stages, slow, {"cpu": 8.0}, 10**12, 20).bottleneck == "pool of last"
-    fast = [Truth(1.0, PART), Truth(0.01, 1)]
+    fast = [TaskTruth(1.0, PART), TaskTruth(0.01, 1)]
     assert lower_bound(stages, fast, {"cpu": 8.0}, 10**12, 20).bottleneck == "work on cpu"
     bound = lower_bound(stages, fast, {"cpu": 8.0}, 10**12, 20, consume_s=1.0)
     assert bound.bottleneck == "consumer"
-    cluster = Cluster(stages, slow, {"cpu": 8.0}, 10**12, seed=seed)
+    cluster = VirtualCluster(stages, slow, {"cpu": 8.0}, 10**12, seed=seed)
     assert cluster.run(20).seconds == pytest.approx(101.0)

@@ -13,14 +13,14 @@ import pyarrow as pa
 import dml
 from dml.expr.node import Node
 from dml.testing.equality import difference, element_difference
+from dml.testing.executions import PLAIN, WRITTEN, RunWay, elements, ids, outcome
 from dml.testing.oracle import Oracle
-from dml.testing.running import PLAIN, WRITTEN, Way, elements, ids, outcome
 from tests.sampling import is_whole
 
 QUIET: dict[str, Any] = {"executor": "sync", "telemetry_dir": "off", "prefetch": 0}
 UNUSED = Path("no-kernels-are-compiled")
-TINY = Way(target_bytes=1, budget=1)
-WAYS = (WRITTEN, PLAIN, TINY, Way(threads=2, target_bytes=1, fuzz=7, prefetch=1))
+TINY = RunWay(target_bytes=1, budget=1)
+WAYS = (WRITTEN, PLAIN, TINY, RunWay(threads=2, target_bytes=1, fuzz=7, prefetch=1))
 # Where not all are asked for, a run is resumed in so many places, beside its begin and its end.
 PLACES = 6
 
@@ -61,7 +61,7 @@ def agrees(ds: dml.Dataset, *, epochs: tuple[int, ...] = (0, 1)) -> None:
                 assert ids(node_of(ds), way, UNUSED, epoch=epoch, seed=5) == names, way
 
 
-def resumes(ds: dml.Dataset, *ways: Way) -> int:
+def resumes(ds: dml.Dataset, *ways: RunWay) -> int:
     """From the state after each element (and before any) exactly the rest comes; how many.
 
     In a sample: from some of them, other ones of each way and of each number of elements.

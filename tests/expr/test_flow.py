@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
+from dml.data.block import Block
 from dml.errors import DmlError, UDFError
-from dml.expr.block import Block
 from dml.expr.flow import WHOLE, Blockwise, LocalFlow, Position, read_rows
-from dml.kernels.ids import RowIds
+from dml.kernels.rows.ids import RowIds
 
 
 def block(values: list[int]) -> Block:

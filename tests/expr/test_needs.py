@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import dml
-from dml.dataset import Dataset
+from dml.api.dataset import Dataset
 from dml.errors import PlanError
 from dml.expr.facts import Needs
 from dml.expr.needs import needs_of
-from dml.expr.ops.lifted import LiftedFilter, LiftedMap
+from dml.ops.row.lifted import LiftedFilter, LiftedMap
 from dml.optimize.phases import optimize
 from tests.expr.checks import holds, node_of, numbers
 

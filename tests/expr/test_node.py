@@ -9,9 +9,9 @@ import pytest
 import dml
 from dml import col
 from dml.errors import InternalError, SchemaError
-from dml.expr.ops.take import Take
-from dml.expr.ops.with_columns import WithColumns
-from dml.expr.text import tree
+from dml.expr.tree_text import tree
+from dml.ops.row.with_columns import WithColumns
+from dml.ops.slice.take import Take
 from tests.expr.checks import node_of, numbers
 
 BASE = numbers(6)

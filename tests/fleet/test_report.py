@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from dml.base.amounts import bytes_text, count_text, seconds_text
 from dml.events import OperatorTotals, RunFinished, RunStarted, Scaled, Unknown, Waits, Warned
-from dml.expr.amounts import bytes_text, count_text, seconds_text
 from dml.fleet.report import run_table
 
 EVENTS = [

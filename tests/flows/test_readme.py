@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dml
-from dml.testing.stream_hash import stream_hash
+from dml.data.stream_hash import stream_hash
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"

@@ -13,19 +13,19 @@ import pytest
 
 import dml
 from dml import col
-from dml.optimize.explain import explained
+from dml.data.stream_hash import stream_hash
+from dml.optimize.explain.stations import explained
 from dml.optimize.phases import optimize
-from dml.testing.stream_hash import stream_hash
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "trace.md"
 
 HEAD = """\
 # One pipeline, station by station
 
-The road is in [architecture.md](architecture.md). Here one pipeline is printed at each station of
-it. The page is made by `tests/flows/test_trace.py`, which also checks that it is still true.
+This page prints one pipeline at each station of the road that [architecture.md](architecture.md)
+describes. `tests/flows/test_trace.py` generates the page, and checks that it is still true.
 
-The data are 1,000 flights in one Parquet file: ten row groups of a hundred, `day` rising.
+The data is one Parquet file with 1,000 flights in ten row groups of 100 rows. `day` increases.
 
 ```python
 ds = (
@@ -43,14 +43,19 @@ ds = (
 """
 
 WHY = {
-    "written": "What the user wrote: immutable nodes, last verb first, the schema known at once.",
-    "normalized": "What it means: columns and filters are one segment, slices count rows and stand "
-    "together. Equal meanings have one normal form, and names are made from it.",
-    "chosen": "What knowing the data adds: nothing here, since there are more than 13 rows.",
-    "physical": "What runs: on blocks, many at a time, and on the stream, in order. Three of the "
-    "four columns are decoded; row groups of early days are never read.",
-    "graph": "How it is cut: units are what one reader decodes in order, tasks are runs of them.",
-    "rules": "How it came about: every rewriting, and every near miss with its reason.",
+    "written": "The pipeline as the user wrote it: immutable nodes, with the last verb first. The "
+    "schema is known immediately.",
+    "normalized": "The meaning of the pipeline: columns and filters form one segment, and slices "
+    "count rows and stand together.\nPipelines with equal meanings have the same normal form, and "
+    "fingerprints are computed from it.",
+    "chosen": "The rewrites that depend on the data. Here there are none, because the data has "
+    "more than 13 rows.",
+    "physical": "The plan that runs: some operators run on blocks, many at a time, and the others "
+    "on the stream, in order.\nThree of the four columns are decoded. Row groups of early days are "
+    "never read.",
+    "graph": "The division into tasks: a unit is the data that one reader must decode in order, "
+    "and a task is a run of units.",
+    "rules": "The derivation of the plan: every rewrite, and every near miss with its reason.",
 }
 
 
@@ -94,13 +99,13 @@ def page(folder: Path) -> str:
     next(it)
     parts += [
         (
-            "## batches\n\nWhat training sees: dicts of arrays, in an order that (seed, epoch, "
-            f"row) decide.\n\n```text\n{shown}\nstream hash {stream_hash(batches)[:16]}\n```\n"
+            "## batches\n\nThe output that the training loop receives: dicts of arrays, in an "
+            f"order that depends only on (seed, epoch, row).\n\n```text\n{shown}\n"
+            f"stream hash {stream_hash(batches)[:16]}\n```\n"
         ),
-        "## position\n\nWhere the caller is after the first batch: cuts of the source and small "
-        f"remainders, never rows.\n\n```json\n{it.state_dict()['position']!r}\n```\n".replace(
-            "'", '"'
-        ),
+        "## position\n\nThe position of the caller after the first batch: it consists of cuts "
+        "of the source and small remainders, and never contains rows.\n\n```json\n"
+        + f"{it.state_dict()['position']!r}\n```\n".replace("'", '"'),
     ]
     return "\n".join(parts)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from dml.kernels.codegen import Source
-from dml.kernels.jit import Kernel
+from dml.kernels.compiled.codegen import KernelSource
+from dml.kernels.compiled.jit import Kernel
 
 # Bytes that an address is taken to stand for.
 STRETCH = 1 << 20
@@ -24,7 +24,7 @@ def plain_carray(place: Any, length: int, kind: Any) -> np.ndarray:
     return np.frombuffer(memory, kind)
 
 
-def in_python(source: Source) -> Kernel:
+def in_python(source: KernelSource) -> Kernel:
     """The kernel's own text, run by the interpreter on NumPy scalars."""
     natives = types.SimpleNamespace(
         kernel=lambda function: function,
@@ -33,7 +33,7 @@ def in_python(source: Source) -> Kernel:
         pointer=int,
         scratch=lambda size: np.zeros(size, np.uint8),
     )
-    text = source.text.replace("from dml.kernels.jit import natives\n", "")
+    text = source.text.replace("from dml.kernels.compiled.jit import natives\n", "")
     names: dict[str, Any] = {"natives": lambda: natives, "bool": np.bool_}
     text = re.sub(r"\nTILE = \d+", "\nTILE = 8", text)
     text = text.replace("LANES = 16", "LANES = 2").replace("STRETCH = 1024", "STRETCH = 16")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from dml.kernels.interpret import Result, run
+from dml.kernels.interpreter import Result, run
 from dml.kernels.program import Program, Step
 from dml.kernels.vec import Register, Vec
 

@@ -28,8 +28,8 @@ import numpy as np
 
 import dml
 from dml.errors import DmlError
-from dml.exec.budget import OVERHEAD_BYTES
-from dml.exec.memory import counted_bytes
+from dml.exec.memory.memory_meter import counted_bytes
+from dml.exec.memory.memory_shares import OVERHEAD_BYTES
 from tests.laws import groups
 from tests.laws.adversarial import ERROR, ROWS, Case
 from tests.laws.adversarial_more import EVERY, FILES

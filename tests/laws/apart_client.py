@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from dml.testing.stream_hash import stream_hash
+from dml.data.stream_hash import stream_hash
 from tests.laws.kills import HANG_S, within
 from tests.laws.phases import Graves, pipeline
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from dml.errors import DmlError
 from dml.expr.node import Node
-from dml.expr.text import tree
-from dml.testing.drawn import Drawn
+from dml.expr.tree_text import tree
+from dml.testing.draws import Drawn
 from dml.testing.equality import difference
+from dml.testing.executions import PLAIN, WRITTEN, RunOutcome, RunWay, elements, outcome, random_way
 from dml.testing.oracle import Oracle
-from dml.testing.running import PLAIN, WRITTEN, Outcome, Way, elements, outcome, random_way
 from dml.testing.strategies import Coverage, pipeline
-from dml.testing.strategies_data import Pool
+from dml.testing.strategies_data import DataPool
 
 COVERAGE = Coverage()  # of all random pipelines that were compared; told when tests are over
 
@@ -29,20 +29,20 @@ class Case:
     drawn: Drawn
     epoch: int
     seed: int
-    ways: list[Way]
+    ways: list[RunWay]
 
     @property
     def node(self) -> Node:
         return self.drawn.dataset._node
 
-    def wanted(self) -> Outcome:
+    def wanted(self) -> RunOutcome:
         return outcome(Oracle(self.node, epoch=self.epoch, seed=self.seed).elements())
 
-    def got(self, way: Way, cache: Path) -> Outcome:
+    def got(self, way: RunWay, cache: Path) -> RunOutcome:
         return outcome(elements(self.node, way, cache, epoch=self.epoch, seed=self.seed))
 
 
-def case(number: int, pool: Pool, *, compiled: float = 0.0) -> Case:
+def case(number: int, pool: DataPool, *, compiled: float = 0.0) -> Case:
     """Case ``number``: the same for ever, but for changes of the generator."""
     draw = random.Random(number)
     drawn = pipeline(draw, pool)
@@ -51,7 +51,7 @@ def case(number: int, pool: Pool, *, compiled: float = 0.0) -> Case:
     return Case(number, drawn, epoch, seed, ways)
 
 
-def violation(case: Case, cache: Path, wanted: Outcome | None = None) -> str:
+def violation(case: Case, cache: Path, wanted: RunOutcome | None = None) -> str:
     """Where the engine differs from the oracle; "" if nowhere."""
     wanted = wanted or case.wanted()
     for way in case.ways:
@@ -78,7 +78,7 @@ def resumption(case: Case, cache: Path) -> str:
     finally:
         first.close()
     rest = outcome(elements(case.node, way, cache, seed=case.seed, epoch=case.epoch, state=state))
-    got = Outcome([*before, *rest.elements], rest.error, rest.text)
+    got = RunOutcome([*before, *rest.elements], rest.error, rest.text)
     found = difference(got, whole, optimized=way.rewriting)
     at = f"case {case.number}, stopped at {place} in {last}, resumed in {way}, {state}"
     return f"{at}\n{tree(case.node)}\n{found}" if found else ""

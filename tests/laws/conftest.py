@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dml.exec.store import parts
+from dml.cache.parts import parts
 from dml.testing.pipelines import write_data
-from dml.testing.strategies_data import Pool
+from dml.testing.strategies_data import DataPool
 from tests.laws.cases import COVERAGE
 
 
@@ -22,9 +22,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Pool:
+def pool(tmp_path_factory: pytest.TempPathFactory) -> DataPool:
     """Forty sets of files."""
-    return Pool(tmp_path_factory.mktemp("pool"))
+    return DataPool(tmp_path_factory.mktemp("pool"))
 
 
 @pytest.fixture(scope="session")

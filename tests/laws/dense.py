@@ -15,8 +15,8 @@ import pyarrow as pa
 
 import dml
 from dml import col
-from dml.testing.drawn import Drawn
-from dml.testing.running import PLAIN, WRITTEN, random_way
+from dml.testing.draws import Drawn
+from dml.testing.executions import PLAIN, WRITTEN, random_way
 from tests.laws.cases import Case
 
 Step = Callable[[random.Random, dml.Dataset], dml.Dataset]

@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dml.dataset import Dataset
+from dml.api.dataset import Dataset
+from dml.data.stream_hash import stream_hash
 from dml.errors import FingerprintError
+from dml.testing.executions import PLAIN, elements
 from dml.testing.pipelines import NAMED
-from dml.testing.running import PLAIN, elements
-from dml.testing.strategies_data import Pool
-from dml.testing.stream_hash import stream_hash
+from dml.testing.strategies_data import DataPool
 from tests.laws.cases import case
 
 
@@ -28,7 +28,7 @@ def names(request: dict[str, Any]) -> dict[str, str]:
     """Fingerprints of the named pipelines and of random ones, over data of their own."""
     folder = Path(request["folder"])
     found = {name: name_of(named.make(folder)) for name, named in NAMED.items()}
-    pool = Pool(Path(request["pool"]))
+    pool = DataPool(Path(request["pool"]))
     for number in request["cases"]:
         found[str(number)] = name_of(case(number, pool).drawn.dataset)
     return found

@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from dml import col
-from dml.dataset import Dataset
+from dml.api.dataset import Dataset
+from dml.api.sources.objects import read_datasource
 from dml.errors import DmlError
 from dml.plugins import SourcePart
-from dml.sources.objects import read_datasource
-from dml.testing.drawn import Drawn
+from dml.testing.draws import Drawn
 from dml.testing.strategies import USES, deliverable, step
-from dml.testing.strategies_data import Handed, Pool, columns, table
+from dml.testing.strategies_data import DataPool, Handed, columns, table
 
 STEPS = (0, 0, 1, 1, 2, 2, 3, 4)  # below what fails, and above it
 Row = dict[str, Any]
@@ -97,7 +97,7 @@ def plant(draw: random.Random, drawn: Drawn) -> None:
     drawn.then(draw.choice(verbs)(), drawn.kinds)
 
 
-def failing(draw: random.Random, pool: Pool) -> Drawn:
+def failing(draw: random.Random, pool: DataPool) -> Drawn:
     """A pipeline of which most fail."""
     dataset = broken(draw) if draw.random() < 0.25 else pool.dataset(draw)
     drawn = Drawn(dataset, dict(dataset.schema))
@@ -113,7 +113,7 @@ def failing(draw: random.Random, pool: Pool) -> Drawn:
     return drawn
 
 
-def drawn(number: int, pool: Pool) -> tuple[random.Random, Drawn]:
+def drawn(number: int, pool: DataPool) -> tuple[random.Random, Drawn]:
     """Pipeline ``number``, and what is drawn next."""
     draw = random.Random(number)
     while True:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import dml
-from dml.dataset import Dataset
+from dml.api.dataset import Dataset
 
 ROWS, UNIT_ROWS = 60, 10
 # How a run may end: with the rows of the oracle, with an error, with either; HANGS only if closed.

@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import dml
-from dml.dataset import Dataset
+from dml.api.dataset import Dataset
 from dml.errors import DmlError, InternalError, UDFError
 from dml.testing.oracle import Oracle
 from tests.idle import no_workers

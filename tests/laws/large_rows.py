@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import dml
-from dml.dataset import Dataset
+from dml.api.dataset import Dataset
 from dml.errors import DmlError
 from tests.laws.adversarial_run import MIB, say
 

@@ -30,8 +30,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import dml
-from dml.dataset import Dataset
-from dml.exec.memory import descendants
+from dml.api.dataset import Dataset
+from dml.exec.memory.memory_meter import descendants
 from tests.idle import no_drivers, no_workers
 
 OTHER = 65534  # a user who has nothing

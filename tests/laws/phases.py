@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import dml
-from dml.exec.channel import HEAD, Channel, Message
-from dml.exec.reading import Reading
+from dml.exec.process.channel import HEAD, Channel, Message
+from dml.exec.tasks.unit_reader import Reading
 from tests.laws.kills import within
 
 PHASES = ("read", "transform", "transfer", "delivery")

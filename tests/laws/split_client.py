@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import dml
-from dml.exec.split.part import Share
+from dml.ranks.rank_iterator import RankElements
 
 ROWS = 2000
 
@@ -36,7 +36,7 @@ def pipeline() -> dml.Dataset:
     )
 
 
-def rank(share: Share, folder: Path, number: int, count: Any, asked: dict[str, Any]) -> None:
+def rank(share: RankElements, folder: Path, number: int, count: Any, asked: dict[str, Any]) -> None:
     for step, batch in enumerate(share, 1):
         with (folder / f"rank{number}").open("a") as file:
             file.write(json.dumps(batch["id"].tolist()) + "\n")

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from dml.expr.ops.stored import settled_epochs
-from dml.optimize.allowed import cut, must_begin
+from dml.ops.cache.stored import settled_epochs
 from dml.optimize.phases import optimize
-from dml.testing.running import Way
-from dml.testing.strategies_data import Pool
+from dml.optimize.search.arrangement_space import cut, must_begin
+from dml.testing.executions import RunWay
+from dml.testing.strategies_data import DataPool
 from tests.laws.cases import Case, case, resumption, violation
 
 
-def arranged(number: int, pool: Pool, workers: int = 0) -> Case:
+def arranged(number: int, pool: DataPool, workers: int = 0) -> Case:
     """A random case, the last of whose ways is cut at random, in partitions of any size."""
     found = case(number, pool)
     draw = random.Random(number)
@@ -33,7 +33,7 @@ def arranged(number: int, pool: Pool, workers: int = 0) -> Case:
     return found
 
 
-def stages(way: Way, case_: Case) -> int:
+def stages(way: RunWay, case_: Case) -> int:
     """How many stages the plan could have."""
     made = optimize(case_.node, case_.seed, rewriting=way.rewriting, without=way.without)
     return len(made.plan.on_blocks)
@@ -41,7 +41,7 @@ def stages(way: Way, case_: Case) -> int:
 
 @pytest.mark.law
 def test_random_pipelines_in_any_arrangement_equal_the_oracle(
-    many: Callable[[int, int], int], pool: Pool, cache: Path
+    many: Callable[[int, int], int], pool: DataPool, cache: Path
 ) -> None:
     several = 0
     for number in range(6_000_000, 6_000_000 + many(35, 5000)):
@@ -55,17 +55,17 @@ def test_random_pipelines_in_any_arrangement_equal_the_oracle(
 @pytest.mark.law
 @pytest.mark.cluster
 def test_random_pipelines_in_any_arrangement_of_processes_equal_the_oracle(
-    many: Callable[[int, int], int], pool: Pool, cache: Path
+    many: Callable[[int, int], int], pool: DataPool, cache: Path
 ) -> None:
     for number in range(7_000_000, 7_000_000 + many(8, 200)):
         assert not violation(arranged(number, pool, workers=2), cache)
 
 
-def plans(pool: Pool) -> Iterator[Case]:
+def plans(pool: DataPool) -> Iterator[Case]:
     return (case(number, pool) for number in range(6_100_000, 6_100_060))
 
 
-def test_cutting_keeps_operators_names_and_where_stages_must_begin(pool: Pool) -> None:
+def test_cutting_keeps_operators_names_and_where_stages_must_begin(pool: DataPool) -> None:
     for each in plans(pool):
         plan = optimize(each.node, each.seed).plan
         assert cut(plan, must_begin(plan)) is plan

@@ -11,22 +11,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dml
-from dml.dataset import Dataset
+from dml.api.dataset import Dataset
 from dml.expr.node import Node
-from dml.expr.ops.autocache import AutoStored, varying
-from dml.expr.ops.cache import AUTO, Anchor, Cache
-from dml.expr.ops.stored import storable
-from dml.testing.drawn import Drawn
+from dml.ops.cache.autocache import AutoStored, varying
+from dml.ops.cache.cache import AUTO, Anchor, Cache
+from dml.ops.cache.stored import storable
+from dml.testing.draws import Drawn
 from dml.testing.equality import difference
+from dml.testing.executions import outcome, random_way
 from dml.testing.oracle import Oracle
-from dml.testing.running import outcome, random_way
 from dml.testing.strategies import pipeline
-from dml.testing.strategies_data import Pool
+from dml.testing.strategies_data import DataPool
 from tests.laws.cases import Case
 from tests.laws.test_stored import some_gone
 
 
-def hinted_case(number: int, pool: Pool) -> Case | None:
+def hinted_case(number: int, pool: DataPool) -> Case | None:
     """A random pipeline with one to three ``autocache()``s wherever one may stand."""
     draw = random.Random(number)
     drawn = pipeline(draw, pool)
@@ -59,7 +59,7 @@ def _hint(draw: random.Random, node: Node) -> Node:
 
 
 def test_nothing_that_is_decided_can_be_seen(
-    pool: Pool, tmp_path: Path, many: Callable[[int, int], int]
+    pool: DataPool, tmp_path: Path, many: Callable[[int, int], int]
 ) -> None:
     hints = 0
     for number in range(9_000_000, 9_000_000 + many(18, 4000)):

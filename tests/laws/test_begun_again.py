@@ -13,23 +13,24 @@ from pathlib import Path
 
 import pytest
 
+from dml.cache.rows.entry import EntryName
+from dml.cache.rows.run_store import Storing
+from dml.cache.store.open_stores import Where
+from dml.data import row_slicing
 from dml.errors import DmlError
 from dml.events import Tally
-from dml.exec import steps
-from dml.exec.job import Job
-from dml.exec.store.opened import Where
-from dml.exec.stored import Named, Storing
-from dml.exec.work import Piece, Sizes, Task
-from dml.expr import cutting
+from dml.exec.tasks import steps
+from dml.exec.tasks.job import Job
+from dml.exec.tasks.partition import PartitionSizes, Piece, ReadTask
 from dml.expr.flow import At
 from dml.expr.node import Node
-from dml.expr.ops import lifted, map_rows
-from dml.expr.ops.stored import Stored, storable
-from dml.kernels.fuse import Tiers
-from dml.optimize.names import asked_names, unnamed
+from dml.kernels.compiled.tier_choice import KernelTiers
+from dml.ops.cache.stored import Stored, storable
+from dml.ops.row import lifted, map_rows
+from dml.optimize.fingerprints import asked_names, unnamed
 from dml.optimize.phases import optimize
-from dml.plan import Plan
-from dml.testing.strategies_data import Pool
+from dml.physical.plan import Plan
+from dml.testing.strategies_data import DataPool
 from tests.laws.cases import case
 from tests.laws.test_stored import above, stored_case
 
@@ -41,21 +42,21 @@ Told = tuple[int, int, int, int, bool, str]
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts so small that an atom of a few rows has several of them."""
     monkeypatch.setattr(lifted, "COMPARED", 2)
-    for each in (steps, cutting):
+    for each in (steps, row_slicing):
         monkeypatch.setattr(each, "CALLS", 3)
     monkeypatch.setattr(map_rows, "SETTLING_ROWS", 3)
-    monkeypatch.setattr(cutting, "FIRST_STEP", 1)
-    monkeypatch.setattr(cutting, "PART_BYTES", 40)
+    monkeypatch.setattr(row_slicing, "FIRST_STEP", 1)
+    monkeypatch.setattr(row_slicing, "PART_BYTES", 40)
 
 
 def job(node: Node, folder: Path, schemas: dict[str, object]) -> Job:
     """The tasks of the first stage, by a process that has seen nothing."""
     plan = optimize(node, 0).plan
-    at = At(0, 0, Tiers(folder, "numpy"), schemas, None, PLENTY)  # type: ignore[arg-type]
-    return Job(plan.stage, at, Sizes(1, PLENTY))
+    at = At(0, 0, KernelTiers(folder, "numpy"), schemas, None, PLENTY)  # type: ignore[arg-type]
+    return Job(plan.stage, at, PartitionSizes(1, PLENTY))
 
 
-def told(work: Job, task: Task) -> list[Told]:
+def told(work: Job, task: ReadTask) -> list[Told]:
     """Where each piece stands, its rows and weight, and what ends it."""
     (start,) = work.starts(Tally)
     pieces: list[Piece] = [piece for made in start(task) for piece in made.value]
@@ -69,7 +70,7 @@ def _told(piece: Piece) -> Told:
 
 
 def test_tasks_begun_again_give_the_same_partitions(
-    pool: Pool, cache: Path, many: Callable[[int, int], int]
+    pool: DataPool, cache: Path, many: Callable[[int, int], int]
 ) -> None:
     compared = 0
     for number in range(9_000_000, 9_000_000 + many(60, 5000)):
@@ -79,19 +80,19 @@ def test_tasks_begun_again_give_the_same_partitions(
         except DmlError:
             continue  # a plan that is refused has no tasks
         places = first.reading.places
-        whole = told(first, Task(0, places))
+        whole = told(first, ReadTask(0, places))
         for _ in range(3):
             place = draw.randrange(places + 1)
             again = draw.choice([first, job(node, cache, schemas)])
             wanted = [each for each in whole if each[0] >= place]
             if whole and whole[-1][0] < place:
                 continue  # an error came before
-            assert told(again, Task(place, places)) == wanted, number
+            assert told(again, ReadTask(place, places)) == wanted, number
             compared += len(wanted)
     assert compared > 1000
 
 
-def stacked(number: int, pool: Pool) -> Plan | None:
+def stacked(number: int, pool: DataPool) -> Plan | None:
     """A random pipeline with two stored steps; None if it has no place for them, or is refused."""
     one, draw = stored_case(number, pool), random.Random(number)
     if one is None:
@@ -104,7 +105,7 @@ def stacked(number: int, pool: Pool) -> Plan | None:
 
 
 def test_tasks_cut_alike_whatever_was_stored_meanwhile(
-    pool: Pool, cache: Path, tmp_path: Path, many: Callable[[int, int], int]
+    pool: DataPool, cache: Path, tmp_path: Path, many: Callable[[int, int], int]
 ) -> None:
     """By runs that look for rows of others, and by those that do not."""
     compared = 0
@@ -130,8 +131,8 @@ def over(plan: Plan, folder: Path, cache: Path, *, looks: bool, fills: bool = Tr
     for node in (each for each in plan.stage.steps if isinstance(each, Stored)):
         if not unnamed(node.input):
             asked = asked_names(node.input, 0)
-            named = Named(Where(str(folder)), asked.names[-1], {}, asked=asked)
+            named = EntryName(Where(str(folder)), asked.names[-1], {}, asked=asked)
             names[node.digest, ""] = dataclasses.replace(named, looks=looks, fills=fills)
-    at = At(0, 0, Tiers(cache, "numpy"), {}, None, PLENTY, store=Storing(names))  # type: ignore[arg-type]
-    work = Job(plan.stage, at, Sizes(1, PLENTY))
-    return told(work, Task(0, work.reading.places))
+    at = At(0, 0, KernelTiers(cache, "numpy"), {}, None, PLENTY, store=Storing(names))  # type: ignore[arg-type]
+    work = Job(plan.stage, at, PartitionSizes(1, PLENTY))
+    return told(work, ReadTask(0, work.reading.places))

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from dml.exec import canary
-from dml.exec.canary import Odd
+from dml.cache.rows import canary
+from dml.cache.rows.canary import Odd
 from dml.testing.equality import difference
-from dml.testing.strategies_data import Pool
+from dml.testing.strategies_data import DataPool
 from tests.laws.test_stored import some_gone, stored_case
 from tests.laws.test_stored_columns import family
 
@@ -32,20 +32,20 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
     monkeypatch.setattr(canary, "ONE_OF", 1)
     monkeypatch.setattr(canary, "BUDGET_S", 60.0)
     monkeypatch.setattr(canary, "_difference", counted)
-    made = canary.Kept.odd
+    made = canary.StoredSample.odd
 
     def compared(*given: object) -> Odd | None:
         found["compared"] += 1
         return made(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(canary.Kept, "odd", compared)
+    monkeypatch.setattr(canary.StoredSample, "odd", compared)
     yield found
     assert {*found} <= {"right", "compared"}
     assert found["compared"] > 50
 
 
 def test_no_check_can_be_seen(
-    pool: Pool, tmp_path: Path, many: Callable[[int, int], int], checks: Counter[str]
+    pool: DataPool, tmp_path: Path, many: Callable[[int, int], int], checks: Counter[str]
 ) -> None:
     for number in range(7_500_000, 7_500_000 + many(20, 4000)):
         one = stored_case(number, pool)
@@ -60,7 +60,7 @@ def test_no_check_can_be_seen(
 
 
 def test_no_check_of_what_others_stored_can_be_seen(
-    pool: Pool, tmp_path: Path, many: Callable[[int, int], int], checks: Counter[str]
+    pool: DataPool, tmp_path: Path, many: Callable[[int, int], int], checks: Counter[str]
 ) -> None:
     for number in range(9_700_000, 9_700_000 + many(12, 2000)):
         for one in family(number, pool):
@@ -70,7 +70,7 @@ def test_no_check_of_what_others_stored_can_be_seen(
 
 
 def test_no_check_in_other_processes_can_be_seen(
-    pool: Pool, tmp_path: Path, many: Callable[[int, int], int]
+    pool: DataPool, tmp_path: Path, many: Callable[[int, int], int]
 ) -> None:
     for number in range(7_700_000, 7_700_000 + many(4, 200)):
         one = stored_case(number, pool)

@@ -23,11 +23,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import dml
+from dml.cluster.cluster import workers_of
+from dml.data.stream_hash import stream_hash
 from dml.errors import WorkerLostError
-from dml.exec.cluster import workers_of
-from dml.exec.core import OPEN_PER_SLOT
-from dml.testing.stream_hash import stream_hash
-from tests.exec.dask_cases import eventually
+from dml.exec.scheduler.core import OPEN_PER_SLOT
+from tests.cluster.dask_cases import eventually
 from tests.laws.kills import HANG_S, Killer, pipeline, within, write
 
 distributed = pytest.importorskip("distributed")
@@ -381,7 +381,7 @@ def test_what_a_killed_worker_did_not_deliver_is_all_that_is_done_again(
     many: Callable[[int, int], int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dml.exec.pace.MOST_ROWS", UNIT_ROWS // 2)
+    monkeypatch.setattr("dml.exec.slicing.slice_sizes.MOST_ROWS", UNIT_ROWS // 2)
     write_keys(tmp_path, UNITS * UNIT_ROWS, UNIT_ROWS)
     kills = many(2, 3)
     for number in range(many(1, 10)):

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from dml.data.stream_hash import stream_hash
 from dml.settings import SCHEDULER_POLICIES
+from dml.testing.executions import RunWay, elements
 from dml.testing.pipelines import NAMED
-from dml.testing.running import Way, elements
-from dml.testing.strategies_data import Pool
-from dml.testing.stream_hash import stream_hash
+from dml.testing.strategies_data import DataPool
 from tests.laws.cases import case, violation
 from tests.vectors.make_streams import read, states
 
@@ -91,7 +91,7 @@ def clusters() -> Iterator[Clusters]:
         yield made
 
 
-Cell = tuple[str, Way]
+Cell = tuple[str, RunWay]
 Cells = Callable[[str], Iterator[Cell]]
 
 
@@ -101,7 +101,7 @@ def cells(whole: bool, clusters: Clusters) -> Cells:
 
     def drawn(name: str) -> Iterator[Cell]:
         ways = [
-            (kind, Way(target_bytes=size, rewriting=rewriting))
+            (kind, RunWay(target_bytes=size, rewriting=rewriting))
             for rewriting in (True, False)
             for size in SIZES
             for kind in (KINDS if whole else USUAL)
@@ -135,13 +135,13 @@ def test_restored_on_a_cluster_it_gives_the_rest(
 
 
 def test_random_pipelines_on_clusters(
-    pool: Pool, cache: Path, many: Callable[[int, int], int], whole: bool, clusters: Clusters
+    pool: DataPool, cache: Path, many: Callable[[int, int], int], whole: bool, clusters: Clusters
 ) -> None:
     kinds = KINDS if whole else USUAL
     for number in range(8_000_000, 8_000_000 + many(8, 500)):
         one, draw = case(number, pool), random.Random(number)
         one.ways = [
-            Way(
+            RunWay(
                 scheduler=clusters.client(draw.choice(kinds)),
                 target_bytes=draw.choice(SIZES),
                 rewriting=draw.random() < 0.7,

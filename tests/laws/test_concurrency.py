@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dml
-from dml.dataset import Dataset
+from dml.api.dataset import Dataset
 
 ROWS, MOST = 120, 2
 LOOKS = 30  # of a call that waits for others to come

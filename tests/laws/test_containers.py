@@ -41,7 +41,7 @@ PROGRAM = """
 import os, resource
 import numpy as np
 import dml
-from dml import control_groups
+from dml.base import control_groups
 
 def image(row):
     return {"x": np.zeros((256, 1024), "f4") + row["id"]}

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pytest
 
 import dml
-from dml.dataset import Dataset
+from dml.api.dataset import Dataset
+from dml.base.fingerprint import digest
 from dml.errors import DmlError, InternalError
-from dml.expr.fingerprint import digest
-from dml.expr.sources.source import Source
+from dml.io.source import Source
 from dml.testing.source_laws import everything
 
 ROWS, FEW = 120, 30  # few of those that are a few files each

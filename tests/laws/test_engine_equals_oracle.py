@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
-from dml.testing.drawn import Drawn
+from dml.testing.draws import Drawn
 from dml.testing.equality import difference
+from dml.testing.executions import PLAIN, elements, outcome
 from dml.testing.meanings import MEANINGS
 from dml.testing.oracle import Oracle
-from dml.testing.running import PLAIN, elements, outcome
 from dml.testing.strategies import Coverage, pipelines
-from dml.testing.strategies_data import Pool
+from dml.testing.strategies_data import DataPool
 from tests.laws.cases import COVERAGE, case, resumption, violation
 from tests.sampling import amount
 
@@ -28,7 +28,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("block", range(ALL_BLOCKS if whole else SAMPLE_BLOCKS))
 
 
-def test_random_pipelines_under_random_policies(block: int, pool: Pool, cache: Path) -> None:
+def test_random_pipelines_under_random_policies(block: int, pool: DataPool, cache: Path) -> None:
     for number in range(block * BLOCK, (block + 1) * BLOCK):
         one = case(number, pool)
         wanted = one.wanted()
@@ -38,7 +38,7 @@ def test_random_pipelines_under_random_policies(block: int, pool: Pool, cache: P
 
 
 def test_random_pipelines_in_compiled_kernels(
-    pool: Pool, cache: Path, many: Callable[[int, int], int]
+    pool: DataPool, cache: Path, many: Callable[[int, int], int]
 ) -> None:
     for number in range(1_000_000, 1_000_000 + many(2, 200)):
         found = violation(case(number, pool, compiled=1.0), cache)
@@ -47,14 +47,14 @@ def test_random_pipelines_in_compiled_kernels(
 
 @pytest.mark.parametrize("fifth", range(5))
 def test_random_pipelines_resumed_anywhere(
-    pool: Pool, cache: Path, many: Callable[[int, int], int], fifth: int
+    pool: DataPool, cache: Path, many: Callable[[int, int], int], fifth: int
 ) -> None:
     for number in range(4_000_000 + fifth, 4_000_000 + many(50, 3000), 5):
         found = resumption(case(number, pool), cache)
         assert not found, found
 
 
-def test_the_draw_covers_what_it_should(pool: Pool) -> None:
+def test_the_draw_covers_what_it_should(pool: DataPool) -> None:
     coverage = Coverage()
     for number in range(400):
         coverage.add(case(number, pool).drawn, "")
@@ -67,7 +67,7 @@ def test_the_draw_covers_what_it_should(pool: Pool) -> None:
     assert set(coverage.values) == hurtful
 
 
-def test_what_hypothesis_draws_and_shrinks(pool: Pool, cache: Path) -> None:
+def test_what_hypothesis_draws_and_shrinks(pool: DataPool, cache: Path) -> None:
     @settings(max_examples=amount(10, 30))
     @given(pipelines(pool))
     def holds(drawn: Drawn) -> None:

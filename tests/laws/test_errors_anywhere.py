@@ -13,18 +13,18 @@ import pyarrow as pa
 import pytest
 
 import dml
+from dml.api.sources.objects import read_datasource
 from dml.expr.node import Node
-from dml.expr.text import tree
-from dml.sources.objects import read_datasource
+from dml.expr.tree_text import tree
 from dml.testing.equality import difference
-from dml.testing.running import Outcome, Way, elements, outcome, random_way
-from dml.testing.strategies_data import Pool
+from dml.testing.executions import RunOutcome, RunWay, elements, outcome, random_way
+from dml.testing.strategies_data import DataPool
 from tests.laws.failing import Broken, drawn
 
 FAILS = 1 / 3  # of the pipelines
 
 
-def other(draw: random.Random, way: Way) -> Way:
+def other(draw: random.Random, way: RunWay) -> RunWay:
     """The same plan, run in any other way; nothing is there of earlier runs."""
     return replace(
         random_way(draw),
@@ -36,7 +36,7 @@ def other(draw: random.Random, way: Way) -> Way:
     )
 
 
-def violation(node: Node, way: Way, wanted: Outcome, cache: Path) -> str:
+def violation(node: Node, way: RunWay, wanted: RunOutcome, cache: Path) -> str:
     """How a run in some way differs from another one; "" if not at all."""
     got = outcome(elements(node, way, cache))
     found = difference(got, wanted, optimized=False)
@@ -46,12 +46,12 @@ def violation(node: Node, way: Way, wanted: Outcome, cache: Path) -> str:
 
 
 def test_random_pipelines_fail_alike_wherever_they_run(
-    many: Callable[[int, int], int], pool: Pool, cache: Path
+    many: Callable[[int, int], int], pool: DataPool, cache: Path
 ) -> None:
     errors = Counter[str]()
     for number in range(count := many(30, 1500)):
         draw, one = drawn(5_000_000 + number, pool)
-        node, way = one.dataset._node, Way(rewriting=draw.random() < 0.7, kept_bytes=0)
+        node, way = one.dataset._node, RunWay(rewriting=draw.random() < 0.7, kept_bytes=0)
         wanted = outcome(elements(node, way, cache))
         errors[wanted.error] += 1
         for _ in range(3):
@@ -63,11 +63,11 @@ def test_random_pipelines_fail_alike_wherever_they_run(
 
 @pytest.mark.cluster
 def test_random_pipelines_fail_alike_in_processes(
-    many: Callable[[int, int], int], pool: Pool, cache: Path
+    many: Callable[[int, int], int], pool: DataPool, cache: Path
 ) -> None:
     for number in range(many(6, 100)):
         draw, one = drawn(6_000_000 + number, pool)
-        node, way = one.dataset._node, Way(rewriting=draw.random() < 0.7, kept_bytes=0)
+        node, way = one.dataset._node, RunWay(rewriting=draw.random() < 0.7, kept_bytes=0)
         wanted = outcome(elements(node, way, cache))
         found = violation(node, replace(other(draw, way), threads=0, workers=2), wanted, cache)
         assert not found, f"pipeline {number}, {found}"

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from dml.optimize.estimate import Estimate, estimates
+from dml.optimize.cost.estimate import Estimate, estimates
 from dml.optimize.phases import optimize
 from dml.optimize.work_names import work_names
 from dml.profile import Profile
-from dml.testing.strategies_data import Pool
+from dml.testing.strategies_data import DataPool
 from tests.laws.cases import case
 
 
@@ -24,7 +24,7 @@ def sound(one: Estimate) -> bool:
 
 @pytest.mark.parametrize("rewriting", [True, False])
 def test_every_pipeline_has_estimates(
-    pool: Pool, many: Callable[[int, int], int], rewriting: bool
+    pool: DataPool, many: Callable[[int, int], int], rewriting: bool
 ) -> None:
     for number in range(many(250, 5000)):
         one = case(number, pool)

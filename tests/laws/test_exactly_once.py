@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import dml
-from dml.dataset import Dataset
-from dml.testing.running import Way, elements, outcome
+from dml.api.dataset import Dataset
+from dml.testing.executions import RunWay, elements, outcome
 
 ROWS = 300
 WAYS = [
-    Way(rewriting=rewriting, threads=threads, target_bytes=target, prefetch=prefetch)
+    RunWay(rewriting=rewriting, threads=threads, target_bytes=target, prefetch=prefetch)
     for rewriting in (True, False)
     for threads, prefetch in ((0, 0), (1, 0), (2, 3), (4, 0))
     for target in (1, 700, 1 << 20)
@@ -74,7 +74,7 @@ SHAPES: dict[str, Callable[[Dataset], Dataset]] = {
 @pytest.mark.parametrize("verb", [mapped, kept, many, drawn, batched])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_each_row_is_called_once(
-    verb: Any, shape: str, cache: Path, sampled: Callable[[list[Way], int], list[Way]]
+    verb: Any, shape: str, cache: Path, sampled: Callable[[list[RunWay], int], list[RunWay]]
 ) -> None:
     for way in sampled(WAYS, 4):
         calls: Calls = Counter()

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 import dml
-from dml.exec.cluster import workers_of
-from dml.testing.stream_hash import stream_hash
-from tests.exec.dask_cases import UNCLOSED
+from dml.cluster.cluster import workers_of
+from dml.data.stream_hash import stream_hash
+from tests.cluster.dask_cases import UNCLOSED
 
 pytestmark = [pytest.mark.cluster, UNCLOSED]
 distributed: Any = pytest.importorskip("distributed")

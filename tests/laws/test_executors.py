@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from dml.data.stream_hash import stream_hash
+from dml.testing.executions import RunWay, elements
 from dml.testing.pipelines import NAMED
-from dml.testing.running import Way, elements
-from dml.testing.strategies_data import Pool
-from dml.testing.stream_hash import stream_hash
+from dml.testing.strategies_data import DataPool
 from tests.laws.cases import case, violation
 from tests.vectors.make_streams import read, states
 
 SIZES = (1, 3000, 1 << 20)
 PROCESSES = {
-    f"{n} processes, {size} B{'' if rewriting else ', as written'}": Way(
+    f"{n} processes, {size} B{'' if rewriting else ', as written'}": RunWay(
         workers=n, target_bytes=size, rewriting=rewriting
     )
     for n in (1, 2)
@@ -43,12 +43,12 @@ def test_restored_in_processes_it_gives_the_rest(
     node = NAMED[name].make(data)._node
     out, found = states(NAMED[name].make(data), cache)
     for place in sampled(list(range(len(out) + 1)), 1):
-        rest = list(elements(node, Way(workers=2, target_bytes=3000), cache, state=found[place]))
+        rest = list(elements(node, RunWay(workers=2, target_bytes=3000), cache, state=found[place]))
         assert stream_hash(rest) == stream_hash(out[place:]), place
 
 
 def test_random_pipelines_in_processes(
-    pool: Pool, cache: Path, many: Callable[[int, int], int]
+    pool: DataPool, cache: Path, many: Callable[[int, int], int]
 ) -> None:
     for number in range(7_000_000, 7_000_000 + many(15, 500)):
         one, draw = case(number, pool), random.Random(number)

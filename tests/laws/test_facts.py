@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dml.exec.write import KEEPING
+from dml.exec.writing.file_writer import KEEPING
 from dml.expr.node import Node
-from dml.optimize.rules.source import BLIND
-from dml.testing.strategies_data import Pool
+from dml.optimize.rules.pushdown import BLIND
+from dml.testing.strategies_data import DataPool
 from tests.laws.cases import case
 
 
-def operators(pool: Pool) -> Iterator[Node]:
+def operators(pool: DataPool) -> Iterator[Node]:
     """Every operator of random pipelines, as written, over columns that are known."""
     for number in range(400):
         for node in case(number, pool).node.walk():
@@ -19,7 +19,7 @@ def operators(pool: Pool) -> Iterator[Node]:
                 yield node
 
 
-def test_what_hands_columns_on_says_whether_it_adds_some(pool: Pool) -> None:
+def test_what_hands_columns_on_says_whether_it_adds_some(pool: DataPool) -> None:
     wrong, adding = [], set()
     for node in operators(pool):
         if node.rows not in {*KEEPING, *BLIND} or hasattr(node, "declared"):

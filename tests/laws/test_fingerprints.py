@@ -13,19 +13,19 @@ import pytest
 
 import dml
 from dml import col
-from dml.dataset import Dataset
+from dml.api.dataset import Dataset
 from dml.errors import DmlError
+from dml.expr.columns.value import Value
 from dml.expr.node import Node
-from dml.expr.value import Value
 from dml.testing.pipelines import NAMED
-from dml.testing.strategies_data import Pool
+from dml.testing.strategies_data import DataPool
 from tests.laws.cases import case
 from tests.laws.elsewhere import name_of
 from tests.laws.other_process import asked
 
 
 def test_fingerprints_are_equal_in_another_process(
-    pool: Pool, data: Path, tmp_path: Path, many: Callable[[int, int], int]
+    pool: DataPool, data: Path, tmp_path: Path, many: Callable[[int, int], int]
 ) -> None:
     numbers = list(range(3_000_000, 3_000_000 + many(60, 1000)))
     there = asked("names", folder=str(data), pool=str(tmp_path / "pool"), cases=numbers)

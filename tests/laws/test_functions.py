@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from dml.errors import SchemaError
-from dml.expr.column import Column, col
+from dml.expr.columns.column import Column, col
 from dml.kernels.functions.table import FUNCTIONS
 from dml.testing.functions.table import MEANINGS
 from dml.testing.oracle_types import typed

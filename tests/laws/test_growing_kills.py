@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import dml
-from dml.testing.stream_hash import stream_hash
-from tests.exec.dask_cases import UNCLOSED, cluster, eventually
+from dml.data.stream_hash import stream_hash
+from tests.cluster.dask_cases import UNCLOSED, cluster, eventually
 from tests.laws.test_kills import PATIENT
 
 pytestmark = [pytest.mark.cluster, UNCLOSED]

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import dml
+from dml.cluster.job_broadcast import INSIDE, Cargo
+from dml.data.stream_hash import stream_hash
 from dml.errors import WorkerLostError
-from dml.exec import pool
-from dml.exec.cargo import INSIDE, Cargo
-from dml.testing.stream_hash import stream_hash
+from dml.exec.process import worker_pool
 from tests.laws.kills import HANG_S, within
 from tests.laws.phases import ROWS, UNIT_ROWS, UNITS, Graves, pipeline, write
 from tests.laws.test_kills import WORKERS, without_nannies
@@ -144,7 +144,7 @@ def test_a_row_over_which_every_worker_is_stuck_is_named(
 
 
 def test_a_stopped_process_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "STOPPED_S", 1.0)
+    monkeypatch.setattr(worker_pool, "STOPPED_S", 1.0)
     write(tmp_path)
     wanted = stream_hash(pipeline(tmp_path, Graves(tmp_path), 0.0, executor="sync"))
     ds = pipeline(tmp_path, Graves(tmp_path), executor="processes", num_workers=WORKERS)

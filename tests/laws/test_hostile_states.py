@@ -17,7 +17,7 @@ import pytest
 import dml
 from dml import col
 from dml.errors import InternalError, ResumeMismatchError, UDFError
-from dml.exec.deliver import sealed
+from dml.exec.delivery.checkpoint import sealed
 from tests.sampling import amount
 
 ROWS = 60

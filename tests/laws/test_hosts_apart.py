@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dml.testing.stream_hash import stream_hash
+from dml.data.stream_hash import stream_hash
 from tests.laws.hosts import Hosts, missing
 from tests.laws.phases import UNITS, Graves, pipeline, write
 

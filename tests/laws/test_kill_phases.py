@@ -11,7 +11,7 @@ from typing import Any
 import dask
 import pytest
 
-from dml.testing.stream_hash import stream_hash
+from dml.data.stream_hash import stream_hash
 from tests.laws.kills import HANG_S
 from tests.laws.phases import PHASES, Funeral, Graves, pipeline, write
 from tests.laws.test_kills import START_S, WORKERS, with_nannies, without_nannies

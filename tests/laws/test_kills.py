@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dml.testing.stream_hash import stream_hash
+from dml.data.stream_hash import stream_hash
 from tests.idle import descriptors, no_workers
 from tests.laws.kills import HANG_S, Killer, pipeline, within, write
 
@@ -47,7 +47,7 @@ def _is_worker(entry: Path) -> bool:
         parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
     except OSError:
         return False
-    return b"dml.exec.worker" in line and int(parent) == os.getpid()
+    return b"dml.exec.process.worker" in line and int(parent) == os.getpid()
 
 
 def test_killed_processes_change_no_byte(

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import dml
-from dml.exec.budget import OVERHEAD_BYTES
-from dml.expr.text import tree
+from dml.exec.memory.memory_shares import OVERHEAD_BYTES
+from dml.expr.tree_text import tree
 from tests.laws.adversarial_run import sampled
 from tests.laws.large_rows import LIMIT_BYTES, drawn, processes
 

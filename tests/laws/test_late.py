@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 from dml.errors import DmlError
-from dml.exec import late
-from dml.expr.sources.parquet import ParquetSource
-from dml.testing.drawn import Drawn
+from dml.exec.tasks import late_materialization
+from dml.io.parquet.parquet import ParquetSource
+from dml.testing.draws import Drawn
 from dml.testing.strategies import USES, step
-from dml.testing.strategies_data import Pool
+from dml.testing.strategies_data import DataPool
 from tests.laws.cases import case, resumption, violation
 
 pytestmark = pytest.mark.law
 
 
-def filtered(number: int, pool: Pool) -> Drawn | None:
+def filtered(number: int, pool: DataPool) -> Drawn | None:
     """A filter over the source, and random operators above it; None over other formats."""
     draw = random.Random(number)
     dataset = pool.dataset(draw)
@@ -39,24 +39,24 @@ def filtered(number: int, pool: Pool) -> Drawn | None:
 
 @pytest.mark.parametrize("tenth", range(10))
 def test_what_is_decoded_late_is_the_same(
-    pool: Pool,
+    pool: DataPool,
     cache: Path,
     many: Callable[[int, int], int],
     tenth: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("LEAST_UNITS", "SPARED", "RATIO"):  # whatever it costs
-        monkeypatch.setattr(late, name, 0)
+        monkeypatch.setattr(late_materialization, name, 0)
     spared = 0
-    spares = late.Late.spares
+    spares = late_materialization.Late.spares
 
-    def counted(self: late.Late, *given: Any) -> bool:
+    def counted(self: late_materialization.Late, *given: Any) -> bool:
         nonlocal spared
         found = spares(self, *given)
         spared += found
         return found
 
-    monkeypatch.setattr(late.Late, "spares", counted)
+    monkeypatch.setattr(late_materialization.Late, "spares", counted)
     for number in range(tenth, many(200, 6000), 10):
         drawn = filtered(number, pool)
         if drawn is None:

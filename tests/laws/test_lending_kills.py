@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from dml.exec import lending, neighbours
-from dml.testing.stream_hash import stream_hash
-from tests.exec.lending_cases import pipeline
-from tests.exec.test_lending import own_files
+from dml.data.stream_hash import stream_hash
+from dml.exec.process import neighbours, shared_memory
+from tests.exec.process.lending_cases import pipeline
+from tests.exec.process.test_shared_memory import own_files
 from tests.laws.kills import HANG_S, Killer, within
 from tests.laws.test_kills import START_S, WORKERS, with_nannies, without_nannies
 
@@ -72,12 +72,14 @@ def test_a_lender_dies_between_its_slip_and_who_opens_it(
     wanted: str, many: Callable[[int, int], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client has the slip when its owner is killed: Dask has it made again."""
-    opened, deaths, before = lending.opened, list[int](), mapped_here()
+    opened, deaths, before = shared_memory.opened, list[int](), mapped_here()
     for seed in range(many(1, 8)):
         moment = random.Random(seed).randint(1, UNITS // 2)
         slips: Iterator[int] = iter(range(10 * UNITS))
 
-        def late(slip: lending.Slip, slips: Iterator[int] = slips, moment: int = moment) -> Any:
+        def late(
+            slip: shared_memory.Slip, slips: Iterator[int] = slips, moment: int = moment
+        ) -> Any:
             if next(slips) == moment:
                 os.kill(slip.pid, signal.SIGKILL)
                 deaths.append(slip.pid)
@@ -86,7 +88,7 @@ def test_a_lender_dies_between_its_slip_and_who_opens_it(
             return opened(slip)
 
         with with_nannies() as (client, _), monkeypatch.context() as patched:
-            patched.setattr(lending, "opened", late)
+            patched.setattr(shared_memory, "opened", late)
             batches = within(iter(pipeline(UNITS, scheduler=client)), HANG_S)
             assert stream_hash(batches) == wanted, seed
     assert len(deaths) == many(1, 8)

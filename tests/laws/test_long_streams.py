@@ -10,13 +10,13 @@ import pytest
 
 import dml
 from dml import col
-from dml.dataset import Dataset
+from dml.api.dataset import Dataset
 from dml.testing.equality import difference
+from dml.testing.executions import PLAIN, WRITTEN, RunWay, elements, outcome
 from dml.testing.oracle import Oracle
-from dml.testing.running import PLAIN, WRITTEN, Way, elements, outcome
 
 ROWS = 9_500  # more than 8,192 (rows of a block that flows) and 4,096 (an explicit permutation)
-WAYS = (WRITTEN, PLAIN, Way(threads=2, target_bytes=9000, budget=100_000, prefetch=1))
+WAYS = (WRITTEN, PLAIN, RunWay(threads=2, target_bytes=9000, budget=100_000, prefetch=1))
 
 
 def numbers() -> Dataset:

@@ -16,8 +16,8 @@ import pytest
 from distributed import Client
 
 import dml
-from dml.exec.memory import anonymous_bytes
-from tests.exec.dask_cases import UNCLOSED
+from dml.exec.memory.memory_meter import anonymous_bytes
+from tests.cluster.dask_cases import UNCLOSED
 from tests.processes import cluster_of_processes
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(7200), UNCLOSED]

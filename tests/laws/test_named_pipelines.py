@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dml.dataset import Dataset
-from dml.exec.deliver import Elements
-from dml.exec.lanes import Lane, stage_lanes, stream_lanes
-from dml.exec.tables import Unaccounted
-from dml.expr.cutting import SETTLING_ROWS
-from dml.plan import Plan
+from dml.api.dataset import Dataset
+from dml.data.row_slicing import SETTLING_ROWS
+from dml.data.stream_hash import stream_hash
+from dml.exec.delivery.iterator import Elements
+from dml.exec.delivery.tables import Unaccounted
+from dml.exec.slicing.lanes import Lane, stage_lanes, stream_lanes
+from dml.physical.plan import Plan
 from dml.testing.equality import difference
+from dml.testing.executions import PLAIN, WRITTEN, RunWay, elements, outcome, streaming
 from dml.testing.oracle import Oracle
 from dml.testing.pipelines import NAMED
-from dml.testing.running import PLAIN, WRITTEN, Way, elements, outcome, streaming
-from dml.testing.stream_hash import stream_hash
 from tests.laws.other_process import asked
 from tests.vectors.make_streams import read, states, units_of
 
@@ -31,14 +31,14 @@ STATE_BYTES = 4096
 SIZES = (1, 3000, 1 << 20)
 WAYS = {
     "written": WRITTEN,
-    **{f"sync, {n} B": Way(target_bytes=n) for n in SIZES},
-    **{f"{t} threads, {n} B": Way(threads=t, target_bytes=n) for t in (1, 2, 4) for n in SIZES},
-    "ahead": Way(threads=2, target_bytes=3000, prefetch=4),
-    "spilling": Way(budget=1),
-    "fuzzed": Way(threads=4, target_bytes=1, fuzz=1),
-    "compiled": Way(kernels="compiled"),
-    "swapped": Way(kernels="swap-at-block-2", threads=2, target_bytes=3000),
-    "demoted": Way(kernels="demote-at-block-1"),
+    **{f"sync, {n} B": RunWay(target_bytes=n) for n in SIZES},
+    **{f"{t} threads, {n} B": RunWay(threads=t, target_bytes=n) for t in (1, 2, 4) for n in SIZES},
+    "ahead": RunWay(threads=2, target_bytes=3000, prefetch=4),
+    "spilling": RunWay(budget=1),
+    "fuzzed": RunWay(threads=4, target_bytes=1, fuzz=1),
+    "compiled": RunWay(kernels="compiled"),
+    "swapped": RunWay(kernels="swap-at-block-2", threads=2, target_bytes=3000),
+    "demoted": RunWay(kernels="demote-at-block-1"),
 }
 
 
@@ -53,7 +53,7 @@ def dataset(name: str, data: Path) -> Dataset:
     return NAMED[name].make(data)
 
 
-def hash_of(dataset: Dataset, way: Way, cache: Path) -> str:
+def hash_of(dataset: Dataset, way: RunWay, cache: Path) -> str:
     return stream_hash(elements(dataset._node, way, cache))
 
 
@@ -158,7 +158,7 @@ def test_resuming_reads_no_more_than_was_declared(
 ) -> None:
     out, found = states(dataset, cache)
     for place in sampled(list(range(len(out))), 4):
-        run = streaming(dataset._node, Way(target_bytes=1), cache)
+        run = streaming(dataset._node, RunWay(target_bytes=1), cache)
         iterator = Elements(run, 0, Unaccounted())
         iterator.load_state_dict(found[place])
         rows = max(len(np.atleast_1d(column)) for column in next(iterator).values())

@@ -17,14 +17,14 @@ import pytest
 
 import dml
 from dml import col
-from dml.dataset import Dataset
+from dml.api.dataset import Dataset
 from dml.expr.facts import Needs
 from dml.expr.node import Node
 from dml.optimize.phases import optimize
 from dml.testing.equality import difference
+from dml.testing.executions import PLAIN, WRITTEN, RunOutcome, RunWay, elements, outcome
 from dml.testing.oracle import Oracle
-from dml.testing.running import PLAIN, WRITTEN, Outcome, Way, elements, outcome
-from dml.testing.strategies_data import Pool
+from dml.testing.strategies_data import DataPool
 from tests.laws.cases import case, resumption, violation
 
 ASKED = [
@@ -48,7 +48,7 @@ def needing(root: Node, draw: random.Random) -> Node:
 
 
 def test_random_pipelines_in_stages_equal_the_oracle(
-    many: Callable[[int, int], int], pool: Pool, cache: Path
+    many: Callable[[int, int], int], pool: DataPool, cache: Path
 ) -> None:
     chains = 0
     for number in range(many(50, 1000)):
@@ -95,10 +95,10 @@ NEEDS: list[list[dict[str, Any]]] = [
     [{"concurrency": 1}, {}, {"num_cpus": 2}, {}],
 ]
 WAYS = [
-    Way(threads=2, target_bytes=1),
-    Way(threads=3, target_bytes=400, fuzz=5),
-    Way(threads=0, target_bytes=1 << 20, fuzz=6),
-    Way(threads=4, target_bytes=150, rewriting=False, prefetch=2),
+    RunWay(threads=2, target_bytes=1),
+    RunWay(threads=3, target_bytes=400, fuzz=5),
+    RunWay(threads=0, target_bytes=1 << 20, fuzz=6),
+    RunWay(threads=4, target_bytes=150, rewriting=False, prefetch=2),
 ]
 
 
@@ -127,12 +127,12 @@ def test_a_chain_gives_the_rest_from_every_batch(
         first.close()
         other = bare if number % 2 else node  # who resumes may ask for something else
         rest = outcome(elements(other, after, cache, state=state))
-        got = Outcome([*given, *rest.elements], rest.error, rest.text)
+        got = RunOutcome([*given, *rest.elements], rest.error, rest.text)
         assert not difference(got, every, optimized=True), (number, before, after)
 
 
 @pytest.mark.parametrize("way", [WRITTEN, PLAIN, *WAYS])
-def test_an_error_of_any_stage_comes_after_the_rows_before_it(way: Way, cache: Path) -> None:
+def test_an_error_of_any_stage_comes_after_the_rows_before_it(way: RunWay, cache: Path) -> None:
     source = dml.range(120, atom_rows=13)
     for cpus in (1, 2):
         fails = source.map(failing, num_cpus=cpus)

@@ -12,15 +12,15 @@ import pytest
 
 from dml.errors import DmlError
 from dml.optimize.phases import optimize
-from dml.testing.drawn import Draw, Drawn
+from dml.testing.draws import Draw, Drawn
 from dml.testing.strategies import USES, step
-from dml.testing.strategies_data import Pool
+from dml.testing.strategies_data import DataPool
 from tests.laws.cases import case, resumption, violation
 
 pytestmark = pytest.mark.law
 
 
-def zipped(draw: Draw, pool: Pool) -> Drawn:
+def zipped(draw: Draw, pool: DataPool) -> Drawn:
     """Two or three sides that compute columns of the same rows, and random operators above."""
     drawn = Drawn(pool.dataset(draw), {}, rough=False)
     drawn = dataclasses.replace(drawn, kinds=dict(drawn.dataset.schema))
@@ -44,7 +44,7 @@ def zipped(draw: Draw, pool: Pool) -> Drawn:
 
 @pytest.mark.parametrize("tenth", range(10))
 def test_sides_that_are_one_input_are_read_once(
-    pool: Pool, cache: Path, many: Callable[[int, int], int], tenth: int
+    pool: DataPool, cache: Path, many: Callable[[int, int], int], tenth: int
 ) -> None:
     fired = 0
     for number in range(tenth, many(60, 6000), 10):

@@ -11,34 +11,34 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dml.expr import compute
+from dml.expr.columns import computation
+from dml.expr.columns.value import col
 from dml.expr.facts import Rows
 from dml.expr.node import Node
-from dml.expr.ops.batch import Batch
-from dml.expr.ops.cache import Cache
-from dml.expr.ops.concat import Concat
-from dml.expr.ops.repeat import Repeat
-from dml.expr.ops.segment import Segment
-from dml.expr.ops.shard import Shard
-from dml.expr.ops.shuffle_all import ShuffleAll
-from dml.expr.ops.shuffle_window import ShuffleWindow
-from dml.expr.ops.skip import Skip
-from dml.expr.ops.sort import Sort
-from dml.expr.ops.take import Take
-from dml.expr.ops.weave import Weaving
-from dml.expr.ops.with_row_index import WithRowIndex
-from dml.expr.ops.zip import Zip
-from dml.expr.sources.leading import Leading
-from dml.expr.value import col
-from dml.kernels.random import row_key
+from dml.io.leading_units import Leading
+from dml.kernels.rows.random import row_key
+from dml.ops.batch.batch import Batch
+from dml.ops.cache.cache import Cache
+from dml.ops.merge.concat import Concat
+from dml.ops.merge.turns import Weaving
+from dml.ops.merge.zip import Zip
+from dml.ops.row.segment import Segment
+from dml.ops.row.with_row_index import WithRowIndex
+from dml.ops.shuffle.shuffle_all import ShuffleAll
+from dml.ops.shuffle.shuffle_window import ShuffleWindow
+from dml.ops.slice.repeat import Repeat
+from dml.ops.slice.shard import Shard
+from dml.ops.slice.skip import Skip
+from dml.ops.slice.take import Take
+from dml.ops.sort.sort import Sort
 from dml.optimize import phases
-from dml.optimize.lower import LOWERINGS
+from dml.optimize.lowering import LOWERINGS
 from dml.optimize.phases import optimize
 from dml.optimize.rule import Rule, Split, law, lowering
-from dml.optimize.rules.source import take_into_source
-from dml.plan import Stage
-from dml.testing.running import PLAIN, Outcome
-from dml.testing.strategies_data import Pool
+from dml.optimize.rules.pushdown import take_into_source
+from dml.physical.plan import Stage
+from dml.testing.executions import PLAIN, RunOutcome
+from dml.testing.strategies_data import DataPool
 from tests.laws.cases import Case, case, violation
 from tests.laws.dense import dense
 
@@ -297,7 +297,7 @@ def a_unit_less(stage: Stage, above: tuple[Node, ...]) -> Split:
 
 
 def test_a_planted_lowering_is_caught(
-    monkeypatch: pytest.MonkeyPatch, pool: Pool, cache: Path
+    monkeypatch: pytest.MonkeyPatch, pool: DataPool, cache: Path
 ) -> None:
     others = [each for each in LOWERINGS if each is not take_into_source]
     monkeypatch.setattr(phases, "LOWERINGS", (*others, a_unit_less))
@@ -307,20 +307,20 @@ def test_a_planted_lowering_is_caught(
 LAWS = [found for found in globals().values() if isinstance(found, Rule)]
 
 
-def drawn(number: int, pool: Pool) -> Case:
+def drawn(number: int, pool: DataPool) -> Case:
     """Dense cases first, in which wrong laws show soon, then any."""
     return dense(number) if number < DENSE else case(number - DENSE, pool)
 
 
 @remembered
-def known(number: int, pool: Pool) -> tuple[Case, Outcome]:
+def known(number: int, pool: DataPool) -> tuple[Case, RunOutcome]:
     """A case and the oracle's word on it, computed for the first law that asks."""
     one = drawn(number, pool)
     one.ways = [PLAIN]
     return one, one.wanted()
 
 
-def fired(pool: Pool, name: str) -> Iterator[int]:
+def fired(pool: DataPool, name: str) -> Iterator[int]:
     """Numbers of the cases in which the planted rule does something.
 
     Without endless passes: where a wrong rule lets nothing through, they have no next element.
@@ -339,23 +339,23 @@ def fired(pool: Pool, name: str) -> Iterator[int]:
 
 @pytest.mark.parametrize("rule", LAWS, ids=lambda rule: rule.name)
 def test_planted_law_is_caught(
-    rule: Rule, monkeypatch: pytest.MonkeyPatch, pool: Pool, cache: Path
+    rule: Rule, monkeypatch: pytest.MonkeyPatch, pool: DataPool, cache: Path
 ) -> None:
     monkeypatch.setattr(phases, "SHAPES", (rule, *phases.SHAPES))
     assert any(_differs(number, pool, cache) for number in fired(pool, rule.name))
 
 
-def _differs(number: int, pool: Pool, cache: Path) -> bool:
+def _differs(number: int, pool: DataPool, cache: Path) -> bool:
     one, wanted = known(number, pool)
     return bool(violation(one, cache, wanted))
 
 
 @pytest.mark.parametrize("places", ["block", "epoch"])
 def test_planted_key_is_caught(
-    places: str, monkeypatch: pytest.MonkeyPatch, pool: Pool, cache: Path
+    places: str, monkeypatch: pytest.MonkeyPatch, pool: DataPool, cache: Path
 ) -> None:
     """Draws keyed by the place in a partition, or without the epoch."""
-    monkeypatch.setattr(compute, "row_key", by_place if places == "block" else without_epoch)
+    monkeypatch.setattr(computation, "row_key", by_place if places == "block" else without_epoch)
     assert any(_differs(number, pool, cache) for number in range(CASES))
 
 
@@ -367,6 +367,6 @@ def without_epoch(high: Any, low: Any, seed: int, ordinal: int, epoch: int) -> A
     return row_key(high, low, seed, ordinal, 0)
 
 
-def test_nothing_planted_is_caught_where_nothing_is_wrong(pool: Pool, cache: Path) -> None:
+def test_nothing_planted_is_caught_where_nothing_is_wrong(pool: DataPool, cache: Path) -> None:
     numbers = (*range(60), *range(DENSE, DENSE + 60))
     assert not any(_differs(number, pool, cache) for number in numbers)

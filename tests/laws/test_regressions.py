@@ -12,13 +12,13 @@ import pytest
 
 import dml
 from dml import col
-from dml.dataset import Dataset
+from dml.api.dataset import Dataset
 from dml.errors import SchemaError
 from dml.testing.equality import difference
+from dml.testing.executions import PLAIN, WRITTEN, RunWay, elements, outcome
 from dml.testing.oracle import Oracle
-from dml.testing.running import PLAIN, WRITTEN, Way, elements, outcome
 
-WAYS = [WRITTEN, PLAIN, Way(threads=2, target_bytes=1), Way(budget=1, target_bytes=100)]
+WAYS = [WRITTEN, PLAIN, RunWay(threads=2, target_bytes=1), RunWay(budget=1, target_bytes=100)]
 
 
 def agree(dataset: Dataset, cache: Path) -> list[dict[str, Any]]:
@@ -164,3 +164,40 @@ def test_large_unsigned_numbers_with_nulls_pass_through_a_batch_function(cache: 
     assert batch["u"].dtype == np.uint64
     signed = dml.range(1).batch(1).map(lambda _: {"u": np.array([2**63, -1], object)})
     assert outcome(elements(signed._node, PLAIN, cache)).error == "UDFError"
+
+
+@pytest.mark.parametrize("atom_rows", [1, 2, 3])
+@pytest.mark.parametrize("size", [None, 2])
+def test_an_error_in_the_first_row_of_an_atom_is_behind_the_groups_of_the_one_before(
+    cache: Path, atom_rows: int, size: int | None
+) -> None:
+    source = dml.range(20, atom_rows=atom_rows)
+
+    def failing(row: dict[str, Any]) -> bool:
+        return bool(1 // (row["id"] - 6) or row["id"] == 4)
+
+    def spelled(row: dict[str, Any]) -> dict[str, Any]:
+        return {"id": row["id"], "t": str(row["id"])}
+
+    kept = source.filter(failing)
+    for made in (kept, kept.map(spelled), kept.map(spelled, num_cpus=0.5)):
+        assert agree(made.map_batches(dict, batch_size=size), cache)
+
+
+def test_a_run_by_slices_of_several_atoms_goes_on_by_whole_units(cache: Path) -> None:
+    source, stored = dml.range(40, atom_rows=2), RunWay(stores="by-units")
+    whole = list(range(11, 40))
+    assert len(outcome(elements(source.cache("disk")._node, stored, cache)).elements) == 40
+
+    def kept(row: dict[str, Any]) -> list[dict[str, Any]]:
+        return [row] * (row["id"] > 10)
+
+    node = source.flat_map(kept, schema={"id": "int64"})._node
+    for place in range(len(whole) + 1):
+        for seed in range(3):
+            first = elements(node, RunWay(slices=seed), cache)
+            before = [row["id"] for row in islice(first, place)]
+            state = first.state_dict()
+            first.close()
+            rest = elements(node, stored, cache, state=state)
+            assert before + [row["id"] for row in rest] == whole

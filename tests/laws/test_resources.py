@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 
 import dml
+from dml.cluster.cluster import workers_of
+from dml.data.stream_hash import stream_hash
 from dml.errors import PlanError
-from dml.exec.cluster import workers_of
-from dml.testing.stream_hash import stream_hash
-from tests.exec.dask_cases import eventually
+from tests.cluster.dask_cases import eventually
 
 pytestmark = [
     pytest.mark.cluster,

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from benchmarks.bench_shapes import ROWS, Functions, Shape, shapes
-from dml.exec.deliver import Elements
-from dml.exec.stream import Streaming
-from dml.exec.tables import Unaccounted
+from dml.data.stream_hash import stream_hash
+from dml.exec.delivery.iterator import Elements
+from dml.exec.delivery.tables import Unaccounted
+from dml.exec.streams.stream import Streaming
 from dml.expr.node import Node
-from dml.testing.running import Way, streaming
-from dml.testing.stream_hash import stream_hash
+from dml.testing.executions import RunWay, streaming
 
 SLICE = 3  # rows, or batches
 BATCH = 4  # rows of what is handed on, where it is no batch by itself
@@ -41,9 +41,9 @@ SAMPLE = {
 }
 # nothing is kept by caches: what they have need not be made again
 WAYS = {
-    "sync": Way(kept_bytes=0),
-    "threads": Way(threads=4, kept_bytes=0),
-    "processes": Way(workers=2, kept_bytes=0),
+    "sync": RunWay(kept_bytes=0),
+    "threads": RunWay(threads=4, kept_bytes=0),
+    "processes": RunWay(workers=2, kept_bytes=0),
 }
 
 
@@ -76,7 +76,7 @@ def cut(run: Streaming, rows: int) -> Streaming:
     return dataclasses.replace(run, cutting=cutting, beside=beside)
 
 
-def opened(node: Node, way: Way, cache: Path, state: dict[str, Any] | None = None) -> Elements:
+def opened(node: Node, way: RunWay, cache: Path, state: dict[str, Any] | None = None) -> Elements:
     made = Elements(cut(streaming(node, way, cache), SLICE), 0, Unaccounted(), ahead=0)
     if state is not None:
         made.load_state_dict(state)
@@ -90,7 +90,9 @@ def state_bytes(node: Node) -> int:
     return 4096 + 512 * merged + 16 * carried
 
 
-def violations(name: str, shape: Shape, way: Way, folder: Path, calls: Counting) -> Iterator[str]:
+def violations(
+    name: str, shape: Shape, way: RunWay, folder: Path, calls: Counting
+) -> Iterator[str]:
     """What is wrong with resuming a shape, at each of the places."""
     node = (shape.ds if shape.batched else shape.ds.batch(BATCH))._node
     whole = list(opened(node, way, folder))

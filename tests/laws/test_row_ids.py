@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dml.errors import DmlError
+from dml.testing.executions import ids
 from dml.testing.oracle import Oracle
-from dml.testing.running import ids
-from dml.testing.strategies_data import Pool
+from dml.testing.strategies_data import DataPool
 from tests.laws.cases import Case, case
 
 
@@ -20,7 +20,7 @@ def oracle_ids(one: Case) -> list[tuple[int, int]] | None:
 
 
 def test_ids_are_the_oracles_and_unique(
-    pool: Pool, cache: Path, many: Callable[[int, int], int]
+    pool: DataPool, cache: Path, many: Callable[[int, int], int]
 ) -> None:
     seen = 0
     for number in range(2_000_000, 2_000_000 + many(60, 3000)):

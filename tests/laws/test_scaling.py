@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml.exec.scaling.cachew import Cachew
-from dml.exec.scaling.gain import Gain
-from dml.exec.scaling.service import (
+from dml.cluster.autoscale.cachew import Cachew
+from dml.cluster.autoscale.gain import GainPolicy
+from dml.cluster.autoscale.service_model import (
     Curve,
     changes,
     found,
@@ -17,12 +17,12 @@ from dml.exec.scaling.service import (
     served,
     within,
 )
-from dml.exec.scaling.utilisation import Utilisation
-from dml.exec.scaling.window import Policy, Window
+from dml.cluster.autoscale.utilisation import Utilisation
+from dml.cluster.autoscale.window import ScalingPolicy, ScalingWindow
 
 pytestmark = pytest.mark.law
 
-POLICIES = {"ours": Gain, "cachew": Cachew, "cpu": Utilisation}
+POLICIES = {"ours": GainPolicy, "cachew": Cachew, "cpu": Utilisation}
 IDEALS = (4, 13, 16, 24, 32, 40, 64, 128)
 NOISE = 0.05
 
@@ -31,19 +31,21 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 @st.composite
-def windows(draw: st.DrawFn) -> list[Window]:
+def windows(draw: st.DrawFn) -> list[ScalingWindow]:
     """Any figures at all."""
     made = []
     for _ in range(draw(st.integers(1, 30))):
         step_s, wait_s = draw(figures), draw(st.just(0.0) | figures)
         queue, cpu = draw(st.floats(0, 1000)), draw(st.floats(0, 1))
-        made.append(Window(1, step_s + wait_s, step_s, draw(figures), queue, cpu))
+        made.append(ScalingWindow(1, step_s + wait_s, step_s, draw(figures), queue, cpu))
     return made
 
 
 @given(windows(), st.sampled_from(sorted(POLICIES)), st.integers(1, 9), st.integers(0, 50))
-def test_no_policy_leaves_its_bounds(seen: list[Window], name: str, least: int, more: int) -> None:
-    policy: Policy = POLICIES[name](least, least + more)
+def test_no_policy_leaves_its_bounds(
+    seen: list[ScalingWindow], name: str, least: int, more: int
+) -> None:
+    policy: ScalingPolicy = POLICIES[name](least, least + more)
     workers = least
     for each in seen:
         workers = policy.step(each._replace(workers=workers)).workers
@@ -72,14 +74,16 @@ def test_no_policy_knows_what_a_second_is(name: str, seed: int, power: int, need
 @given(seeds, st.floats(1, 300), st.integers(1, 300))
 def test_ours_finds_any_need_from_anywhere(seed: int, need: float, start: int) -> None:
     """Within 15 % or a worker, whatever the seed: hypothesis looks for the worst of all."""
-    seen = served(Gain(), lambda _: Curve(need), 100, NOISE, keyed(seed), workers=start)
+    seen = served(GainPolicy(), lambda _: Curve(need), 100, NOISE, keyed(seed), workers=start)
     assert abs(found(seen) - need) <= max(1.0, 0.15 * need)
 
 
 @pytest.mark.parametrize("ideal", IDEALS)
 def test_the_ideal_count_is_found_within_a_tenth(ideal: int) -> None:
     """In nearly all of 40 fresh seeds; the few that are not are a worker off."""
-    every = [served(Gain(), lambda _: Curve(float(ideal)), 120, NOISE, keyed(s)) for s in range(40)]
+    every = [
+        served(GainPolicy(), lambda _: Curve(float(ideal)), 120, NOISE, keyed(s)) for s in range(40)
+    ]
     counts = sorted(found(each) for each in every)
     assert within(counts[20], ideal)
     assert sum(within(each, ideal) for each in counts) >= 36
@@ -94,7 +98,7 @@ def test_another_trainer_is_followed_in_three_decisions(ideal: int, speed: float
     goal = ideal * speed
     for seed in range(20):
         made = served(
-            Gain(),
+            GainPolicy(),
             lambda i: Curve(float(ideal), 1.0 if i < 60 else 1 / speed),
             100,
             NOISE,
@@ -114,7 +118,7 @@ def test_a_trainer_that_saves_now_and_then_keeps_its_workers(
     def load(number: int) -> Curve:
         return Curve(float(need), float(slow) if number % 10 == 9 else 1.0)
 
-    made = served(Gain(), load, 100, 0.005, keyed(seed))
+    made = served(GainPolicy(), load, 100, 0.005, keyed(seed))
     assert changes(made[20:]) <= 1  # one worker more or less, at most
     assert all(within(each.workers, need, max(0.1, 1 / need)) for each in made[20:])
 
@@ -125,5 +129,5 @@ def test_what_all_workers_share_is_not_answered_with_workers(
 ) -> None:
     """Where batches come no faster, few more stay than give the speed that there is."""
     curve = Curve(float(need), floor_s=slow)
-    made = served(Gain(), lambda _: curve, 120, 0.005, keyed(seed))
+    made = served(GainPolicy(), lambda _: curve, 120, 0.005, keyed(seed))
     assert found(made) <= max(curve.ideal + 1, 1.1 * curve.ideal)

@@ -12,12 +12,12 @@ import pytest
 from distributed import Client
 
 import dml
-from dml.exec import trainer
-from dml.exec.deliver import Elements
-from dml.exec.hub import Hub
-from dml.exec.scaling.service import keyed
-from dml.exec.staffing import Staff
-from tests.exec.dask_cases import UNCLOSED, clean, cluster, eventually
+from dml.cluster.autoscale import throughput
+from dml.cluster.autoscale.cluster_scaler import Staff
+from dml.cluster.autoscale.service_model import keyed
+from dml.cluster.worker_monitor import Hub
+from dml.exec.delivery.iterator import Elements
+from tests.cluster.dask_cases import UNCLOSED, clean, cluster, eventually
 
 pytestmark = [pytest.mark.cluster, UNCLOSED]
 
@@ -45,7 +45,7 @@ def begun(it: Elements) -> tuple[list[Any], Staff, list[Any]]:
     """The first batches of a run, who scales its cluster, and its crews."""
     got = [next(it) for _ in range(3)]
     scaling = it.report.received
-    assert isinstance(scaling, trainer.Scaling)
+    assert isinstance(scaling, throughput.TrainerMeter)
     return got, Staff.of(scaling.crews[0].hub), scaling.crews
 
 

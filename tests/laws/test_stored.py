@@ -12,25 +12,25 @@ from pathlib import Path
 
 import pytest
 
+from dml.cache.store import open_stores
+from dml.cache.store.disk import Disk
+from dml.cache.store.local_copies import BELOW, LocalCopies
+from dml.cache.store.open_stores import Where
 from dml.errors import DmlError
-from dml.exec.store import opened
-from dml.exec.store.copies import BELOW, Copies
-from dml.exec.store.disk import Disk
-from dml.exec.store.opened import Where
 from dml.expr.node import Node
-from dml.expr.ops.stored import Stored, storable
-from dml.testing.drawn import Drawn
+from dml.ops.cache.stored import Stored, storable
+from dml.testing.draws import Drawn
 from dml.testing.equality import difference
-from dml.testing.running import Outcome, Way, elements, outcome, random_way
+from dml.testing.executions import RunOutcome, RunWay, elements, outcome, random_way
 from dml.testing.strategies import pipeline
-from dml.testing.strategies_data import Pool
-from tests.exec.store.far import PAYS, Far
+from dml.testing.strategies_data import DataPool
+from tests.cache.store.far import PAYS, Far
 from tests.laws.cases import Case
 
 TRIES = 3
 
 
-def stored_case(number: int, pool: Pool) -> Case | None:
+def stored_case(number: int, pool: DataPool) -> Case | None:
     """A random pipeline with a stored step somewhere, that most do not draw by themselves."""
     draw = random.Random(number)
     drawn = pipeline(draw, pool)
@@ -46,7 +46,7 @@ def stored_case(number: int, pool: Pool) -> Case | None:
     return Case(number, Drawn(dataset, drawn.kinds), epoch, seed, ways)
 
 
-def _stored(draw: random.Random, number: int) -> Way:
+def _stored(draw: random.Random, number: int) -> RunWay:
     """Any way to run over one store, with or without a disk of this machine between."""
     way = dataclasses.replace(random_way(draw), stores=f"store-{number}")
     near = draw.choice(["", f"store-{number}-near"])
@@ -60,14 +60,14 @@ def _far(monkeypatch: pytest.MonkeyPatch) -> None:
     def disk(root: str, below: str) -> Disk:
         return (Far if sum(root.encode()) % 2 else Disk)(root, below)
 
-    def copied(where: Where) -> Copies | None:
+    def copied(where: Where) -> LocalCopies | None:
         local = where.local
         if local is None or local.folder is None:
             return None
-        return Copies(Disk(local.folder, BELOW), local.quota_bytes or 1, lambda: PAYS)
+        return LocalCopies(Disk(local.folder, BELOW), local.quota_bytes or 1, lambda: PAYS)
 
-    monkeypatch.setattr(opened, "Disk", disk)
-    monkeypatch.setattr(opened, "_copies", copied)
+    monkeypatch.setattr(open_stores, "Disk", disk)
+    monkeypatch.setattr(open_stores, "_copies", copied)
 
 
 def above(root: Node, place: Node) -> Node:
@@ -90,7 +90,9 @@ def some_gone(root: Path, draw: random.Random) -> None:
             path.unlink(missing_ok=True)
 
 
-def test_no_store_can_be_seen(pool: Pool, tmp_path: Path, many: Callable[[int, int], int]) -> None:
+def test_no_store_can_be_seen(
+    pool: DataPool, tmp_path: Path, many: Callable[[int, int], int]
+) -> None:
     for number in range(7_000_000, 7_000_000 + many(30, 4000)):
         one = stored_case(number, pool)
         if one is None:
@@ -106,7 +108,7 @@ def test_no_store_can_be_seen(pool: Pool, tmp_path: Path, many: Callable[[int, i
 
 
 def test_runs_resumed_anywhere_over_any_store(
-    pool: Pool, tmp_path: Path, many: Callable[[int, int], int]
+    pool: DataPool, tmp_path: Path, many: Callable[[int, int], int]
 ) -> None:
     for number in range(8_000_000, 8_000_000 + many(25, 3000)):
         one = stored_case(number, pool)
@@ -130,6 +132,6 @@ def test_runs_resumed_anywhere_over_any_store(
         rest = outcome(
             elements(one.node, way, tmp_path, seed=one.seed, epoch=one.epoch, state=state)
         )
-        got = Outcome([*before, *rest.elements], rest.error, rest.text)
+        got = RunOutcome([*before, *rest.elements], rest.error, rest.text)
         found = difference(got, whole, optimized=way.rewriting)
         assert not found, f"case {number}, stopped at {place} in {first_way}, {way}\n{found}"

@@ -15,12 +15,12 @@ import pyarrow as pa
 import dml
 from dml import col
 from dml.errors import DmlError
-from dml.expr.ops.stored import Stored, storable
-from dml.testing.drawn import Drawn
+from dml.ops.cache.stored import Stored, storable
+from dml.testing.draws import Drawn
 from dml.testing.equality import difference
-from dml.testing.running import Outcome, elements, outcome, random_way
+from dml.testing.executions import RunOutcome, elements, outcome, random_way
 from dml.testing.strategies import deliverable, pipeline
-from dml.testing.strategies_data import Pool
+from dml.testing.strategies_data import DataPool
 from tests.laws.cases import Case
 from tests.laws.test_stored import some_gone
 
@@ -80,7 +80,7 @@ class Menu:
         return ds
 
 
-def family(number: int, pool: Pool) -> Iterator[Case]:
+def family(number: int, pool: DataPool) -> Iterator[Case]:
     """Pipelines that have much in common, each with ways to run it, over one store."""
     draw = random.Random(number)
     prefix = pipeline(draw, pool)
@@ -104,7 +104,7 @@ def family(number: int, pool: Pool) -> Iterator[Case]:
 
 
 def test_runs_resumed_anywhere_over_what_others_stored(
-    pool: Pool, tmp_path: Path, many: Callable[[int, int], int]
+    pool: DataPool, tmp_path: Path, many: Callable[[int, int], int]
 ) -> None:
     for number in range(9_500_000, 9_500_000 + many(7, 1500)):
         draw = random.Random(number)
@@ -122,13 +122,13 @@ def test_runs_resumed_anywhere_over_what_others_stored(
             rest = outcome(
                 elements(one.node, way, tmp_path, seed=one.seed, epoch=one.epoch, state=state)
             )
-            got = Outcome([*before, *rest.elements], rest.error, rest.text)
+            got = RunOutcome([*before, *rest.elements], rest.error, rest.text)
             found = difference(got, whole, optimized=way.rewriting)
             assert not found, f"case {number}, {one.number}, stopped at {place}, {way}\n{found}"
 
 
 def test_what_others_stored_cannot_be_seen(
-    pool: Pool, tmp_path: Path, many: Callable[[int, int], int]
+    pool: DataPool, tmp_path: Path, many: Callable[[int, int], int]
 ) -> None:
     for number in range(9_000_000, 9_000_000 + many(20, 3000)):
         draw = random.Random(number)

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dml
-from dml.exec.pool import ALL
+from dml.exec.process.worker_pool import ALL
 from tests.laws.kills import HANG_S, within
 from tests.laws.test_kills import START_S, WORKERS, with_nannies
 

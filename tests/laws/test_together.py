@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 import dml
-from dml.dataset import Dataset
+from dml.api.dataset import Dataset
 from dml.errors import DmlError
-from dml.optimize import together as choosing
-from dml.testing.drawn import Drawn
+from dml.optimize.search import shared_prefixes as choosing
+from dml.testing.draws import Drawn
 from dml.testing.strategies import step
-from dml.testing.strategies_data import Pool
+from dml.testing.strategies_data import DataPool
 
 pytestmark = pytest.mark.law
 TINY = 48 << 20
@@ -35,7 +35,7 @@ def one_by_one(datasets: list[Dataset]) -> list[pa.Table]:
     return [each.to_arrow() for each in datasets]
 
 
-def parted(draw: random.Random, pool: Pool) -> list[Dataset]:
+def parted(draw: random.Random, pool: DataPool) -> list[Dataset]:
     """Pipelines that have a random beginning in common, some of them more than that."""
     drawn = Drawn(pool.dataset(draw), {}, rough=False)
     drawn = dataclasses.replace(drawn, kinds=dict(drawn.dataset.schema))
@@ -55,7 +55,7 @@ def parted(draw: random.Random, pool: Pool) -> list[Dataset]:
 
 @pytest.mark.parametrize("tenth", range(10))
 def test_running_together_is_running_one_by_one(
-    pool: Pool, many: Callable[[int, int], int], tenth: int, monkeypatch: pytest.MonkeyPatch
+    pool: DataPool, many: Callable[[int, int], int], tenth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(choosing, "GAIN", 1e9)  # whatever it costs
     shared = 0

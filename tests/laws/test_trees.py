@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from dml.dataset import Dataset
+from dml.api.dataset import Dataset
 from dml.errors import DmlError
-from dml.exec import core, policy, sliced
+from dml.exec.scheduler import core, policy
+from dml.exec.slicing import sliced_flow
 from dml.expr.flow import CHUNK, Flow
 from dml.expr.node import Node
-from dml.expr.text import tree as shown
-from dml.testing.running import Way, streaming
+from dml.expr.tree_text import tree as shown
+from dml.testing.executions import RunWay, streaming
 from tests.laws.trees import Functions, tree
 from tests.laws.worlds import StuckError, World, head_bytes, placed
 
@@ -57,11 +58,11 @@ class Tree:
         self.calls += 1
 
     def usual(self, cache: Path) -> Ran:
-        return pulled(streaming(self.node, Way(slices=1, kept_bytes=0), cache).flow(0, None))
+        return pulled(streaming(self.node, RunWay(slices=1, kept_bytes=0), cache).flow(0, None))
 
     def run(self, cache: Path, most: int) -> tuple[Ran, World]:
         """What comes out in another world, and that."""
-        way = Way(target_bytes=self.draw.choice([2000, 6000, 20_000]), kept_bytes=0)
+        way = RunWay(target_bytes=self.draw.choice([2000, 6000, 20_000]), kept_bytes=0)
         run = streaming(self.node, way, cache)
         limit_bytes = int(head_bytes(run) * self.draw.choice(LIMITS))
         world = World(self.draw, self.draw.choice([2, 2, 3, 4, 8]), limit_bytes)
@@ -118,7 +119,7 @@ def _waits(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> N
     """In every other block whoever waits has waited for long at once."""
     block = getattr(request.node, "callspec", None)
     if block is not None and block.params.get("block", 0) % 2:
-        monkeypatch.setattr(sliced, "LONG_S", 0.0)
+        monkeypatch.setattr(sliced_flow, "LONG_S", 0.0)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

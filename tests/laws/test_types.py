@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from dml.data.schema import Schema
 from dml.errors import DmlError, SchemaError
-from dml.expr.schema import Schema
-from dml.expr.typing import type_of
-from dml.expr.value import Value
+from dml.expr.columns.typing import type_of
+from dml.expr.columns.value import Value
 from dml.testing.oracle_types import typed
 from dml.testing.strategies_data import columns
 from dml.testing.strategies_expressions import Expressions

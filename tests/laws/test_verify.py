@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from dml.dataset import Dataset
+from dml.api.dataset import Dataset
 from dml.errors import NullValueError, VerificationWarning
 from dml.optimize import phases
 from dml.optimize.rule import Rule
 from dml.testing.equality import difference
-from dml.testing.running import outcome
-from dml.testing.strategies_data import Pool
+from dml.testing.executions import outcome
+from dml.testing.strategies_data import DataPool
 from tests.laws.cases import Case, case
 from tests.laws.test_planted_laws import LAWS, fired, known
 from tests.sampling import amount
@@ -37,7 +37,7 @@ def checked(one: Case, folder: Path, **options: Any) -> Dataset:
 
 @pytest.mark.law
 def test_random_pipelines_raise_no_false_alarm(
-    pool: Pool, tmp_path: Path, many: Callable[[int, int], int]
+    pool: DataPool, tmp_path: Path, many: Callable[[int, int], int]
 ) -> None:
     """A warning would be an error here."""
     compared = 0
@@ -57,14 +57,14 @@ def test_random_pipelines_raise_no_false_alarm(
 @pytest.mark.law
 @pytest.mark.parametrize("rule", LAWS[:: amount(3, 1)], ids=lambda rule: rule.name)
 def test_planted_law_is_found_in_a_run(
-    rule: Rule, monkeypatch: pytest.MonkeyPatch, pool: Pool, tmp_path: Path
+    rule: Rule, monkeypatch: pytest.MonkeyPatch, pool: DataPool, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(phases, "SHAPES", (rule, *phases.SHAPES))
     numbers = islice(fired(pool, rule.name), TRIED)
     assert any(_found(number, pool, tmp_path) for number in numbers)
 
 
-def _found(number: int, pool: Pool, folder: Path) -> bool:
+def _found(number: int, pool: DataPool, folder: Path) -> bool:
     """True if a run of the case warned; then what it handed out is what the oracle says."""
     one, wanted = known(number, pool)
     with warnings.catch_warnings(record=True) as caught:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import dml
-from dml.dataset import Dataset
+from dml.api.dataset import Dataset
 
 Draw = random.Random
 Row = dict[str, Any]

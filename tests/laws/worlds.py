@@ -13,17 +13,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Unpack
 
-from dml.exec.backends import sync
-from dml.exec.budget import demands_of, divided
-from dml.exec.core import Core
-from dml.exec.job import Job
-from dml.exec.ledger import Ledger
-from dml.exec.messages import Consumed, Event, Run, Tick
-from dml.exec.meter import Tallies
-from dml.exec.pace import Cutting
-from dml.exec.policy import EPSILON, Demand, Load
-from dml.exec.slices import Loop, Options, Outcome, Tasks
-from dml.exec.stream import Streaming
+from dml.exec.delivery.meter import Tallies
+from dml.exec.drivers import sync
+from dml.exec.memory.memory_shares import demands_of, divided
+from dml.exec.scheduler.core import Core
+from dml.exec.scheduler.messages import Consumed, Event, Run, Tick
+from dml.exec.scheduler.policy import EPSILON, Demand, Load
+from dml.exec.scheduler.shared_slots import Ledger
+from dml.exec.slicing.slice_sizes import Cutting
+from dml.exec.streams.stream import Streaming
+from dml.exec.tasks.job import Job
+from dml.exec.tasks.slices import DriverLoop, Options, Outcome, Tasks
 
 MOST_STEPS = 100_000  # of a run that goes round and round
 CUTS = (1, 1, 2, 3, 7, 20)
@@ -74,7 +74,7 @@ class World:
             limit_bytes=self.ledger.limit_bytes,
             ledger=self.ledger,
         )
-        return Feed(self, Loop.over(tasks, job.starts(tallies.mine), options, 1))
+        return Feed(self, DriverLoop.over(tasks, job.starts(tallies.mine), options, 1))
 
     def advance(self) -> None:
         """Have one of the slices that run come to its end."""
@@ -99,10 +99,10 @@ class World:
             self.over.append(used)
 
 
-class Feed(sync.Feed):
+class Feed(sync.SyncFeed):
     """The partitions of one core of a world."""
 
-    def __init__(self, world: World, loop: Loop) -> None:
+    def __init__(self, world: World, loop: DriverLoop) -> None:
         self.world, self.core = world, loop.core
         self.running: list[Run] = []
         super().__init__(loop, 60.0, None)

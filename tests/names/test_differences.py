@@ -10,27 +10,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dml
-from dml.catalog import told
-from dml.expr.spelling import Part, function_parts, shown
-from dml.optimize.misses import Difference, common, first_difference, nearest
-from dml.optimize.told import MOST, Told, read_told, told_in_json
+from dml.api.catalog import told
+from dml.optimize.explain.fingerprint_text import MOST, FingerprintText, read_told, told_in_json
+from dml.optimize.explain.fingerprint_tree import SpelledPart, function_parts, shown
+from dml.optimize.explain.name_differences import Difference, common, first_difference, nearest
 from dml.testing.strategies import pipeline
-from dml.testing.strategies_data import Pool
+from dml.testing.strategies_data import DataPool
 from tests.sampling import amount
 
 SEEDS = st.integers(0, 400)
 
 
 @pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Pool:
-    return Pool(tmp_path_factory.mktemp("pool"))
+def pool(tmp_path_factory: pytest.TempPathFactory) -> DataPool:
+    return DataPool(tmp_path_factory.mktemp("pool"))
 
 
-def drawn(seed: int, pool: Pool) -> dml.Dataset:
+def drawn(seed: int, pool: DataPool) -> dml.Dataset:
     return pipeline(random.Random(seed), pool).dataset
 
 
-def story(ds: dml.Dataset) -> Told:
+def story(ds: dml.Dataset) -> FingerprintText:
     return told(ds, "ds", "test")
 
 
@@ -38,7 +38,7 @@ def story(ds: dml.Dataset) -> Told:
 @settings(deadline=None, max_examples=amount(25, 60))
 @given(SEEDS, SEEDS)
 def test_two_pipelines_differ_exactly_where_their_fingerprints_do(
-    pool: Pool, one: int, other: int
+    pool: DataPool, one: int, other: int
 ) -> None:
     a, b = drawn(one, pool), drawn(other, pool)
     unnamed = any(fn.reason for ds in (a, b) for n in ds._node.walk() if (fn := n.calls))
@@ -57,7 +57,9 @@ def test_two_pipelines_differ_exactly_where_their_fingerprints_do(
 @pytest.mark.law
 @settings(deadline=None, max_examples=amount(15, 30))
 @given(st.lists(SEEDS, min_size=1, max_size=4), SEEDS)
-def test_the_nearest_has_most_operators_in_common(pool: Pool, kept: list[int], asked: int) -> None:
+def test_the_nearest_has_most_operators_in_common(
+    pool: DataPool, kept: list[int], asked: int
+) -> None:
     stories, mine = [story(drawn(seed, pool)) for seed in kept], story(drawn(asked, pool))
     most = max(common(mine, each) for each in stories)
     differences = [first_difference(mine, each) for each in stories if common(mine, each) == most]
@@ -89,7 +91,7 @@ def test_anything_that_was_written_down_is_read(one: object, two: object, three:
 @given(JSONS)
 def test_what_is_no_part_is_refused(given: object) -> None:
     with pytest.raises(ValueError, match="not a part"):
-        Part.read(given)
+        SpelledPart.read(given)
 
 
 class Shouting:

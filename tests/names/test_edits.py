@@ -19,10 +19,10 @@ import pytest
 
 import dml
 from dml import col
+from dml.base import library_code
 from dml.errors import PlanError
-from dml.expr import origin
-from dml.optimize.misses import Difference, first_difference
-from dml.optimize.told import read_told, told_in_json
+from dml.optimize.explain.fingerprint_text import read_told, told_in_json
+from dml.optimize.explain.name_differences import Difference, first_difference
 from tests.names.programs import COLUMNS, PROGRAM, Edits, edited, files, loaded
 
 
@@ -254,7 +254,7 @@ def named(found: Difference, operator: str, kind: str, word: str) -> None:
 
 def written_down(one: dml.Dataset, other: dml.Dataset) -> Difference:
     """The difference between what was written down of the one, and the other."""
-    from dml.catalog import told
+    from dml.api.catalog import told
 
     kept = json.loads(json.dumps(told_in_json(told(one, "a", "why_miss"), plain=True)))
     return first_difference(read_told(kept), told(other, "b", "why_miss"))
@@ -329,11 +329,11 @@ def test_another_version_of_a_library_is_a_miss_that_names_it(
     one = make(data)
     name, before = one.fingerprint(), written_down(one, one)
     assert not before
-    from dml.catalog import told
+    from dml.api.catalog import told
 
     kept = told_in_json(told(one, "a", "why_miss"), plain=True)
     monkeypatch.setattr(np, "__version__", "99.0")
-    origin._library.cache_clear()
+    library_code._library.cache_clear()
     try:
         other = make(data)
         assert other.fingerprint() != name
@@ -342,7 +342,7 @@ def test_another_version_of_a_library_is_a_miss_that_names_it(
             *("MapBatches(batches", "library", "99.0 there"),
         )
     finally:
-        origin._library.cache_clear()
+        library_code._library.cache_clear()
 
 
 def test_a_global_that_changes_later_is_another_fingerprint() -> None:

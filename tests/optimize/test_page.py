@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from dml import col
-from dml.expr.ops.segment import Segment
-from dml.optimize.families import FAMILIES
-from dml.optimize.lower import LOWERINGS
+from dml.ops.row.segment import Segment
+from dml.optimize.lowering import LOWERINGS
 from dml.optimize.phases import NAMED
-from dml.optimize.rule import Choice, Joint, Named, Pass, Rule
+from dml.optimize.rule import Choice, Joint, NamedRule, Pass, Rule
+from dml.optimize.rules.families import FAMILIES
 from dml.testing.plans import plan_of
 from tests.optimize.tables import flights
 
@@ -24,7 +24,7 @@ PAGE = ROOT / "docs" / "optimizer.md"
 HEADS = {"rules": "| rule | kind |", "families": "| family | rules |"}
 
 
-def kind(rule: Named) -> str:
+def kind(rule: NamedRule) -> str:
     if isinstance(rule, Rule):
         return "law" if rule.absorbed else "rule"
     if isinstance(rule, Choice | Joint):
@@ -32,7 +32,7 @@ def kind(rule: Named) -> str:
     return "pass" if isinstance(rule, Pass) else "lowering"
 
 
-def file(rule: Named) -> str:
+def file(rule: NamedRule) -> str:
     made = rule.rewrite if isinstance(rule, Rule | Pass) else getattr(rule, "move", None)
     made = rule.choose if isinstance(rule, Joint) else made
     made = rule.ways if isinstance(rule, Choice) else made

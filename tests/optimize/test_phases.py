@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dml import col, lit
-from dml.optimize.engine import Trace
+from dml.optimize.engine import RuleTrace
 from dml.optimize.phases import CHOICES, NORMAL, SHAPES, VALUES, normalize, optimize
 from tests.optimize.tables import flights
 
@@ -24,15 +24,15 @@ def test_the_normal_form_absorbs_laws_and_choices_do_not() -> None:
 
 def test_a_normal_form_is_its_own() -> None:
     ds = flights().filter(lit(1) < 2).with_columns(z=col("id") + 1).take(5).cast({"z": "float64"})
-    once = normalize(ds._node, Trace())
-    again = Trace()
+    once = normalize(ds._node, RuleTrace())
+    again = RuleTrace()
     assert normalize(once, again) is once
     assert again.applied == []
 
 
 def test_what_the_second_half_finds_lets_the_first_move_on() -> None:
     ds = flights().take(5).cast({"miles": "int32"}).filter(lit(1) < 2).take(9)
-    assert [type(node).__name__ for node in normalize(ds._node, Trace()).chain()] == [
+    assert [type(node).__name__ for node in normalize(ds._node, RuleTrace()).chain()] == [
         "Memory",
         "Segment",
         "Take",

@@ -11,14 +11,14 @@ import pytest
 import dml
 from dml import col, lit
 from dml.errors import PlanError
-from dml.optimize.allowed import Machine, allowed
-from dml.optimize.arrange import decide
-from dml.optimize.arranged import note
+from dml.optimize.cost.estimate import estimates
 from dml.optimize.engine import no_clock
-from dml.optimize.estimate import estimates
-from dml.optimize.families import FAMILIES, named
-from dml.optimize.guards import guard_costly_parts, guarded
+from dml.optimize.explain.arrangement_text import note
 from dml.optimize.phases import NAMED, optimize
+from dml.optimize.rules.families import FAMILIES, named
+from dml.optimize.search.arrangement import decide
+from dml.optimize.search.arrangement_space import MachineLimits, allowed
+from dml.optimize.search.filter_order import guard_costly_parts, guarded
 from dml.optimize.work_names import work_names
 from dml.profile import CostKey, Learned, Profile
 from dml.testing.plans import keeps_rows, node_of
@@ -89,7 +89,7 @@ SHAPES: dict[str, Shape] = {
 }
 
 
-# About several pipelines: tests/exec/test_together.py.
+# About several pipelines: tests/exec/streams/test_multi_run.py.
 JOINT = {"run_shared_once"}
 
 
@@ -97,7 +97,7 @@ def fired(ds: dml.Dataset, without: frozenset[str] = frozenset()) -> set[str]:
     made = optimize(node_of(ds), 0, without=without)
     if guard_costly_parts.name not in without:
         guarded(made.plan, Profile(), made.trace)
-    machine = Machine(4, ("threads", "processes"), lambda _: 1 << 20)
+    machine = MachineLimits(4, ("threads", "processes"), lambda _: 1 << 20)
     may = allowed(made.plan, machine, without)
     if may.any:
         names = work_names(made.plan)

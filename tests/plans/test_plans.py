@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dml.optimize.explain import explained
+from dml.optimize.explain.stations import explained
 from dml.optimize.phases import optimize
 from dml.testing.pipelines import NAMED, write_data
 

@@ -11,16 +11,15 @@ import numpy as np
 import pytest
 
 import dml
-from dml import col
-from dml.dataset import Dataset
-from dml.expr import ops
+from dml import col, ops
+from dml.api.dataset import Dataset
 from dml.expr.node import Node
-from dml.testing import scalar_ids
+from dml.testing.executions import outcome
 from dml.testing.meanings import MEANINGS
 from dml.testing.oracle import Oracle
-from dml.testing.running import outcome
+from dml.testing.scalars import ids
 
-BASES = {"OfRuns", "Merging", "Weaving"}
+BASES = {"OfRuns", "Merging", "RowWise", "Weaving"}
 MADE_BY_RULES = {
     "Paired",
     "Shared",
@@ -88,9 +87,9 @@ def test_children_have_ids_of_their_own() -> None:
     made = dml.range(2).flat_map(lambda row: [row, row]).repeat(2)
     found = list(Oracle(made._node).ids())
     assert len(set(found)) == 8
-    source = (scalar_ids.source_key("range"), 1)
-    child = scalar_ids.derive(*source, int.from_bytes(b"flat_map", "big"), 1)
-    assert found[3] == scalar_ids.derive(*child, int.from_bytes(b"repeat", "big") + 1, 0)
+    source = (ids.source_key("range"), 1)
+    child = ids.derive(*source, int.from_bytes(b"flat_map", "big"), 1)
+    assert found[3] == ids.derive(*child, int.from_bytes(b"repeat", "big") + 1, 0)
 
 
 def test_shuffles_are_permutations_and_change_with_the_epoch() -> None:
@@ -151,8 +150,9 @@ def test_errors_come_after_the_rows_before_them() -> None:
 
 def test_every_operator_has_a_meaning_and_is_drawn() -> None:
     folder = Path(ops.__file__).parent
-    names = [path.stem for path in folder.glob("*.py") if path.stem != "__init__"]
-    modules = [importlib.import_module(f"dml.expr.ops.{name}") for name in names]
+    files = [path.relative_to(folder) for path in folder.glob("*/*.py")]
+    names = [".".join(file.with_suffix("").parts) for file in files if file.stem != "__init__"]
+    modules = [importlib.import_module(f"dml.ops.{name}") for name in names]
     written = {
         each
         for module in modules

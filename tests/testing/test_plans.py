@@ -6,9 +6,9 @@ import pytest
 
 from dml import col
 from dml.expr.node import Node
-from dml.expr.ops.segment import Segment
-from dml.expr.ops.take import Take
-from dml.optimize.rebuild import moved
+from dml.ops.row.segment import Segment
+from dml.ops.slice.take import Take
+from dml.optimize.node_rebuild import moved
 from dml.optimize.rule import rule
 from dml.optimize.rules.order import merge_takes
 from dml.testing.plans import leaves, rewrites

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml.kernels.interpret import run
+from dml.kernels.interpreter import run
 from dml.kernels.program import Program, Step
 from dml.kernels.vec import CastFailure, Vec
-from dml.testing.scalar import CastFailed, apply_scalar, fit
-from dml.testing.scalar_floats import INTEGER_LIMITS, from_integer, rounded
+from dml.testing.scalars.floats import INTEGER_LIMITS, from_integer, rounded
+from dml.testing.scalars.operations import CastFailed, apply_scalar, fit
 
 NUMBERS = (*INTEGER_LIMITS, "f4", "f8")
 EDGES = [0.0, -0.0, 1.0, -1.0, 0.5, 2.5, -7.0, math.inf, -math.inf, math.nan, 2.0**31, -(2.0**63)]

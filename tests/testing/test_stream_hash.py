@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dml.testing.stream_hash import batch_bytes, stream_hash
+from dml.data.stream_hash import batch_bytes, stream_hash
 
 BASE = {"a": np.array([1, 2], "i8"), "b": np.array([0.5, -0.0])}
 OTHERS: list[dict[str, Any]] = [

@@ -12,12 +12,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from dml.dataset import Dataset
+from dml.api.dataset import Dataset
+from dml.data.stream_hash import stream_hash
 from dml.expr.node import Node
+from dml.testing.executions import PLAIN, elements
 from dml.testing.oracle import Oracle
 from dml.testing.pipelines import NAMED, write_data
-from dml.testing.running import PLAIN, elements
-from dml.testing.stream_hash import stream_hash
 
 HERE = Path(__file__).parent
 POSITIONS = 5

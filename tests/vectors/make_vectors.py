@@ -12,10 +12,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from dml.kernels.steps import ARITHMETIC_VERSION, MATH_CODES, MATH_OPS, step_table
-from dml.testing import scalar_ids
-from dml.testing.scalar_floats import from_bits, rounded, to_bits
-from dml.testing.scalar_steps import evaluate
+from dml.kernels.math import ARITHMETIC_VERSION, MATH_CODES, MATH_OPS
+from dml.kernels.math.functions import step_table
+from dml.testing.scalars import ids
+from dml.testing.scalars.floats import from_bits, rounded, to_bits
+from dml.testing.scalars.steps import evaluate
 
 HERE = Path(__file__).parent
 GOLDEN = 0x9E3779B97F4A7C15
@@ -31,7 +32,7 @@ def math_inputs(code: str, stray: int = 40) -> list[float]:
     """Both signs of plain, extreme and special values, and floats of stray bits."""
     sizes = [rounded(x, code) for x in (*PLAIN, *EDGES, TINY[code], 1e-310, math.inf)]
     width = 8 * int(code[1])
-    mixed = [scalar_ids.mix64(i * GOLDEN) >> (64 - width) for i in range(1, stray + 1)]
+    mixed = [ids.mix64(i * GOLDEN) >> (64 - width) for i in range(1, stray + 1)]
     strays = [from_bits(bits, code) for bits in mixed]
     return [*sizes, *(-x for x in sizes), math.nan, *(x for x in strays if not math.isnan(x))]
 
@@ -52,12 +53,12 @@ def math_vectors() -> dict[str, Any]:
 def ids_vectors() -> dict[str, Any]:
     """Keys of names, mixed integers, derived ids."""
     names = ("", "a", "train/part-0.parquet", "größe/Ω")
-    rows = [(scalar_ids.source_key(name), row) for name in names for row in (0, 1, 1 << 40)]
+    rows = [(ids.source_key(name), row) for name in names for row in (0, 1, 1 << 40)]
     return {
-        "mix64": [[value, scalar_ids.mix64(value)] for value in (*KEYS, GOLDEN)],
-        "source_key": [[name, scalar_ids.source_key(name)] for name in names],
+        "mix64": [[value, ids.mix64(value)] for value in (*KEYS, GOLDEN)],
+        "source_key": [[name, ids.source_key(name)] for name in names],
         "derive": [
-            [hi, lo, a, b, *scalar_ids.derive(hi, lo, a, b)]
+            [hi, lo, a, b, *ids.derive(hi, lo, a, b)]
             for hi, lo in rows
             for a, b in ((0, 0), (3, 7), ((1 << 64) - 1, 1 << 63))
         ],
@@ -67,22 +68,20 @@ def ids_vectors() -> dict[str, Any]:
 def random_vectors() -> dict[str, Any]:
     """Keys of rows and their first draws; the draws are multiples of 2**-53."""
     keyed = [(0, 0, 0, 0, 0), (1, 2, 3, 4, 5), (KEYS[3], KEYS[3], KEYS[3], 9, 1 << 40)]
-    keys = [scalar_ids.row_key(*row) for row in keyed]
+    keys = [ids.row_key(*row) for row in keyed]
     return {
         "row_key": [[*row, key] for row, key in zip(keyed, keys, strict=True)],
-        "uniform": [
-            [key, draw, scalar_ids.uniform(key, draw)] for key in keys for draw in range(4)
-        ],
-        "philox_key": [[key, key, scalar_ids.mix64(key ^ GOLDEN)] for key in keys],
+        "uniform": [[key, draw, ids.uniform(key, draw)] for key in keys for draw in range(4)],
+        "philox_key": [[key, key, ids.mix64(key ^ GOLDEN)] for key in keys],
     }
 
 
 def permutation_vectors() -> dict[str, Any]:
     """Small windows whole, and full shuffles at a few places."""
     return {
-        "window": [[key, n, scalar_ids.window_permutation(key, n)] for key in KEYS for n in SIZES],
+        "window": [[key, n, ids.window_permutation(key, n)] for key in KEYS for n in SIZES],
         "index": [
-            [n, key, [[place, scalar_ids.index_permutation(n, key, place)] for place in _places(n)]]
+            [n, key, [[place, ids.index_permutation(n, key, place)] for place in _places(n)]]
             for n in COUNTS
             for key in KEYS[:3]
         ],

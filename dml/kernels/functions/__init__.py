@@ -1,1 +1,1 @@
-"""This package holds the functions of text, lists, moments and structs: Arrow arrays in and out."""
+"""Functions of text, lists, dates and times, structs and tensors take and return Arrow arrays."""

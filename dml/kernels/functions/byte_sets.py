@@ -1,7 +1,7 @@
-"""This file finds what a pattern matches one character at a time: a set of ASCII bytes, or no such.
+"""Patterns that match one character at a time are converted to sets of ASCII bytes.
 
-What the set holds is asked of the library that runs patterns, so there is no second meaning. Only
-that a pattern is a set at all is read off its text, and a text in doubt is not one.
+The members of a set are found by running the pattern in its own library, so both always agree. Only
+whether a pattern is such a set is read from its text; a pattern in doubt is not converted.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dml.kernels.arrow_ops import compute
 
 ASCII = 128
 
-# One character, or a class in brackets, that is made of ASCII and of escapes that mean sets of
-# ASCII or all but one; then perhaps a plus. No "[" in brackets: [:alpha:] is not read here.
+# A character or a bracketed class of ASCII characters and escapes, which stand for a set of ASCII
+# or its complement; then perhaps a plus. No "[" in brackets: [:alpha:] is not parsed here.
 _PLAIN = r"[^\\.+*?()|\[\]{}^$]"
 _ESCAPED = r"\\(?:[tnrvfdswDSW]|[^\w\s])"
 _CLASS = rf"\[\^?(?:[^\\\]\[]|{_ESCAPED})+\]"
@@ -26,9 +26,9 @@ _ONE = re.compile(rf"(?P<one>{_PLAIN}|{_ESCAPED}|{_CLASS})(?P<many>\+?)", re.ASC
 
 
 class ByteSet(NamedTuple):
-    """Characters: ASCII ones by ``ranges`` (first, last), all others or none of them.
+    """A set of characters: ASCII by ``ranges`` (first, last); with ``others``, all non-ASCII too.
 
-    With ``runs`` as many of them as follow each other are one place.
+    With ``runs``, consecutive members are one match.
     """
 
     ranges: tuple[tuple[int, int], ...]
@@ -37,14 +37,14 @@ class ByteSet(NamedTuple):
 
     @property
     def table(self) -> np.ndarray:
-        """Whether each byte below 128 is in the set; the others are not: (256,) bool."""
+        """Membership of each byte, (256,) bool; False for bytes from 128 on."""
         found = np.zeros(256, bool)
         for first, last in self.ranges:
             found[first : last + 1] = True
         return found
 
     def within(self, data: np.ndarray) -> np.ndarray:
-        """Which bytes are in the set: (n,) bool."""
+        """Return which bytes are in the set: (n,) bool."""
         found = np.zeros(len(data), bool) if not self.ranges else None
         for first, last in self.ranges:
             here = data == first if first == last else data - np.uint8(first) <= last - first
@@ -54,7 +54,7 @@ class ByteSet(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def set_of(pattern: str, literal: bool) -> ByteSet | None:  # noqa: FBT001 - as ``str.replace`` has it
-    """The set that ``pattern`` matches, as it is or as a run; None if it is something else."""
+    """Return the set that ``pattern`` matches, alone or in runs; None for other patterns."""
     if not pattern.isascii():
         return None
     if literal:
@@ -66,13 +66,13 @@ def set_of(pattern: str, literal: bool) -> ByteSet | None:  # noqa: FBT001 - as 
     try:
         matched = compute().match_substring_regex(letters, pattern=found["one"])
     except pa.ArrowInvalid:
-        return None  # whoever runs the pattern says what is wrong with it
+        return None  # running the pattern will report the error
     *flags, others = matched.to_pylist()
     return ByteSet(_ranges(flags), others, bool(found["many"]))
 
 
 def of_characters(characters: str) -> ByteSet | None:
-    """The set of these characters; None if one is not ASCII."""
+    """Return the set of these characters; None if any is not ASCII."""
     if not characters.isascii():
         return None
     flags = [chr(byte) in characters for byte in range(ASCII)]

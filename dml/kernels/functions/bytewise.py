@@ -1,6 +1,6 @@
-"""This file computes functions of text on its bytes, those of many rows together.
+"""Text functions are computed on bytes, for many rows together.
 
-Each step gives what the function of its name gives, to the last byte, or says that it cannot.
+Each step returns exactly the bytes that its text function returns, or None if it cannot.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import numpy as np
 
 from dml.kernels.functions.byte_sets import ASCII, ByteSet, of_characters, set_of
 
-# Characters at one end of a row that are stripped one after the other; more are left to pyarrow.
+# Most characters stripped at one end of a row; rows with more are left to pyarrow.
 STRIPPED = 32
 
 CASE_BIT = 32
 
-# Where fewer than one row in so many is cut, what lies between them is copied in one piece.
+# If fewer than one row in so many is cut, the rows between cut ones are copied in one piece.
 SPARSE = 8
 
 
 class Bytes(NamedTuple):
-    """Rows one after the other in UTF-8: row i is ``data[edges[i] : edges[i + 1]]``.
+    """Consecutive rows in UTF-8: row i is ``data[edges[i] : edges[i + 1]]``.
 
-    ``ascii`` is true only if every byte is below 128. Nothing writes into ``data``.
+    ``ascii`` is true only if every byte is below 128. ``data`` is never written to.
     """
 
     data: np.ndarray
@@ -34,12 +34,12 @@ class Bytes(NamedTuple):
     ascii: bool
 
 
-# The rows after the step; None where it does not hold for these.
+# Returns the rows after the step; None if it is not valid for these rows.
 Step = Callable[[Bytes], Bytes | None]
 
 
 def step_of(name: str, params: tuple[Any, ...]) -> Step | None:
-    """A function of text as a step over bytes; None if it is not one that can be."""
+    """Return a text function as a step over bytes; None if it has no such step."""
     maker = MAKERS.get(name)
     return None if maker is None else maker(*params)
 
@@ -49,7 +49,7 @@ def step_of(name: str, params: tuple[Any, ...]) -> Step | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Letters:
-    """The 26 letters of ASCII from ``first`` on in the other case."""
+    """Change the case of the 26 ASCII letters from ``first`` on."""
 
     first: int
 
@@ -70,10 +70,10 @@ LOWERED, RAISED = Letters(ord("A")), Letters(ord("a"))
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Replaced:
-    """Places of ``members`` made one byte, or none.
+    """Replace matches of ``members`` by one byte, or remove them.
 
-    ``lead`` and ``trail``: that byte is then stripped from the ends of rows. It is itself one of
-    the members, so no two of it follow each other.
+    With ``lead`` and ``trail`` that byte is then stripped from the ends of rows. It is a member
+    itself, so it never occurs twice in succession.
     """
 
     members: ByteSet
@@ -92,7 +92,7 @@ class Replaced:
         return made if dropped is None else _kept(made, ~dropped)
 
     def dropped(self, rows: Bytes, found: np.ndarray) -> np.ndarray:
-        """All but the first byte of each run, and runs at ends that are stripped."""
+        """Mask the bytes to drop: all but the first of each run, and runs at stripped ends."""
         after = np.empty(len(found) + 1, bool)
         after[1:] = found
         after[rows.edges[:-1]] = self.lead
@@ -105,7 +105,7 @@ class Replaced:
 
 
 def _run_starts(found: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Where the run begins that reaches to the end of each row."""
+    """Return the start of the run that reaches to the end of each row."""
     firsts = ends - 1
     going = np.arange(len(ends))
     for _ in range(STRIPPED):
@@ -129,7 +129,7 @@ def _replace(pattern: str, value: str, literal: bool, n: int | None) -> Step | N
 
 
 def _filled(data: np.ndarray, found: np.ndarray, byte: int) -> np.ndarray:
-    """``data`` with ``byte`` where ``found``: by bits, since a choice costs three times that."""
+    """Set ``byte`` where ``found``, by bit operations, a third of the cost of a selection."""
     every = np.negative(found.view("u1"))
     turned = np.bitwise_xor(data, np.uint8(byte))
     np.bitwise_and(turned, every, out=turned)
@@ -141,7 +141,7 @@ def _filled(data: np.ndarray, found: np.ndarray, byte: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stripped:
-    """Rows without ``members`` at their ends."""
+    """Strip ``members`` from the ends of rows."""
 
     members: ByteSet
     lead: bool
@@ -162,7 +162,7 @@ def _moved(
     row: tuple[np.ndarray, np.ndarray],
     by: int,
 ) -> bool:
-    """Move one end of each row past members, in place; False if there are many of them."""
+    """Move one end of each row past members, in place; False if a row has too many."""
     starts, ends = row
     going = np.arange(len(moving))
     for _ in range(STRIPPED):
@@ -175,7 +175,7 @@ def _moved(
 
 
 def _strip(characters: str | None, *, lead: bool = True, trail: bool = True) -> Step | None:
-    # None is white space of Unicode, which is more than ASCII's
+    # None stands for Unicode white space, which has more characters than ASCII's
     members = of_characters(characters) if characters else None
     return None if members is None else Stripped(members, lead, trail)
 
@@ -185,15 +185,15 @@ def _strip(characters: str | None, *, lead: bool = True, trail: bool = True) -> 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Same:
-    """The bytes as a list."""
+    """Keep the bytes, as a list."""
 
     def __call__(self, rows: Bytes) -> Bytes | None:
         return rows
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Sliced:
-    """The bytes as a list, of it ``list[offset:][:size]``."""
+class SlicedBytes:
+    """Slice the bytes as a list: ``list[offset:][:size]``."""
 
     offset: int
     size: int | None
@@ -206,7 +206,7 @@ class Sliced:
 
 
 def _slice(offset: int, size: int | None) -> Step | None:
-    return Sliced(offset, size) if offset >= 0 else None
+    return SlicedBytes(offset, size) if offset >= 0 else None
 
 
 MAKERS: dict[str, Callable[..., Step | None]] = {
@@ -225,7 +225,7 @@ MAKERS: dict[str, Callable[..., Step | None]] = {
 
 
 def joined(first: Step, second: Step) -> Step | None:
-    """One step for two of which the second strips what the first made of runs."""
+    """Merge a replacement of runs and a strip of the replacement into one step, else None."""
     match first, second:
         case Replaced(members, int(byte), False, False), Stripped(stripped, lead, trail):
             made = ((byte, byte),)
@@ -235,7 +235,7 @@ def joined(first: Step, second: Step) -> Step | None:
 
 
 def _between(rows: Bytes, starts: np.ndarray, ends: np.ndarray) -> Bytes:
-    """The part of each row from its start to its end."""
+    """Cut each row to the part from its start to its end."""
     lengths = ends - starts
     changed = np.flatnonzero(lengths < np.diff(rows.edges))
     if not len(changed):
@@ -250,7 +250,7 @@ def _between(rows: Bytes, starts: np.ndarray, ends: np.ndarray) -> Bytes:
 
 
 def _spliced(rows: Bytes, changed: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """The bytes of all rows, of those that changed the part from start to end."""
+    """Copy the bytes of all rows, with the changed rows cut from start to end."""
     pieces: list[np.ndarray] = []
     after = 0
     spans = (rows.edges[changed], starts[changed], ends[changed], rows.edges[changed + 1])
@@ -261,7 +261,7 @@ def _spliced(rows: Bytes, changed: np.ndarray, starts: np.ndarray, ends: np.ndar
 
 
 def _kept(rows: Bytes, flags: np.ndarray) -> Bytes:
-    """The bytes that ``flags`` are true for."""
+    """Keep the bytes for which ``flags`` are true."""
     before = counted(flags, rows.edges)
     if before[-1] == len(flags):
         return rows
@@ -269,7 +269,7 @@ def _kept(rows: Bytes, flags: np.ndarray) -> Bytes:
 
 
 def counted(flags: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """How many flags are true before each place: by words of 64 of them."""
+    """Return the number of true flags before each place, counted in words of 64."""
     words = np.zeros(len(flags) // 64 + 1, "<u8")
     bits = np.packbits(flags, bitorder="little")
     words.view("u1")[: len(bits)] = bits
@@ -281,5 +281,5 @@ def counted(flags: np.ndarray, places: np.ndarray) -> np.ndarray:
 
 
 def is_ascii(data: np.ndarray) -> bool:
-    """True if every byte is below 128."""
+    """Return True if every byte is below 128."""
     return not len(data) or int(data.max()) < ASCII

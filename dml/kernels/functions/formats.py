@@ -1,7 +1,6 @@
-r"""This file turns text into numbers and moments, and moments into text, by what is written here.
+r"""Text is parsed to numbers, dates and times, and these are formatted, independent of locale.
 
-Formats have the directives of ``DIRECTIVES``, each of a fixed number of digits, and nothing that a
-locale could change.
+Formats have the directives of ``DIRECTIVES``, each with a fixed number of digits.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from dml.kernels.functions.moments import DATED, clocked
 from dml.kernels.functions.zones import DAY, PER_SECOND, local
 
 TEXT = Kinds("text", is_text, pa.string())
-# What each directive is, as a part of a moment and in digits.
+# The part of a timestamp of each directive, and its number of digits.
 DIRECTIVES = {
     "%Y": ("year", 4),
     "%m": ("month", 2),
@@ -38,7 +37,7 @@ DIRECTIVES = {
     "%S": ("second", 2),
     "%f": ("microsecond", 6),
 }
-# Units of spans: whole months, and parts of a day as fractions.
+# Units of time spans: in whole months, or in days as fractions.
 MONTHS = {"mo": 1, "q": 3, "y": 12}
 SPANS = {
     "w": (7, 1),
@@ -56,7 +55,7 @@ LEAST, MOST = -(2**63), 2**63 - 1
 
 
 def pieces(form: str) -> list[str]:
-    """A format as directives and what stands between them, with ``%%`` taken for ``%``."""
+    """Split a format into directives and the text between them, with ``%%`` read as ``%``."""
     return [part.replace("%%", "%") for part in DIRECTIVE.split(form) if part]
 
 
@@ -64,7 +63,7 @@ def pieces(form: str) -> list[str]:
 
 
 def _refuse(array: pa.Array, bad: np.ndarray, name: str) -> None:
-    """The first text that is not what it should be, as a failure."""
+    """Raise RefusedFailure for the first ``bad`` text, if there is any."""
     if bad.any():
         row = int(np.argmax(bad))
         raise RefusedFailure(row, array[row].as_py(), name)
@@ -76,9 +75,9 @@ def _matching(array: pa.Array, pattern: str) -> np.ndarray:
 
 
 def to_integer(array: pa.Array, strict: bool) -> pa.Array:  # noqa: FBT001 - a parameter
-    """Digits with or without a sign, as int64."""
+    """Parse digits with or without a sign as int64."""
     good = _matching(array, INTEGER)
-    # a number has at most 19 digits; more may still be zeros before it
+    # an int64 has at most 19 digits, but leading zeros may come before them
     values = [int(cell) if ok else 0 for cell, ok in zip(array.to_pylist(), good, strict=True)]
     good &= np.fromiter((LEAST <= v <= MOST for v in values), bool, len(values))
     kept = [v if ok else 0 for v, ok in zip(values, good, strict=True)]
@@ -86,7 +85,7 @@ def to_integer(array: pa.Array, strict: bool) -> pa.Array:  # noqa: FBT001 - a p
 
 
 def to_float(array: pa.Array, strict: bool) -> pa.Array:  # noqa: FBT001 - a parameter
-    """Decimal notation, as the nearest float64."""
+    """Parse decimal notation as the nearest float64."""
     good = _matching(array, FLOAT)
     values = [float(cell) if ok else 0.0 for cell, ok in zip(array.to_pylist(), good, strict=True)]
     made = pa.array(np.array(values, "f8"), mask=~good)
@@ -106,7 +105,7 @@ def _checked(
 
 
 def to_datetime(array: pa.Array, form: str, strict: bool) -> pa.Array:  # noqa: FBT001 - a parameter
-    """A timestamp in microseconds of what the directives say, 1970-01-01 for what they do not."""
+    """Parse a timestamp in microseconds; missing directives default to those of 1970-01-01."""
     days, good = _days(array, form)
     parts = _parts(array, form)
     ticks = days * 86_400_000_000
@@ -120,14 +119,14 @@ def to_datetime(array: pa.Array, form: str, strict: bool) -> pa.Array:  # noqa: 
 
 
 def to_date(array: pa.Array, form: str, strict: bool) -> pa.Array:  # noqa: FBT001 - a parameter
-    """A date of what the directives say."""
+    """Parse a date by its directives."""
     days, good = _days(array, form)
     made = pa.array(days.astype("i4"), mask=~good).cast(pa.date32())
     return _checked(array, made, good, "str.to_date", strict)
 
 
 def _pattern(form: str) -> str:
-    """A format as a pattern with a group for each directive."""
+    """Convert a format to a regular expression with a group for each directive."""
     return "".join(
         f"(?P<{DIRECTIVES[part][0]}>[0-9]{{{DIRECTIVES[part][1]}}})"
         if part in DIRECTIVES
@@ -137,7 +136,7 @@ def _pattern(form: str) -> str:
 
 
 def _parts(array: pa.Array, form: str) -> dict[str, Any]:
-    """The number that each directive found, (n,) i8; 0 where the text does not fit."""
+    """Return the number that each directive matched, (n,) i8; 0 if the text does not match."""
     found = compute().extract_regex(array, pattern=rf"\A{_pattern(form)}\z")
     fields = zip((field.name for field in found.type), found.flatten(), strict=True)
     return {
@@ -147,7 +146,7 @@ def _parts(array: pa.Array, form: str) -> dict[str, Any]:
 
 
 def _days(array: pa.Array, form: str) -> tuple[np.ndarray, np.ndarray]:
-    """Days since 1970 (n,) i8, and where there is such a day."""
+    """Return days since 1970 (n,) i8, and a mask of valid days."""
     good = _matching(array, rf"\A{_pattern(form)}\z")
     parts = _parts(array, form)
     zero = np.zeros(len(array), "i8")
@@ -164,7 +163,7 @@ def _days(array: pa.Array, form: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def strftime(moment: pa.Array, form: str) -> pa.Array:
-    """The format with its directives replaced; years have four digits, or more."""
+    """Replace the directives of the format by digits; years have four digits or more."""
     pc, clock = compute(), local(moment)
     if pa.types.is_date(moment.type):
         moment = clock = moment.cast(pa.timestamp("us"))
@@ -183,7 +182,7 @@ def _digits(moment: pa.Array, directive: str) -> pa.Array:
 
 
 def truncate(moment: pa.Array, count: int, unit: str) -> pa.Array:
-    """The start of the span of ``count`` units that the moment is in."""
+    """Round timestamps down to the start of their span of ``count`` units."""
     kind = moment.type
     ticks = moment.cast(pa.int32() if kind == pa.date32() else pa.int64())
     found = ticks.fill_null(0).to_numpy(zero_copy_only=False).astype("i8")
@@ -200,7 +199,7 @@ def truncate(moment: pa.Array, count: int, unit: str) -> pa.Array:
 
 
 def _span(kind: pa.DataType, count: int, unit: str) -> tuple[int, int]:
-    """A span in ticks of the type, and where one begins: a Monday for weeks."""
+    """Return a span in ticks of the type, and the start of a span: a Monday for weeks."""
     per_day = 1 if kind == pa.date32() else DAY * PER_SECOND[kind.unit]
     top, bottom = SPANS[unit]
     if count * per_day * top % bottom:

@@ -1,4 +1,4 @@
-"""This file says what a function of columns is: what it takes and gives, and how it is computed."""
+"""A function of columns is described by its argument types, its result type and its code."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Arrays = Sequence[pa.Array]
 
 
 class NoSuchElementFailure(CastFailure):
-    """A list that is too short for the element asked for: ``value`` is its length."""
+    """A list is too short for the requested element; ``value`` is its length."""
 
     def __reduce__(self) -> tuple[type[CastFailure], tuple[int, Any, str]]:
         return NoSuchElementFailure, (self.row, self.value, self.code)
 
 
 class RefusedFailure(CastFailure):
-    """A value that a function does not take: ``code`` is the function's name."""
+    """A function does not accept a value; ``code`` is the function's name."""
 
     def __reduce__(self) -> tuple[type[CastFailure], tuple[int, Any, str]]:
         return RefusedFailure, (self.row, self.value, self.code)
@@ -30,9 +30,9 @@ class RefusedFailure(CastFailure):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kinds:
-    """The types that a first argument may have, in ``words`` and as a test.
+    """The types that a first argument may have: described by ``words``, tested by ``holds``.
 
-    A column of type null is taken as one of ``null_as``, where there is such a type.
+    A column of type null is read as a column of type ``null_as``, if that is given.
     """
 
     words: str
@@ -47,14 +47,14 @@ def _never(params: Params) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Function:
-    """One function: ``run`` is given arrays of equal length and the parameters, and gives one more.
+    """A function of columns: ``run`` takes arrays of equal length and the parameters, returns one.
 
-    ``gives`` is the type of the result, from the type of the first argument and the parameters
-    (SchemaError where they do not go together). ``rest`` is the type that further arguments must
-    have, None where there are none. ``fails`` says of the parameters whether a row may raise, and
-    ``refusal`` is then why, and what to try. ``literals`` gives the type of each parameter that is
-    a tuple of values of columns, None for the others. With ``vectors`` numbers come as ``Vec``,
-    and a ``Vec`` may be given: what tensors need. ``version`` is another whenever some rows are.
+    ``gives`` returns the type of the result from the type of the first argument and the parameters
+    (SchemaError if they do not fit). ``rest`` returns the type of further arguments, and is None
+    without any. ``fails`` returns from the parameters whether a row may raise, and ``refusal`` is
+    the reason and the remedy. ``literals`` returns the type of each parameter that is a tuple of
+    column values, None for other parameters. With ``vectors``, for tensors, ``run`` takes numbers
+    as ``Vec`` and may return one. ``version`` changes whenever the result for some row changes.
     """
 
     name: str
@@ -70,12 +70,12 @@ class Function:
 
 
 def of_one(function: Callable[..., pa.Array]) -> Callable[[Arrays, Params], pa.Array]:
-    """``function(array, *params)`` as ``Function.run``."""
+    """Make ``Function.run`` from ``function(array, *params)``."""
     return lambda arrays, params: function(arrays[0], *params)
 
 
 def always(kind: pa.DataType) -> Callable[[pa.DataType, Params], pa.DataType]:
-    """``Function.gives`` of a function with one type of results."""
+    """Make ``Function.gives`` of a function whose result always has type ``kind``."""
 
     def gives(given: pa.DataType, params: Params) -> pa.DataType:
         del given, params
@@ -85,16 +85,16 @@ def always(kind: pa.DataType) -> Callable[[pa.DataType, Params], pa.DataType]:
 
 
 def same(given: pa.DataType, params: Params) -> pa.DataType:
-    """``Function.gives`` of a function that keeps the type."""
+    """Return the type of the first argument: ``Function.gives`` of many functions."""
     del params
     return given
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """True for text."""
+    """Return True for text."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """True for bytes of any length."""
+    """Return True for bytes of variable length."""
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))

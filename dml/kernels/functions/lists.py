@@ -1,4 +1,4 @@
-"""This file holds the functions of lists; a null list gives null, nulls inside are skipped."""
+"""Functions of lists return null for a null list, and skip null elements."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ NUMBERS = Kinds("a list of numbers", _of(_is_number))
 TEXTS = Kinds("a list of text", _of(is_text))
 PLAIN = Kinds("a list of numbers, booleans, text, bytes or times", _of(_is_plain))
 
-# With fewer gaps than one in so many lists the elements between them are copied in one piece.
+# With fewer than one gap per so many lists, the elements between gaps are copied in one piece.
 SPARSE = 8
 
 
-class Lists(NamedTuple):
+class ListColumn(NamedTuple):
     """A column of lists: list i is ``values[starts[i] : starts[i] + lengths[i]]``.
 
     ``absent`` (n,) bool marks the lists that are null; their length is 0.
@@ -67,11 +67,11 @@ class Lists(NamedTuple):
     absent: np.ndarray
 
     def flat(self) -> tuple[pa.Array, np.ndarray]:
-        """The elements of all lists one after the other, and the list that each is in."""
+        """Return the concatenated elements of all lists, and the list number of each."""
         return self.elements(), self.rows()
 
     def elements(self) -> pa.Array:
-        """The elements of all lists one after the other; without a copy if they lie so."""
+        """Return the concatenated elements of all lists; without a copy if they are contiguous."""
         ends = self.starts + self.lengths
         gaps = np.flatnonzero(self.starts[1:] != ends[:-1]) + 1
         if not len(ends) or len(gaps) * SPARSE > len(ends):
@@ -82,21 +82,21 @@ class Lists(NamedTuple):
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
     def rows(self) -> np.ndarray:
-        """The list of each element."""
+        """Return the list number of each element."""
         return np.repeat(np.arange(len(self.starts)), self.lengths)
 
     def places(self) -> np.ndarray:
-        """Where each element is in ``values``."""
+        """Return the index of each element in ``values``."""
         ends = np.cumsum(self.lengths)
         before = np.repeat(self.starts - ends + self.lengths, self.lengths)
         return np.asarray(before + np.arange(len(before)))
 
     def column(self) -> pa.Array:
-        """The lists as an Arrow array."""
+        """Return the lists as an Arrow array."""
         return self.with_elements(self.elements())
 
     def with_elements(self, elements: pa.Array) -> pa.Array:
-        """Lists of these lengths, filled from ``elements`` in order."""
+        """Return lists of these lengths, filled from ``elements`` in order."""
         offsets = np.concatenate(([0], np.cumsum(self.lengths)))
         large = pa.types.is_large_list(self.kind)
         maker, width = (pa.LargeListArray, "i8") if large else (pa.ListArray, "i4")
@@ -105,25 +105,25 @@ class Lists(NamedTuple):
         return maker.from_arrays(places, elements, type=self.kind, mask=mask)
 
 
-def lists_of(array: pa.Array) -> Lists:
-    """The lists of an Arrow array, lists of fixed size among them."""
+def lists_of(array: pa.Array) -> ListColumn:
+    """Convert an Arrow array of lists, also of fixed size, to ``ListColumn``."""
     array = _loosened(array)
     n = len(array)
     valid = validity(array)
     absent = np.zeros(n, bool) if valid is None else ~valid
     offsets = array.offsets.to_numpy().astype("i8") if n else np.zeros(1, "i8")
     lengths = np.where(absent, 0, np.diff(offsets))
-    return Lists(array.type, array.values, offsets[:-1], lengths, absent)
+    return ListColumn(array.type, array.values, offsets[:-1], lengths, absent)
 
 
 def _loosened(array: pa.Array) -> pa.Array:
-    """The array as lists of any length; pyarrow casts what has that type already, and not well."""
+    """Convert to variable-length lists, with no cast if they are: pyarrow's would go wrong."""
     kind = loose(array.type, ())
     return array if array.type == kind else array.cast(kind)
 
 
 def loose(kind: pa.DataType, params: Params) -> pa.DataType:
-    """The type of lists of any length with the same elements."""
+    """Return the type of variable-length lists with the same elements."""
     del params
     return pa.list_(kind.value_type) if pa.types.is_fixed_size_list(kind) else kind
 
@@ -134,13 +134,13 @@ def _element(kind: pa.DataType, params: Params) -> pa.DataType:
 
 
 def length(array: pa.Array) -> pa.Array:
-    """How many elements, nulls among them."""
+    """Return the number of elements, including nulls."""
     lists = lists_of(array)
     return pa.array(lists.lengths, mask=lists.absent)
 
 
 def get(array: pa.Array, index: int, null_on_oob: bool) -> pa.Array:  # noqa: FBT001 - a parameter
-    """Element ``index``, from the end if negative."""
+    """Return element ``index``, counted from the end if negative."""
     lists = lists_of(array)
     place = np.full(len(array), index) + (lists.lengths if index < 0 else 0)
     outside = (place < 0) | (place >= lists.lengths)
@@ -152,7 +152,7 @@ def get(array: pa.Array, index: int, null_on_oob: bool) -> pa.Array:  # noqa: FB
 
 
 def slice_list(array: pa.Array, offset: int, size: int | None) -> pa.Array:
-    """``list[offset:][:size]``."""
+    """Return ``list[offset:][:size]``."""
     lists = lists_of(array)
     lengths = lists.lengths
     skipped = np.minimum(offset, lengths) if offset >= 0 else np.maximum(lengths + offset, 0)
@@ -162,7 +162,7 @@ def slice_list(array: pa.Array, offset: int, size: int | None) -> pa.Array:
 
 
 def reverse(array: pa.Array) -> pa.Array:
-    """The elements from the last to the first."""
+    """Return the elements from the last to the first."""
     lists = lists_of(array)
     # element k of list i stands where element lengths[i] - 1 - k stood
     mirror = np.repeat(2 * lists.starts + lists.lengths - 1, lists.lengths)
@@ -170,13 +170,13 @@ def reverse(array: pa.Array) -> pa.Array:
 
 
 def drop_nulls(array: pa.Array) -> pa.Array:
-    """The elements that are not null."""
+    """Return the elements that are not null."""
     lists = lists_of(array)
     return filtered(lists, lists.flat()[0].is_valid())
 
 
-def filtered(lists: Lists, flags: pa.Array) -> pa.Array:
-    """The lists with those elements, of all one after the other, that ``flags`` has true for."""
+def filtered(lists: ListColumn, flags: pa.Array) -> pa.Array:
+    """Keep the elements for which ``flags`` is true; a flag per element of ``lists.flat()``."""
     elements, rows = lists.flat()
     kept = rows[flags.to_numpy(zero_copy_only=False).astype(bool)]
     lengths = np.bincount(kept, minlength=len(lists.starts))
@@ -184,7 +184,7 @@ def filtered(lists: Lists, flags: pa.Array) -> pa.Array:
 
 
 def sort(array: pa.Array, descending: bool) -> pa.Array:  # noqa: FBT001 - a parameter
-    """The elements in order: nulls last, NaN before them; equal ones stay as they were."""
+    """Sort the elements: nulls last, NaN before them; the sort is stable."""
     lists = lists_of(array)
     elements, rows = lists.flat()
     table = pa.table({"list": pa.array(rows), "element": elements})
@@ -195,7 +195,7 @@ def sort(array: pa.Array, descending: bool) -> pa.Array:  # noqa: FBT001 - a par
 
 
 def unique(array: pa.Array) -> pa.Array:
-    """Each element at its first place; NaN and null are each one value, and zeros are equal."""
+    """Keep the first of equal elements; all NaNs are equal, all nulls, and both zeros."""
     lists = lists_of(array)
     elements, rows = lists.flat()
     floats = pa.types.is_floating(elements.type)
@@ -211,13 +211,13 @@ def unique(array: pa.Array) -> pa.Array:
 
 
 def join(array: pa.Array, separator: str, ignore_nulls: bool) -> pa.Array:  # noqa: FBT001 - a parameter
-    """The elements one after the other with ``separator`` between."""
+    """Join the elements with ``separator``."""
     array = drop_nulls(array) if ignore_nulls else _loosened(array)
     return compute().binary_join(array, pa.scalar(separator, array.type.value_type))
 
 
 def contains(arrays: Arrays, params: Params) -> pa.Array:
-    """True where an element equals the item; a null element equals nothing."""
+    """Return true where an element equals the item; a null element equals nothing."""
     del params
     lists, items = lists_of(arrays[0]), arrays[1]
     elements, rows = lists.flat()
@@ -231,8 +231,8 @@ def contains(arrays: Arrays, params: Params) -> pa.Array:
 # ------------------------------------------------------------------------------------- reductions
 
 
-def _present(lists: Lists) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The elements that are not null, their lists, and how many each list has."""
+def _present(lists: ListColumn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the elements that are not null, their list numbers, and the count per list."""
     elements, rows = lists.flat()
     vec: Vec = from_arrow(elements)
     values = vec.values
@@ -242,7 +242,7 @@ def _present(lists: Lists) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _wide(kind: pa.DataType, params: Params) -> pa.DataType:
-    """The type of a sum: 64 bits of integers, floats in their own type."""
+    """Return the type of a sum: 64 bits for integers, floats in their own type."""
     del params
     element = kind.value_type
     if pa.types.is_floating(element):
@@ -251,13 +251,13 @@ def _wide(kind: pa.DataType, params: Params) -> pa.DataType:
 
 
 def _floating(kind: pa.DataType, params: Params) -> pa.DataType:
-    """The type of a mean: float64, or float32 of float32."""
+    """Return the type of a mean: float64, or float32 for float32."""
     del params
     return pa.float32() if pa.types.is_float32(kind.value_type) else pa.float64()
 
 
 def _total(values: np.ndarray, rows: np.ndarray, n: int) -> np.ndarray:
-    """Sums in float64, each from 0.0 on in the order of the elements (bincount adds so)."""
+    """Return sums in float64, each from 0.0 in the order of the elements (as bincount adds)."""
     return np.bincount(rows, weights=values.astype("f8", copy=False), minlength=n)
 
 
@@ -268,7 +268,7 @@ def _floats(found: np.ndarray, kind: pa.DataType, absent: np.ndarray) -> pa.Arra
 
 
 def total(array: pa.Array) -> pa.Array:
-    """The sum: of integers in 64 bits, wrapping; of floats in float64 from the left, then rounded.
+    """Sum integers in 64 bits, wrapping; floats in float64 from the left, then rounded.
 
     An empty list has the sum 0.
     """
@@ -285,7 +285,7 @@ def total(array: pa.Array) -> pa.Array:
 
 
 def mean(array: pa.Array) -> pa.Array:
-    """The sum in float64 from the left divided by the count of elements; null of none."""
+    """Return the sum in float64 from the left over the number of elements; null without any."""
     lists = lists_of(array)
     values, rows, counts = _present(lists)
     sums = _total(values, rows, len(counts))
@@ -294,12 +294,12 @@ def mean(array: pa.Array) -> pa.Array:
 
 
 def least(array: pa.Array) -> pa.Array:
-    """The least element; NaN if there is one, -0.0 is below 0.0; null of none."""
+    """Return the least element; NaN if there is any, -0.0 is below 0.0; null without elements."""
     return _extreme(array, np.minimum)
 
 
 def greatest(array: pa.Array) -> pa.Array:
-    """The greatest element; NaN if there is one, 0.0 is above -0.0; null of none."""
+    """Return the greatest element; NaN if there is any, 0.0 is above -0.0; null if empty."""
     return _extreme(array, np.maximum)
 
 
@@ -318,7 +318,7 @@ def _reduced(values: np.ndarray, starts: np.ndarray, ufunc: np.ufunc) -> np.ndar
     if values.dtype.kind != "f":
         return np.asarray(ufunc.reduceat(values, starts))
     nan = np.logical_or.reduceat(np.isnan(values), starts)
-    # as integers floats keep their order, once the bits below the sign are turned round
+    # floats are ordered like their bits as integers, once negative ones have the rest inverted
     ordered = _turned(np.where(np.isnan(values), values.dtype.type(0), values))
     found = _turned(ufunc.reduceat(ordered, starts)).view(values.dtype)
     found[nan] = np.nan

@@ -1,4 +1,4 @@
-"""This file holds the functions of dates and times; with a time zone, those of its local time."""
+"""Functions of dates and times use local time for timestamps with a time zone."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def date(moment: pa.Array) -> pa.Array:
 
 
 def epoch(moment: pa.Array, unit: str) -> pa.Array:
-    """Whole units since 1970 began in UTC, rounded down; null beyond 64 bits."""
+    """Return whole units since 1970-01-01 in UTC, rounded down; null beyond 64 bits."""
     kind = moment.type
     ticks = np.frombuffer(moment.buffers()[1] or b"", f"i{kind.bit_width // 8}")
     ticks = ticks[moment.offset : moment.offset + len(moment)].astype("i8")
@@ -108,7 +108,7 @@ def epoch(moment: pa.Array, unit: str) -> pa.Array:
 
 
 def _ratio(kind: pa.DataType, unit: str) -> tuple[int, int]:
-    """What to multiply ticks of ``kind`` by, and then to divide them by, one of which is 1."""
+    """Return the factor and the divisor that convert ticks of ``kind``; one of them is 1."""
     seconds = {pa.date32(): (DAY, 1), pa.date64(): (1, 1000)}
     tick = seconds[kind] if pa.types.is_date(kind) else (1, PER_SECOND[kind.unit])
     wanted = (DAY, 1) if unit == "d" else (1, PER_SECOND[unit])
@@ -118,7 +118,7 @@ def _ratio(kind: pa.DataType, unit: str) -> tuple[int, int]:
 
 
 def clocked(name: str, takes: Kinds, kind: pa.DataType, run: Callable[..., pa.Array]) -> Function:
-    """A function of what clocks show, of ``kind``; SchemaError where there is no such time zone."""
+    """Make a function of local time with result ``kind``; SchemaError for an unknown time zone."""
 
     def gives(given: pa.DataType, params: Params) -> pa.DataType:
         del params

@@ -1,9 +1,9 @@
-"""This file calls Python's own functions of plain values, one value after the other.
+"""Python's own functions of plain values are called here, for one value at a time.
 
-Lifted row functions use it where no computation over whole columns is known to give Python's result
-to the last bit: logarithms of the C library, text, formats. What is called is in ``CALLS`` and is
-Python's own, so its results are. A row for which it raises, or gives what a column cannot hold, is
-null: the companion check has such a block computed by the row function itself.
+Lifted row functions use these calls where no computation over whole columns is known to give
+Python's result to the last bit: logarithms of the C library, text, formats. ``CALLS`` are Python's
+own functions, so results are Python's. A row for which a call raises, or returns a value that a
+column cannot store, is null: the companion check has the block computed by the row function itself.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GIVES: dict[str, pa.DataType] = {
     "s": pa.string(),
 }
 TAKES = (*GIVES.values(), *(pa.list_(kind) for kind in GIVES.values()))
-# Functions of math of numbers that are lifted by calling them.
+# Functions of ``math`` that are lifted by calling them.
 MATH = (
     *(
         "acos",
@@ -49,7 +49,7 @@ MATH = (
     *("log10", "log1p", "log2", "nextafter", "pow", "remainder", "sin", "sinh", "tan"),
     *("tanh", "ulp"),
 )
-# Functions of NumPy of one float, whose last bits may depend on how many it is given at once.
+# NumPy functions of one float, whose last bits may depend on the length of the array.
 NUMPY = (
     *("arccos", "arcsin", "arctan", "cbrt", "cos", "cosh", "exp", "exp2", "expm1", "log", "log10"),
     *("log1p", "log2", "sin", "sinh", "tan", "tanh"),
@@ -77,11 +77,11 @@ def _silent(function: Callable[..., Any]) -> Callable[..., float]:
 
 
 def _power(x: float, y: float) -> float:
-    return float(x**y)  # a complex number has none
+    return float(x**y)  # raises for a complex result
 
 
 def _text(method: str) -> Callable[..., Callable[..., Any]]:
-    """A method of a pattern whose last argument is the text, once its parameters are known."""
+    """Prepare a pattern's method, whose last argument is the text, from its parameters."""
 
     def prepared(pattern: str, flags: int, *rest: Any) -> Callable[[str], Any]:
         return partial(getattr(re.compile(pattern, flags), method), *rest)
@@ -97,7 +97,7 @@ def _whether(method: str) -> Callable[..., Callable[..., Any]]:
     return prepared
 
 
-# Functions that are made of their parameters, once for a column.
+# Functions that are prepared from their parameters, once per column.
 PREPARED: dict[str, Callable[..., Callable[..., Any]]] = {
     "sub": _text("sub"),
     "matches": _whether("match"),
@@ -129,7 +129,7 @@ CALLS: dict[str, Callable[..., Any]] = {
 
 
 def called(arrays: Arrays, params: Params) -> pa.Array:
-    """``params``: what is called, the letter of what it gives, and its further arguments."""
+    """Call a function per row; ``params``: its name, its result's letter, further arguments."""
     name, letter, *rest = params
     quick = QUICK.get(name)
     if quick is not None and all(array.type in SIZED.get(name, TEXTS) for array in arrays):
@@ -151,7 +151,7 @@ def called(arrays: Arrays, params: Params) -> pa.Array:
 
 
 def _inside(arrays: Arrays, takes: Inside | None) -> np.ndarray | None:
-    """Rows with no null, and with numbers that the function ``takes``; None if all are."""
+    """Return a mask of rows without null, with numbers that the function ``takes``; None if all."""
     inside = np.ones(len(arrays[0]), bool)
     for array in arrays:
         if array.null_count:
@@ -164,14 +164,14 @@ def _inside(arrays: Arrays, takes: Inside | None) -> np.ndarray | None:
 
 
 def _plain(array: pa.Array) -> list[Any]:
-    """Values as Python has them, of an array without nulls."""
+    """Convert an array without nulls to a list of Python values."""
     if pa.types.is_floating(array.type) or pa.types.is_integer(array.type):
         return list(array.to_numpy().tolist())
     return list(array.to_pylist())
 
 
 def _spread(results: list[Any], inside: np.ndarray) -> list[Any]:
-    """Results in the places of the rows that they are of, None in the others."""
+    """Put results in the places of their rows, and None in all other rows."""
     whole = np.full(len(inside), None, object)
     made = np.empty(len(results), object)
     made[:] = results
@@ -180,12 +180,12 @@ def _spread(results: list[Any], inside: np.ndarray) -> list[Any]:
 
 
 def _results(made: Iterator[Any]) -> list[Any]:
-    """Every result, None where there is an exception: that of one row does not end the others."""
+    """Collect the results of all rows, with None for each row that raises."""
     out: list[Any] = []
     while True:
         try:
             out.extend(made)  # keeps what was made before an exception
-        except Exception:  # noqa: BLE001 - whatever it is, the row function meets it again
+        except Exception:  # noqa: BLE001 - the row function will raise it again
             out.append(None)
         else:
             return out
@@ -194,7 +194,7 @@ def _results(made: Iterator[Any]) -> list[Any]:
 def _column(results: list[Any], kind: pa.DataType) -> pa.Array:
     try:
         return pa.array(results, kind)
-    except (OverflowError, UnicodeError, pa.ArrowException):  # one that a column cannot hold
+    except (OverflowError, UnicodeError, pa.ArrowException):  # a value that a column cannot store
         return pa.array([_held(value, kind) for value in results], kind)
 
 
@@ -207,7 +207,7 @@ def _held(value: Any, kind: pa.DataType) -> Any:
 
 
 def _ascii(text: pa.Array) -> bool:
-    """Whether all bytes of a column are ASCII, where more is quick than what Python has."""
+    """Return True if all bytes of a column are ASCII, where Arrow's functions match Python's."""
     return bool(compute().all(compute().string_is_ascii(text), min_count=0).as_py())
 
 
@@ -253,7 +253,7 @@ def _replaced(text: pa.Array, old: str, new: str, *count: int) -> pa.Array | Non
     return compute().replace_substring(text, pattern=old, replacement=new)
 
 
-# More characters than a text may have, and few enough for an index of Arrow's.
+# More characters than a text may have, and small enough for an index in Arrow.
 LONGEST = 2**40
 
 
@@ -278,17 +278,17 @@ def _between(x: np.ndarray) -> np.ndarray:
 
 
 TEXTS = (pa.string(),)
-# What else than text the quick ones take.
+# Types besides text that the functions of QUICK accept.
 SIZED = {"len": (pa.string(), *TAKES[4:])}
-# Where the functions of math that raise outside do not.
+# Domains in which functions of ``math`` do not raise.
 DOMAINS: dict[str, Inside] = {
     **dict.fromkeys(("math.log", "math.log2", "math.log10"), _above(0.0)),
     "math.log1p": _above(-1.0),
     **dict.fromkeys(("math.sin", "math.cos", "math.tan"), np.isfinite),
     **dict.fromkeys(("math.asin", "math.acos"), _between),
 }
-# The same by computations over whole columns, where that is known to give what Python gives; None
-# where it does not hold for these values.
+# The same functions over whole columns, if the results are known to equal Python's; they return
+# None if that is not so for the values.
 QUICK: dict[str, Callable[..., pa.Array | None]] = {
     "str.lower": _cased("ascii_lower"),
     "str.upper": _cased("ascii_upper"),

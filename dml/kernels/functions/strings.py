@@ -1,6 +1,6 @@
-"""This file holds the functions of text; a character is one Unicode code point.
+"""Functions of text count a character as one Unicode code point.
 
-Patterns have the syntax and meaning of RE2. Cases are mapped one code point to one, by the Unicode
+Patterns have the syntax and meaning of RE2. Case is mapped one code point to one, by the Unicode
 version of pyarrow: "ß" becomes "ẞ", never "SS".
 """
 
@@ -26,70 +26,70 @@ TEXT_OR_BYTES = Kinds("text or bytes", lambda kind: is_text(kind) or is_bytes(ki
 
 
 def len_chars(text: pa.Array) -> pa.Array:
-    """How many code points."""
+    """Return the number of code points."""
     return compute().utf8_length(text)
 
 
 def len_bytes(text: pa.Array) -> pa.Array:
-    """How many bytes; of text, in UTF-8."""
+    """Return the number of bytes; of text, in UTF-8."""
     return compute().binary_length(text)
 
 
 def to_lowercase(text: pa.Array) -> pa.Array:
-    """Every code point by its simple lower case."""
+    """Replace every code point by its simple lower case."""
     return compute().utf8_lower(text)
 
 
 def to_uppercase(text: pa.Array) -> pa.Array:
-    """Every code point by its simple upper case."""
+    """Replace every code point by its simple upper case."""
     return compute().utf8_upper(text)
 
 
 def reverse(text: pa.Array) -> pa.Array:
-    """The code points from the last to the first."""
+    """Return the code points from the last to the first."""
     return compute().utf8_reverse(text)
 
 
 def strip_chars(text: pa.Array, characters: str | None) -> pa.Array:
-    """Without ``characters`` (None: white space) at both ends."""
+    """Strip ``characters`` (None: white space) at both ends."""
     if characters is None:
         return compute().utf8_trim_whitespace(text)
     return compute().utf8_trim(text, characters=characters) if characters else text
 
 
 def strip_chars_start(text: pa.Array, characters: str | None) -> pa.Array:
-    """Without ``characters`` (None: white space) at the start."""
+    """Strip ``characters`` (None: white space) at the start."""
     if characters is None:
         return compute().utf8_ltrim_whitespace(text)
     return compute().utf8_ltrim(text, characters=characters) if characters else text
 
 
 def strip_chars_end(text: pa.Array, characters: str | None) -> pa.Array:
-    """Without ``characters`` (None: white space) at the end."""
+    """Strip ``characters`` (None: white space) at the end."""
     if characters is None:
         return compute().utf8_rtrim_whitespace(text)
     return compute().utf8_rtrim(text, characters=characters) if characters else text
 
 
 def starts_with(text: pa.Array, prefix: str) -> pa.Array:
-    """True where the text begins with ``prefix``."""
+    """Return true where the text begins with ``prefix``."""
     return compute().starts_with(text, pattern=prefix)
 
 
 def ends_with(text: pa.Array, suffix: str) -> pa.Array:
-    """True where the text ends with ``suffix``."""
+    """Return true where the text ends with ``suffix``."""
     return compute().ends_with(text, pattern=suffix)
 
 
 def contains(text: pa.Array, pattern: str, literal: bool) -> pa.Array:  # noqa: FBT001 - a parameter
-    """True where ``pattern`` is found somewhere."""
+    """Return true where the text contains a match of ``pattern``."""
     pc = compute()
     found = pc.match_substring if literal else pc.match_substring_regex
     return found(text, pattern=pattern)
 
 
 def replace(text: pa.Array, pattern: str, value: str, literal: bool, n: int | None) -> pa.Array:  # noqa: FBT001
-    """The first ``n`` (None: all) places of ``pattern``, left to right, replaced by ``value``."""
+    """Replace the first ``n`` (None: all) matches of ``pattern``, left to right, by ``value``."""
     if n == 0:
         return text
     pc = compute()
@@ -98,7 +98,7 @@ def replace(text: pa.Array, pattern: str, value: str, literal: bool, n: int | No
 
 
 def extract(text: pa.Array, pattern: str, group: int) -> pa.Array:
-    """What a group of the pattern matched at its first place; null where there is none."""
+    """Return the text of a group in the first match of the pattern; null without a match."""
     pc = compute()
     whole = rf"(?s:\A.*?)({pattern})(?s:.*\z)"
     found = pc.replace_substring_regex(text, pattern=whole, replacement=rf"\{group + 1}")
@@ -107,14 +107,14 @@ def extract(text: pa.Array, pattern: str, group: int) -> pa.Array:
 
 
 def count_matches(text: pa.Array, pattern: str, literal: bool) -> pa.Array:  # noqa: FBT001
-    """How many places of the pattern there are, each looked for in what is left of the text."""
+    """Count the matches of the pattern, each searched for in the rest of the text."""
     pc = compute()
     count = pc.count_substring if literal else pc.count_substring_regex
     return count(text, pattern=pattern)
 
 
 def slice_text(text: pa.Array, offset: int, length: int | None) -> pa.Array:
-    """``text[offset:][:length]``."""
+    """Return ``text[offset:][:length]``."""
     pc = compute()
     if offset >= 0:
         stop = None if length is None else offset + length
@@ -124,27 +124,27 @@ def slice_text(text: pa.Array, offset: int, length: int | None) -> pa.Array:
 
 
 def split(text: pa.Array, by: str) -> pa.Array:
-    """The parts between the places of ``by``, one more than there are places."""
+    """Split the text at each occurrence of ``by``: one part more than occurrences."""
     return compute().split_pattern(text, pattern=by)
 
 
 def zfill(text: pa.Array, length: int) -> pa.Array:
-    """Zeros put before, after a leading sign, up to ``length`` characters."""
+    """Pad with zeros, after a leading sign, to ``length`` characters."""
     return compute().utf8_zero_fill(text, width=length)
 
 
 def pad_start(text: pa.Array, length: int, fill_char: str) -> pa.Array:
-    """``fill_char`` put before up to ``length`` characters."""
+    """Pad with ``fill_char`` at the start, to ``length`` characters."""
     return compute().utf8_lpad(text, width=length, padding=fill_char)
 
 
 def pad_end(text: pa.Array, length: int, fill_char: str) -> pa.Array:
-    """``fill_char`` put after up to ``length`` characters."""
+    """Pad with ``fill_char`` at the end, to ``length`` characters."""
     return compute().utf8_rpad(text, width=length, padding=fill_char)
 
 
 def concat(texts: Arrays, params: Params) -> pa.Array:
-    """The texts one after the other with a separator between; null where one is null."""
+    """Join the texts with a separator; null if any text is null."""
     separator = pa.scalar(params[0], texts[0].type)
     return compute().binary_join_element_wise(*texts, separator, null_handling="emit_null")
 

@@ -1,4 +1,4 @@
-"""This file holds the functions of structs."""
+"""Functions of structs select and rename fields."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ STRUCT = Kinds("a struct", _is_struct)
 
 
 def field(array: pa.Array, name: str) -> pa.Array:
-    """The field ``name``; null where the struct is null."""
+    """Return the field ``name``; null where the struct is null."""
     return compute().struct_field(array, indices=[array.type.get_field_index(name)])
 
 
 def rename_fields(array: pa.Array, *names: str) -> pa.Array:
-    """The same fields under other names."""
+    """Rename the fields, in order."""
     absent = array.is_null()
     return pa.StructArray.from_arrays(array.flatten(), names=list(names), mask=absent)
 

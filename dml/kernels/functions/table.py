@@ -1,37 +1,66 @@
-"""This file is the table of functions: to add one, write it in its family and name it there."""
+"""The function table is built here: add a function to ``FUNCTIONS`` of its family's module."""
 
 from __future__ import annotations
 
-from dml.kernels.functions import (
-    encoders,
-    evaluated,
-    formats,
-    lists,
-    moments,
-    python,
-    strings,
-    structs,
-    tensors,
-    tokens,
-)
+import functools
+from collections.abc import Iterator, Mapping
+
 from dml.kernels.functions.function import Function, Params
 
-FUNCTIONS: dict[str, Function] = {
-    function.name: function
-    for family in (
-        *(strings, lists, moments, structs, encoders, tokens, tensors, evaluated, formats),
+
+@functools.cache
+def _families() -> dict[str, Function]:
+    """Every function by its name; most pipelines use none, and load no family."""
+    from dml.kernels.functions import (  # noqa: PLC0415
+        element_expressions,
+        encoders,
+        formats,
+        lists,
+        moments,
         python,
+        strings,
+        structs,
+        tensors,
+        tokens,
     )
-    for function in family.FUNCTIONS
-}
+
+    families = strings, lists, moments, structs, encoders, tokens, tensors, formats, python
+    return {
+        function.name: function
+        for family in (*families, element_expressions)
+        for function in family.FUNCTIONS
+    }
+
+
+class FunctionTable(Mapping[str, Function]):
+    """The functions by name. Names have a dot, as ``str.split``; other operations have none."""
+
+    def __getitem__(self, name: str) -> Function:
+        """Return the function of that name."""
+        return _families()[name]
+
+    def __contains__(self, name: object) -> bool:
+        """Return True if an operation is a function."""
+        return isinstance(name, str) and "." in name and name in _families()
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield all names."""
+        return iter(_families())
+
+    def __len__(self) -> int:
+        """Return how many functions there are."""
+        return len(_families())
+
+
+FUNCTIONS = FunctionTable()
 
 
 def may_fail(op: str, params: Params) -> bool:
-    """True if ``op`` is a function that may raise on some row."""
+    """Return True if ``op`` is a function that may raise on some row."""
     return op in FUNCTIONS and FUNCTIONS[op].fails(params)
 
 
 def versions(op: str) -> tuple[int, ...]:
-    """What names ``op`` beside itself: its version, if it is a function that had another before."""
+    """Return the version of ``op`` for fingerprints; () for version 1, and for other operations."""
     version = FUNCTIONS[op].version if op in FUNCTIONS else 1
     return (version,) if version > 1 else ()

@@ -1,4 +1,4 @@
-"""This file holds the functions of tensors, each with the shape of its rows; null gives null."""
+"""Functions of tensors come with functions for the shape of their rows; null gives null."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _misfit(what: str, shape: Shape, try_: str) -> SchemaError:
 
 
 def axes_of(name: str, axes: Sequence[int] | None, shape: Shape) -> Shape:
-    """Axes counted from 0, each once; None is all of them."""
+    """Return checked axes, counted from 0, without duplicates; None is all axes."""
     rank = len(shape)
     wanted = range(rank) if axes is None else axes
     found = tuple(axis + rank if axis < 0 else axis for axis in wanted)
@@ -58,7 +58,7 @@ def axes_of(name: str, axes: Sequence[int] | None, shape: Shape) -> Shape:
 
 
 def new_shape(kind: pa.DataType, params: Params) -> Shape:
-    """The shape that ``reshape`` gives: one -1 is whatever is left."""
+    """Return the shape that ``reshape`` gives, with -1 replaced by the remaining length."""
     (wanted,) = params
     shape = tuple(kind.shape)
     size, known = math.prod(shape), math.prod(n for n in wanted if n != -1)
@@ -73,7 +73,7 @@ def _reshaped(kind: pa.DataType, params: Params) -> pa.DataType:
 
 
 def reshape(columns: Columns, params: Params) -> Vec:
-    """The same elements in another shape; both in row-major order."""
+    """Reshape the elements, in row-major order."""
     values, valid = columns[0]
     size = math.prod(values.shape[1:])
     known = math.prod(n for n in params[0] if n != -1)
@@ -94,7 +94,7 @@ def _turned(axes: Shape, params: Params) -> Shape:
 
 
 def transpose(columns: Columns, params: Params) -> Vec:
-    """Axes in another order, by default the opposite one."""
+    """Permute the axes, by default to the reverse order."""
     values, valid = columns[0]
     axes = _turned(axes_of("transpose", params[0], values.shape[1:]), params)
     return Vec(values.transpose(0, *(axis + 1 for axis in axes)), valid)
@@ -106,7 +106,7 @@ def _flipped(kind: pa.DataType, params: Params) -> pa.DataType:
 
 
 def flip(columns: Columns, params: Params) -> Vec:
-    """Axes the other way round."""
+    """Reverse the elements along axes."""
     values, valid = columns[0]
     axes = axes_of("flip", params[0], values.shape[1:])
     return Vec(np.flip(values, tuple(axis + 1 for axis in axes)), valid)
@@ -120,14 +120,14 @@ def _padded(kind: pa.DataType, params: Params) -> pa.DataType:
 
 
 def pad(columns: Columns, params: Params) -> Vec:
-    """A value put before and after along each axis."""
+    """Pad with a value before and after along each axis."""
     values, valid = columns[0]
     widths, (fill,) = params
     return Vec(np.pad(values, ((0, 0), *widths), constant_values=fill), valid)
 
 
 def corner(size: Shape, offset: Shape | None, shape: Shape) -> Shape:
-    """Where a crop begins, by default so that it is in the middle; SchemaError if it leaves."""
+    """Return the start of a crop, by default a centered one; SchemaError if it does not fit."""
     fits = len(size) == len(shape) and all(n <= m for n, m in zip(size, shape, strict=True))
     if fits:
         middle = tuple((m - n) // 2 for n, m in zip(size, shape, strict=True))
@@ -145,7 +145,7 @@ def _cropped(kind: pa.DataType, params: Params) -> pa.DataType:
 
 
 def crop(columns: Columns, params: Params) -> Vec:
-    """A part of that size."""
+    """Crop to the size ``params[0]``, from the offset ``params[1]``, by default in the middle."""
     values, valid = columns[0]
     start = corner(params[0], params[1], values.shape[1:])
     parts = (slice(s, s + n) for s, n in zip(start, params[0], strict=True))
@@ -173,7 +173,7 @@ def _averaged(kind: pa.DataType, params: Params) -> pa.DataType:
 
 
 def _last(values: np.ndarray, axes: Sequence[int] | None) -> np.ndarray:
-    """The axes to reduce as one, the last: (n, *kept, k), in row-major order."""
+    """Merge the axes to reduce into one last axis: (n, *kept, k), in row-major order."""
     gone = sorted(axis + 1 for axis in axes_of("", axes, values.shape[1:]))
     kept = [axis for axis in range(values.ndim) if axis not in gone]
     shape = [values.shape[axis] for axis in kept]
@@ -182,14 +182,14 @@ def _last(values: np.ndarray, axes: Sequence[int] | None) -> np.ndarray:
 
 
 def _folded(values: np.ndarray) -> np.ndarray:
-    """Sums in float64 along the last axis, from 0.0 on one after the other."""
+    """Sum in float64 along the last axis, sequentially from 0.0."""
     if not values.shape[-1]:
         return np.zeros(values.shape[:-1])
     return np.asarray(0.0 + np.add.accumulate(values, axis=-1, dtype="f8")[..., -1])
 
 
 def total(columns: Columns, params: Params) -> Vec:
-    """Integers in 64 bits, wrapping; floats in float64 from the first on, rounded once."""
+    """Sum integers in 64 bits, wrapping; floats in float64 sequentially, rounded once."""
     values, valid = columns[0]
     rows = _last(values, params[0])
     if values.dtype.kind == "f":
@@ -198,7 +198,7 @@ def total(columns: Columns, params: Params) -> Vec:
 
 
 def mean(columns: Columns, params: Params) -> Vec:
-    """The sum in float64 divided by the count of elements, rounded once."""
+    """Return the sum in float64 divided by the number of elements, rounded once."""
     values, valid = columns[0]
     rows = _last(values, params[0])
     dtype = "f4" if values.dtype == np.float32 else "f8"
@@ -217,7 +217,7 @@ def _as_list(kind: pa.DataType, params: Params) -> pa.DataType:
 
 
 def to_list(columns: Columns, params: Params) -> pa.Array:
-    """The elements as lists, one inside the other for each axis."""
+    """Convert tensors to nested lists, one level for each axis."""
     del params
     values, valid = columns[0]
     n, *shape = values.shape
@@ -238,7 +238,7 @@ def _rank(kind: pa.DataType, params: Params) -> pa.DataType:
 
 
 def shape_of_rows(columns: Columns, params: Params) -> Vec:
-    """The shape, the same for each row."""
+    """Return the shape of each row; all rows have the same shape."""
     del params
     values, valid = columns[0]
     return Vec(np.tile(np.array(values.shape[1:], "i8"), (len(values), 1)), valid)
@@ -249,7 +249,7 @@ def _row(kind: pa.DataType, params: Params) -> pa.DataType:
 
 
 def to_tensor(columns: Columns, params: Params) -> Vec:
-    """The first ``width`` elements, and a value behind; null where an element is."""
+    """Return the first ``width`` elements, padded with a value; null if any element is null."""
     width, (fill,), truncate = params
     lists = lists_of(columns[0])
     long = lists.lengths > width
@@ -272,7 +272,7 @@ def _may_be_long(params: Params) -> bool:
 
 
 def _filled(at: int, count: int) -> Callable[[pa.DataType, Params], tuple[Any, ...]]:
-    """``Function.literals`` where parameter ``at`` of ``count`` is an element."""
+    """Make ``Function.literals`` where parameter ``at`` of ``count`` is an element."""
 
     def kinds(kind: pa.DataType, params: Params) -> tuple[Any, ...]:
         del params

@@ -1,4 +1,4 @@
-"""This file holds the functions that take text apart: bytes, code points, words, n-grams."""
+"""Text is split into tokens: bytes, code points, words, n-grams."""
 
 from __future__ import annotations
 
@@ -8,20 +8,64 @@ import numpy as np
 import pyarrow as pa
 
 from dml.kernels.arrow_ops import compute
+from dml.kernels.functions.byte_sets import ByteSet, set_of
+from dml.kernels.functions.bytewise import Bytes, counted, is_ascii
 from dml.kernels.functions.function import Function, Kinds, Params, always, is_text, of_one
-from dml.kernels.functions.lists import TEXTS, Lists, drop_nulls, filtered, lists_of, loose
+from dml.kernels.functions.lists import TEXTS, ListColumn, drop_nulls, filtered, lists_of, loose
+
+
+def words_between(texts: ListColumn, kind: pa.DataType, pattern: str) -> pa.Array | None:
+    """Split texts of type ``kind``, given as lists of bytes, at matches of ``pattern``.
+
+    None if bytes do not suffice: the pattern is no set of ASCII characters, or it also matches
+    non-ASCII characters, which occur in the texts.
+    """
+    members = set_of(pattern, literal=False)
+    if members is None:
+        return None
+    data = texts.elements().to_numpy()
+    edges = np.concatenate(([0], np.cumsum(texts.lengths)))
+    found = _words_of(Bytes(data, edges, is_ascii(data)), members)
+    if found is None:
+        return None
+    words, owners = found
+    width = "i8" if pa.types.is_large_string(kind) else "i4"
+    buffers = [None, pa.py_buffer(words.edges.astype(width)), pa.py_buffer(words.data)]
+    elements = pa.Array.from_buffers(kind, len(words.edges) - 1, buffers)
+    return texts._replace(kind=pa.list_(kind), lengths=np.diff(owners)).with_elements(elements)
+
+
+def _words_of(rows: Bytes, members: ByteSet) -> tuple[Bytes, np.ndarray] | None:
+    """Return the words between members, one per row, and the offsets of each text's words.
+
+    None if it is not valid: non-ASCII characters, which occur, may be members.
+    """
+    if members.others and not rows.ascii:
+        return None
+    inside = np.ones(len(rows.data) + 1, bool)
+    np.logical_not(members.within(rows.data), out=inside[:-1])
+    inside[-1] = False
+    begins = np.empty_like(inside)
+    begins[0], begins[1:] = inside[0], inside[1:] & ~inside[:-1]
+    # a row always begins a new word, even if the previous row ends with a word
+    begins[rows.edges] = inside[rows.edges]
+    owners = counted(begins, rows.edges)
+    kept = inside[:-1]
+    starts = np.append(np.flatnonzero(begins), len(rows.data))
+    return Bytes(rows.data.compress(kept), counted(kept, starts), rows.ascii), owners
+
 
 TEXT = Kinds("text", is_text, pa.string())
 
-# What makes the elements of all runs of a width.
-Pieces = Callable[[Lists, int], pa.Array]
+# A function that makes the elements of all windows of a width.
+Pieces = Callable[[ListColumn, int], pa.Array]
 
-# White space of ASCII, as isspace() of C has it.
+# White space of ASCII, as in C's isspace().
 SPACE = r"[ \t\n\v\f\r]+"
 
 
-def lists_of_bytes(text: pa.Array) -> Lists:
-    """Texts as lists of their bytes in UTF-8."""
+def lists_of_bytes(text: pa.Array) -> ListColumn:
+    """Return texts as lists of their UTF-8 bytes."""
     n, (_, ends, data) = len(text), text.buffers()
     width = "i8" if pa.types.is_large_string(text.type) else "i4"
     offsets = np.zeros(1, "i8")
@@ -30,16 +74,16 @@ def lists_of_bytes(text: pa.Array) -> Lists:
     absent = text.is_null().to_numpy(zero_copy_only=False) if n else np.zeros(0, bool)
     lengths = np.where(absent, 0, np.diff(offsets))
     values = pa.array(np.frombuffer(data or b"", "u1"))
-    return Lists(pa.list_(pa.uint8()), values, offsets[:-1], lengths, absent)
+    return ListColumn(pa.list_(pa.uint8()), values, offsets[:-1], lengths, absent)
 
 
 def tokenize_bytes(text: pa.Array) -> pa.Array:
-    """The bytes of the text in UTF-8."""
+    """Return the UTF-8 bytes of the text."""
     return lists_of_bytes(text).column()
 
 
 def tokenize_chars(text: pa.Array) -> pa.Array:
-    """The code points of the text."""
+    """Return the code points of the text."""
     lists = lists_of_bytes(text)
     data = lists.flat()[0].to_numpy().tobytes()
     points = np.frombuffer(data.decode().encode("utf-32-le"), "<i4")
@@ -49,8 +93,8 @@ def tokenize_chars(text: pa.Array) -> pa.Array:
 
 
 def tokenize_words(text: pa.Array, pattern: str) -> pa.Array:
-    """What stands between places of ``pattern``, without empty parts."""
-    from dml.kernels.functions.words import words_between  # noqa: PLC0415 most programs have no text
+    """Split the text at matches of ``pattern``, without empty parts."""
+    from dml.kernels.functions.tokens import words_between  # noqa: PLC0415 most programs have no text
 
     found = words_between(lists_of_bytes(text), text.type, pattern)
     if found is not None:
@@ -62,7 +106,7 @@ def tokenize_words(text: pa.Array, pattern: str) -> pa.Array:
 
 
 def ngrams(text: pa.Array, least: int, most: int) -> pa.Array:
-    """Every run of ``least`` characters, then those of one more, and so on to ``most``."""
+    """Return all windows of ``least`` characters, then of one more, and so on to ``most``."""
     given = lists_of_bytes(text)
     data, rows = given.flat()
     raw = data.to_numpy()
@@ -71,9 +115,9 @@ def ngrams(text: pa.Array, least: int, most: int) -> pa.Array:
     places = np.append(np.flatnonzero(begins), len(raw))
     counts = np.bincount(rows[begins], minlength=len(text)).astype("i8")
     firsts = np.cumsum(counts) - counts
-    lists = Lists(pa.list_(text.type), data, firsts, counts, given.absent)
+    lists = ListColumn(pa.list_(text.type), data, firsts, counts, given.absent)
 
-    def pieces(windows: Lists, width: int) -> pa.Array:
+    def pieces(windows: ListColumn, width: int) -> pa.Array:
         start = windows.places()
         sizes = places[start + width] - places[start]
         return _texts_at(raw, places[start], sizes, text.type)
@@ -84,9 +128,9 @@ def ngrams(text: pa.Array, least: int, most: int) -> pa.Array:
 def _texts_at(
     raw: np.ndarray, starts: np.ndarray, sizes: np.ndarray, kind: pa.DataType
 ) -> pa.Array:
-    """Texts that are pieces of ``raw``, which may overlap."""
+    """Return texts that are parts of ``raw``, which may overlap."""
     none = np.zeros(len(starts), bool)
-    copied = raw[Lists(kind, None, starts, sizes, none).places()]
+    copied = raw[ListColumn(kind, None, starts, sizes, none).places()]
     width = "i8" if pa.types.is_large_string(kind) else "i4"
     ends = np.concatenate(([0], np.cumsum(sizes))).astype(width)
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(copied)]
@@ -94,11 +138,11 @@ def _texts_at(
 
 
 def list_ngrams(array: pa.Array, least: int, most: int, separator: str) -> pa.Array:
-    """Every run of ``least`` elements joined, then those of one more, and so on to ``most``."""
+    """Join all windows of ``least`` elements, then of one more, and so on to ``most``."""
     lists = lists_of(drop_nulls(array))
     between = pa.scalar(separator, lists.kind.value_type)
 
-    def pieces(windows: Lists, width: int) -> pa.Array:
+    def pieces(windows: ListColumn, width: int) -> pa.Array:
         start = windows.places()
         parts = [lists.values.take(pa.array(start + i)) for i in range(width)]
         return compute().binary_join_element_wise(*parts, between)
@@ -106,8 +150,8 @@ def list_ngrams(array: pa.Array, least: int, most: int, separator: str) -> pa.Ar
     return _windows(lists, least, most, pieces)
 
 
-def _windows(lists: Lists, least: int, most: int, pieces: Pieces) -> pa.Array:
-    """Lists of what ``pieces`` makes of all runs of each width."""
+def _windows(lists: ListColumn, least: int, most: int, pieces: Pieces) -> pa.Array:
+    """Return lists of the elements that ``pieces`` makes of all windows of each width."""
     made, rows = [], []
     for width in range(least, most + 1):
         windows = lists._replace(lengths=np.maximum(lists.lengths - width + 1, 0))

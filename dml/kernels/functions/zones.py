@@ -1,7 +1,7 @@
-"""This file holds local time: what clocks of a time zone show, as Python's ``zoneinfo`` has it.
+"""Local times of time zones are computed from Python's ``zoneinfo``.
 
-Arrow's arithmetic of time zones knows no summer time after 2037 and no seconds of an offset, so
-nothing in dml uses it. When a zone's clocks change is asked of ``zoneinfo`` once.
+Arrow's time zone arithmetic has no summer time after 2037 and no seconds in offsets, so dml does
+not use it. The offset changes of a zone are read from ``zoneinfo`` once.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ import pyarrow as pa
 from dml.errors import SchemaError
 from dml.kernels.arrow_ops import compute
 
-# Parts of a second and seconds of a day, by the word that users write.
+# Ticks per second by the unit that users write, and seconds of a day.
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 DAY = 86_400
 EPOCH, SECOND = dt.datetime(1970, 1, 1, tzinfo=dt.UTC), dt.timedelta(seconds=1)
 FIXED = re.compile("([+-])([01][0-9]|2[0-3]):?([0-5][0-9])")
-# No zone had a second offset before 1800. What holds from 2200 on is a rule, and repeats with the
-# calendar, weekdays and all, every 400 years.
+# No zone had a second offset before 1800. From 2200 on, offsets follow a rule and repeat with the
+# calendar, including weekdays, every 400 years.
 EARLIEST, LATEST, CYCLE = -5_364_662_400, 7_258_118_400, 146_097 * DAY
 
 
 def zoned(kind: pa.DataType) -> bool:
-    """True for timestamps with a time zone."""
+    """Return True for timestamps with a time zone."""
     return bool(pa.types.is_timestamp(kind) and kind.tz is not None)
 
 
 @cache
 def zone(name: str) -> dt.tzinfo:
-    """The time zone of that name, or offset such as +05:30; SchemaError if there is none.
+    """Return the time zone of a name, or offset such as +05:30; SchemaError if there is none.
 
-    ``zoneinfo``, which takes 3 ms, is loaded by the first column that needs it.
+    ``zoneinfo`` is imported by the first column that needs it, in 3 ms.
     """
     if found := FIXED.fullmatch(name):
         ahead = dt.timedelta(hours=int(found[2]), minutes=int(found[3]))
@@ -55,7 +55,7 @@ def zone(name: str) -> dt.tzinfo:
 
 
 def in_python(moment: pa.Array) -> pa.Array:
-    """The same array, of a type that Python can read; SchemaError if there is no such zone."""
+    """Spell the zone of an array's type for Python; SchemaError if there is no such zone."""
     if not zoned(moment.type):
         return moment
     zone(moment.type.tz)
@@ -64,12 +64,12 @@ def in_python(moment: pa.Array) -> pa.Array:
 
 
 def utc(moment: pa.Array) -> pa.Array:
-    """What clocks show in UTC, without a time zone; dates and times of day stay."""
+    """Convert to UTC, without a time zone; dates and times of day are unchanged."""
     return moment.view(pa.timestamp(moment.type.unit)) if zoned(moment.type) else moment
 
 
 def local(moment: pa.Array) -> pa.Array:
-    """What clocks show there, in whole seconds; what has no time zone stays."""
+    """Convert to local time, in whole seconds; values without a time zone are unchanged."""
     if not zoned(moment.type):
         return moment
     seconds = _ticks(moment) // PER_SECOND[moment.type.unit]
@@ -77,10 +77,10 @@ def local(moment: pa.Array) -> pa.Array:
 
 
 def text(moment: pa.Array) -> pa.Array:
-    """Timestamps of a zone as text that is read as the same instants: local time and offset.
+    """Format timestamps of a zone as text of the same instants: local time and offset.
 
-    Text has no seconds of an offset: where a zone had some, the nearest whole minute stands there,
-    and the time that clocks so far from UTC showed (RFC 3339, 5.8).
+    Text has no seconds in offsets: if a zone had some, the offset is rounded to a whole minute, and
+    the time is the local time at the rounded offset (RFC 3339, 5.8).
     """
     kind, ticks = moment.type, _ticks(moment)
     minute = 60 * PER_SECOND[kind.unit]
@@ -95,7 +95,7 @@ def text(moment: pa.Array) -> pa.Array:
 
 
 def whole_minutes(moment: dt.datetime) -> dt.datetime:
-    """The same instant at an offset in whole minutes, as ``text`` has it."""
+    """Return the same instant at an offset in whole minutes, as ``text`` does."""
     ahead = (moment.utcoffset() or dt.timedelta()) // SECOND
     if ahead % 60 == 0:
         return moment
@@ -103,7 +103,7 @@ def whole_minutes(moment: dt.datetime) -> dt.datetime:
 
 
 def offsets(seconds: np.ndarray, name: str) -> np.ndarray:
-    """How many seconds clocks of a zone are ahead of UTC (n,) i8, at seconds since 1970 (n,)."""
+    """Return the offsets of a zone from UTC in seconds (n,) i8, at seconds since 1970 (n,)."""
     if not len(seconds):
         return seconds
     seconds, end = np.maximum(seconds, EARLIEST), LATEST
@@ -118,9 +118,9 @@ def offsets(seconds: np.ndarray, name: str) -> np.ndarray:
 
 @cache
 def _changes(name: str, end: int) -> tuple[np.ndarray, np.ndarray]:
-    """Instants before ``end`` from which an offset of a zone holds (k,), and these offsets (k,).
+    """Return instants before ``end`` at which a zone's offset changes (k,), and the offsets (k,).
 
-    Looks at every day, in 40 ms: in all zones an offset holds for almost four days or longer.
+    Checks every day, in 40 ms: in all zones an offset is valid for almost four days or longer.
     """
     there, day = zone(name), DAY * SECOND
     found = [(EARLIEST, _ahead(there, EARLIEST))]
@@ -137,9 +137,9 @@ def _changes(name: str, end: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _change(there: dt.tzinfo, day: int) -> tuple[int, int]:
-    """When an offset began to hold, and that offset: before clocks showed ``day``, as UTC would.
+    """Return the instant of the offset change before local time ``day``, and the new offset.
 
-    Clocks are less than a day ahead of UTC, or behind it.
+    Local time is less than a day ahead of UTC, or behind it.
     """
     days = range(day - 2 * DAY, day + DAY)
     before = _ahead(there, days[0])
@@ -157,12 +157,12 @@ def _written(minutes: int) -> str:
 
 
 def _ticks(moment: pa.Array) -> np.ndarray:
-    """What is stored, (n,) i8; anything where the moment is null."""
+    """Return the stored integers, (n,) i8; unspecified where the timestamp is null."""
     found: np.ndarray = np.frombuffer(moment.buffers()[1] or b"", "i8")
     return found[moment.offset : moment.offset + len(moment)]
 
 
 def _like(moment: pa.Array, ticks: np.ndarray, unit: str) -> pa.Array:
-    """Timestamps without a zone, null where ``moment`` is."""
+    """Make timestamps without a zone, null where ``moment`` is."""
     absent = moment.is_null().to_numpy(zero_copy_only=False) if moment.null_count else None
     return pa.array(ticks, mask=absent).view(pa.timestamp(unit))

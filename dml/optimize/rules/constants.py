@@ -1,4 +1,4 @@
-"""This file holds the laws of constants: what needs no row is computed once, or not at all."""
+"""Laws of constants compute expressions that need no row once, or not at all."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 
+from dml.data.schema import CODES, Schema, code_of
+from dml.expr.columns.typing import lower, type_of
+from dml.expr.columns.value import Value, lit, rebuilt
 from dml.expr.node import Node
-from dml.expr.ops.segment import Segment
-from dml.expr.schema import CODES, Schema, code_of
-from dml.expr.typing import lower, type_of
-from dml.expr.value import Value, lit, rebuilt
-from dml.kernels.interpret import run
+from dml.kernels.interpreter import run
 from dml.kernels.vec import Vec
-from dml.optimize.rebuild import segment
+from dml.ops.row.segment import Segment
+from dml.optimize.node_rebuild import segment
 from dml.optimize.rule import law
 
 NOTHING = Schema()
@@ -26,7 +26,7 @@ Better = Callable[[Value], Value]
 
 
 def bottom_up(values: Iterable[Value], better: Better) -> dict[int, Value]:
-    """What every part of ``values`` becomes (by id), its arguments first, shared parts once."""
+    """Return the replacement of every part of ``values`` (by id), arguments first, shared once."""
     done: dict[int, Value] = {}
     stack = list(values)
     while stack:
@@ -44,7 +44,7 @@ def bottom_up(values: Iterable[Value], better: Better) -> dict[int, Value]:
 
 
 def parts_of(node: Segment) -> tuple[Value, ...]:
-    """Every part of the segment's values once; kept with the node, which never changes."""
+    """Return every part of the segment's values once; memoized on the node, which never changes."""
     found: tuple[Value, ...] | None = node.__dict__.get("parts")
     if found is None:
         seen: dict[int, Value] = {}
@@ -59,7 +59,7 @@ def parts_of(node: Segment) -> tuple[Value, ...]:
 
 
 def with_values(node: Segment, better: Better) -> Segment | None:
-    """``node`` with ``better`` done to every part of its values; None when nothing changed."""
+    """Return ``node`` with ``better`` applied to every part of its values; None if unchanged."""
     values = (*node.predicate, *(value for _, value in node.env))
     done = bottom_up(values, better)
     if all(done[id(value)] is value for value in values):
@@ -118,7 +118,7 @@ def _logical(value: Value) -> bool:
 
 
 class _Known:
-    """What one pass learns of values: which are boolean, which are never null."""
+    """Facts that one pass learns of values: which are boolean, which are never null."""
 
     def __init__(self) -> None:
         self.boolean: set[int] = set()
@@ -126,7 +126,7 @@ class _Known:
         self.kept: list[Value] = []  # keeps the ids of both sets alive
 
     def simplified(self, value: Value) -> Value:
-        """``value`` without what a literal decides."""
+        """Return ``value`` without the parts that a literal decides."""
         out = self._shorter(value)
         self.kept.append(out)
         if self._is_boolean(out):
@@ -161,7 +161,7 @@ class _Known:
 
 
 def _without_literal(value: Value, op: str) -> Value:
-    """A conjunction (disjunction) with a literal: the other side, or the literal that rules."""
+    """Return the other side of a logic operation with a literal, or the literal that rules."""
     rules = op == "or"
     for arg, other in (value.args, value.args[::-1]):
         if arg.op == "lit":
@@ -242,7 +242,7 @@ def _relaxed(value: Value, given: Schema) -> Value:
 
 
 def holds_all(source: str, target: str) -> bool:
-    """True if no value of kernel type ``source`` is a misfit in ``target``."""
+    """True if every value of kernel type ``source`` fits into ``target``."""
     kinds, sizes = source[0] + target[0], (int(source[1]), int(target[1]))
     if "b" in kinds or kinds in ("if", "uf"):
         return True

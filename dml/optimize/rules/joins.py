@@ -1,18 +1,18 @@
-"""This file holds the laws of joins: columns and rows that nothing sees do not reach one."""
+"""Laws of joins drop columns and rows that no operator needs before they reach a join."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
+from dml.expr.columns.value import Value, substitute
 from dml.expr.node import Node
-from dml.expr.ops.join import Join
-from dml.expr.ops.segment import Segment
-from dml.expr.value import Value, substitute
-from dml.optimize.rebuild import segment
+from dml.ops.join.join import Join
+from dml.ops.row.segment import Segment
+from dml.optimize.node_rebuild import segment
 from dml.optimize.rule import law
-from dml.optimize.rules.normal import column, movable, unchanged
+from dml.optimize.rules.normal_form import column, movable, unchanged
 
-# Joins that give a left row only as it is, so that a test of its columns may come before.
+# Joins that give left rows unchanged, so that a test of their columns may come before.
 FILTERED_LEFT = ("inner", "left", "semi", "anti", "cross")
 FILTERED_RIGHT = ("inner", "cross")
 
@@ -61,7 +61,7 @@ def filter_before_join(node: Node) -> Node | None:
 
 
 def _wanted(join: Join, reads: frozenset[str]) -> tuple[set[str], set[str]]:
-    """Columns of the two sides that are keys, are read, or give a column of the other its name."""
+    """Return both sides' columns that are keys, are read, or decide the suffix of a name."""
     left = set(reads & set(join.input.schema)) | set(join.left_on)
     right = set(join.right_on)
     for name, made in join.added if join.paired else ():
@@ -72,7 +72,7 @@ def _wanted(join: Join, reads: frozenset[str]) -> tuple[set[str], set[str]]:
 
 
 def _narrowed(join: Join, left: Collection[str], right: Collection[str]) -> Join:
-    """``join`` of inputs that have only these columns; the same object if they have no others."""
+    """Return ``join`` of inputs with only these columns; the same object if nothing changes."""
     input_, other = _only(join.input, left), _only(join.other, right)
     if input_ is join.input and other is join.other:
         return join

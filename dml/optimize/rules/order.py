@@ -1,27 +1,27 @@
-"""This file holds the laws of order and position: shuffles, slices, batches, passes."""
+"""Laws of order and position move operators past shuffles, slices, batches and passes."""
 
 from __future__ import annotations
 
+from dml.expr.columns.value import col
 from dml.expr.facts import Rows
 from dml.expr.node import Node
-from dml.expr.ops.batch import Batch
-from dml.expr.ops.cache import Cache
-from dml.expr.ops.repeat import Repeat
-from dml.expr.ops.segment import Segment
-from dml.expr.ops.shard import Shard
-from dml.expr.ops.shuffle_all import ShuffleAll
-from dml.expr.ops.shuffle_atoms import ShuffleAtoms
-from dml.expr.ops.shuffle_window import ShuffleWindow
-from dml.expr.ops.skip import Skip
-from dml.expr.ops.sort import Sort
-from dml.expr.ops.take import Take
-from dml.expr.value import col
-from dml.optimize.rebuild import moved, segment
+from dml.ops.batch.batch import Batch
+from dml.ops.cache.cache import Cache
+from dml.ops.row.segment import Segment
+from dml.ops.shuffle.shuffle_all import ShuffleAll
+from dml.ops.shuffle.shuffle_atoms import ShuffleAtoms
+from dml.ops.shuffle.shuffle_window import ShuffleWindow
+from dml.ops.slice.repeat import Repeat
+from dml.ops.slice.shard import Shard
+from dml.ops.slice.skip import Skip
+from dml.ops.slice.take import Take
+from dml.ops.sort.sort import Sort
+from dml.optimize.node_rebuild import moved, segment
 from dml.optimize.rule import law
 
 
 def swapped(node: Node, lower: Node) -> Node:
-    """``node`` below ``lower``, which is its input: the two change places."""
+    """Return ``node`` below ``lower``, which was its input: the two change places."""
     return moved(lower, moved(node, lower.inputs[0], node), node)
 
 
@@ -74,10 +74,10 @@ def segment_before_repeat(node: Node) -> Node | None:
 
 
 def same_rows_each_pass(node: Node) -> bool:
-    """True if the elements below are the same set in every epoch, in whatever order.
+    """True if the elements below are the same set in every epoch, in any order.
 
-    Functions may differ from call to call, draws from epoch to epoch; and a slice of a shuffled
-    stream, or the first of its rows, is another one in every epoch.
+    Functions may return different values at each call, and random operators in each epoch; a slice
+    of a shuffled stream, or its first rows, differ in every epoch.
     """
     ordered = False
     for step in reversed(node.chain()):
@@ -130,7 +130,10 @@ def merge_skips(node: Node) -> Node | None:
 
 @law(Skip, Shard, source="tf.data noop_elimination")
 def drop_noop_position(node: Node) -> Node | None:
-    """skip(0) and shard(1, 0) change nothing (a window of one does: types settle at a shuffle)."""
+    """skip(0) and shard(1, 0) change nothing, and are dropped.
+
+    A window shuffle of one row is not: types settle at a shuffle.
+    """
     match node:
         case Skip(input=given, n=0) | Shard(input=given, num_shards=1):
             return given
@@ -139,7 +142,7 @@ def drop_noop_position(node: Node) -> Node | None:
 
 @law(Cache, source="tf.data noop_elimination", over=(Cache,))
 def drop_second_cache(node: Node) -> Node | None:
-    """What is kept already need not be kept again."""
+    """A cache directly above a cache of the same tier is dropped."""
     match node:
         case Cache(input=Cache() as lower) if lower.tier == node.tier:
             return lower
@@ -152,9 +155,9 @@ def drop_second_cache(node: Node) -> Node | None:
     over=(ShuffleAtoms, ShuffleAll, ShuffleWindow),
 )
 def drop_overruled_shuffle(node: Node) -> Node | None:
-    """A full shuffle forgets the order below it.
+    """A shuffle directly below a full shuffle is dropped, as its order is lost anyway.
 
-    But for a shuffle of atoms over functions whose types settle by what is read first.
+    A shuffle of atoms stays if types below it are unknown: the rows read first will settle them.
     """
     match node:
         case ShuffleAll(input=ShuffleAtoms() as inner):

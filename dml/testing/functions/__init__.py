@@ -1,1 +1,1 @@
-"""This package says what the functions of columns mean, one Python value at a time."""
+"""The functions of columns are defined here for the oracle, one Python value at a time."""

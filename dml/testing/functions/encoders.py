@@ -1,4 +1,4 @@
-"""This file says what encoders mean, in Python's own words."""
+"""The oracle computes encoders in plain Python: one-hot, replacements, lookups."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import pyarrow as pa
 
 from dml.errors import SchemaError
-from dml.expr.column import Column
+from dml.expr.columns.column import Column
 from dml.testing.functions.lists import NATURAL, REAL, WHOLE
-from dml.testing.functions.meaning import BYTES, TEXT, Draw, Meaning, Params
-from dml.testing.scalar import CastFailed, apply_scalar
+from dml.testing.functions.meaning import BYTES, TEXT, Draw, FunctionMeaning, Params
+from dml.testing.scalars.operations import CastFailed, apply_scalar
 
 INTEGERS = WHOLE | NATURAL
 WORDS = {*INTEGERS, *TEXT, *BYTES}
-# Mappings that some columns take and others refuse.
+# Mappings that fit only some types of columns.
 MAPPINGS: tuple[dict[Any, Any], ...] = (
     {1: 2, 2: 1, 0: 7},
     {1.0: 0.5, 0.0: -1.5, -1.5: None},
@@ -28,17 +28,17 @@ VOCABULARIES: tuple[list[Any], ...] = (["b", "a", "é"], [3, 1, 0], [b"a", b""])
 
 
 def one_hot(place: int, size: int, _kind: pa.DataType) -> list[int]:
-    """A one at one place, if it is there."""
+    """Return a vector with a 1 at ``place``, if that is inside."""
     return [int(i == place) for i in range(size)]
 
 
 def multi_hot(places: list[int | None], size: int, _kind: pa.DataType) -> list[int]:
-    """A one at every place that is named."""
+    """Return a vector with a 1 at each of ``places``."""
     return [int(i in places) for i in range(size)]
 
 
 def replaced(value: Any, keys: tuple[Any, ...], values: tuple[Any, ...]) -> Any:
-    """The value that a key has, or the same."""
+    """Return the value mapped to a key, or ``value`` itself if it is no key."""
     mapping = {_alike(value, k): _alike(value, v) for k, v in zip(keys, values, strict=True)}
     return mapping.get(value, value)
 
@@ -50,7 +50,7 @@ def replaced_strictly(
     _kind: pa.DataType,
     default: tuple[Any, ...],
 ) -> Any:
-    """The value that a key has, or the default, or a failure."""
+    """Return the value mapped to a key, else the default, else raise CastFailed."""
     mapping = {_alike(value, k): v for k, v in zip(keys, values, strict=True)}
     if value in mapping:
         return mapping[value]
@@ -60,14 +60,14 @@ def replaced_strictly(
 
 
 def _alike(value: Any, other: Any) -> Any:
-    """A date as the time that it begins at, and back, where the value is one."""
+    """Convert ``other`` between date and datetime to the type of ``value``."""
     if isinstance(value, dt.datetime) and type(other) is dt.date:
         return dt.datetime(other.year, other.month, other.day)
     return other.date() if type(value) is dt.date and isinstance(other, dt.datetime) else other
 
 
 def place(word: Any, words: tuple[Any, ...], default: int | None, buckets: int) -> int | None:
-    """Where the word is, or what stands for others."""
+    """Return the index of a word, or of unknown words: a hash bucket or the default."""
     if word in words:
         return words.index(word)
     if not buckets:
@@ -78,7 +78,7 @@ def place(word: Any, words: tuple[Any, ...], default: int | None, buckets: int) 
 def places(
     words: list[Any], known: tuple[Any, ...], default: int | None, buckets: int
 ) -> list[int | None]:
-    """Where each word is."""
+    """Return the index of each word."""
     return [None if word is None else place(word, known, default, buckets) for word in words]
 
 
@@ -86,7 +86,7 @@ def places(
 
 
 def _letters(kind: pa.DataType) -> type:
-    """The Python type of values of a type."""
+    """Return the Python type of a type's values."""
     for kinds, python in ((INTEGERS, int), (REAL, float), (TEXT, str), (BYTES, bytes)):
         if kind in kinds:
             return python
@@ -94,7 +94,7 @@ def _letters(kind: pa.DataType) -> type:
 
 
 def _fit(kind: pa.DataType, values: tuple[Any, ...]) -> None:
-    """SchemaError unless these literals are values of the type."""
+    """Raise SchemaError unless the literals are values of the type."""
     allowed = {float: (int, float, bool), int: (int, bool)}.get(_letters(kind), _letters(kind))
     for value in values:
         if value is not None and not isinstance(value, allowed):
@@ -165,7 +165,7 @@ def _found_in_list(draw: Draw, c: Column) -> Column:
 
 
 MEANINGS = (
-    Meaning(
+    FunctionMeaning(
         ".one_hot",
         lambda kind: kind in INTEGERS,
         _vector,
@@ -173,23 +173,23 @@ MEANINGS = (
         lambda d, c: c.one_hot(d.choice([1, 3]), d.choice(["f4", "u1", "bool"])),
         pa.int64(),
     ),
-    Meaning(
+    FunctionMeaning(
         ".multi_hot",
         lambda kind: _listed(kind) and kind.value_type in INTEGERS,
         _vector,
         multi_hot,
         lambda d, c: c.multi_hot(d.choice([1, 4]), d.choice(["f4", "i8"])),
     ),
-    Meaning(
+    FunctionMeaning(
         ".replace",
         _single,
         _replaced_kind,
         replaced,
         lambda d, c: c.replace(d.choice(MAPPINGS)),
     ),
-    Meaning(".replace_strict", _single, _strict_kind, replaced_strictly, _mapped),
-    Meaning(".lookup", lambda k: k in WORDS, _place_kind, place, _found, pa.string()),
-    Meaning(
+    FunctionMeaning(".replace_strict", _single, _strict_kind, replaced_strictly, _mapped),
+    FunctionMeaning(".lookup", lambda k: k in WORDS, _place_kind, place, _found, pa.string()),
+    FunctionMeaning(
         "list.lookup",
         lambda kind: _listed(kind) and kind.value_type in WORDS,
         _places_kind,

@@ -1,4 +1,4 @@
-"""This file says what reading and writing numbers and moments means, in Python's own words."""
+"""The oracle parses and formats numbers, dates and times in plain Python."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from dml.errors import SchemaError
-from dml.expr.column import Column
-from dml.testing.functions.meaning import TEXT, Draw, Meaning, Params, fixed
-from dml.testing.scalar import CastFailed
+from dml.expr.columns.column import Column
+from dml.testing.functions.meaning import TEXT, Draw, FunctionMeaning, Params, fixed
+from dml.testing.scalars.operations import CastFailed
 
 SECONDS = {"w": 604_800, "d": 86_400, "h": 3600, "m": 60, "s": 1}
 MONTHS = {"mo": 1, "q": 3, "y": 12}
@@ -28,7 +28,7 @@ def _or_fail(found: Any, text: str, *, strict: bool) -> Any:
 
 
 def integer(text: str, strict: bool) -> Any:  # noqa: FBT001 - a parameter
-    """Digits of ASCII, in 64 bits."""
+    """Parse ASCII digits as a signed 64-bit integer."""
     digits = text[1:] if text[:1] in ("+", "-") else text
     good = bool(digits) and all(c in "0123456789" for c in digits)
     found = int(text) if good and -(2**63) <= int(text) < 2**63 else None
@@ -36,7 +36,7 @@ def integer(text: str, strict: bool) -> Any:  # noqa: FBT001 - a parameter
 
 
 def real(text: str, strict: bool) -> Any:  # noqa: FBT001 - a parameter
-    """What Python reads, without white space, underscores and digits of other scripts."""
+    """Parse a float as Python does, but refuse white space, underscores and non-ASCII digits."""
     odd = "_" in text or not text.isascii() or text != text.strip()
     try:
         found = None if odd else float(text)
@@ -46,7 +46,7 @@ def real(text: str, strict: bool) -> Any:  # noqa: FBT001 - a parameter
 
 
 def moment(text: str, form: str, strict: bool) -> Any:  # noqa: FBT001 - a parameter
-    """Directive after directive, and then a moment if there is one."""
+    """Parse a datetime, directive by directive; the text must be a valid datetime."""
     found, rest, fits = dict(USUAL), text, True
     for part in re.findall("%.|[^%]+", form):
         said = part.replace("%%", "%")
@@ -66,13 +66,13 @@ def moment(text: str, form: str, strict: bool) -> Any:  # noqa: FBT001 - a param
 
 
 def date(text: str, form: str, strict: bool) -> Any:  # noqa: FBT001 - a parameter
-    """The date of such a moment."""
+    """Parse a date with ``moment``."""
     found = moment(text, form, strict)
     return None if found is None else found.date()
 
 
 def written(when: dt.date, form: str) -> str:
-    """Each directive by its digits."""
+    """Format a date or time, directive by directive."""
     time = when if isinstance(when, dt.datetime) else dt.datetime(when.year, when.month, when.day)
     digits = {
         "%Y": f"{time.year:04}", "%m": f"{time.month:02}", "%d": f"{time.day:02}",
@@ -83,7 +83,7 @@ def written(when: dt.date, form: str) -> str:
 
 
 def truncated(when: dt.date, count: int, unit: str) -> dt.date:
-    """The start of the span: months in whole ones, the rest from 1970 or a Monday on."""
+    """Return the start of the span: months are whole, other units count from 1970 or a Monday."""
     whole = not isinstance(when, dt.datetime)
     if unit in MONTHS:
         size = count * MONTHS[unit]
@@ -114,12 +114,14 @@ def _span(kind: pa.DataType, params: Params) -> pa.DataType:
 
 def _parsed(
     name: str, kind: pa.DataType, means: Callable[..., Any], drawn: Callable[[Draw, Column], Column]
-) -> Meaning:
-    return Meaning(f"str.{name}", lambda k: k in TEXT, fixed(kind), means, drawn, pa.string())
+) -> FunctionMeaning:
+    return FunctionMeaning(
+        f"str.{name}", lambda k: k in TEXT, fixed(kind), means, drawn, pa.string()
+    )
 
 
 def _formatted(draw: Draw, c: Column, method: str) -> Column:
-    """Text that was written in a format, or some that was not, read again."""
+    """Parse text in a random format, which need not be the format of the text."""
     form = draw.choice(FORMATS)
     made: Column = getattr(c.str, method)(form, strict=draw.random() < 0.05)
     return made
@@ -137,7 +139,7 @@ MEANINGS = (
         lambda d, c: _formatted(d, c, "to_datetime"),
     ),
     _parsed("to_date", pa.date32(), date, lambda d, c: _formatted(d, c, "to_date")),
-    Meaning(
+    FunctionMeaning(
         "dt.truncate",
         _local,
         _span,
@@ -145,7 +147,7 @@ MEANINGS = (
         lambda d, c: c.dt.truncate(d.choice(["7h", "1d", "2w", "1mo", "5mo", "1q", "3y", "90m"])),
         pa.timestamp("us"),
     ),
-    Meaning(
+    FunctionMeaning(
         "dt.strftime",
         _dated,
         fixed(pa.string()),

@@ -1,4 +1,4 @@
-"""This file says what functions of lists mean, in Python's own words."""
+"""The oracle computes functions of lists in plain Python."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from dml.expr.column import Column
-from dml.testing.functions.meaning import BYTES, TEXT, Draw, Gives, Holds, Meaning, Params, fixed
+from dml.expr.columns.column import Column
+from dml.testing.functions.meaning import (
+    BYTES,
+    TEXT,
+    Draw,
+    FunctionMeaning,
+    Gives,
+    Holds,
+    Params,
+    fixed,
+)
 from dml.testing.functions.strings import cut
-from dml.testing.scalar import CastFailed
-from dml.testing.scalar_floats import greater, lesser
+from dml.testing.scalars.floats import greater, lesser
+from dml.testing.scalars.operations import CastFailed
 
 WHOLE = {pa.int8(), pa.int16(), pa.int32(), pa.int64()}
 NATURAL = {pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()}
@@ -20,7 +29,7 @@ REAL = {pa.float32(), pa.float64()}
 
 
 def element(values: list[Any], index: int, null_on_oob: bool) -> Any:  # noqa: FBT001 - a parameter
-    """The element, None where there is none, or a failure."""
+    """Return the element at ``index``; without one, None or CastFailed."""
     try:
         return values[index]
     except IndexError:
@@ -30,7 +39,7 @@ def element(values: list[Any], index: int, null_on_oob: bool) -> Any:  # noqa: F
 
 
 def summed(values: list[Any]) -> Any:
-    """From 0 on, one after the other (``sum`` would compensate floats in newer Pythons)."""
+    """Add values in order from 0 (``sum`` would compensate floats in newer Pythons)."""
     total: Any = 0
     for value in _present(values):
         total += value
@@ -38,18 +47,18 @@ def summed(values: list[Any]) -> Any:
 
 
 def averaged(values: list[Any]) -> Any:
-    """The sum in floats by the count, None of none."""
+    """Return the float sum divided by the count, or None for no values."""
     floats = [float(value) for value in _present(values)]
     return summed(floats) / len(floats) if floats else None
 
 
 def least(values: list[Any]) -> Any:
-    """None of none."""
+    """Return the minimum, or None for no values."""
     return _extreme(values, lesser, min)
 
 
 def greatest(values: list[Any]) -> Any:
-    """None of none."""
+    """Return the maximum, or None for no values."""
     return _extreme(values, greater, max)
 
 
@@ -65,21 +74,21 @@ def _present(values: list[Any]) -> list[Any]:
 
 
 def joined(values: list[Any], separator: str, ignore_nulls: bool) -> Any:  # noqa: FBT001
-    """Text with separators between; None where an element is, unless they are left out."""
+    """Join text with a separator; None if an element is None, unless nulls are ignored."""
     if None in values and not ignore_nulls:
         return None
     return separator.join(_present(values))
 
 
 def ordered(values: list[Any], descending: bool) -> list[Any]:  # noqa: FBT001 - a parameter
-    """In order, then NaN, then None."""
+    """Sort values; NaN comes after them, and None last."""
     nan = [v for v in _present(values) if isinstance(v, float) and v != v]  # noqa: PLR0124
     others = [v for v in _present(values) if v == v]  # noqa: PLR0124 - NaN alone is not
     return [*sorted(others, reverse=descending), *nan, *[v for v in values if v is None]]
 
 
 def distinct(values: list[Any]) -> list[Any]:
-    """The first of each."""
+    """Return the first of equal values, NaN included."""
     found: list[Any] = []
     for value in values:
         same = [v for v in found if v == value or (v != v and value != value)]  # noqa: PLR0124
@@ -88,7 +97,7 @@ def distinct(values: list[Any]) -> list[Any]:
 
 
 def contained(values: list[Any], item: Any) -> bool:
-    """Equality as ``==`` has it: NaN equals nothing, None neither."""
+    """Test membership by ``==``: NaN and None equal nothing."""
     return any(bool(value == item) for value in _present(values))
 
 
@@ -133,8 +142,8 @@ def _meaning(
     gives: Gives,
     means: Callable[..., Any],
     drawn: Callable[[Draw, Column], Column],
-) -> Meaning:
-    return Meaning(f"list.{name}", takes, gives, means, drawn)
+) -> FunctionMeaning:
+    return FunctionMeaning(f"list.{name}", takes, gives, means, drawn)
 
 
 def _sorted(draw: Draw, c: Column) -> Column:
@@ -173,7 +182,7 @@ MEANINGS = (
     _meaning("mean", _of(NUMBERS), _mean, averaged, lambda _, c: c.list.mean()),
     _meaning("min", _of(NUMBERS), _one, least, lambda _, c: c.list.min()),
     _meaning("max", _of(NUMBERS), _one, greatest, lambda _, c: c.list.max()),
-    Meaning(
+    FunctionMeaning(
         "list.contains",
         _of(PLAIN),
         fixed(pa.bool_()),

@@ -1,4 +1,4 @@
-"""This file says what the oracle has to know of one function of columns."""
+"""A ``FunctionMeaning`` defines one function of columns for the oracle."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dml.expr.column import Column
+from dml.expr.columns.column import Column
 
 Params = tuple[Any, ...]
 Draw = random.Random
@@ -21,19 +21,19 @@ BYTES = (pa.binary(), pa.large_binary())
 
 
 def as_written(_kind: pa.DataType, params: Params) -> Params:
-    """The parameters as they are."""
+    """Return the parameters unchanged."""
     return params
 
 
 @dataclass(frozen=True)
-class Meaning:
-    """One function: its types, what it makes of the values of a row, none of them None.
+class FunctionMeaning:
+    """One function: its types, and its result for the values of a row, none of them None.
 
-    ``means`` is given the arguments and then the parameters; numbers that it gives are taken into
-    the type as those of arithmetic are: integers wrap, floats are rounded. ``drawn`` makes a column
-    of one that the function takes, with parameters of its choice. ``null_as`` is the type that a
-    column of nothing but nulls is taken for, ``rest`` that of further arguments. ``settled`` makes
-    the parameters into those that ``gives`` and ``means`` are given.
+    ``means`` is called with the arguments and then the parameters; numbers that it returns are
+    converted to the type as in arithmetic: integers wrap, floats are rounded. ``drawn`` calls the
+    function on a column that it accepts, with random parameters. ``null_as`` is the type that an
+    all-null column is taken for, ``rest`` the type of further arguments. ``settled`` converts the
+    parameters to those that ``gives`` and ``means`` receive.
     """
 
     name: str
@@ -47,10 +47,10 @@ class Meaning:
 
 
 def fixed(kind: pa.DataType) -> Gives:
-    """A function whose results have one type."""
+    """Return the rule that every result is of type ``kind``."""
     return lambda _kind, _params: kind
 
 
 def kept(kind: pa.DataType, _params: Params) -> pa.DataType:
-    """A function whose results have the type of what it is given."""
+    """Return the type of the argument as the type of the result."""
     return kind

@@ -1,4 +1,4 @@
-"""This file says what functions of dates and times mean, by Python's ``datetime``."""
+"""The oracle computes functions of dates and times with Python's ``datetime``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from dml.expr.column import Column
-from dml.testing.functions.meaning import Draw, Holds, Meaning, fixed
+from dml.expr.columns.column import Column
+from dml.testing.functions.meaning import Draw, FunctionMeaning, Holds, fixed
 
 MICROSECONDS = {"us": 1, "ms": 10**3, "s": 10**6, "d": 86_400 * 10**6}
 
@@ -23,17 +23,17 @@ def _timed(kind: pa.DataType) -> bool:
 
 
 def ordinal_day(moment: dt.date) -> int:
-    """Days since the year before ended."""
+    """Return the number of the day in its year, from 1."""
     return moment.timetuple().tm_yday
 
 
 def date(moment: dt.date) -> dt.date:
-    """The day of a moment."""
+    """Return the date of a datetime."""
     return moment.date() if isinstance(moment, dt.datetime) else moment
 
 
 def epoch(moment: dt.date, unit: str) -> int | None:
-    """Units since 1970 in whole numbers, None beyond 64 bits."""
+    """Return whole units since 1970, None beyond 64 bits."""
     if isinstance(moment, dt.datetime):
         zone = None if moment.tzinfo is None else dt.UTC
         passed = moment - dt.datetime(1970, 1, 1, tzinfo=zone)
@@ -44,20 +44,20 @@ def epoch(moment: dt.date, unit: str) -> int | None:
     return count if -(2**63) <= count < 2**63 else None
 
 
-def _of_dates(name: str, means: Callable[..., Any]) -> Meaning:
+def _of_dates(name: str, means: Callable[..., Any]) -> FunctionMeaning:
     return _counted(name, _dated, means)
 
 
-def _of_times(name: str, means: Callable[..., Any]) -> Meaning:
+def _of_times(name: str, means: Callable[..., Any]) -> FunctionMeaning:
     return _counted(name, _timed, means)
 
 
-def _counted(name: str, takes: Holds, means: Callable[..., Any]) -> Meaning:
+def _counted(name: str, takes: Holds, means: Callable[..., Any]) -> FunctionMeaning:
     def drawn(_: Draw, c: Column) -> Column:
         made: Column = getattr(c.dt, name)()
         return made
 
-    return Meaning(f"dt.{name}", takes, fixed(pa.int64()), means, drawn, pa.timestamp("us"))
+    return FunctionMeaning(f"dt.{name}", takes, fixed(pa.int64()), means, drawn, pa.timestamp("us"))
 
 
 MEANINGS = (
@@ -74,7 +74,7 @@ MEANINGS = (
     _of_dates("ordinal_day", ordinal_day),
     _of_dates("week", lambda moment: moment.isocalendar().week),
     _of_dates("iso_year", lambda moment: moment.isocalendar().year),
-    Meaning(
+    FunctionMeaning(
         "dt.date",
         _dated,
         fixed(pa.date32()),
@@ -82,7 +82,7 @@ MEANINGS = (
         lambda _, c: c.dt.date(),
         pa.timestamp("us"),
     ),
-    Meaning(
+    FunctionMeaning(
         "dt.epoch",
         _dated,
         fixed(pa.int64()),

@@ -1,4 +1,4 @@
-"""This file says what calling Python's own functions means: what the function gives, or null."""
+"""The oracle calls Python's own functions; a call that raises or overflows gives null."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from dml.expr.column import Column
-from dml.expr.value import Value
-from dml.testing.functions.meaning import Draw, Meaning
+from dml.expr.columns.column import Column
+from dml.expr.columns.value import Value
+from dml.testing.functions.meaning import Draw, FunctionMeaning
 
 LETTERS = {"i": pa.int64(), "f": pa.float64(), "b": pa.bool_(), "s": pa.string()}
 SINGLE = tuple(LETTERS.values())
-# One that never raises, one that raises for some, one that takes text alone, one of numbers.
+# One never raises, one raises for some values, one takes only text, one parses or truncates.
 MEANT: dict[str, Callable[[Any], Any]] = {
     "str": lambda value: f"{value!s}",
     "len": lambda value: sum(1 for _ in value),
@@ -38,7 +38,7 @@ def _drawn(draw: Draw, column: Column) -> Column:
 
 
 MEANINGS = (
-    Meaning(
+    FunctionMeaning(
         "python.call",
         lambda kind: kind in (*SINGLE, *(pa.list_(each) for each in SINGLE)),
         lambda _kind, params: LETTERS[params[1]],

@@ -1,4 +1,4 @@
-"""This file says what functions of text mean, in Python's own words."""
+"""The oracle computes functions of text in plain Python."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any
 
 import pyarrow as pa
 
-from dml.expr.column import Column
-from dml.testing.functions.meaning import BYTES, TEXT, Draw, Gives, Meaning, fixed, kept
+from dml.expr.columns.column import Column
+from dml.testing.functions.meaning import BYTES, TEXT, Draw, FunctionMeaning, Gives, fixed, kept
 
-# With one meaning in RE2 and in Python, and none of them matches nothing.
+# RE2 and Python agree on these patterns, and none of them matches the empty text.
 PATTERNS = ("a", "[a-c]", "(t|d)o?", "^.", "e+", r"\d", "c.t|z", "(a)(.)", r"\w\s", "é")
 WORDS = ("", "a", "the", " ", "Z", "é", "x y")
-# One character for one, where Python has two.
+# Mappings to one character, where Python maps to two.
 LOWER, UPPER = {"İ": "i"}, {"ß": "ẞ"}
 
 
 def lowered(text: str) -> str:
-    """One character for one, also where full case mapping has two."""
+    """Map each character to one lower-case character, also where the full mapping has two."""
     return "".join(LOWER.get(c, c.lower()) for c in text)
 
 
 def uppered(text: str) -> str:
-    """One character for one: where upper case has several, title case may have one."""
+    """Map each character to one upper-case character, or one in title case if that is longer."""
     return "".join(_upper(c) for c in text)
 
 
@@ -34,12 +34,12 @@ def _upper(c: str) -> str:
 
 
 def found(text: str, pattern: str, literal: bool) -> bool:  # noqa: FBT001 - a parameter
-    """Whether a pattern is somewhere in a text."""
+    """True if a pattern matches anywhere in a text."""
     return pattern in text if literal else re.search(pattern, text, re.ASCII) is not None
 
 
 def replaced(text: str, pattern: str, value: str, literal: bool, n: int | None) -> str:  # noqa: FBT001
-    """The text with the first ``n`` places replaced, or all."""
+    """Replace the first ``n`` matches, or all."""
     if n == 0:
         return text
     if literal:
@@ -48,13 +48,13 @@ def replaced(text: str, pattern: str, value: str, literal: bool, n: int | None) 
 
 
 def extracted(text: str, pattern: str, group: int) -> str | None:
-    """What the group matched; an empty text where it took no part."""
+    """Return the text that a group matched; empty if it took no part, None without a match."""
     place = re.search(pattern, text, re.ASCII)
     return None if place is None else place[group] or ""
 
 
 def counted(text: str, pattern: str, literal: bool) -> int:  # noqa: FBT001 - a parameter
-    """Places, each looked for in what is left."""
+    """Count matches, each searched in the text after the previous match."""
     if literal:
         return text.count(pattern)
     found = 0
@@ -64,12 +64,12 @@ def counted(text: str, pattern: str, literal: bool) -> int:  # noqa: FBT001 - a 
 
 
 def cut(text: Any, offset: int, length: int | None) -> Any:
-    """Slicing by offset and length, of text and of lists."""
+    """Slice a text or a list by offset and length."""
     return text[offset:] if length is None else text[offset:][:length]
 
 
 def joined(*texts: str) -> str:
-    """Texts with the separator, the last of them, between."""
+    """Join texts with the last of them as the separator."""
     return texts[-1].join(texts[:-1])
 
 
@@ -87,8 +87,8 @@ def _of_text(
     means: Callable[..., Any],
     drawn: Callable[[Draw, Column], Column],
     rest: Callable[[pa.DataType], pa.DataType] | None = None,
-) -> Meaning:
-    return Meaning(f"str.{name}", _is_text, gives, means, drawn, pa.string(), rest)
+) -> FunctionMeaning:
+    return FunctionMeaning(f"str.{name}", _is_text, gives, means, drawn, pa.string(), rest)
 
 
 def _replaced(draw: Draw, c: Column) -> Column:
@@ -125,7 +125,7 @@ COUNT, FLAG = fixed(pa.int64()), fixed(pa.bool_())
 
 MEANINGS = (
     _of_text("len_chars", COUNT, len, lambda _, c: c.str.len_chars()),
-    Meaning(
+    FunctionMeaning(
         "str.len_bytes",
         lambda kind: kind in TEXT or kind in BYTES,
         COUNT,

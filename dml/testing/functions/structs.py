@@ -1,4 +1,4 @@
-"""This file says what functions of structs mean; to the oracle a struct is a dict."""
+"""The oracle computes functions of structs, which it represents as dicts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from dml.errors import SchemaError
-from dml.testing.functions.meaning import Meaning, Params
+from dml.testing.functions.meaning import FunctionMeaning, Params
 
 
 def _names(kind: pa.DataType) -> list[str]:
@@ -28,19 +28,19 @@ def _renamed(kind: pa.DataType, params: Params) -> pa.DataType:
 
 
 def renamed(value: dict[str, Any], *names: str) -> dict[str, Any]:
-    """The same values under other names, in order."""
+    """Rename the fields of a struct, in order."""
     return dict(zip(names, value.values(), strict=True))
 
 
 MEANINGS = (
-    Meaning(
+    FunctionMeaning(
         "struct.field",
         lambda kind: bool(pa.types.is_struct(kind)),
         _field,
         lambda value, name: value[name],
         lambda d, c: c.struct.field(d.choice("xy")),
     ),
-    Meaning(
+    FunctionMeaning(
         "struct.rename_fields",
         lambda kind: bool(pa.types.is_struct(kind)),
         _renamed,

@@ -1,10 +1,10 @@
-"""This file is the oracle's table of functions, by name."""
+"""The oracle looks up functions of columns by name in ``MEANINGS``."""
 
 from __future__ import annotations
 
 from dml.testing.functions import (
+    element_expressions,
     encoders,
-    evaluated,
     formats,
     lists,
     moments,
@@ -14,12 +14,22 @@ from dml.testing.functions import (
     tensors,
     tokens,
 )
-from dml.testing.functions.meaning import Meaning
+from dml.testing.functions.meaning import FunctionMeaning
 
-MEANINGS: dict[str, Meaning] = {
+MEANINGS: dict[str, FunctionMeaning] = {
     meaning.name: meaning
     for family in (
-        *(strings, lists, moments, structs, encoders, tokens, tensors, evaluated, formats),
+        *(
+            strings,
+            lists,
+            moments,
+            structs,
+            encoders,
+            tokens,
+            tensors,
+            element_expressions,
+            formats,
+        ),
         python,
     )
     for meaning in family.MEANINGS

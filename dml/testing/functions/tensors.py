@@ -1,6 +1,6 @@
-"""This file says what functions of tensors mean, element by element in Python.
+"""The oracle computes functions of tensors, element by element in Python.
 
-A tensor is an array only on its way in; what a function makes is a flat list in row-major order.
+Arguments are arrays; the result of a function is a flat list in row-major order.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 
 from dml.errors import SchemaError
-from dml.expr.column import Column
+from dml.expr.columns.column import Column
 from dml.testing.functions.lists import NATURAL, REAL, WHOLE
-from dml.testing.functions.meaning import Draw, Gives, Meaning, Params
-from dml.testing.scalar import CastFailed
+from dml.testing.functions.meaning import Draw, FunctionMeaning, Gives, Params
+from dml.testing.scalars.operations import CastFailed
 
 Shape = tuple[int, ...]
 NUMBERS = WHOLE | NATURAL | REAL
@@ -27,7 +27,7 @@ def _places(shape: Any) -> Any:
 
 
 def _cells(value: Any) -> dict[Shape, Any]:
-    """The elements by where they are."""
+    """Map the index of each element to the element."""
     return dict(zip(_places(value.shape), value.reshape(-1).tolist(), strict=True))
 
 
@@ -44,14 +44,14 @@ def _order(axes: Shape | None, rank: int) -> list[int]:
 
 
 def transposed(value: Any, axes: Shape | None) -> list[Any]:
-    """What is at a place was where the axes say."""
+    """Permute the axes."""
     cells, order = _cells(value), _order(axes, value.ndim)
     shape = [value.shape[axis] for axis in order]
     return [cells[tuple(p[order.index(a)] for a in range(value.ndim))] for p in _places(shape)]
 
 
 def flipped(value: Any, axes: Shape | None) -> list[Any]:
-    """The other end of each axis."""
+    """Reverse the given axes."""
     cells, turned = _cells(value), _all(axes, value.ndim)
     return [
         cells[tuple(value.shape[a] - 1 - i if a in turned else i for a, i in enumerate(place))]
@@ -60,7 +60,7 @@ def flipped(value: Any, axes: Shape | None) -> list[Any]:
 
 
 def padded(value: Any, widths: tuple[Shape, ...], fill: tuple[Any, ...]) -> list[Any]:
-    """What is there, or else the value."""
+    """Pad each axis with a fill value."""
     shape = [a + n + b for (a, b), n in zip(widths, value.shape, strict=True)]
     cells = _cells(value)
     return [
@@ -70,14 +70,14 @@ def padded(value: Any, widths: tuple[Shape, ...], fill: tuple[Any, ...]) -> list
 
 
 def cropped(value: Any, size: Shape, offset: Shape | None) -> list[Any]:
-    """The part that begins at the offset, or in the middle."""
+    """Return the part of ``size`` that begins at the offset, or is in the middle."""
     middle = [(m - n) // 2 for n, m in zip(size, value.shape, strict=True)]
     start, cells = middle if offset is None else offset, _cells(value)
     return [cells[tuple(s + i for s, i in zip(start, p, strict=True))] for p in _places(size)]
 
 
 def summed(value: Any, axes: Shape | None) -> Any:
-    """Each sum from 0 on, one after the other."""
+    """Sum over the axes; each sum adds elements in order from 0."""
     gone = _all(axes, value.ndim)
     sums: dict[Shape, Any] = {}
     for place, cell in _cells(value).items():
@@ -88,20 +88,20 @@ def summed(value: Any, axes: Shape | None) -> Any:
 
 
 def averaged(value: Any, axes: Shape | None) -> Any:
-    """The sum in floats by how many there are."""
+    """Return the float sum over the axes, divided by the number of elements."""
     count = math.prod(value.shape[axis] for axis in _all(axes, value.ndim))
     found = summed(value.astype("f8"), axes)
     return [s / count for s in found] if isinstance(found, list) else found / count
 
 
 def listed(value: Any) -> list[Any]:
-    """The same in lists."""
+    """Convert a tensor to nested lists."""
     made: list[Any] = value.tolist()
     return made
 
 
 def row(values: list[Any], width: int, fill: tuple[Any, ...], truncate: bool) -> Any:  # noqa: FBT001
-    """The elements and then the value; None where an element is."""
+    """Pad a list to ``width`` with a fill value; None if an element is None."""
     if len(values) > width and not truncate:
         raise CastFailed(f"{len(values)} elements are more than {width}")
     kept = values[:width]
@@ -203,9 +203,9 @@ def _even(kind: pa.DataType) -> bool:
 
 def _meaning(
     name: str, gives: Gives, means: Callable[..., Any], drawn: Callable[[Draw, Column], Column]
-) -> Meaning:
+) -> FunctionMeaning:
     takes = _numeric if name in ("sum", "mean") else _tensor
-    return Meaning(f"tensor.{name}", takes, gives, means, drawn)
+    return FunctionMeaning(f"tensor.{name}", takes, gives, means, drawn)
 
 
 AXES: tuple[Shape | None, ...] = (None, (0,), (-1,), (0, 1))
@@ -243,7 +243,7 @@ MEANINGS = (
         lambda value: list(value.shape),
         lambda _, c: c.tensor.shape(),
     ),
-    Meaning(
+    FunctionMeaning(
         "list.to_tensor",
         _even,
         _rowed,

@@ -1,4 +1,4 @@
-"""This file says what functions that take text apart mean, in Python's own words."""
+"""The oracle computes tokenizers and n-grams in plain Python."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from dml.expr.column import Column
-from dml.testing.functions.meaning import TEXT, Draw, Gives, Meaning, Params, fixed
+from dml.expr.columns.column import Column
+from dml.testing.functions.meaning import TEXT, Draw, FunctionMeaning, Gives, Params, fixed
 
 
 def words(text: str, pattern: str) -> list[str]:
-    """Parts between places of the pattern, looked for in what is left each time."""
+    """Split at matches of the pattern, each searched in the rest of the text; drop empty parts."""
     found = []
     while (place := re.search(pattern, text, re.ASCII)) is not None:
         found.append(text[: place.start()])
@@ -22,13 +22,13 @@ def words(text: str, pattern: str) -> list[str]:
 
 
 def grams(text: str, least: int, most: int) -> list[str]:
-    """All substrings of the widths, the narrow ones first."""
+    """Return all substrings of the widths, the narrow ones first."""
     widths = range(least, most + 1)
     return [text[i : i + n] for n in widths for i in range(len(text) - n + 1)]
 
 
 def list_grams(values: list[str | None], least: int, most: int, separator: str) -> list[str]:
-    """All runs of the widths, the narrow ones first."""
+    """Return all runs of elements of the widths, the narrow ones first."""
     there = [value for value in values if value is not None]
     widths = range(least, most + 1)
     return [separator.join(there[i : i + n]) for n in widths for i in range(len(there) - n + 1)]
@@ -36,8 +36,10 @@ def list_grams(values: list[str | None], least: int, most: int, separator: str) 
 
 def _of_text(
     name: str, gives: Gives, means: Callable[..., Any], drawn: Callable[[Draw, Column], Column]
-) -> Meaning:
-    return Meaning(f"str.{name}", lambda kind: kind in TEXT, gives, means, drawn, pa.string())
+) -> FunctionMeaning:
+    return FunctionMeaning(
+        f"str.{name}", lambda kind: kind in TEXT, gives, means, drawn, pa.string()
+    )
 
 
 def _listed(kind: pa.DataType, _params: Params) -> pa.DataType:
@@ -77,7 +79,7 @@ MEANINGS = (
     ),
     _of_text("tokenize_words", _listed, words, _worded),
     _of_text("ngrams", _listed, grams, lambda d, c: c.str.ngrams(*_widths(d))),
-    Meaning(
+    FunctionMeaning(
         "list.ngrams",
         _texts,
         _loose,

@@ -1,6 +1,6 @@
-"""This folder says what every operator means, row by row, a family or an operator a file."""
+"""The oracle's operators are defined here, row by row, a family or an operator a file."""
 
-from dml.testing.meaning import Meaning
+from dml.testing.meaning import OperatorMeaning
 from dml.testing.meanings import (
     batches,
     columns,
@@ -16,7 +16,7 @@ from dml.testing.meanings import (
     sorting,
 )
 
-MEANINGS: tuple[Meaning, ...] = (
+MEANINGS: tuple[OperatorMeaning, ...] = (
     *batches.MEANINGS,
     *columns.MEANINGS,
     *combine.MEANINGS,

@@ -1,35 +1,32 @@
-"""This file says what the batches mean whose lists are rectangles, or that are no plain runs."""
+"""The oracle makes padded and ragged batches, and batches by length, by key and by window."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
+from dml.data.list_marks import Padded, Ragged, plain
+from dml.data.schema import Schema
 from dml.errors import CastError, NullValueError, SchemaError
-from dml.expr.column import col
-from dml.expr.marks import Padded, Ragged, plain
-from dml.expr.ops.bucket_by_length import BucketByLength
-from dml.expr.ops.group_by_window import GroupByWindow, key_of
-from dml.expr.ops.pad import Pad, Unpad
-from dml.expr.ops.window import Window
-from dml.expr.schema import Schema
-from dml.testing import scalar_ids
-from dml.testing.drawn import GROWTH, Draw, Drawn
-from dml.testing.meaning import Meaning, Typed, Units, Use
+from dml.expr.columns.column import col
+from dml.ops.batch.bucket_by_length import BucketByLength
+from dml.ops.batch.group_by_window import GroupByWindow, key_of
+from dml.ops.batch.pad import Pad, Unpad
+from dml.ops.batch.window import Window
+from dml.testing.draws import GROWTH, Draw, Drawn
+from dml.testing.meaning import OperatorMeaning, OperatorUse, OracleRun, TypedRow, Units
 from dml.testing.oracle_rows import Kinds
 from dml.testing.oracle_types import code, shape
-
-if TYPE_CHECKING:
-    from dml.testing.oracle import Oracle
+from dml.testing.scalars import ids as scalar_ids
 
 SLIDING = int.from_bytes(b"window", "big")
 
 
 def numbers(kind: pa.DataType) -> bool:
-    """True for lists of numbers, however they are shown."""
+    """True for lists of numbers, whether plain, padded or ragged."""
     kind = plain(kind)
     listed = pa.types.is_list(kind) or pa.types.is_large_list(kind)
     listed = listed or pa.types.is_fixed_size_list(kind)
@@ -40,8 +37,8 @@ def _for(given: Any, name: str) -> Any:
     return dict(given).get(name) if isinstance(given, tuple) else given
 
 
-def pad(oracle: Oracle, node: Pad, epoch: int, units: Units) -> Iterator[Typed]:
-    """The same rows, to be shown as rectangles; one that is too long raises."""
+def pad(oracle: OracleRun, node: Pad, epoch: int, units: Units) -> Iterator[TypedRow]:
+    """Mark lists of numbers as padded; a list that is too long raises."""
     for one in oracle.stream(node.input, epoch, units):
         named = [each for each in (node.fill, node.width) if isinstance(each, tuple)]
         for name in (name for pairs in named for name, _ in pairs):
@@ -64,18 +61,18 @@ def _padded(node: Pad, name: str, kind: pa.DataType) -> Padded:
     return Padded(plain(kind), fill=made, width=_for(node.width, name))
 
 
-def unpad(oracle: Oracle, node: Unpad, epoch: int, units: Units) -> Iterator[Typed]:
-    """The same rows, to be shown as values and offsets."""
+def unpad(oracle: OracleRun, node: Unpad, epoch: int, units: Units) -> Iterator[TypedRow]:
+    """Mark lists of numbers as ragged: values and offsets."""
     for one in oracle.stream(node.input, epoch, units):
         kinds = {n: Ragged(plain(k)) if numbers(k) else k for n, k in one.kinds.items()}
         yield one.made(one.row.values, kinds)
 
 
 def bucket_by_length(
-    oracle: Oracle, node: BucketByLength, epoch: int, units: Units
-) -> Iterator[list[Typed]]:
-    """Rows of one bucket as soon as it is full; the rest at the end, bucket by bucket."""
-    held: dict[int, list[Typed]] = {i: [] for i in range(len(node.sizes))}
+    oracle: OracleRun, node: BucketByLength, epoch: int, units: Units
+) -> Iterator[list[TypedRow]]:
+    """Yield the rows of a bucket as soon as it is full, and at the end the rest by bucket."""
+    held: dict[int, list[TypedRow]] = {i: [] for i in range(len(node.sizes))}
     for one in oracle.stream(node.input, epoch, units):
         value = one.row.values[node.column]
         if value is None:
@@ -90,13 +87,13 @@ def bucket_by_length(
 
 
 def group_by_window(
-    oracle: Oracle, node: GroupByWindow, epoch: int, units: Units
-) -> Iterator[list[Typed]]:
-    """Rows of one key as soon as there are n; the rest at the end, by key, null last.
+    oracle: OracleRun, node: GroupByWindow, epoch: int, units: Units
+) -> Iterator[list[TypedRow]]:
+    """Yield n rows of one key as soon as they are there, at the end the rest by key, null last.
 
-    Where the type of the keys settles late, the first row tells that they can be none.
+    Where the key's type is inferred late, the first row raises if the column cannot be a key.
     """
-    held: dict[Any, list[Typed]] = {}
+    held: dict[Any, list[TypedRow]] = {}
     for one in oracle.stream(node.input, epoch, units):
         key_of(Schema(one.kinds), node.column, "group_by_window")
         key = one.row.values[node.column]
@@ -109,11 +106,11 @@ def group_by_window(
         yield held[None]
 
 
-def window(oracle: Oracle, node: Window, epoch: int, units: Units) -> Iterator[list[Typed]]:
-    """Rows at equal distances from the start of each window; ids by the place in it."""
+def window(oracle: OracleRun, node: Window, epoch: int, units: Units) -> Iterator[list[TypedRow]]:
+    """Yield windows of rows at equal distances, with ids derived from the place in the window."""
     rows = oracle.stream(node.input, epoch, units)
     key, span = SLIDING + oracle.level(node), (node.n - 1) * node.stride + 1
-    held: list[Typed] = []
+    held: list[TypedRow] = []
     while True:
         held += islice(rows, span - len(held))
         if not held or (len(held) < span and node.drop_last):
@@ -200,9 +197,11 @@ def _draw_window(draw: Draw, drawn: Drawn) -> Any:
 
 
 MEANINGS = (
-    Meaning(Pad, pad, (Use("padded_batch", _draw_padded),)),
-    Meaning(Unpad, unpad, (Use("ragged_batch", _draw_ragged),)),
-    Meaning(BucketByLength, bucket_by_length, (Use("bucket_by_length", _draw_bucket),)),
-    Meaning(Window, window, (Use("window", _draw_window),), makes_ids=True),
-    Meaning(GroupByWindow, group_by_window, (Use("group_by_window", _draw_group),)),
+    OperatorMeaning(Pad, pad, (OperatorUse("padded_batch", _draw_padded),)),
+    OperatorMeaning(Unpad, unpad, (OperatorUse("ragged_batch", _draw_ragged),)),
+    OperatorMeaning(
+        BucketByLength, bucket_by_length, (OperatorUse("bucket_by_length", _draw_bucket),)
+    ),
+    OperatorMeaning(Window, window, (OperatorUse("window", _draw_window),), makes_ids=True),
+    OperatorMeaning(GroupByWindow, group_by_window, (OperatorUse("group_by_window", _draw_group),)),
 )

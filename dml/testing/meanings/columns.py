@@ -1,45 +1,41 @@
-"""This file says what the verbs of columns mean, and ``filter`` by an expression."""
+"""The oracle computes the operators of columns, and ``filter`` by an expression."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from dml.errors import SchemaError
-from dml.expr.column import Column, col
+from dml.expr.columns.column import Column, col
+from dml.expr.columns.placeholder_columns import all_columns, columns_of, row_id
+from dml.expr.columns.value import Value
+from dml.expr.columns.value import col as column
 from dml.expr.node import Node
-from dml.expr.ops.cast import Cast
-from dml.expr.ops.drop import Drop
-from dml.expr.ops.fill_null import FillNull
-from dml.expr.ops.filter import Filter
-from dml.expr.ops.rename import Rename
-from dml.expr.ops.select import Select
-from dml.expr.ops.unnest import Unnest
-from dml.expr.ops.with_columns import WithColumns
-from dml.expr.standing import all_columns, columns_of, row_id
-from dml.expr.value import Value
-from dml.expr.value import col as column
-from dml.testing.drawn import Draw, Drawn
-from dml.testing.meaning import Meaning, Typed, Units, Use
+from dml.ops.row.cast import Cast
+from dml.ops.row.drop import Drop
+from dml.ops.row.fill_null import FillNull
+from dml.ops.row.filter import Filter
+from dml.ops.row.rename import Rename
+from dml.ops.row.select import Select
+from dml.ops.row.unnest import Unnest
+from dml.ops.row.with_columns import WithColumns
+from dml.testing.draws import Draw, Drawn
+from dml.testing.meaning import OperatorMeaning, OperatorUse, OracleRun, TypedRow, Units
 from dml.testing.oracle_rows import Kinds
 from dml.testing.oracle_steps import has_random
 from dml.testing.oracle_types import Expr, code, typed
 from dml.testing.oracle_values import Draws, value_of
 
-if TYPE_CHECKING:
-    from dml.testing.oracle import Oracle
-
-
-# What each output column of a column operator is, over the input's columns.
+# The output columns of a column operator, as expressions over the input's columns.
 Written = Callable[[Any, Kinds], dict[str, Value]]
 
 
-def columns(written: Written) -> Callable[[Oracle, Any, int, Units], Iterator[Any]]:
-    """The meaning of a column operator: every row's columns anew, as they are ``written``."""
+def columns(written: Written) -> Callable[[OracleRun, Any, int, Units], Iterator[Any]]:
+    """Return the stream of a column operator: ``written`` gives the new columns of every row."""
 
-    def stream(oracle: Oracle, node: Any, epoch: int, units: Units) -> Iterator[Any]:
+    def stream(oracle: OracleRun, node: Any, epoch: int, units: Units) -> Iterator[Any]:
         for element in oracle.stream(node.input, epoch, units):
             if isinstance(element, list):
                 yield [_computed(oracle, node, written, one, epoch) for one in element]
@@ -49,7 +45,9 @@ def columns(written: Written) -> Callable[[Oracle, Any, int, Units], Iterator[An
     return stream
 
 
-def _computed(oracle: Oracle, node: Node, written: Written, one: Typed, epoch: int) -> Typed:
+def _computed(
+    oracle: OracleRun, node: Node, written: Written, one: TypedRow, epoch: int
+) -> TypedRow:
     exprs, kinds = _exprs(oracle, node, written, one.kinds)
     values = {}
     for place, (name, expr) in enumerate(exprs.items()):
@@ -59,9 +57,9 @@ def _computed(oracle: Oracle, node: Node, written: Written, one: Typed, epoch: i
 
 
 def _exprs(
-    oracle: Oracle, node: Any, written: Written, given: Kinds
+    oracle: OracleRun, node: Any, written: Written, given: Kinds
 ) -> tuple[dict[str, Expr], Kinds]:
-    """The output columns of ``node`` over these input columns, and their types."""
+    """Return the output columns of ``node`` over the ``given`` columns, and their types."""
     key = (id(node), id(given))
     if key not in oracle.exprs:
         exprs = {name: typed(v, given) for name, v in written(node, given).items()}
@@ -72,7 +70,7 @@ def _exprs(
 
 
 def _known(names: Iterable[str], given: Kinds) -> dict[str, Value]:
-    """These columns of the input; SchemaError where one is not there."""
+    """Return columns of the input by name; SchemaError where a name is missing."""
     found = {name: column(name) for name in names}
     for name in found:
         if name not in given:
@@ -130,8 +128,8 @@ def _unnested(node: Unnest, given: Kinds) -> dict[str, Value]:
     return out
 
 
-def filter(oracle: Oracle, node: Filter, epoch: int, units: Units) -> Iterator[Any]:
-    """Rows (or rows of batches) where the predicate is true; batches without rows vanish."""
+def filter(oracle: OracleRun, node: Filter, epoch: int, units: Units) -> Iterator[Any]:
+    """Yield rows (or rows of batches) where the predicate is true; empty batches vanish."""
     for element in oracle.stream(node.input, epoch, units):
         if isinstance(element, list):
             kept = [one for one in element if _passes(oracle, node, one, epoch)]
@@ -141,7 +139,7 @@ def filter(oracle: Oracle, node: Filter, epoch: int, units: Units) -> Iterator[A
             yield element
 
 
-def _passes(oracle: Oracle, node: Filter, one: Typed, epoch: int) -> bool:
+def _passes(oracle: OracleRun, node: Filter, one: TypedRow, epoch: int) -> bool:
     key = (id(node), id(one.kinds))
     if key not in oracle.exprs:
         expr = typed(node.predicate, one.kinds)
@@ -175,7 +173,7 @@ def _draw_select(draw: Draw, drawn: Drawn) -> None:
 
 
 def _draw_select_several(draw: Draw, drawn: Drawn) -> Any:
-    """Columns chosen by type, and all but some, where the types are known."""
+    """Select columns by type, or all but one, where the types are known."""
     if not drawn.dataset.schema.known or not drawn.functional:
         return False
     left = draw.choice([n for n in drawn.kinds if n != "n"])
@@ -236,7 +234,7 @@ POINT = pa.struct([("p", pa.int64()), ("q", pa.string())])
 
 
 def _draw_unnest(draw: Draw, drawn: Drawn) -> Any:
-    """A struct of the row, sometimes null, in place of what is spare."""
+    """Unnest a struct made from the row, sometimes null; the other columns are dropped."""
     if not drawn.functional:
         return False
     made = drawn.dataset.map(_pointed, schema={"n": "int64", "s": POINT, "f": "float64"})
@@ -251,34 +249,34 @@ def _pointed(row: dict[str, Any]) -> dict[str, Any]:
 
 
 MEANINGS = (
-    Meaning(Unnest, columns(_unnested), (Use("unnest", _draw_unnest),)),
-    Meaning(
+    OperatorMeaning(Unnest, columns(_unnested), (OperatorUse("unnest", _draw_unnest),)),
+    OperatorMeaning(
         WithColumns,
         columns(_with_columns),
-        (Use("with_columns", _draw_with_columns, rows=3, batches=3),),
+        (OperatorUse("with_columns", _draw_with_columns, rows=3, batches=3),),
         draws=lambda node: any(has_random(value) for _, value in node.values),
     ),
-    Meaning(
+    OperatorMeaning(
         Filter,
         filter,
-        (Use("filter", _draw_filter, rows=2, batches=2),),
+        (OperatorUse("filter", _draw_filter, rows=2, batches=2),),
         draws=lambda node: has_random(node.predicate),
     ),
-    Meaning(
+    OperatorMeaning(
         Select,
         columns(_selected),
         (
-            Use("select", _draw_select, batches=1),
-            Use("several columns", _draw_select_several, batches=1),
+            OperatorUse("select", _draw_select, batches=1),
+            OperatorUse("several columns", _draw_select_several, batches=1),
         ),
     ),
-    Meaning(Drop, columns(_dropped), (Use("drop", _draw_drop, batches=1),)),
-    Meaning(Rename, columns(_renamed), (Use("rename", _draw_rename, batches=1),)),
-    Meaning(Cast, columns(_cast), (Use("cast", _draw_cast, batches=1),)),
-    Meaning(
+    OperatorMeaning(Drop, columns(_dropped), (OperatorUse("drop", _draw_drop, batches=1),)),
+    OperatorMeaning(Rename, columns(_renamed), (OperatorUse("rename", _draw_rename, batches=1),)),
+    OperatorMeaning(Cast, columns(_cast), (OperatorUse("cast", _draw_cast, batches=1),)),
+    OperatorMeaning(
         FillNull,
         columns(_filled),
-        (Use("fill_null", _draw_fill_null, batches=1),),
+        (OperatorUse("fill_null", _draw_fill_null, batches=1),),
         draws=lambda node: any(has_random(value) for _, value in node.fills),
     ),
 )

@@ -1,4 +1,4 @@
-"""This file says what the verbs of several pipelines mean."""
+"""The oracle computes the operators of several pipelines: concat, zip, interleave, mix, choose."""
 
 from __future__ import annotations
 
@@ -6,28 +6,25 @@ import dataclasses
 from collections.abc import Iterator
 from fractions import Fraction
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 import pyarrow as pa
 
+from dml.api.sources.objects import range as numbers
 from dml.errors import CastError, NullValueError, SchemaError, UDFError
-from dml.expr.column import col
-from dml.expr.column import random as random_column
+from dml.expr.columns.column import col
+from dml.expr.columns.column import random as random_column
 from dml.expr.node import Node
-from dml.expr.ops.choose import Choose
-from dml.expr.ops.concat import Concat
-from dml.expr.ops.interleave import Interleave
-from dml.expr.ops.interleave_map import InterleaveMap
-from dml.expr.ops.mix import Mix
-from dml.expr.ops.zip import Zip
-from dml.sources.objects import range as numbers
-from dml.testing import scalar_ids
-from dml.testing.drawn import GROWTH, Draw, Drawn
-from dml.testing.meaning import Meaning, Typed, Units, Use
+from dml.ops.merge.choose import Choose
+from dml.ops.merge.concat import Concat
+from dml.ops.merge.interleave import Interleave
+from dml.ops.merge.interleave_map import InterleaveMap
+from dml.ops.merge.mix import Mix
+from dml.ops.merge.zip import Zip
+from dml.testing.draws import GROWTH, Draw, Drawn
+from dml.testing.meaning import OperatorMeaning, OperatorUse, OracleRun, TypedRow, Units
 from dml.testing.oracle_steps import called, seen
-
-if TYPE_CHECKING:
-    from dml.testing.oracle import Oracle
+from dml.testing.scalars import ids
 
 BRANCH = int.from_bytes(b"concat", "big")
 WEAVE = int.from_bytes(b"weave", "big")
@@ -35,15 +32,15 @@ SIDES = int.from_bytes(b"zip", "big")
 CYCLE = int.from_bytes(b"cycle", "big")
 
 
-def concat(oracle: Oracle, node: Concat, epoch: int, _units: Units) -> Iterator[Any]:
-    """The inputs in turn; their columns must agree."""
+def concat(oracle: OracleRun, node: Concat, epoch: int, _units: Units) -> Iterator[Any]:
+    """Yield the inputs in turn; their columns must agree."""
     for number, each in enumerate(node.inputs):
         for element in oracle.stream(each, epoch):
             yield _agreed(oracle, node, element, BRANCH, number)
 
 
-def _agreed(oracle: Oracle, node: Any, element: Any, key: int, number: int) -> Any:
-    """An element of input ``number``, whose columns are those of the first that came."""
+def _agreed(oracle: OracleRun, node: Any, element: Any, key: int, number: int) -> Any:
+    """Check that an element has the columns of the first element, and derive its ids."""
     for one in element if isinstance(element, list) else [element]:
         kinds = oracle.settled.setdefault(id(node), one.kinds)
         if list(kinds.items()) != list(one.kinds.items()):
@@ -51,11 +48,11 @@ def _agreed(oracle: Oracle, node: Any, element: Any, key: int, number: int) -> A
     return oracle.descendant(element, key + oracle.level(node), number)
 
 
-def zipped(oracle: Oracle, node: Zip, epoch: int, _units: Units) -> Iterator[Typed]:
-    """One row of each side after the other, until a side has none."""
+def zipped(oracle: OracleRun, node: Zip, epoch: int, _units: Units) -> Iterator[TypedRow]:
+    """Yield rows of all inputs side by side, until an input ends."""
     sides = [oracle.stream(each, epoch) for each in node.inputs]
     while True:
-        row: list[Typed] = []
+        row: list[TypedRow] = []
         for side in sides:
             if (one := next(side, None)) is None:
                 return
@@ -63,7 +60,7 @@ def zipped(oracle: Oracle, node: Zip, epoch: int, _units: Units) -> Iterator[Typ
         yield _beside(oracle, node, row)
 
 
-def _beside(oracle: Oracle, node: Zip, row: list[Typed]) -> Typed:
+def _beside(oracle: OracleRun, node: Zip, row: list[TypedRow]) -> TypedRow:
     values: dict[str, Any] = {}
     kinds: dict[str, Any] = {}
     made = row[0].row.id
@@ -72,13 +69,13 @@ def _beside(oracle: Oracle, node: Zip, row: list[Typed]) -> Typed:
             raise SchemaError("zip gives two columns one name")
         values |= one.row.values
         kinds |= one.kinds
-        made = scalar_ids.derive(*made, *one.row.id) if number else made
-    made = scalar_ids.derive(*made, SIDES + oracle.level(node), 0)
-    return Typed(dataclasses.replace(row[0].row, id=made, values=values), kinds)
+        made = ids.derive(*made, *one.row.id) if number else made
+    made = ids.derive(*made, SIDES + oracle.level(node), 0)
+    return TypedRow(dataclasses.replace(row[0].row, id=made, values=values), kinds)
 
 
-def interleaved(oracle: Oracle, node: Interleave, epoch: int, _units: Units) -> Iterator[Any]:
-    """Some of each input, round and round, without those that are over."""
+def interleaved(oracle: OracleRun, node: Interleave, epoch: int, _units: Units) -> Iterator[Any]:
+    """Yield ``block_length`` elements of each input in turn; finished inputs are dropped."""
     inputs = [(i, oracle.stream(each, epoch)) for i, each in enumerate(node.inputs)]
     while inputs:
         for pair in list(inputs):
@@ -89,10 +86,10 @@ def interleaved(oracle: Oracle, node: Interleave, epoch: int, _units: Units) -> 
                 yield _agreed(oracle, node, element, WEAVE, pair[0])
 
 
-def cycled(oracle: Oracle, node: InterleaveMap, epoch: int, _units: Units) -> Iterator[Typed]:
-    """Pipelines in a cycle, as in tf.data: an empty place is filled when its turn comes."""
+def cycled(oracle: OracleRun, node: InterleaveMap, epoch: int, _units: Units) -> Iterator[TypedRow]:
+    """Interleave pipelines as in tf.data: a free place of the cycle is filled on its turn."""
     rows = oracle.stream(node.input, epoch)
-    cycle: list[Iterator[Typed] | None] = [None] * node.cycle_length
+    cycle: list[Iterator[TypedRow] | None] = [None] * node.cycle_length
     place, more = 0, True
     while more or any(cycle):
         open_ = cycle[place]
@@ -111,27 +108,29 @@ def cycled(oracle: Oracle, node: InterleaveMap, epoch: int, _units: Units) -> It
         place = (place + 1) % node.cycle_length
 
 
-def _children(oracle: Oracle, node: InterleaveMap, row: Typed, epoch: int) -> Iterator[Typed]:
-    """The rows of the pipeline of one row, which has the columns of those before."""
+def _children(
+    oracle: OracleRun, node: InterleaveMap, row: TypedRow, epoch: int
+) -> Iterator[TypedRow]:
+    """Run the pipeline of one row; its columns must be those of earlier pipelines."""
     inner = called(node.fn.call, seen(row))
     if not isinstance(inner, Node) or inner.batched:
         raise UDFError(f"{inner!r} is no pipeline of rows")
-    run = type(oracle)(inner, epoch=epoch, seed=oracle.seed)
+    run: OracleRun = cast("Any", type(oracle))(inner, epoch=epoch, seed=oracle.seed)
 
-    def stream() -> Iterator[Typed]:
+    def stream() -> Iterator[TypedRow]:
         for one in run.stream(inner, epoch):
             known = oracle.settled.setdefault(id(node), dict(node.declared or one.kinds))
             if list(known.items()) != list(one.kinds.items()):
                 raise SchemaError("pipelines have different columns")
-            made = scalar_ids.derive(*scalar_ids.derive(*row.row.id, *one.row.id), CYCLE + level, 0)
+            made = ids.derive(*ids.derive(*row.row.id, *one.row.id), CYCLE + level, 0)
             yield one.made(one.row.values, one.kinds, id=made)
 
     level = oracle.level(node)
     return stream()
 
 
-def mixed(oracle: Oracle, node: Mix, epoch: int, _units: Units) -> Iterator[Any]:
-    """By Tijdeman's rule, in fractions; one more turn is asked of an input to know its end."""
+def mixed(oracle: OracleRun, node: Mix, epoch: int, _units: Units) -> Iterator[Any]:
+    """Mix inputs by Tijdeman's rule, in fractions; an input ends on a turn without an element."""
     inputs = {i: oracle.stream(each, epoch) for i, each in enumerate(node.inputs)}
     given = dict.fromkeys(inputs, 0)
     while inputs:
@@ -158,8 +157,8 @@ def _due(node: Mix, given: dict[int, int]) -> int:
     return min(due, key=lambda i: ((1 - slack - owed[i]) / share[i], i))
 
 
-def chosen(oracle: Oracle, node: Choose, epoch: int, _units: Units) -> Iterator[Any]:
-    """Of the input that the selector names; one more turn is asked of an input to know its end."""
+def chosen(oracle: OracleRun, node: Choose, epoch: int, _units: Units) -> Iterator[Any]:
+    """Yield from the input that the selector names; it ends on a turn without an element."""
     *datasets, selector = (oracle.stream(each, epoch) for each in node.inputs)
     inputs = dict(enumerate(datasets))
     while inputs and (choice := next(selector, None)) is not None:
@@ -211,7 +210,7 @@ def _draw_woven(draw: Draw, drawn: Drawn) -> Any:
 
 
 def _few(row: dict[str, Any]) -> Any:
-    """A pipeline of some rows like those that functions take."""
+    """Return a pipeline of a few rows with the columns ``n`` and ``f``."""
     n = row["n"]
     made = numbers(1 + n % 4 if n % 6 else 0, atom_rows=2).with_columns(n=col("id") * 5 + n % 7)
     made = made.with_columns(f=random_column(seed=2) + n % 3).select("n", "f")
@@ -219,7 +218,7 @@ def _few(row: dict[str, Any]) -> Any:
 
 
 def _uneven(row: dict[str, Any]) -> Any:
-    """As ``_few``, but that some rows give other columns, or no pipeline."""
+    """Return ``_few`` of most rows; some rows give other columns, or no pipeline."""
     n = row["n"]
     return _few(row) if n % 23 else numbers(3) if n % 2 else n
 
@@ -248,7 +247,7 @@ def _draw_concat(draw: Draw, drawn: Drawn) -> Any:
 
 
 def _draw_zip(draw: Draw, drawn: Drawn) -> Any:
-    """Beside another order of the same rows, under names of its own."""
+    """Zip with other rows of the same pipeline, whose columns are renamed."""
     if drawn.growth >= GROWTH or any(name.startswith("z") for name in drawn.kinds):
         return False
     drawn.growth *= 2
@@ -262,25 +261,27 @@ def _draw_zip(draw: Draw, drawn: Drawn) -> Any:
 
 
 MEANINGS = (
-    Meaning(Concat, concat, (Use("concat", _draw_concat, batches=1),), makes_ids=True),
-    Meaning(
+    OperatorMeaning(
+        Concat, concat, (OperatorUse("concat", _draw_concat, batches=1),), makes_ids=True
+    ),
+    OperatorMeaning(
         Interleave,
         interleaved,
-        (Use("interleave", _draw_woven, batches=1),),
+        (OperatorUse("interleave", _draw_woven, batches=1),),
         makes_ids=True,
     ),
-    Meaning(
+    OperatorMeaning(
         InterleaveMap,
         cycled,
-        (Use("interleave_map", _draw_cycled, rows=2),),
+        (OperatorUse("interleave_map", _draw_cycled, rows=2),),
         makes_ids=True,
     ),
-    Meaning(
+    OperatorMeaning(
         Choose,
         chosen,
-        (Use("choose_from_datasets", _draw_chosen, batches=1),),
+        (OperatorUse("choose_from_datasets", _draw_chosen, batches=1),),
         makes_ids=True,
     ),
-    Meaning(Mix, mixed, (Use("mix", _draw_woven),), makes_ids=True),
-    Meaning(Zip, zipped, (Use("zip", _draw_zip),), makes_ids=True),
+    OperatorMeaning(Mix, mixed, (OperatorUse("mix", _draw_woven),), makes_ids=True),
+    OperatorMeaning(Zip, zipped, (OperatorUse("zip", _draw_zip),), makes_ids=True),
 )

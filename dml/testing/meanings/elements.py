@@ -1,4 +1,4 @@
-"""This file says what the verbs that number, choose, divide and take apart elements mean."""
+"""The oracle numbers, shards, splits, unbatches and explodes elements."""
 
 from __future__ import annotations
 
@@ -7,39 +7,38 @@ from fractions import Fraction
 from hashlib import blake2b
 from itertools import islice
 from math import ceil, floor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from dml.errors import CastError, PlanError, SchemaError
-from dml.expr.ops.explode import Explode
-from dml.expr.ops.part import Part
-from dml.expr.ops.shard import Shard
-from dml.expr.ops.stratum import Stratum
-from dml.expr.ops.take_while import TakeWhile
-from dml.expr.ops.unbatch import Unbatch
-from dml.expr.ops.with_row_index import WithRowIndex
-from dml.expr.value import Value
-from dml.testing import scalar_ids
-from dml.testing.drawn import GROWTH, Draw, Drawn
-from dml.testing.meaning import Meaning, Typed, Units, Use, always
+from dml.expr.columns.value import Value
+from dml.ops.batch.unbatch import Unbatch
+from dml.ops.row.explode import Explode
+from dml.ops.row.with_row_index import WithRowIndex
+from dml.ops.slice.part import Part
+from dml.ops.slice.shard import Shard
+from dml.ops.slice.stratum import Stratum
+from dml.ops.slice.take_while import TakeWhile
+from dml.testing.draws import GROWTH, Draw, Drawn
+from dml.testing.meaning import OperatorMeaning, OperatorUse, OracleRun, TypedRow, Units, always
 from dml.testing.oracle_steps import has_random, seen, spared
 from dml.testing.oracle_types import code, of_code, shape, typed
 from dml.testing.oracle_values import Draws, value_of
-
-if TYPE_CHECKING:
-    from dml.testing.oracle import Oracle
+from dml.testing.scalars import ids
 
 STRATA = int.from_bytes(b"strata", "big")
 SPLIT = int.from_bytes(b"split", "big")
 EXPLODED = int.from_bytes(b"explode", "big")
-# Children of an atom in which types are settled together.
+# Children of an atom whose types are inferred together.
 CHILDREN = 4096
 
 
-def with_row_index(oracle: Oracle, node: WithRowIndex, epoch: int, units: Units) -> Iterator[Typed]:
-    """Every row behind its number."""
+def with_row_index(
+    oracle: OracleRun, node: WithRowIndex, epoch: int, units: Units
+) -> Iterator[TypedRow]:
+    """Add the number of every row as the first column."""
     for number, one in enumerate(oracle.stream(node.input, epoch, units), node.offset):
         if node.name in one.kinds:
             raise SchemaError(f"there is a column {node.name!r} already")
@@ -47,26 +46,26 @@ def with_row_index(oracle: Oracle, node: WithRowIndex, epoch: int, units: Units)
         yield one.made({node.name: number, **one.row.values}, kinds)
 
 
-def shard(oracle: Oracle, node: Shard, epoch: int, units: Units) -> Iterator[Any]:
-    """Every n-th element."""
+def shard(oracle: OracleRun, node: Shard, epoch: int, units: Units) -> Iterator[Any]:
+    """Yield every n-th element."""
     elements = oracle.stream(node.input, epoch, units)
     yield from islice(elements, node.index, None, node.num_shards)
 
 
-def unbatch(oracle: Oracle, node: Unbatch, epoch: int, units: Units) -> Iterator[Typed]:
-    """The rows of every batch, which is an atom now."""
+def unbatch(oracle: OracleRun, node: Unbatch, epoch: int, units: Units) -> Iterator[TypedRow]:
+    """Yield the rows of every batch; each batch becomes an atom."""
     for number, batch in enumerate(oracle.stream(node.input, epoch, units)):
         for one in batch:
             yield one.made(one.row.values, one.kinds, atom=("batch", number))
 
 
-def part(oracle: Oracle, node: Part, epoch: int, units: Units) -> Iterator[Any]:
-    """Rows (or rows of batches) by a draw that knows neither epoch nor operator."""
+def part(oracle: OracleRun, node: Part, epoch: int, units: Units) -> Iterator[Any]:
+    """Keep rows (or rows of batches) by a draw that depends on neither epoch nor operator."""
     seed = oracle.seed if node.seed is None else node.seed
 
-    def inside(one: Typed) -> bool:
-        key = scalar_ids.row_key(*one.row.id, seed, SPLIT + node.nth, 0)
-        return node.low <= scalar_ids.uniform(key) < node.high
+    def inside(one: TypedRow) -> bool:
+        key = ids.row_key(*one.row.id, seed, SPLIT + node.nth, 0)
+        return node.low <= ids.uniform(key) < node.high
 
     for element in oracle.stream(node.input, epoch, units):
         if isinstance(element, list):
@@ -77,8 +76,8 @@ def part(oracle: Oracle, node: Part, epoch: int, units: Units) -> Iterator[Any]:
             yield element
 
 
-def stratum(oracle: Oracle, node: Stratum, epoch: int, units: Units) -> Iterator[Typed]:
-    """Rows by their number among those of their class: the last part picks first."""
+def stratum(oracle: OracleRun, node: Stratum, epoch: int, units: Units) -> Iterator[TypedRow]:
+    """Split rows by their number within their class; the last part picks first."""
     seen_: dict[Any, int] = {}
     for one in oracle.stream(node.input, epoch, units):
         value = one.row.values[node.column]
@@ -91,8 +90,8 @@ def stratum(oracle: Oracle, node: Stratum, epoch: int, units: Units) -> Iterator
             yield one
 
 
-def _picked(oracle: Oracle, node: Stratum, value: Any, number: int, row: int) -> bool:
-    """True if of the rows that this part may pick, it picks this one."""
+def _picked(oracle: OracleRun, node: Stratum, value: Any, number: int, row: int) -> bool:
+    """True if the part picks the row of this number among the rows that are left to it."""
     whole = sum(node.weights[: number + 1])
     share = Fraction(node.weights[number], whole) if whole else Fraction(0)
     if not share:
@@ -101,12 +100,12 @@ def _picked(oracle: Oracle, node: Stratum, value: Any, number: int, row: int) ->
     low, high = ceil(cell / share), ceil((cell + 1) / share)
     seed = oracle.seed if node.seed is None else node.seed
     name = int.from_bytes(blake2b(str(value).encode(), digest_size=8).digest(), "little")
-    key = scalar_ids.row_key(name, cell, seed, STRATA + node.nth, number)
-    return row == low + floor(scalar_ids.uniform(key) * (high - low))
+    key = ids.row_key(name, cell, seed, STRATA + node.nth, number)
+    return row == low + floor(ids.uniform(key) * (high - low))
 
 
-def take_while(oracle: Oracle, node: TakeWhile, epoch: int, units: Units) -> Iterator[Typed]:
-    """Rows until one does not pass."""
+def take_while(oracle: OracleRun, node: TakeWhile, epoch: int, units: Units) -> Iterator[TypedRow]:
+    """Yield rows until the first that fails the test."""
     for one in oracle.stream(node.input, epoch, units):
         verdict = _passes(oracle, node, one, epoch)
         if False in verdict:
@@ -115,8 +114,8 @@ def take_while(oracle: Oracle, node: TakeWhile, epoch: int, units: Units) -> Ite
             yield one
 
 
-def _passes(oracle: Oracle, node: TakeWhile, one: Typed, epoch: int) -> list[bool]:
-    """Whether a row passes, alone in a list; nothing where the function costs it."""
+def _passes(oracle: OracleRun, node: TakeWhile, one: TypedRow, epoch: int) -> list[bool]:
+    """Test a row: [True] or [False], or [] where the function raises and the row is skipped."""
     if not isinstance(node.test, Value):
         return spared(node, lambda row: bool(node.test.call(row)), seen(one))  # type: ignore[union-attr]
     expr = typed(node.test, one.kinds)
@@ -126,8 +125,8 @@ def _passes(oracle: Oracle, node: TakeWhile, one: Typed, epoch: int) -> list[boo
     return [value_of(expr, one.row.values, one.row.id, draws) is True]
 
 
-def explode(oracle: Oracle, node: Explode, epoch: int, units: Units) -> Iterator[Typed]:
-    """A row for each element, or one for none."""
+def explode(oracle: OracleRun, node: Explode, epoch: int, units: Units) -> Iterator[TypedRow]:
+    """Yield a row for each element of the lists, and one row for an empty list or null."""
     made = EXPLODED + oracle.level(node)
     atom, place = None, 0
     for one in oracle.stream(node.input, epoch, units):
@@ -136,12 +135,12 @@ def explode(oracle: Oracle, node: Explode, epoch: int, units: Units) -> Iterator
         hi, lo = one.row.id
         kinds = {n: element(k) if n in node.names else k for n, k in one.kinds.items()}
         for number, values in enumerate(_elements(node, one)):
-            child = scalar_ids.derive(hi, lo, made, number)
+            child = ids.derive(hi, lo, made, number)
             yield one.made(values, kinds, id=child, atom=(atom, place // CHILDREN))
             place += 1
 
 
-def _elements(node: Explode, one: Typed) -> Iterator[dict[str, Any]]:
+def _elements(node: Explode, one: TypedRow) -> Iterator[dict[str, Any]]:
     for name in node.names:
         if name not in one.kinds:
             raise SchemaError(f"there is no column {name!r}")
@@ -162,7 +161,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def element(kind: pa.DataType) -> pa.DataType:
-    """The type of one element of a list or tensor."""
+    """Return the type of one element of a list or tensor."""
     if shape(kind):
         return of_code(code(kind), shape(kind)[1:])
     lists = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
@@ -183,7 +182,7 @@ def _draw_shard(draw: Draw, drawn: Drawn) -> None:
 
 
 def _draw_units_shard(draw: Draw, drawn: Drawn) -> Any:
-    """Where every step so far stands the division of its source; rarely of few rows."""
+    """Shard the source by read units, where every operator so far allows that."""
     shards = draw.choice([1, 2, 2, 2, 3])
     try:
         made = drawn.dataset.shard(shards, draw.randrange(shards), by="units")
@@ -233,7 +232,7 @@ def _draw_take_while_rows(draw: Draw, drawn: Drawn) -> Any:
 
 
 def _lists(row: dict[str, Any]) -> dict[str, Any]:
-    """Two columns of lists, sometimes empty or absent, that cannot always stand side by side."""
+    """Return two columns of lists, sometimes empty or null, and not always of equal length."""
     n = row["n"]
     words = None if n == 3 else ["a", "", "ä"][: n % 4]
     return {"n": n, "f": row["f"], "w": words, "v": [0.5] * (n % 4 if n < 12 else 2)}
@@ -268,24 +267,34 @@ def _explodes(kind: pa.DataType) -> bool:
 
 
 MEANINGS = (
-    Meaning(WithRowIndex, with_row_index, (Use("with_row_index", _draw_row_index),)),
-    Meaning(
+    OperatorMeaning(
+        WithRowIndex, with_row_index, (OperatorUse("with_row_index", _draw_row_index),)
+    ),
+    OperatorMeaning(
         Shard,
         shard,
-        (Use("shard", _draw_shard, batches=1), Use("shard_units", _draw_units_shard)),
+        (
+            OperatorUse("shard", _draw_shard, batches=1),
+            OperatorUse("shard_units", _draw_units_shard),
+        ),
     ),
-    Meaning(Unbatch, unbatch, (Use("unbatch", _draw_unbatch, rows=0, batches=2),), makes_ids=True),
-    Meaning(Part, part, (Use("split", _draw_part, batches=1),), draws=always),
-    Meaning(Stratum, stratum, (Use("stratify", _draw_stratum),), makes_ids=True),
-    Meaning(
+    OperatorMeaning(
+        Unbatch,
+        unbatch,
+        (OperatorUse("unbatch", _draw_unbatch, rows=0, batches=2),),
+        makes_ids=True,
+    ),
+    OperatorMeaning(Part, part, (OperatorUse("split", _draw_part, batches=1),), draws=always),
+    OperatorMeaning(Stratum, stratum, (OperatorUse("stratify", _draw_stratum),), makes_ids=True),
+    OperatorMeaning(
         TakeWhile,
         take_while,
         (
-            Use("take_while", _draw_take_while),
-            Use("take_while_rows", _draw_take_while_rows),
+            OperatorUse("take_while", _draw_take_while),
+            OperatorUse("take_while_rows", _draw_take_while_rows),
         ),
         makes_ids=True,
         draws=lambda node: isinstance(node.test, Value) and has_random(node.test),
     ),
-    Meaning(Explode, explode, (Use("explode", _draw_explode),), makes_ids=True),
+    OperatorMeaning(Explode, explode, (OperatorUse("explode", _draw_explode),), makes_ids=True),
 )

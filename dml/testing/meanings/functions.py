@@ -1,4 +1,4 @@
-"""This file says what functions of rows mean: one call a row, types settled by the first."""
+"""The oracle calls functions of rows, one call a row; the first results determine the types."""
 
 from __future__ import annotations
 
@@ -6,58 +6,57 @@ import copy
 import dataclasses
 import json
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from dml.api.verbs.functions import udf
 from dml.errors import DmlError, UDFError
-from dml.expr.carried import of_json
-from dml.expr.column import col
-from dml.expr.ops.apply import Apply
-from dml.expr.ops.filter_rows import FilterRows
-from dml.expr.ops.flat_map import FlatMap
-from dml.expr.ops.map_rows import MapRows
-from dml.expr.ops.random_map import RandomMap
-from dml.expr.ops.resample import Resample
-from dml.expr.ops.scan import Scan
-from dml.testing import row_functions, scalar_ids
-from dml.testing.drawn import GROWTH, Draw, Drawn
-from dml.testing.meaning import Meaning, Typed, Units, Use, always
+from dml.expr.columns.column import col
+from dml.ops.row.apply import Apply
+from dml.ops.row.filter_rows import FilterRows
+from dml.ops.row.flat_map import FlatMap
+from dml.ops.row.map_rows import MapRows
+from dml.ops.row.random_map import RandomMap
+from dml.ops.row.resample import Resample
+from dml.ops.row.scan import Scan
+from dml.testing import row_functions
+from dml.testing.draws import GROWTH, Draw, Drawn
+from dml.testing.meaning import OperatorMeaning, OperatorUse, OracleRun, TypedRow, Units, always
+from dml.testing.oracle_inference import enough, first
 from dml.testing.oracle_rows import fitted, settled
-from dml.testing.oracle_settling import enough, first
 from dml.testing.oracle_steps import called, called_many, declared, seen, spared
-from dml.verbs.functions import udf
-
-if TYPE_CHECKING:
-    from dml.testing.oracle import Oracle
-
+from dml.testing.scalars import ids
+from dml.udfs.calling.scan_state import of_json
 
 CHILD = int.from_bytes(b"flat_map", "big")
 
 
-def filter_rows(oracle: Oracle, node: FilterRows, epoch: int, units: Units) -> Iterator[Typed]:
-    """Rows for which the function returns something true."""
+def filter_rows(
+    oracle: OracleRun, node: FilterRows, epoch: int, units: Units
+) -> Iterator[TypedRow]:
+    """Yield rows for which the function returns a true value."""
     for one in oracle.stream(node.input, epoch, units):
         if any(spared(node, lambda row: bool(node.fn.call(row)), seen(one))):
             yield one
 
 
-def resample(oracle: Oracle, node: Resample, epoch: int, units: Units) -> Iterator[Typed]:
-    """Rows whose draw is below the share of what the function returns."""
+def resample(oracle: OracleRun, node: Resample, epoch: int, units: Units) -> Iterator[TypedRow]:
+    """Yield rows whose random draw is below the share of the class that the function returns."""
     seed = oracle.seed if node.seed is None else node.seed
     for one in oracle.stream(node.input, epoch, units):
         share = called(lambda row: dict(node.shares).get(node.fn.call(row), 0.0), seen(one))
         high, low = one.row.id
-        key = scalar_ids.row_key(high, low, seed, oracle.ordinal(node), epoch)
-        if scalar_ids.uniform(key) < share:
+        key = ids.row_key(high, low, seed, oracle.ordinal(node), epoch)
+        if ids.uniform(key) < share:
             yield one
 
 
-def map_rows(oracle: Oracle, node: Any, epoch: int, units: Units) -> Iterator[Typed]:
-    """Map and random_map: what the function returns for each row."""
+def map_rows(oracle: OracleRun, node: Any, epoch: int, units: Units) -> Iterator[TypedRow]:
+    """Call the function of ``map`` or ``random_map`` for each row."""
 
-    def children(one: Typed) -> Iterator[tuple[Typed, Any]]:
+    def children(one: TypedRow) -> Iterator[tuple[TypedRow, Any]]:
         arguments = [seen(one)]
         if isinstance(node, RandomMap):
             arguments.append(_generator(oracle, node, one.row.id, epoch))
@@ -67,19 +66,19 @@ def map_rows(oracle: Oracle, node: Any, epoch: int, units: Units) -> Iterator[Ty
     yield from _returned(oracle, node, epoch, units, children)
 
 
-def _generator(oracle: Oracle, node: RandomMap, row_id: tuple[int, int], epoch: int) -> Any:
+def _generator(oracle: OracleRun, node: RandomMap, row_id: tuple[int, int], epoch: int) -> Any:
     seed = oracle.seed if node.seed is None else node.seed
-    key = scalar_ids.row_key(*row_id, seed, oracle.ordinal(node), epoch)
-    second = scalar_ids.mix64(key ^ 0x9E3779B97F4A7C15)
+    key = ids.row_key(*row_id, seed, oracle.ordinal(node), epoch)
+    second = ids.mix64(key ^ 0x9E3779B97F4A7C15)
     philox = np.random.Philox(key=np.array([key, second], dtype=np.uint64), counter=0)
     return np.random.Generator(philox)
 
 
-def scan(oracle: Oracle, node: Scan, epoch: int, units: Units) -> Iterator[Typed]:
-    """What the function returns for the state so far and each row."""
+def scan(oracle: OracleRun, node: Scan, epoch: int, units: Units) -> Iterator[TypedRow]:
+    """Call the function with the state so far and each row."""
     state = [of_json(json.loads(node.initial))]
 
-    def children(one: Typed) -> Iterator[tuple[Typed, Any]]:
+    def children(one: TypedRow) -> Iterator[tuple[TypedRow, Any]]:
         made = called(node.fn.call, copy.deepcopy(state[0]), seen(one))
         if not isinstance(made, tuple) or len(made) != 2:
             raise UDFError(f"{made!r} is no pair")
@@ -92,7 +91,7 @@ def scan(oracle: Oracle, node: Scan, epoch: int, units: Units) -> Iterator[Typed
 
 
 def carried(state: Any) -> bool:
-    """True for what a state may be, as far as random pipelines make any."""
+    """True for a valid state, among those that random pipelines make."""
     if isinstance(state, list | tuple):
         return all(map(carried, state))
     if isinstance(state, dict):
@@ -100,15 +99,15 @@ def carried(state: Any) -> bool:
     return state is None or isinstance(state, int | float | str | bytes | np.ndarray | np.generic)
 
 
-def flat_map(oracle: Oracle, node: FlatMap, epoch: int, units: Units) -> Iterator[Typed]:
-    """Every row that the function yields for each row, with ids of their own."""
+def flat_map(oracle: OracleRun, node: FlatMap, epoch: int, units: Units) -> Iterator[TypedRow]:
+    """Yield every row that the function yields for each row, with new ids."""
     made = CHILD + oracle.level(node)
 
-    def children(one: Typed) -> Iterator[tuple[Typed, Any]]:
+    def children(one: TypedRow) -> Iterator[tuple[TypedRow, Any]]:
         try:
             for number, child in enumerate(called_many(node.fn.call, seen(one))):
-                row = dataclasses.replace(one.row, id=scalar_ids.derive(*one.row.id, made, number))
-                yield Typed(row, one.kinds), child
+                row = dataclasses.replace(one.row, id=ids.derive(*one.row.id, made, number))
+                yield TypedRow(row, one.kinds), child
         except UDFError:
             if node.on_error != "skip":
                 raise
@@ -117,15 +116,15 @@ def flat_map(oracle: Oracle, node: FlatMap, epoch: int, units: Units) -> Iterato
 
 
 def _returned(
-    oracle: Oracle,
+    oracle: OracleRun,
     node: Any,
     epoch: int,
     units: Units,
-    children: Callable[[Typed], Iterator[tuple[Typed, Any]]],
-) -> Iterator[Typed]:
-    """Returned rows in settled types; errors after the rows before them."""
+    children: Callable[[TypedRow], Iterator[tuple[TypedRow, Any]]],
+) -> Iterator[TypedRow]:
+    """Yield returned rows in their inferred types; an error follows the rows before it."""
     rows = oracle.stream(node.input, epoch, units)
-    made: list[tuple[Typed, Any]] = []
+    made: list[tuple[TypedRow, Any]] = []
     ends: list[int] = []
     error: DmlError | None = None
     if id(node) not in oracle.settled and declared(node) is None:
@@ -146,9 +145,9 @@ def _returned(
 
 
 def _rows(
-    oracle: Oracle, node: Any, made: list[tuple[Typed, Any]], settling: int
-) -> Iterator[Typed]:
-    """Returned rows in their types: those before one that does not fit, then its error."""
+    oracle: OracleRun, node: Any, made: list[tuple[TypedRow, Any]], settling: int
+) -> Iterator[TypedRow]:
+    """Yield the typed rows before the first that does not fit, then raise its error."""
     fit, error = _fitting(oracle, node, [returned for _, returned in made], settling)
     for (parent, _), values in zip(made, fit, strict=False):
         yield parent.made(values, oracle.settled[id(node)])
@@ -157,9 +156,9 @@ def _rows(
 
 
 def _fitting(
-    oracle: Oracle, node: Any, returned: list[Any], settling: int
+    oracle: OracleRun, node: Any, returned: list[Any], settling: int
 ) -> tuple[list[Any], UDFError | None]:
-    """The rows before the first that does not fit, typed by what they settle, and its error."""
+    """Return the typed rows before the first that does not fit, and the error of that row."""
     if not returned:
         return [], None
     kinds = oracle.settled.get(id(node)) or declared(node)
@@ -178,7 +177,7 @@ def _fitting(
 
 
 def _alike(node: Any, returned: list[Any]) -> int:
-    """How many of the rows have types in common: all before the first that does not fit to them."""
+    """Count the leading rows that have common types."""
     for count in range(1, len(returned) + 1):
         try:
             settled(returned[:count], node.schema)
@@ -187,10 +186,10 @@ def _alike(node: Any, returned: list[Any]) -> int:
     return len(returned)
 
 
-def apply(oracle: Oracle, node: Apply, epoch: int, units: Units) -> Iterator[Any]:
-    """Every row with what the function returns for some of its columns."""
+def apply(oracle: OracleRun, node: Apply, epoch: int, units: Units) -> Iterator[Any]:
+    """Add a column with the function's result for some columns of each row."""
 
-    def made(one: Typed) -> Typed:
+    def made(one: TypedRow) -> TypedRow:
         values = seen(one)
         found = {node.name: called(node.fn.call, *(values[name] for name in node.args))}
         added = fitted(found, {node.name: node.kind})
@@ -208,7 +207,7 @@ def _draw_apply(draw: Draw, drawn: Drawn) -> Any:
     function = udf(return_dtype=kind)(fn)
     value = function(col("n") + 1, "f")
     if pa.types.is_floating(kind) and draw.random() < 0.5:
-        value = function("n", value) * 2  # a call of what another returned
+        value = function("n", value) * 2  # a call on the result of the first call
     drawn.then(drawn.dataset.with_columns(g=value), {**drawn.kinds, "g": kind})
     return None
 
@@ -221,7 +220,7 @@ def _draw_filter_rows(draw: Draw, drawn: Drawn) -> Any:
 
 
 def _draw_skipping(draw: Draw, drawn: Drawn) -> Any:
-    """A function that raises for some rows, which are lost."""
+    """Add a function that raises for some rows, which are skipped."""
     if not drawn.functional or drawn.growth >= GROWTH:
         return False
     ds, kinds, losing = drawn.dataset, drawn.kinds, row_functions.losing(draw)
@@ -301,19 +300,23 @@ def _draw_flat_map(draw: Draw, drawn: Drawn) -> Any:
 
 
 MEANINGS = (
-    Meaning(Apply, apply, (Use("apply", _draw_apply, rows=1, batches=1),)),
-    Meaning(FilterRows, filter_rows, (Use("filter_rows", _draw_filter_rows),)),
-    Meaning(Resample, resample, (Use("rejection_resample", _draw_resample),), draws=always),
-    Meaning(
+    OperatorMeaning(Apply, apply, (OperatorUse("apply", _draw_apply, rows=1, batches=1),)),
+    OperatorMeaning(FilterRows, filter_rows, (OperatorUse("filter_rows", _draw_filter_rows),)),
+    OperatorMeaning(
+        Resample, resample, (OperatorUse("rejection_resample", _draw_resample),), draws=always
+    ),
+    OperatorMeaning(
         MapRows,
         map_rows,
         (
-            Use("map", _draw_map, rows=2),
-            Use("on_error", _draw_skipping, rows=2),
-            Use("ignore_errors", _draw_ignore_errors, batches=1),
+            OperatorUse("map", _draw_map, rows=2),
+            OperatorUse("on_error", _draw_skipping, rows=2),
+            OperatorUse("ignore_errors", _draw_ignore_errors, batches=1),
         ),
     ),
-    Meaning(RandomMap, map_rows, (Use("random_map", _draw_random_map),), draws=always),
-    Meaning(Scan, scan, (Use("scan", _draw_scan),), makes_ids=True),
-    Meaning(FlatMap, flat_map, (Use("flat_map", _draw_flat_map),), makes_ids=True),
+    OperatorMeaning(
+        RandomMap, map_rows, (OperatorUse("random_map", _draw_random_map),), draws=always
+    ),
+    OperatorMeaning(Scan, scan, (OperatorUse("scan", _draw_scan),), makes_ids=True),
+    OperatorMeaning(FlatMap, flat_map, (OperatorUse("flat_map", _draw_flat_map),), makes_ids=True),
 )

@@ -1,4 +1,4 @@
-"""This file says what groups of sorted rows mean: their figures, their first rows, as batches."""
+"""The oracle computes groups of sorted rows: aggregates, first rows, batches."""
 
 from __future__ import annotations
 
@@ -7,28 +7,26 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import cmp_to_key
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from dml.data import list_marks
 from dml.errors import CastError, SchemaError
-from dml.expr import marks
-from dml.expr.column import Column, col
-from dml.expr.column import rows as counted
-from dml.expr.ops.aggregate import Aggregate
-from dml.expr.ops.first_of_run import FirstOfRun, RunBatches
-from dml.expr.ops.map_group import MapGroup
-from dml.testing import row_functions, scalar_ids
-from dml.testing.drawn import Draw, Drawn
-from dml.testing.meaning import Meaning, Typed, Units, Use
+from dml.expr.columns.column import Column, col
+from dml.expr.columns.column import rows as counted
+from dml.ops.group.aggregate import Aggregate
+from dml.ops.group.key_runs import FirstOfRun, RunBatches
+from dml.ops.group.map_group import MapGroup
+from dml.testing import row_functions
+from dml.testing.draws import Draw, Drawn
+from dml.testing.meaning import OperatorMeaning, OperatorUse, OracleRun, TypedRow, Units
 from dml.testing.meanings.groups import made_of_batch
 from dml.testing.meanings.sorting import able, between, odd, orderable
-from dml.testing.oracle_sources import Row
+from dml.testing.oracle_sources import OracleRow
 from dml.testing.oracle_types import code, shape
-
-if TYPE_CHECKING:
-    from dml.testing.oracle import Oracle
+from dml.testing.scalars import ids
 
 FIGURES = int.from_bytes(b"aggregat", "big")
 GROUP = int.from_bytes(b"mapgroup", "big")
@@ -37,35 +35,37 @@ DIGITS = 60
 Values = list[Any]
 
 
-def aggregate(oracle: Oracle, node: Aggregate, epoch: int, units: Units) -> Iterator[Typed]:
-    """A row for each run of rows that have the same keys; without keys one row, of all rows."""
+def aggregate(oracle: OracleRun, node: Aggregate, epoch: int, units: Units) -> Iterator[TypedRow]:
+    """Yield a row for each run of rows with equal keys; without keys, one row for all rows."""
     runs = _runs(oracle, node, node.keys, epoch, units)
     key = FIGURES + oracle.level(node)
     first = None
     for rows in runs:
         first = rows[0]
         values, kinds = _figures(node, rows, first.kinds)
-        yield first.made(values, kinds, id=scalar_ids.derive(*first.row.id, key, 0))
+        yield first.made(values, kinds, id=ids.derive(*first.row.id, key, 0))
     if first is None and not node.keys:
         given = node.input.schema
         nulls = dict.fromkeys(sorted(node.looks_at), pa.null())
         values, kinds = _figures(node, [], dict(given) if given.known else nulls)
-        yield Typed(Row((key, 0), values), kinds)
+        yield TypedRow(OracleRow((key, 0), values), kinds)
 
 
-def first_of_run(oracle: Oracle, node: FirstOfRun, epoch: int, units: Units) -> Iterator[Typed]:
-    """The first row of each."""
+def first_of_run(
+    oracle: OracleRun, node: FirstOfRun, epoch: int, units: Units
+) -> Iterator[TypedRow]:
+    """Yield the first row of each run."""
     for rows in _runs(oracle, node, node.keys, epoch, units):
         yield rows[0]
 
 
-def run_batches(oracle: Oracle, node: RunBatches, epoch: int, units: Units) -> Iterator[Any]:
-    """Each as a batch."""
+def run_batches(oracle: OracleRun, node: RunBatches, epoch: int, units: Units) -> Iterator[Any]:
+    """Yield each run as a batch."""
     yield from _runs(oracle, node, node.keys, epoch, units)
 
 
-def map_group(oracle: Oracle, node: MapGroup, epoch: int, units: Units) -> Iterator[Any]:
-    """What the function makes of each batch; single values are one row."""
+def map_group(oracle: OracleRun, node: MapGroup, epoch: int, units: Units) -> Iterator[Any]:
+    """Call the function for each batch; a result of single values is one row."""
     for batch in oracle.stream(node.input, epoch, units):
         if made := made_of_batch(oracle, node, batch, GROUP, _shaped):
             yield made
@@ -82,9 +82,9 @@ def _single(value: Any) -> bool:
 
 
 def _runs(
-    oracle: Oracle, node: Any, keys: tuple[str, ...], epoch: int, units: Units
-) -> Iterator[list[Typed]]:
-    run: list[Typed] = []
+    oracle: OracleRun, node: Any, keys: tuple[str, ...], epoch: int, units: Units
+) -> Iterator[list[TypedRow]]:
+    run: list[TypedRow] = []
     for one in oracle.stream(node.input, epoch, units):
         if not run:
             able(one, keys)
@@ -100,7 +100,7 @@ def _runs(
 
 
 def _figures(
-    node: Aggregate, rows: list[Typed], given: dict[str, pa.DataType]
+    node: Aggregate, rows: list[TypedRow], given: dict[str, pa.DataType]
 ) -> tuple[dict[str, Any], dict[str, pa.DataType]]:
     values: dict[str, Any] = {}
     kinds: dict[str, pa.DataType] = {}
@@ -120,10 +120,10 @@ def _figures(
 
 
 def _kind(op: str, kind: pa.DataType) -> pa.DataType:
-    """The type of a figure; SchemaError where there is none."""
+    """Return the type of an aggregate; SchemaError where there is none."""
     numeric = code(kind) != "arrow" or pa.types.is_null(kind) or pa.types.is_float16(kind)
-    ordered = not shape(kind) and not pa.types.is_nested(marks.plain(kind))
-    single = not shape(kind) and kind == marks.plain(kind)
+    ordered = not shape(kind) and not pa.types.is_nested(list_marks.plain(kind))
+    single = not shape(kind) and kind == list_marks.plain(kind)
     fits = {
         **dict.fromkeys(("sum", "mean", "std", "var"), numeric and not shape(kind)),
         **dict.fromkeys(("min", "max", "n_unique"), ordered),
@@ -186,7 +186,7 @@ def _rounded(value: Fraction) -> float:
 
 
 def _end(values: Values, *, least: bool) -> Any:
-    """NaN if one is; -0.0 is less than 0.0."""
+    """Return the minimum or maximum: NaN if a value is NaN; -0.0 is less than 0.0."""
     if any(map(odd, values)):
         return math.nan
 
@@ -234,7 +234,7 @@ def _figure(draw: Draw, drawn: Drawn) -> Column:
 
 
 def _kinds_of(made: Any, drawn: Drawn) -> None:
-    """Go on with ``made``, whose types are known if those below are."""
+    """Continue with ``made`` if its schema is known."""
     if made.schema.known:
         drawn.then(made)
 
@@ -285,13 +285,15 @@ def _draw_summaries(draw: Draw, drawn: Drawn) -> Any:
 
 
 def _summary(group: dict[str, np.ndarray]) -> dict[str, Any]:
-    """One row of a group."""
+    """Summarize a group in one row."""
     return {"n": len(group["n"]), "f": float(len(group["f"])) / 2}
 
 
 MEANINGS = (
-    Meaning(Aggregate, aggregate, (Use("agg", _draw_agg, rows=2),), makes_ids=True),
-    Meaning(FirstOfRun, first_of_run, (Use("drop_duplicates", _draw_drop_duplicates),)),
-    Meaning(RunBatches, run_batches, (Use("map_groups", _draw_map_groups),)),
-    Meaning(MapGroup, map_group, (Use("summaries_of_groups", _draw_summaries),)),
+    OperatorMeaning(Aggregate, aggregate, (OperatorUse("agg", _draw_agg, rows=2),), makes_ids=True),
+    OperatorMeaning(
+        FirstOfRun, first_of_run, (OperatorUse("drop_duplicates", _draw_drop_duplicates),)
+    ),
+    OperatorMeaning(RunBatches, run_batches, (OperatorUse("map_groups", _draw_map_groups),)),
+    OperatorMeaning(MapGroup, map_group, (OperatorUse("summaries_of_groups", _draw_summaries),)),
 )

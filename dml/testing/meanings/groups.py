@@ -1,39 +1,38 @@
-"""This file says what ``batch`` means, and functions of batches and of groups of rows."""
+"""The oracle computes ``batch``, and calls functions of batches and of groups of rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dml.expr.ops.batch import Batch
-from dml.expr.ops.map_batch import MapBatch
-from dml.expr.ops.map_batches import MapBatches
-from dml.testing import row_functions, scalar_ids
-from dml.testing.drawn import Draw, Drawn
-from dml.testing.meaning import Meaning, Typed, Units, Use
+from dml.ops.batch.batch import Batch
+from dml.ops.batch.map_batch import MapBatch
+from dml.ops.row.map_batches import MapBatches
+from dml.testing import row_functions
+from dml.testing.draws import Draw, Drawn
+from dml.testing.meaning import OperatorMeaning, OperatorUse, OracleRun, TypedRow, Units
 from dml.testing.oracle_arrays import are_wide, as_settled, as_wide, batch_seen, columns_of
 from dml.testing.oracle_steps import declared, spared
-
-if TYPE_CHECKING:
-    from dml.testing.oracle import Oracle
-
+from dml.testing.scalars import ids as scalar_ids
 
 BATCH_CHILD = int.from_bytes(b"map_batc", "big")
 GROUP_CHILD = int.from_bytes(b"map_grou", "big")
-# Rows of a group without a size.
+# Rows of a group if no batch size is given.
 GROUP = 1024
 
 
-def map_batch(oracle: Oracle, node: MapBatch, epoch: int, units: Units) -> Iterator[Any]:
-    """What the function makes of each batch's dict of arrays."""
+def map_batch(oracle: OracleRun, node: MapBatch, epoch: int, units: Units) -> Iterator[Any]:
+    """Call the function with each batch's dict of arrays."""
     for batch in oracle.stream(node.input, epoch, units):
         if made := made_of_batch(oracle, node, batch, BATCH_CHILD):
             yield made
 
 
-def map_batches(oracle: Oracle, node: MapBatches, epoch: int, units: Units) -> Iterator[Typed]:
-    """What the function makes of each group; one with a row that raises is not called."""
+def map_batches(
+    oracle: OracleRun, node: MapBatches, epoch: int, units: Units
+) -> Iterator[TypedRow]:
+    """Call the function for each group, except for a group with a row that raises."""
     number = 0
     for rows in _atoms(oracle, node, epoch, units):
         while group := list(islice(rows, node.batch_size or GROUP)):
@@ -43,8 +42,8 @@ def map_batches(oracle: Oracle, node: MapBatches, epoch: int, units: Units) -> I
                 number += 1
 
 
-def _atoms(oracle: Oracle, node: MapBatches, epoch: int, units: Units) -> Iterator[Any]:
-    """The rows that reach ``node``, atom by atom."""
+def _atoms(oracle: OracleRun, node: MapBatches, epoch: int, units: Units) -> Iterator[Any]:
+    """Yield the rows that reach ``node``, atom by atom."""
     if node.counted:
         rows = oracle.stream(node.input, epoch, units)
         while first := list(islice(rows, 1)):
@@ -56,8 +55,10 @@ def _atoms(oracle: Oracle, node: MapBatches, epoch: int, units: Units) -> Iterat
         yield oracle.stream(node.input, epoch, [("atom", atom)])
 
 
-def _made_of_group(oracle: Oracle, node: MapBatches, group: list[Typed]) -> Iterator[list[Typed]]:
-    """The batches of rows that the function makes of a group: one, or those of an iterator."""
+def _made_of_group(
+    oracle: OracleRun, node: MapBatches, group: list[TypedRow]
+) -> Iterator[list[TypedRow]]:
+    """Yield the batches that the function makes of a group: a single batch or an iterator's."""
     key, hi, lo = GROUP_CHILD + oracle.level(node), *group[0].row.id
     returned = spared(node, node.fn.call, _given(node, group))
     if not returned or not isinstance(returned[0], Iterator):
@@ -74,23 +75,25 @@ def _made_of_group(oracle: Oracle, node: MapBatches, group: list[Typed]) -> Iter
 
 
 def made_of_batch(
-    oracle: Oracle,
+    oracle: OracleRun,
     node: Any,
-    batch: list[Typed],
+    batch: list[TypedRow],
     key: int,
     shaped: Callable[[Any], Any] = lambda returned: returned,
-) -> list[Typed]:
-    """The rows of the batch that the function makes of one."""
+) -> list[TypedRow]:
+    """Return the rows that the function makes of one batch."""
     made = spared(node, node.fn.call, _given(node, batch))
     return _rows_of(oracle, node, batch, shaped(made[0]), key) if made else []
 
 
-def _given(node: Any, batch: list[Typed]) -> Any:
+def _given(node: Any, batch: list[TypedRow]) -> Any:
     return batch_seen(node, [one.row.values for one in batch], batch[0].kinds)
 
 
-def _rows_of(oracle: Oracle, node: Any, batch: list[Typed], made: Any, key: int) -> list[Typed]:
-    """The rows that the function made of some, with their ids if they are as many."""
+def _rows_of(
+    oracle: OracleRun, node: Any, batch: list[TypedRow], made: Any, key: int
+) -> list[TypedRow]:
+    """Return the rows of a function's result; as many rows as in the batch keep their ids."""
     n, found, rows = columns_of(made)
     if not n:
         return []
@@ -105,8 +108,8 @@ def _rows_of(oracle: Oracle, node: Any, batch: list[Typed], made: Any, key: int)
     return [batch[0].made(rows[i], kinds, id=ids[i]) for i in range(n)]
 
 
-def batch(oracle: Oracle, node: Batch, epoch: int, units: Units) -> Iterator[list[Typed]]:
-    """Runs of n rows; a shorter last one only if that is wanted."""
+def batch(oracle: OracleRun, node: Batch, epoch: int, units: Units) -> Iterator[list[TypedRow]]:
+    """Yield runs of n rows; ``drop_last`` drops a shorter last run."""
     rows = oracle.stream(node.input, epoch, units)
     while batch := list(islice(rows, node.n)):
         if len(batch) == node.n or not node.drop_last:
@@ -147,7 +150,11 @@ def _draw_batch(draw: Draw, drawn: Drawn) -> None:
 
 
 MEANINGS = (
-    Meaning(MapBatch, map_batch, (Use("map_batch", _draw_map_batch, rows=0, batches=2),)),
-    Meaning(MapBatches, map_batches, (Use("map_batches", _draw_map_batches),), makes_ids=True),
-    Meaning(Batch, batch, (Use("batch", _draw_batch),)),
+    OperatorMeaning(
+        MapBatch, map_batch, (OperatorUse("map_batch", _draw_map_batch, rows=0, batches=2),)
+    ),
+    OperatorMeaning(
+        MapBatches, map_batches, (OperatorUse("map_batches", _draw_map_batches),), makes_ids=True
+    ),
+    OperatorMeaning(Batch, batch, (OperatorUse("batch", _draw_batch),)),
 )

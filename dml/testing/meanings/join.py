@@ -1,27 +1,24 @@
-"""This file says what ``join`` means: every pair of rows is looked at."""
+"""The oracle computes ``join`` by comparing every pair of rows."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
-from dml.dataset import Dataset
+from dml.api.dataset import Dataset
 from dml.errors import MatchError
-from dml.expr.ops.join import HOWS, Join
-from dml.expr.value import Value, col
-from dml.testing import scalar_ids
-from dml.testing.drawn import GROWTH, Draw, Drawn
-from dml.testing.meaning import Meaning, Typed, Units, Use
+from dml.expr.columns.value import Value, col
+from dml.ops.join.join import HOWS, Join
+from dml.testing.draws import GROWTH, Draw, Drawn
+from dml.testing.meaning import OperatorMeaning, OperatorUse, OracleRun, TypedRow, Units
 from dml.testing.oracle_types import Expr, typed
 from dml.testing.oracle_values import Draws, value_of
+from dml.testing.scalars import ids
 from dml.testing.strategies_data import memory
-
-if TYPE_CHECKING:
-    from dml.testing.oracle import Oracle
 
 SIDES = int.from_bytes(b"join", "big")
 NO_DRAWS = Draws(0, 0, 0, 0)
@@ -29,8 +26,8 @@ NO_ROW = (0, 0)
 Row = dict[str, Any]
 
 
-def joined(oracle: Oracle, node: Join, epoch: int, _units: Units) -> Iterator[Typed]:
-    """The right rows are known, the left ones come; those that nothing met come last."""
+def joined(oracle: OracleRun, node: Join, epoch: int, _units: Units) -> Iterator[TypedRow]:
+    """Match each left row in order with all right rows; unmatched right rows come last."""
     rights = list(oracle.stream(node.other, epoch))
     keys = _keys(node)
     seen: set[int] = set()
@@ -45,7 +42,9 @@ def joined(oracle: Oracle, node: Join, epoch: int, _units: Units) -> Iterator[Ty
                 yield _made(oracle, node, None, right)
 
 
-def _of_left(oracle: Oracle, node: Join, left: Typed, found: list[Typed]) -> Iterator[Typed]:
+def _of_left(
+    oracle: OracleRun, node: Join, left: TypedRow, found: list[TypedRow]
+) -> Iterator[TypedRow]:
     if node.how in ("semi", "anti"):
         if bool(found) == (node.how == "semi"):
             yield left
@@ -57,14 +56,14 @@ def _of_left(oracle: Oracle, node: Join, left: Typed, found: list[Typed]) -> Ite
 
 
 def _allowed(node: Join, found: list[int], seen: set[int]) -> None:
-    """``validate`` names how many of each side may belong together, the left side first."""
+    """Raise MatchError unless ``validate`` allows the matches; it names the left side first."""
     left, right = node.validate.split(":")
     if (right == "1" and len(found) > 1) or (left == "1" and seen & set(found)):
         raise MatchError("more matches than validate= allows")
 
 
 def _keys(node: Join) -> list[Expr]:
-    """What is compared, with both sides in the type in which they are."""
+    """Return the comparisons of keys, with both sides converted to their common type."""
     kinds = [node.input.schema, node.other.schema]
     pairs = zip(node.left_on, node.right_on, strict=True)
     both = [
@@ -74,7 +73,7 @@ def _keys(node: Join) -> list[Expr]:
     return [typed(value, columns) for value, columns in both]
 
 
-def _equal(node: Join, keys: list[Expr], left: Typed, right: Typed) -> bool:
+def _equal(node: Join, keys: list[Expr], left: TypedRow, right: TypedRow) -> bool:
     pairs = zip(node.left_on, node.right_on, keys, strict=True)
     return all(
         _alike(node, *_compared(key, left.row.values[a], right.row.values[b]))
@@ -97,8 +96,8 @@ def _is_nan(value: Any) -> bool:
     return isinstance(value, float) and math.isnan(value)
 
 
-def _made(oracle: Oracle, node: Join, left: Typed | None, right: Typed | None) -> Typed:
-    """One row of both, or of one beside nulls; its id is made of both ids."""
+def _made(oracle: OracleRun, node: Join, left: TypedRow | None, right: TypedRow | None) -> TypedRow:
+    """Return a row of both sides, or of one side and nulls; its id derives from both ids."""
     values: Row = {}
     kinds: dict[str, Any] = {}
     _left_columns(node, left, right, values, kinds)
@@ -111,18 +110,18 @@ def _made(oracle: Oracle, node: Join, left: Typed | None, right: Typed | None) -
     base = left or right
     if base is None:
         raise ValueError("a row of nothing")
-    row_id = scalar_ids.derive(*_id(left), *_id(right))
+    row_id = ids.derive(*_id(left), *_id(right))
     what = 0 if left and right else 1 if left else 2
-    row_id = scalar_ids.derive(*row_id, SIDES + oracle.level(node), what)
-    return Typed(dataclasses.replace(base.row, id=row_id, values=values), kinds)
+    row_id = ids.derive(*row_id, SIDES + oracle.level(node), what)
+    return TypedRow(dataclasses.replace(base.row, id=row_id, values=values), kinds)
 
 
-def _id(one: Typed | None) -> tuple[int, int]:
+def _id(one: TypedRow | None) -> tuple[int, int]:
     return one.row.id if one else NO_ROW
 
 
 def _left_columns(
-    node: Join, left: Typed | None, right: Typed | None, values: Row, kinds: dict[str, Any]
+    node: Join, left: TypedRow | None, right: TypedRow | None, values: Row, kinds: dict[str, Any]
 ) -> None:
     keys = dict(zip(node.left_on, zip(node.right_on, _keys(node), strict=True), strict=True))
     for name, kind in node.input.schema.items():
@@ -135,7 +134,7 @@ def _left_columns(
 
 
 def _draw_join(draw: Draw, drawn: Drawn) -> Any:
-    """With other rows of the same pipeline, or with a table of its own."""
+    """Join with other rows of the same pipeline, or with a separate table."""
     if drawn.growth >= GROWTH or drawn.batched:
         return False
     drawn.growth *= 2
@@ -148,7 +147,7 @@ def _draw_join(draw: Draw, drawn: Drawn) -> Any:
         else _by_keys(draw, ds, other, how)
     )
     if how in ("right", "outer") and drawn.functional:
-        made = made.fill_null({"n": 0, "f": 0.0})  # functions take both for granted
+        made = made.fill_null({"n": 0, "f": 0.0})  # functions need both without nulls
     drawn.then(made)
     return None
 
@@ -171,7 +170,7 @@ def _by_keys(draw: Draw, ds: Dataset, other: Dataset, how: str) -> Dataset:
 
 
 def _good_key(ds: Dataset, a: str, other: Dataset, b: str) -> bool:
-    """Keys with many values, so that rows do not become many more."""
+    """True for keys of like types with many values, so that the join does not multiply rows."""
     kinds = (ds.schema[a], other.schema[b])
     return _many(kinds[0]) and (kinds[0] == kinds[1] or all(map(pa.types.is_integer, kinds)))
 
@@ -181,4 +180,4 @@ def _many(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests) or kind in (pa.string(), pa.binary())
 
 
-MEANINGS = (Meaning(Join, joined, (Use("join", _draw_join),), makes_ids=True),)
+MEANINGS = (OperatorMeaning(Join, joined, (OperatorUse("join", _draw_join),), makes_ids=True),)

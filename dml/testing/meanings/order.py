@@ -1,43 +1,39 @@
-"""This file says what ``take``, ``skip`` and ``repeat`` mean."""
+"""The oracle computes ``take``, ``skip``, ``repeat`` and the caches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
-from dml.expr.column import random as random_column
-from dml.expr.ops.autocache import AutoStored, varying
-from dml.expr.ops.cache import Cache
-from dml.expr.ops.repeat import Repeat
-from dml.expr.ops.skip import Skip
-from dml.expr.ops.stored import Stored, storable
-from dml.expr.ops.take import Take
-from dml.testing.drawn import GROWTH, Draw, Drawn
-from dml.testing.meaning import Meaning, Units, Use
-
-if TYPE_CHECKING:
-    from dml.testing.oracle import Oracle
-
+from dml.expr.columns.column import random as random_column
+from dml.ops.cache.autocache import AutoStored, varying
+from dml.ops.cache.cache import Cache
+from dml.ops.cache.stored import Stored, storable
+from dml.ops.slice.repeat import Repeat
+from dml.ops.slice.skip import Skip
+from dml.ops.slice.take import Take
+from dml.testing.draws import GROWTH, Draw, Drawn
+from dml.testing.meaning import OperatorMeaning, OperatorUse, OracleRun, Units
 
 ENDLESS = 1 << 32
 PASS = int.from_bytes(b"repeat", "big")
 
 
-def take(oracle: Oracle, node: Take, epoch: int, units: Units) -> Iterator[Any]:
-    """The first elements."""
+def take(oracle: OracleRun, node: Take, epoch: int, units: Units) -> Iterator[Any]:
+    """Yield the first n elements."""
     yield from islice(oracle.stream(node.input, epoch, units), node.n)
 
 
-def skip(oracle: Oracle, node: Skip, epoch: int, units: Units) -> Iterator[Any]:
-    """All but the first elements."""
+def skip(oracle: OracleRun, node: Skip, epoch: int, units: Units) -> Iterator[Any]:
+    """Yield all but the first n elements."""
     yield from islice(oracle.stream(node.input, epoch, units), node.n, None)
 
 
-def repeat(oracle: Oracle, node: Repeat, epoch: int, units: Units) -> Iterator[Any]:
-    """Pass after pass: pass p of epoch k is epoch k * n + p of the input."""
+def repeat(oracle: OracleRun, node: Repeat, epoch: int, units: Units) -> Iterator[Any]:
+    """Yield pass after pass: pass p of epoch k is epoch k * n + p of the input."""
     each = ENDLESS if node.n is None else node.n
     turn = 0
     while turn < each:
@@ -50,18 +46,18 @@ def repeat(oracle: Oracle, node: Repeat, epoch: int, units: Units) -> Iterator[A
         turn += 1
 
 
-def cache(oracle: Oracle, node: Cache, _epoch: int, units: Units) -> Iterator[Any]:
-    """The elements of the first epoch."""
+def cache(oracle: OracleRun, node: Cache, _epoch: int, units: Units) -> Iterator[Any]:
+    """Yield the elements of the first epoch."""
     yield from oracle.stream(node.input, 0, units)
 
 
-def stored(oracle: Oracle, node: Stored, _epoch: int, units: Units) -> Iterator[Any]:
-    """The rows of the first epoch."""
+def stored(oracle: OracleRun, node: Stored, _epoch: int, units: Units) -> Iterator[Any]:
+    """Yield the rows of the first epoch."""
     yield from oracle.stream(node.input, 0, units)
 
 
-def autostored(oracle: Oracle, node: AutoStored, epoch: int, units: Units) -> Iterator[Any]:
-    """The rows of every epoch, or those that so many epochs share."""
+def autostored(oracle: OracleRun, node: AutoStored, epoch: int, units: Units) -> Iterator[Any]:
+    """Yield the rows of every epoch, or the rows that ``reuse`` epochs share."""
     yield from oracle.stream(node.input, epoch // (node.reuse or 1), units)
 
 
@@ -102,7 +98,7 @@ def _draw_repeat(draw: Draw, drawn: Drawn) -> Any:
     n = draw.choice([0, 1, 2, 2, 3])
     drawn.growth *= max(1, n)
     drawn.then(drawn.dataset.repeat(n))
-    if draw.random() < 0.1:  # passes of passes, which nothing but ids tells from one repeat
+    if draw.random() < 0.1:  # nested repeats, which differ from one repeat only in their ids
         drawn.growth *= 2
         again = drawn.dataset.repeat(2).with_columns(g=random_column())
         drawn.then(again, {**drawn.kinds, "g": pa.float64()})
@@ -110,10 +106,14 @@ def _draw_repeat(draw: Draw, drawn: Drawn) -> Any:
 
 
 MEANINGS = (
-    Meaning(Cache, cache, (Use("cache", _draw_cache, batches=1),)),
-    Meaning(Stored, stored, (Use("stored", _draw_stored),)),
-    Meaning(AutoStored, autostored, (Use("autocache", _draw_autocache, batches=1),)),
-    Meaning(Take, take, (Use("take", _draw_take, batches=1),)),
-    Meaning(Skip, skip, (Use("skip", _draw_skip, batches=1),)),
-    Meaning(Repeat, repeat, (Use("repeat", _draw_repeat, batches=1),), makes_ids=True),
+    OperatorMeaning(Cache, cache, (OperatorUse("cache", _draw_cache, batches=1),)),
+    OperatorMeaning(Stored, stored, (OperatorUse("stored", _draw_stored),)),
+    OperatorMeaning(
+        AutoStored, autostored, (OperatorUse("autocache", _draw_autocache, batches=1),)
+    ),
+    OperatorMeaning(Take, take, (OperatorUse("take", _draw_take, batches=1),)),
+    OperatorMeaning(Skip, skip, (OperatorUse("skip", _draw_skip, batches=1),)),
+    OperatorMeaning(
+        Repeat, repeat, (OperatorUse("repeat", _draw_repeat, batches=1),), makes_ids=True
+    ),
 )

@@ -1,47 +1,44 @@
-"""This file says what ``pack`` means: rows put into bins, one by one."""
+"""The oracle computes ``pack``: rows are put into bins, one by one."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from dml.data.list_marks import plain
 from dml.errors import CastError, NullValueError, SchemaError
-from dml.expr.marks import plain
-from dml.expr.ops.pack import Pack
-from dml.testing import scalar_ids
-from dml.testing.drawn import Draw, Drawn
-from dml.testing.meaning import Meaning, Typed, Units, Use
+from dml.ops.batch.pack import Pack
+from dml.testing.draws import Draw, Drawn
+from dml.testing.meaning import OperatorMeaning, OperatorUse, OracleRun, TypedRow, Units
 from dml.testing.meanings.elements import element
 from dml.testing.oracle_types import code, of_code
-
-if TYPE_CHECKING:
-    from dml.testing.oracle import Oracle
+from dml.testing.scalars import ids
 
 PACKED = int.from_bytes(b"pack", "big")
 ADDED = ("segment_ids", "positions")
 
 
 @dataclasses.dataclass
-class Held:
-    """An open bin: its number, and of each row in it the lists; it has the first row's id."""
+class OpenBin:
+    """An open bin: its number, its first row (which gives the id), and the lists of each row."""
 
     number: int
-    first: Typed
+    first: TypedRow
     part: int
     segments: list[dict[str, list[Any]]] = dataclasses.field(default_factory=list)
 
     def tokens(self, column: str) -> int:
-        """How many tokens are in it."""
+        """Return the number of tokens in the bin."""
         return sum(len(each[column]) for each in self.segments)
 
 
-def pack(oracle: Oracle, node: Pack, epoch: int, units: Units) -> Iterator[Typed]:
-    """Rows go to bins; a bin is given when it is full, too old, or nothing comes any more."""
-    held: list[Held] = []
+def pack(oracle: OracleRun, node: Pack, epoch: int, units: Units) -> Iterator[TypedRow]:
+    """Put rows into bins; a bin is yielded when it is full, too old, or the input ends."""
+    held: list[OpenBin] = []
     opened = 0
     for one in oracle.stream(node.input, epoch, units):
         left, part = _lists(node, one), 0
@@ -51,7 +48,7 @@ def pack(oracle: Oracle, node: Pack, epoch: int, units: Units) -> Iterator[Typed
             if bin_ is None:
                 while held and held[0].number <= opened - node.bins:
                     yield _given(oracle, node, held.pop(0))
-                bin_ = Held(opened, one, part)
+                bin_ = OpenBin(opened, one, part)
                 held.append(bin_)
                 opened += 1
             room = node.size - bin_.tokens(node.column)
@@ -63,16 +60,16 @@ def pack(oracle: Oracle, node: Pack, epoch: int, units: Units) -> Iterator[Typed
     yield from (_given(oracle, node, each) for each in held)
 
 
-def _place(node: Pack, held: list[Held], size: int) -> Held | None:
-    """The bin that has room and is first, or has the least of it."""
+def _place(node: Pack, held: list[OpenBin], size: int) -> OpenBin | None:
+    """Return the first bin that has room, or for "best_fit" the bin with the least room."""
     fitting = [each for each in held if each.tokens(node.column) + size <= node.size]
     if node.strategy == "best_fit":
         fitting.sort(key=lambda each: -each.tokens(node.column))
     return fitting[0] if fitting else None
 
 
-def _lists(node: Pack, one: Typed) -> dict[str, list[Any]]:
-    """The lists of a row, cut or emptied if it is too long."""
+def _lists(node: Pack, one: TypedRow) -> dict[str, list[Any]]:
+    """Return the lists of a row, truncated or emptied if the row is too long."""
     kinds = _kinds(node, one)
     if one.row.values[node.column] is None:
         raise NullValueError(f"{node.column!r} is null")
@@ -90,7 +87,7 @@ def _lists(node: Pack, one: Typed) -> dict[str, list[Any]]:
     return {name: values[:kept] for name, values in lists.items()}
 
 
-def _kinds(node: Pack, one: Typed) -> dict[str, pa.DataType]:
+def _kinds(node: Pack, one: TypedRow) -> dict[str, pa.DataType]:
     if node.column not in one.kinds or set(ADDED) & set(one.kinds):
         raise SchemaError(f"{list(one.kinds)} cannot be packed by {node.column!r}")
     inner = {name: element(plain(kind)) for name, kind in one.kinds.items()}
@@ -100,7 +97,7 @@ def _kinds(node: Pack, one: Typed) -> dict[str, pa.DataType]:
     return {name: of_code(code(kind), (node.size,)) for name, kind in inner.items()}
 
 
-def _given(oracle: Oracle, node: Pack, bin_: Held) -> Typed:
+def _given(oracle: OracleRun, node: Pack, bin_: OpenBin) -> TypedRow:
     kinds = _kinds(node, bin_.first)
     values: dict[str, Any] = {name: [] for name in kinds}
     for number, lists in enumerate(bin_.segments, 1):
@@ -111,7 +108,7 @@ def _given(oracle: Oracle, node: Pack, bin_: Held) -> Typed:
     if node.fill is not None:
         values = {name: _padded(node, name, kinds[name], each) for name, each in values.items()}
     key = PACKED + oracle.level(node)
-    made = scalar_ids.derive(*bin_.first.row.id, key, bin_.part)
+    made = ids.derive(*bin_.first.row.id, key, bin_.part)
     return bin_.first.made(values, kinds, id=made)
 
 
@@ -123,14 +120,14 @@ def _padded(node: Pack, name: str, kind: pa.DataType, values: list[Any]) -> np.n
 
 
 def _tokens(row: dict[str, Any]) -> dict[str, Any]:
-    """Lists side by side, some empty, one longer than the others."""
+    """Return lists of equal length, sometimes empty, once longer than for all other rows."""
     n = row["n"]
     size = 9 if n == 19 else n * 7 % 6
     return {"t": list(range(n, n + size)), "w": [None if n == 5 else 0.5] * size}
 
 
 def _rough(row: dict[str, Any]) -> dict[str, Any]:
-    """The same, with rows that cannot be packed."""
+    """Return the lists of ``_tokens``, except for two rows that cannot be packed."""
     made = _tokens(row)
     made["t"] = None if row["n"] == 21 else made["t"]
     return {**made, "w": made["w"][1:] if row["n"] == 22 else made["w"]}
@@ -152,4 +149,4 @@ def _draw_pack(draw: Draw, drawn: Drawn) -> Any:
     return None
 
 
-MEANINGS = (Meaning(Pack, pack, (Use("pack", _draw_pack),), makes_ids=True),)
+MEANINGS = (OperatorMeaning(Pack, pack, (OperatorUse("pack", _draw_pack),), makes_ids=True),)

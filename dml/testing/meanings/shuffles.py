@@ -1,46 +1,46 @@
-"""This file says what the three shuffles mean."""
+"""The oracle computes the shuffles: of windows, of all rows, of atoms, of the order of atoms."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dml.expr.ops.order_atoms import OrderAtoms
-from dml.expr.ops.shuffle_all import ShuffleAll
-from dml.expr.ops.shuffle_atoms import ShuffleAtoms
-from dml.expr.ops.shuffle_window import ShuffleWindow
-from dml.testing import scalar_ids
-from dml.testing.drawn import Draw, Drawn
-from dml.testing.meaning import Meaning, Typed, Units, Use, always
+from dml.ops.shuffle.order_atoms import OrderAtoms
+from dml.ops.shuffle.shuffle_all import ShuffleAll
+from dml.ops.shuffle.shuffle_atoms import ShuffleAtoms
+from dml.ops.shuffle.shuffle_window import ShuffleWindow
+from dml.testing.draws import Draw, Drawn
+from dml.testing.meaning import OperatorMeaning, OperatorUse, OracleRun, TypedRow, Units, always
 from dml.testing.oracle_steps import permutation
-
-if TYPE_CHECKING:
-    from dml.testing.oracle import Oracle
-
+from dml.testing.scalars import ids
 
 WHOLE = int.from_bytes(b"shuffle", "big")
 PIECES = int.from_bytes(b"pieces", "big")
 
 
-def _key(oracle: Oracle, node: Any, row_id: tuple[int, int], epoch: int) -> int:
+def _key(oracle: OracleRun, node: Any, row_id: tuple[int, int], epoch: int) -> int:
     seed = oracle.seed if node.seed is None else node.seed
     ruling = epoch if node.fresh else 0
-    return scalar_ids.row_key(*row_id, seed, oracle.ordinal(node), ruling)
+    return ids.row_key(*row_id, seed, oracle.ordinal(node), ruling)
 
 
-def shuffle_window(oracle: Oracle, node: ShuffleWindow, epoch: int, units: Units) -> Iterator[Any]:
-    """Every run of n elements in the order of its own permutation."""
+def shuffle_window(
+    oracle: OracleRun, node: ShuffleWindow, epoch: int, units: Units
+) -> Iterator[Any]:
+    """Permute every run of n elements separately."""
     elements = oracle.stream(node.input, epoch, units)
     number = 0
     while window := list(islice(elements, node.n)):
-        order = scalar_ids.window_permutation(_key(oracle, node, (number, 0), epoch), len(window))
+        order = ids.window_permutation(_key(oracle, node, (number, 0), epoch), len(window))
         yield from (window[i] for i in order)
         number += 1
 
 
-def shuffle_all(oracle: Oracle, node: ShuffleAll, epoch: int, units: Units) -> Iterator[Typed]:
-    """All rows: by rank of their position in one source, otherwise by hash of their ids."""
+def shuffle_all(
+    oracle: OracleRun, node: ShuffleAll, epoch: int, units: Units
+) -> Iterator[TypedRow]:
+    """Order all rows by the rank of their position in one source, else by hash of their ids."""
     rows = list(oracle.stream(node.input, epoch, units))
     source = oracle.one_source(node.input)
     if source is None or not oracle.table(source).counted:
@@ -52,8 +52,10 @@ def shuffle_all(oracle: Oracle, node: ShuffleAll, epoch: int, units: Units) -> I
     yield from rows
 
 
-def shuffle_atoms(oracle: Oracle, node: ShuffleAtoms, epoch: int, _units: Units) -> Iterator[Typed]:
-    """Pieces in permuted order, the rows of ``size`` pieces at a time by hash of their ids."""
+def shuffle_atoms(
+    oracle: OracleRun, node: ShuffleAtoms, epoch: int, _units: Units
+) -> Iterator[TypedRow]:
+    """Permute pieces, and order the rows of ``size`` pieces at a time by hash of their ids."""
     n = oracle.table(node.chain()[0]).units
     key = _key(oracle, node, (PIECES, 0), epoch)
     order = permutation(n, key)
@@ -64,8 +66,10 @@ def shuffle_atoms(oracle: Oracle, node: ShuffleAtoms, epoch: int, _units: Units)
         yield from rows
 
 
-def order_atoms(oracle: Oracle, node: OrderAtoms, epoch: int, _units: Units) -> Iterator[Typed]:
-    """Pieces in permuted order, each as it is."""
+def order_atoms(
+    oracle: OracleRun, node: OrderAtoms, epoch: int, _units: Units
+) -> Iterator[TypedRow]:
+    """Yield pieces in permuted order, each unchanged."""
     n = oracle.table(node.chain()[0]).units
     order = permutation(n, _key(oracle, node, (PIECES, 0), epoch))
     oracle.settle(node.input, epoch, order)
@@ -98,23 +102,25 @@ def _draw_order_atoms(draw: Draw, drawn: Drawn) -> None:
 
 
 MEANINGS = (
-    Meaning(
+    OperatorMeaning(
         OrderAtoms,
         order_atoms,
-        (Use("randomize_block_order", _draw_order_atoms),),
+        (OperatorUse("randomize_block_order", _draw_order_atoms),),
         draws=always,
     ),
-    Meaning(ShuffleAll, shuffle_all, (Use("shuffle", _draw_shuffle, rows=2),), draws=always),
-    Meaning(
+    OperatorMeaning(
+        ShuffleAll, shuffle_all, (OperatorUse("shuffle", _draw_shuffle, rows=2),), draws=always
+    ),
+    OperatorMeaning(
         ShuffleWindow,
         shuffle_window,
-        (Use("shuffle_window", _draw_shuffle_window, batches=1),),
+        (OperatorUse("shuffle_window", _draw_shuffle_window, batches=1),),
         draws=always,
     ),
-    Meaning(
+    OperatorMeaning(
         ShuffleAtoms,
         shuffle_atoms,
-        (Use("shuffle_atoms", _draw_shuffle_atoms, rows=2),),
+        (OperatorUse("shuffle_atoms", _draw_shuffle_atoms, rows=2),),
         draws=always,
     ),
 )

@@ -1,35 +1,32 @@
-"""This file says what ``sort`` means."""
+"""The oracle computes ``sort`` by comparing two rows at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cmp_to_key
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from dml.data import list_marks
 from dml.errors import SchemaError
-from dml.expr import marks
-from dml.expr.ops.sort import Sort
-from dml.testing.drawn import Draw, Drawn
-from dml.testing.meaning import Meaning, Typed, Units, Use
+from dml.ops.sort.sort import Sort
+from dml.testing.draws import Draw, Drawn
+from dml.testing.meaning import OperatorMeaning, OperatorUse, OracleRun, TypedRow, Units
 from dml.testing.oracle_types import code, shape
 
-if TYPE_CHECKING:
-    from dml.testing.oracle import Oracle
 
-
-def sort(oracle: Oracle, node: Sort, epoch: int, units: Units) -> Iterator[Typed]:
-    """All rows, by comparing two at a time; Python's sort keeps equal ones in their order."""
-    rows: list[Typed] = []
+def sort(oracle: OracleRun, node: Sort, epoch: int, units: Units) -> Iterator[TypedRow]:
+    """Sort all rows by comparing two at a time; Python's sort keeps equal rows in their order."""
+    rows: list[TypedRow] = []
     for one in oracle.stream(node.input, epoch, units):
         if not rows:
             able(one, node.names)
         rows.append(one)
     keys = list(zip(node.names, node.descending, strict=True))
 
-    def compared(one: Typed, other: Typed) -> int:
+    def compared(one: TypedRow, other: TypedRow) -> int:
         for name, down in keys:
             a, b = one.row.values[name], other.row.values[name]
             found = between(a, b, down=down, nulls_last=node.nulls_last)
@@ -40,18 +37,18 @@ def sort(oracle: Oracle, node: Sort, epoch: int, units: Units) -> Iterator[Typed
     yield from sorted(rows, key=cmp_to_key(compared))
 
 
-def able(one: Typed, names: tuple[str, ...]) -> None:
-    """SchemaError for keys that have no order."""
+def able(one: TypedRow, names: tuple[str, ...]) -> None:
+    """Raise SchemaError for keys that have no order."""
     for name in names:
         if name not in one.kinds:
             raise SchemaError(f"no column {name!r}")
         kind = one.kinds[name]
-        if shape(kind) or pa.types.is_nested(marks.plain(kind)):
+        if shape(kind) or pa.types.is_nested(list_marks.plain(kind)):
             raise SchemaError(f"{kind} has no order")
 
 
 def between(a: Any, b: Any, *, down: bool = False, nulls_last: bool = True) -> int:
-    """Negative if ``a`` comes first, positive if ``b`` does, 0 if they are the same key."""
+    """Compare keys: negative if ``a`` comes first, positive if ``b`` does, 0 if they are equal."""
     oddness = odd(a) - odd(b)
     if oddness or odd(a):
         return oddness if nulls_last else -oddness
@@ -61,23 +58,24 @@ def between(a: Any, b: Any, *, down: bool = False, nulls_last: bool = True) -> i
 
 
 def odd(value: Any) -> int:
-    """0 of most values, 1 of NaN, 2 of null."""
+    """Return 0 for most values, 1 for NaN, 2 for null."""
     if value is None:
         return 2
     return int(isinstance(value, float | np.floating) and value != value)  # noqa: PLR0124
 
 
 def plain(value: Any) -> Any:
-    """What compares as the value does: bytes of a text."""
+    """Convert a value for comparison: text to its bytes."""
     return value.encode() if isinstance(value, str) else value
 
 
 def orderable(drawn: Drawn) -> list[str]:
-    """Columns that can be keys."""
+    """Return the columns that can be sort keys."""
     return [
         name
         for name, kind in drawn.kinds.items()
-        if not shape(kind) and (code(kind) != "arrow" or not pa.types.is_nested(marks.plain(kind)))
+        if not shape(kind)
+        and (code(kind) != "arrow" or not pa.types.is_nested(list_marks.plain(kind)))
     ]
 
 
@@ -93,4 +91,4 @@ def _draw_sort(draw: Draw, drawn: Drawn) -> Any:
     return None
 
 
-MEANINGS = (Meaning(Sort, sort, (Use("sort", _draw_sort, rows=2),)),)
+MEANINGS = (OperatorMeaning(Sort, sort, (OperatorUse("sort", _draw_sort, rows=2),)),)

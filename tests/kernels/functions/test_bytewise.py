@@ -14,13 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml.kernels import chains, function_ops, interpret
-from dml.kernels.chains import chained
+from dml.kernels import function_ops, interpreter
+from dml.kernels.compiled.fused_program import Fused
+from dml.kernels.compiled.tier_choice import BYTE_STEPS, KernelTiers
+from dml.kernels.functions import text_chain
 from dml.kernels.functions.byte_sets import set_of
 from dml.kernels.functions.bytewise import step_of
+from dml.kernels.functions.text_chain import chained
 from dml.kernels.functions.tokens import tokenize_words
-from dml.kernels.fuse import BYTE_STEPS, Tiers
-from dml.kernels.fused import Fused
+from dml.kernels.interpreter import ElementProgram
 from dml.kernels.program import CHAIN, Program, Step
 from dml.kernels.vec import ARROW_TYPES, CastFailure
 from tests.kernels.in_python import in_python
@@ -112,7 +114,7 @@ def program(links: list[tuple[str, tuple[Any, ...]]]) -> Program:
 
 def run(made: Program, column: pa.Array) -> list[Any]:
     """Every output."""
-    return interpret.run(made, [column], len(column)).outputs
+    return interpreter.run(made, [column], len(column)).outputs
 
 
 @pytest.mark.law
@@ -142,7 +144,7 @@ ELEMENT = st.sampled_from(
 def evaluated(op: str, code: str, params: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
     """An expression of elements as a link."""
     args = (0, 0) if op == "eq" else (0,)
-    inner = Program(("u1",), (Step(op, args, code, params),), (1,))
+    inner = ElementProgram(("u1",), (Step(op, args, code, params),), (1,))
     return "list.eval", (inner, ARROW_TYPES[code], params == (True,))
 
 
@@ -158,12 +160,12 @@ def test_a_kernel_gives_what_the_functions_give(
     fused = Fused(chained(plain))
     kernels = [in_python(source) for source in fused.sources([column])]
     agree(
-        lambda: interpret.run(plain, [column], len(column)),
+        lambda: interpreter.run(plain, [column], len(column)),
         lambda: fused.run(kernels, [column], len(column)),
     )
 
 
-def agree(one: Callable[[], interpret.Result], other: Callable[[], interpret.Result]) -> None:
+def agree(one: Callable[[], interpreter.Result], other: Callable[[], interpreter.Result]) -> None:
     """Equal values, or the same failure at the same row."""
     found = []
     for way in (one, other):
@@ -190,7 +192,7 @@ def test_the_compiled_kernel_gives_the_same(tmp_path: Path) -> None:
     made = chained(program(W3))
     texts = ["  A  b\t" * (i % 5) + "x" * (i % 11) if i % 6 else None for i in range(500)]
     column = pa.array(texts)
-    tiers = Tiers(tmp_path, "swap-at-block-1")
+    tiers = KernelTiers(tmp_path, "swap-at-block-1")
     outputs: list[Any] = [tiers.run(made, [column], len(column)).outputs[0] for _ in range(3)]
     assert (tiers.counts.numpy, tiers.counts.compiled) == (1, 2)
     assert outputs[0].equals(outputs[1])
@@ -200,7 +202,7 @@ def test_the_compiled_kernel_gives_the_same(tmp_path: Path) -> None:
 def test_one_kernel_is_wanted_by_the_texts_of_all_programs(tmp_path: Path) -> None:
     column = pa.array(["  some words"] * 1000)
     enough = 4 * BYTE_STEPS * column.nbytes
-    tiers = Tiers(tmp_path, "auto", enough)
+    tiers = KernelTiers(tmp_path, "auto", enough)
     tiers.cache.request = wanted = MagicMock()  # type: ignore[method-assign]
     for _ in range(3):
         tiers.run(chained(program(W3)), [column], len(column))
@@ -213,7 +215,7 @@ def test_letters_beyond_ascii_are_not_the_kernels() -> None:
     made = Fused(chained(program(W3)))
     kernel = MagicMock()
     column = pa.array(["\u0130 A"])
-    plain, found = interpret.run(made.program, [column], 1), made.run([kernel], [column], 1)
+    plain, found = interpreter.run(made.program, [column], 1), made.run([kernel], [column], 1)
     assert found.outputs == plain.outputs
     assert not kernel.called
 
@@ -268,7 +270,7 @@ def test_long_runs_at_both_ends(size: int) -> None:
 
 
 def test_parts_of_a_column_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chains, "TOGETHER", 16)
+    monkeypatch.setattr(text_chain, "TOGETHER", 16)
     texts = ["  Ab c" * (i % 9) if i % 7 else None for i in range(200)]
     links: list[Any] = [("str.to_lowercase", ()), ("str.replace", (" +", "é", False, None))]
     for more in ([], [("str.tokenize_bytes", ()), ("list.slice", (1, 9))]):
@@ -295,7 +297,7 @@ def test_programs_without_such_functions_stay_themselves() -> None:
 def test_a_literal_stays_one_value() -> None:
     literal = Step("lit", (), "arrow", ("A b",))
     made = chained(Program((), (literal, Step("str.to_lowercase", (0,), "arrow")), (1,)))
-    assert [pa.array(interpret.run(made, [], n).outputs[0]).to_pylist() for n in (0, 2)] == [
+    assert [pa.array(interpreter.run(made, [], n).outputs[0]).to_pylist() for n in (0, 2)] == [
         [],
         ["a b", "a b"],
     ]

@@ -9,17 +9,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dml.dataset import Dataset
+from dml.api.dataset import Dataset
+from dml.data.schema import Schema
 from dml.errors import DmlError, SchemaError
-from dml.expr.column import col
-from dml.expr.schema import Schema
-from dml.expr.typing import type_of
+from dml.expr.columns.column import col
+from dml.expr.columns.typing import type_of
 from dml.kernels.functions.table import FUNCTIONS
 from dml.testing.equality import difference
+from dml.testing.executions import PLAIN, elements, outcome
 from dml.testing.functions.table import MEANINGS
 from dml.testing.oracle import Oracle
 from dml.testing.oracle_types import typed
-from dml.testing.running import PLAIN, elements, outcome
 from dml.testing.strategies_data import VALUES
 from tests.expr.checks import UNUSED, node_of, table
 

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dml.expr.block import from_arrow
-from dml.expr.schema import code_of
+from dml.data.block import from_arrow
+from dml.data.schema import code_of
 from dml.kernels.functions.function import NoSuchElementFailure
 from dml.kernels.functions.table import FUNCTIONS, may_fail
-from dml.kernels.interpret import run
+from dml.kernels.interpreter import ElementProgram, run
 from dml.kernels.program import Program, Step
 from dml.kernels.vec import Vec
 
@@ -60,7 +60,7 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "tensor.mean": (None,),
     "list.to_tensor": (2, (0,), True),
     "list.eval": (
-        Program(("i8",), (Step("add", (0, 0), "i8"),), (1,)),
+        ElementProgram(("i8",), (Step("add", (0, 0), "i8"),), (1,)),
         pa.int64(),
         False,
     ),

@@ -18,6 +18,7 @@ import pytest
 import dml
 from dml import col
 from dml.errors import SchemaError
+from dml.kernels.functions import table
 from dml.kernels.functions.table import FUNCTIONS
 from tests.expr.checks import computed
 
@@ -215,5 +216,5 @@ def test_another_version_is_another_name(monkeypatch: pytest.MonkeyPatch) -> Non
     before = name()
     assert FUNCTIONS["dt.hour"].version > 1
     newer = dataclasses.replace(FUNCTIONS["dt.hour"], version=FUNCTIONS["dt.hour"].version + 1)
-    monkeypatch.setitem(FUNCTIONS, "dt.hour", newer)
+    monkeypatch.setattr(table, "FUNCTIONS", {**FUNCTIONS, "dt.hour": newer})
     assert name() != before

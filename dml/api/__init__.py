@@ -1,0 +1,6 @@
+"""The public Python interface: Dataset, its verbs, sources and sinks, and the session.
+
+ds = dml.read_parquet("data/*.parquet").filter(dml.col("x") > 0).batch(64)
+for batch in ds: ...
+ds.explain("physical")
+"""

@@ -1,0 +1,404 @@
+"""Each run decides here at each ``autocache()``: from costs, epochs and the store.
+
+A run decides at the beginning of each pass. Compute costs are those that this process measured,
+else those that the fleet has learned; costs of the store were measured on the store.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from functools import cache, cached_property
+from typing import Any, NamedTuple
+
+from dml.api.cost_profile import expected, names_of, planned, profile_of, rows_named
+from dml.api.run_storage import CacheStatus, held, keeping_of, passes_at, store_of, storing_of
+from dml.base.host import host_class
+from dml.base.read_times import ReadTimes
+from dml.cache.elements.element_cache import Keeping
+from dml.cache.parts.parts import PartStore
+from dml.cache.rows.entry import EntryName, StoredEntry
+from dml.cache.rows.run_store import StoredLevels, Storing
+from dml.cache.store.open_stores import store_at
+from dml.cache.store.store_speed import measured
+from dml.exec.delivery.observed_costs import SEEN
+from dml.exec.streams.stream import Streaming
+from dml.expr.facts import Rows
+from dml.expr.node import Node
+from dml.optimize.cost.estimate import Estimate
+from dml.optimize.fingerprints import resuming_name, unnamed
+from dml.optimize.phases import Optimized
+from dml.optimize.search.autocache_choice import CacheDecision, CacheState, Site, decided, hinted
+from dml.physical.plan import Plan
+from dml.profile import Profile
+from dml.settings import Settings
+
+STREAM_PART = 16 << 20
+KEEPS = (CacheState.PUT, CacheState.GET)
+DISTRUSTED = CacheDecision(CacheState.COMPUTE, "what was kept was wrong, and is quarantined")
+
+Key = tuple[bytes, str]
+"""The identity of an ``autocache()`` in a run: the node's digest and the root of its store."""
+
+
+@cache
+def times_of(root: str) -> tuple[ReadTimes, ReadTimes]:
+    """Return the time to read, and to write, a part of a given size in the store ``root``."""
+    read, write = measured(root, host_class())
+    return ReadTimes.measured(read), ReadTimes.measured(write)
+
+
+class KeptEntry(NamedTuple):
+    """A cache entry and the store that keeps it."""
+
+    store: PartStore
+    fingerprint: str
+
+
+class CachePlace(NamedTuple):
+    """An ``autocache()`` in its chain: its position, and how often a run passes it."""
+
+    node: Node
+    chain: Plan
+    first: int
+    number: int
+    passes: float
+
+
+class SiteChain(NamedTuple):
+    """The places of one chain, source first; a pass takes ``whole_s`` without any of them."""
+
+    sites: list[tuple[CachePlace, Site | None]]
+    whole_s: float
+
+
+class Choosing:
+    """Decides for one run of a plan which rows each ``autocache()`` keeps, from ``epoch`` on.
+
+    ``keep`` and ``store`` know the rows that are kept already.
+    """
+
+    def __init__(
+        self, plan: Plan, settings: Settings, epoch: int, keep: Keeping, store: Any
+    ) -> None:
+        self.plan, self.settings, self.epoch = plan, settings, epoch
+        self.keep, self.store = keep, store
+        self.places = list(_places(plan))
+        self.deciding = {each.first + each.number for each in self.places}
+        self.names = [each["fleet"] for each in names_of(plan)]
+        self.begun: dict[Key, int] = {}
+
+    @cached_property
+    def profile(self) -> Profile:
+        """The profile of the fleet at the start of the run."""
+        return profile_of(self.settings)
+
+    @cached_property
+    def expected(self) -> tuple[Estimate, ...]:
+        """The fleet's cost estimate of every operator."""
+        return expected(self.plan, self.profile, self.settings)
+
+    def watch(self, run: Streaming, workers: int) -> None:
+        """Record the costs that ``run`` shows."""
+        named = ((each, self.entry(each, self.epoch)) for each in self.places)
+        rows = {at.first + at.number - 1: entry.fingerprint for at, entry in named if entry}
+        SEEN.watch(run, self.names, workers, rows)
+        rows_named(self.plan, rows)
+
+    def begin(self, node: Node, epoch: int) -> CacheDecision:
+        """Return the decision at ``node`` for the pass that begins, which is ``epoch`` there."""
+        made = self.decisions(node, epoch)[key_of(node)]
+        place = next(each for each in self.places if key_of(each.node) == key_of(node))
+        entry, known = self.entry(place, epoch), self._known(place, epoch)
+        if entry is not None and known is not None:  # other jobs may keep it for this one
+            entry.store.uses.announce(entry.fingerprint, known - 1)
+        self.begun[key_of(node)] = self.begun.get(key_of(node), 0) + 1
+        return made
+
+    def decisions(
+        self, asking: Node | None = None, epoch: int | None = None
+    ) -> dict[Key, CacheDecision]:
+        """Return the decision at every place for the next pass; ``asking`` is in pass ``epoch``."""
+        given = {key_of(asking): epoch} if asking is not None and epoch is not None else {}
+        found = {
+            key_of(each.node): CacheDecision(CacheState.COMPUTE, nameless.what)
+            if nameless
+            else DISTRUSTED
+            for each in self.places
+            for nameless in (unnamed(each.node.inputs[0]),)
+        }
+        for chain in self.chains(given):
+            made = decided([site for _, site in chain.sites], chain.whole_s)
+            known = zip(chain.sites, made, strict=True)
+            found |= {key_of(place.node): each for (place, _), each in known}
+        return found
+
+    def chains(self, epochs: Mapping[Key, int]) -> Iterator[SiteChain]:
+        """Yield each chain with its known costs, source first; ``epochs`` overrides epochs."""
+        for plan in {id(each.chain): each.chain for each in self.places}.values():
+            places = [each for each in self.places if each.chain is plan]
+            rows = self._rows(places[0])
+            sites = [
+                (each, self._site(each, rows, epochs.get(key_of(each.node), self.epoch)))
+                for each in places
+                if not unnamed(each.node.inputs[0]) and not self._distrusted(each, epochs)
+            ]
+            whole_s = self._seconds(places[0].first, len(plan.operators), rows)
+            yield SiteChain(sites, whole_s or 0.0)
+
+    def _distrusted(self, place: CachePlace, epochs: Mapping[Key, int]) -> bool:
+        """Return whether the entry at a place was quarantined as wrong."""
+        entry = self.entry(place, epochs.get(key_of(place.node), self.epoch))
+        return entry is not None and entry.store.quarantined(entry.fingerprint) is not None
+
+    def _rows(self, place: CachePlace) -> list[float]:
+        """Return the rows that each operator of a chain gives in a pass: measured, or estimated."""
+        count = len(place.chain.operators)
+        did = SEEN.of(self.names[place.first : place.first + count])
+        rows: list[float] = []
+        for number, each in enumerate(did):
+            guess = self.expected[place.first + number]
+            if not number:
+                rows.append(guess.rows_out if guess.rows_out < math.inf else each.given)
+            elif each.rows > 0:
+                rows.append(rows[-1] * each.given / each.rows)
+            else:
+                taken = guess.rows_in if 0 < guess.rows_in < math.inf else 1.0
+                ratio = guess.rows_out / taken if guess.rows_out < math.inf else 1.0
+                rows.append(rows[-1] * ratio)
+        return rows
+
+    def _seconds(self, first: int, count: int, rows: list[float]) -> float | None:
+        """Seconds of the first ``count`` operators of a chain; None if one was never measured."""
+        whole = 0.0
+        for number, did in enumerate(SEEN.of(self.names[first : first + count])):
+            guess, taken = self.expected[first + number], rows[max(0, number - 1)]
+            if first + number in self.deciding:  # its read time is not a compute cost
+                continue
+            if did.rows > 0:
+                whole += did.seconds / did.rows * taken
+            elif guess.runs > 0:  # even if they vary widely
+                whole += guess.per_row.typical * taken
+            elif taken:
+                return None
+        return whole
+
+    def _bytes(self, place: CachePlace, rows: list[float]) -> float:
+        """Return the bytes of all rows at a place."""
+        below = place.first + place.number - 1
+        (did,) = SEEN.of(self.names[below : below + 1])
+        if did.given > 0:
+            return rows[place.number - 1] * did.nbytes / did.given
+        known = self.profile.sizes.get(self.names[below])
+        guess = self.expected[below]
+        each = guess.bytes_out / guess.rows_out if 0 < guess.rows_out < math.inf else 0.0
+        return rows[place.number - 1] * (each if known is None else known.typical)
+
+    def _site(self, place: CachePlace, rows: list[float], epoch: int) -> Site | None:
+        """Return the costs of keeping rows at a place in ``epoch``; None if they are not known."""
+        entry = self.entry(place, epoch)
+        there, nbytes, took_s = self._kept(place, rows, entry)
+        below = self._seconds(place.first, place.number, rows)
+        if below is None and there:
+            below = took_s / there
+        if below is None:
+            return None
+        nbytes = self._bytes(place, rows) or nbytes / max(there, 1e-9)
+        where = store_of(self.settings, place.node.root)
+        parts = max(1, math.ceil(nbytes / STREAM_PART))
+        if place.node.rows is Rows.STORED:
+            parts = max(1, place.chain.stage.source.unit_count)
+        store = store_at(where)
+        hold = 0.0
+        if where.quota_bytes is not None:  # the value of an evicted byte
+            hold = store.uses.floor * nbytes
+        each, epochs = nbytes / parts, self._epochs(place, rows, epoch, entry)
+        read_s, write_s = (parts * seconds for seconds in _takes(where.root, store, each, nbytes))
+        if entry is not None:
+            epochs += entry.store.uses.elsewhere(entry.fingerprint)
+        return Site(below, read_s, write_s, epochs, hold, there, nbytes)
+
+    def entry(self, place: CachePlace, epoch: int) -> KeptEntry | None:
+        """Return the cache entry of the rows at a place in ``epoch``; None if there is none."""
+        if place.node.rows is Rows.STORED:
+            entry: StoredEntry | None = self.store(place.node, epoch)
+            return None if entry is None else KeptEntry(entry.store, entry.fingerprint)
+        name = self.keep.names.get(place.node)
+        if name is None or self.keep.where is None:
+            return None
+        return KeptEntry(store_at(self.keep.where), name.hex())
+
+    def _kept(
+        self, place: CachePlace, rows: list[float], entry: KeptEntry | None
+    ) -> tuple[float, float, float]:
+        """Return the kept share of a place's rows, its bytes, and the seconds to compute them."""
+        if entry is None:
+            return 0.0, 0.0, 0.0
+        records = entry.store.records(entry.fingerprint)
+        size = sum(each.size for each in records.values())
+        seconds = sum(each.cost_s for each in records.values())
+        if place.node.rows is Rows.STORED:
+            of = max(1, place.chain.stage.source.unit_count)
+            return len(records) / of, size, seconds
+        found = self.keep.figures(place.node)
+        share = 1.0 if found.whole else found.elements / max(1.0, rows[place.number - 1])
+        return min(1.0 if found.whole else 0.99, share), size, seconds
+
+    def _epochs(
+        self, place: CachePlace, rows: list[float], epoch: int, entry: KeptEntry | None
+    ) -> float:
+        """Return how often this job will read the rows at a place, the next pass included.
+
+        Where this was not declared, as many passes are expected as there have been.
+        """
+        known = self._known(place, epoch)
+        if known is not None:
+            return known
+        done, past = self.begun.get(key_of(place.node), 0), self._past(place, rows, entry)
+        if place.passes in (1.0, math.inf):
+            return past + 1
+        return max(1.0, place.passes - done) + max(0.0, past - done)
+
+    def _known(self, place: CachePlace, epoch: int) -> float | None:
+        """Return how often this job will read the rows at a place, if declared; else None."""
+        reuse: int | None = place.node.reuse
+        most = math.inf if reuse is None else reuse - epoch % reuse
+        if place.passes < math.inf and self.settings.epochs is not None:
+            left = max(1.0, place.passes - self.begun.get(key_of(place.node), 0))
+            later = max(0, self.settings.epochs - 1 - self.epoch)
+            return min(most, left + later * place.passes)
+        return most if most < math.inf else None
+
+    def _past(self, place: CachePlace, rows: list[float], entry: KeptEntry | None) -> float:
+        """Return the number of whole passes computed so far, by this job or another.
+
+        They are counted by the fingerprint of the rows: the name of an operator is the same for all
+        data.
+        """
+        if entry is None:
+            return 0.0
+        (did,) = SEEN.of([entry.fingerprint])
+        if did.given > 0:
+            return did.given / max(1.0, rows[place.number - 1])
+        known = self.profile.sizes.get(entry.fingerprint)
+        return 0.0 if known is None else known.weight
+
+
+def _takes(root: str, store: PartStore, each: float, nbytes: float) -> tuple[float, float]:
+    """Seconds to read and to write a part of ``nbytes``; copies on this host speed up reads."""
+    read, write = (times(each) for times in times_of(root))
+    copies = store.tiers.copies
+    if copies is not None and (near := copies.times.near(each)) < read:
+        share = min(1.0, copies.most_bytes / max(1.0, nbytes))
+        read = share * near + (1 - share) * read
+    return read, write
+
+
+def key_of(node: Node) -> Key:
+    """Return the identity of a place in a run."""
+    return node.digest, node.root
+
+
+def _places(plan: Plan) -> Iterator[CachePlace]:
+    """Yield every ``autocache()`` of a plan and of the plans beside it, each chain source first."""
+    first = 0
+    for each in plan.all:
+        for number, node in enumerate(each.operators):
+            if node.decides:
+                yield CachePlace(node, each, first, number, passes_at(each, number))
+        first += len(each.operators)
+
+
+@dataclasses.dataclass(frozen=True)
+class AutoStoring(StoredLevels):
+    """Finds the entries of stored steps, as decided for each pass; pickling fixes the decisions."""
+
+    choosing: Choosing
+    names: Mapping[Key, EntryName]
+    decided: dict[Key, CacheDecision] = dataclasses.field(default_factory=dict)
+
+    def __call__(self, node: Node, epoch: int) -> StoredEntry | None:
+        """Return the entry of ``node`` as ``Storing`` does, for the pass that begins."""
+        if node.decides:
+            self.decided[key_of(node)] = self.choosing.begin(node, epoch)
+        return self._storing()(node, epoch)
+
+    @property
+    def looks(self) -> bool:  # type: ignore[override]
+        """As ``Storing.looks``, in any pass."""
+        return Storing(self.names).looks
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Storing, (self._storing().names,)
+
+    def _storing(self) -> Storing:
+        deciding = {key_of(each.node) for each in self.choosing.places}
+        made = {}
+        for key, named in self.names.items():
+            state = self.decided[key].state if key in self.decided else None
+            if key not in deciding or state in KEEPS:
+                made[key] = dataclasses.replace(named, fills=state is not CacheState.GET)
+        return Storing(made)
+
+
+class AutoKeeping(Keeping):
+    """Keeps cached elements; those of an ``autocache()`` only in passes that decided to keep."""
+
+    def __init__(self, keep: Keeping, choosing: Choosing) -> None:
+        how: dict[str, Any] = {"where": keep.where, "describe": keep.describe, "later": keep.later}
+        super().__init__(keep.names, keep.most_bytes, keep.store, **how)
+        self.choosing = choosing
+
+    def __call__(self, node: Node) -> Any:
+        """Return the cache of ``node`` for the pass that begins; None if it is not kept."""
+        if node.decides and self.choosing.begin(node, self.choosing.epoch).state not in KEEPS:
+            return None
+        return super().__call__(node)
+
+
+def chosen_of(
+    plan: Plan, settings: Settings, keep: Keeping, store: Any, epoch: int
+) -> tuple[Keeping, Any, Choosing]:
+    """Return the caches, the store and the decision maker of a run with ``autocache()``."""
+    choosing = Choosing(plan, settings, epoch, keep, store)
+    stored = AutoStoring(choosing, getattr(store, "names", {}))
+    return AutoKeeping(keep, choosing), stored, choosing
+
+
+def told(plan: Plan, settings: Settings, epoch: int = 0) -> CacheStatus:
+    """Return the contents of each cache of a plan, and the next decision at each ``autocache``."""
+    made = {key_of(node): str(each) for node, each in decisions(plan, settings, epoch)}
+    return CacheStatus(
+        dataclasses.replace(each, decision=made.get(key_of(node), ""))
+        for node, each in held(plan, settings, epoch)
+    )
+
+
+def placed(root: Node, settings: Settings, off: frozenset[str]) -> Optimized:
+    """Plan a pipeline with an ``autocache()`` wherever it may be worth it.
+
+    Names and positions are those of the pipeline without them, so that saved states fit either way.
+    """
+    usual = planned(root, settings, off)
+    above = hinted(usual.chosen)
+    if above is usual.chosen:
+        return usual
+    made = planned(above, settings, off)
+    plan = dataclasses.replace(made.plan, name=resuming_name(usual.normalized, made.plan, {}))
+    return dataclasses.replace(
+        made, written=usual.written, normalized=usual.normalized, plan=plan, trace=usual.trace
+    )
+
+
+def decisions(plan: Plan, settings: Settings, epoch: int = 0) -> list[tuple[Node, CacheDecision]]:
+    """Return the decision at each ``autocache()`` for a run that would begin now."""
+    choosing = looking(plan, settings, epoch)
+    made = choosing.decisions()
+    return [(each.node, made[key_of(each.node)]) for each in choosing.places]
+
+
+def looking(plan: Plan, settings: Settings, epoch: int = 0) -> Choosing:
+    """Return the ``Choosing`` of a run that would begin now."""
+    keep, store = keeping_of(plan, settings, 0), storing_of(plan, settings, runs=False)
+    return Choosing(plan, settings, epoch, keep, store)

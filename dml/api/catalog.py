@@ -1,0 +1,382 @@
+"""The catalog of cached rows: its entries, lookups, and why a pipeline misses one."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from functools import partial
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
+
+from dml import checks
+from dml.api.dataset import Dataset
+from dml.api.runs import wiring
+from dml.base.user_line import door
+from dml.errors import CacheError, PlanError
+from dml.settings import Settings, parse_bytes
+
+if TYPE_CHECKING:
+    from dml.api.cache_advice import WorthKeeping
+    from dml.cache.eviction.catalogue import Catalogue, Entry, VerifiedEntry
+    from dml.cache.eviction.janitor import Swept
+    from dml.expr.node import Node
+    from dml.optimize.explain.fingerprint_text import FingerprintText
+    from dml.optimize.explain.name_differences import Difference
+
+SHORTEST = 4  # letters of a fingerprint that may stand for it
+
+
+@door
+def why_miss(a: Dataset, b: Dataset) -> Difference:
+    """Return the first difference between two pipelines, source first: why they share no entry.
+
+    ``print`` it for people: what differs, in which operators and lines, both values, what to try.
+    Its fields are for programs: ``kind`` ("constant", "code", "content", "order" ...), ``path`` (of
+    the difference: a file, or a value by the way from your function to it), ``here``, ``there``. It
+    is false if both have one fingerprint. Reads files as ``fingerprint()`` does, and computes
+    nothing. ``Catalog.why_miss`` compares with the entries of a store.
+
+    >>> import dml
+    >>> data = dml.range(10)
+    >>> print(dml.why_miss(data.take(3), data.take(4)).what)
+    the option n= differs
+    """
+    from dml.optimize.explain import name_differences
+
+    here, there = told(a, "a", "why_miss"), told(b, "b", "why_miss")
+    found: Difference = name_differences.first_difference(here, there)
+    return found
+
+
+@door
+def worth_keeping(*pipelines: Dataset, room: int | str | None = None) -> WorthKeeping:
+    """Return which rows of several pipelines are worth keeping in a store of ``room`` bytes.
+
+    The ``autocache()`` places of all pipelines are merged where the steps below are the same. Of
+    all ways to keep them, whole or in part, the answer takes the least time for all coming epochs
+    of all pipelines together; ``print`` it for people. It rests on measurements of this process or
+    on telemetry; it computes and keeps nothing. ``room=None`` is room for all.
+
+    PlanError for an argument that is no pipeline, or a ``room`` that is no size.
+    """
+    from dml.api import cache_advice
+
+    jobs = [_written(each, f"number {n}", "worth_keeping") for n, each in enumerate(pipelines)]
+    made: WorthKeeping = cache_advice.worth_keeping(
+        [(node, settings, 0) for node, settings in jobs],
+        None if room is None else parse_bytes(room, "room"),
+    )
+    return made
+
+
+class Lookup(NamedTuple):
+    """Result of a cache lookup: ``parts`` of the entry are there, out of ``of``.
+
+    ``reuse`` says how the missing parts could be computed from entries of other pipelines,
+    ``quarantined`` why the entry must not be read, if that is so.
+    """
+
+    fingerprint: str
+    parts: int
+    of: int | None
+    reuse: str = ""
+    quarantined: str = ""
+
+    @property
+    def state(self) -> str:
+        """One of "hit": all parts are there, "partial": some are, "miss": none is."""
+        if not self.parts:
+            return "miss"
+        return "hit" if self.of is not None and self.parts >= self.of else "partial"
+
+    def __str__(self) -> str:
+        count = f"{self.parts:,} of {'?' if self.of is None else format(self.of, ',')} parts"
+        said = f"quarantined: {self.quarantined}" if self.quarantined else ""
+        told = "; ".join(filter(None, (count, said, self.reuse)))
+        return f"{self.state}  {self.fingerprint}  {told}"
+
+
+class Catalog:
+    """The entries that one namespace of a store keeps, by fingerprint.
+
+    ``path`` is the folder or ``s3://`` URL of a snapshot, of a store, or a ``cache_dir``, in which
+    the store is ``store``; without it, the store in the user's cache folder. ``catalog.path`` is
+    the store that is read. Reading writes nothing there. CacheError if there is no store, or it
+    cannot be read; PlanError for an invalid path, namespace or fingerprint.
+
+    A fingerprint may be given as its first letters, 4 or more, if only one entry begins with them.
+    """
+
+    @door
+    def __init__(
+        self, path: str | os.PathLike[str] | None = None, namespace: str = "default"
+    ) -> None:
+        from dml.cache.eviction import catalogue
+
+        self.path: str = catalogue.store_in(_given(path))
+        self.namespace = namespace
+        place = catalogue.place_at(self.path, namespace)
+        self._kept: Catalogue = catalogue.Catalogue(place)
+
+    @classmethod
+    @door
+    def private(
+        cls, path: str | os.PathLike[str] | None = None, namespace: str = "default"
+    ) -> Catalog:
+        """Make a namespace, on a disk, that no other user of the machine can read.
+
+        Its folder is made for you alone, whatever the umask, and stays so: call this before the
+        first run that uses it; of a ``cache_dir``, give ``<cache_dir>/store``. CacheError if the
+        folder belongs to another user, or is in a bucket.
+        """
+        from dml.cache.eviction import catalogue
+        from dml.cache.store import private_folder
+
+        given = _given(path)
+        root = given if "://" in given else catalogue.store_in(given)
+        private_folder.make_private(root, namespace)
+        return cls(root, namespace)
+
+    @classmethod
+    @door
+    def shared(
+        cls,
+        path: str | os.PathLike[str] | None = None,
+        namespace: str = "default",
+        *,
+        group: str | int | None = None,
+    ) -> Catalog:
+        """Make a namespace, on a disk, that the users of a group share, and no other user can read.
+
+        ``group`` is one of your groups, None your usual one. The group may read and evict all that
+        is kept there; descriptions of entries hold digests that only the group can compare with
+        others. Call this before the first run that uses it; of a ``cache_dir``, give
+        ``<cache_dir>/store``. CacheError if the folder belongs to another user, or is in a bucket,
+        and if there is no such group.
+        """
+        from dml.cache.eviction import catalogue
+        from dml.cache.store import private_folder
+
+        given = _given(path)
+        root = given if "://" in given else catalogue.store_in(given)
+        private_folder.make_shared(root, namespace, group)
+        return cls(root, namespace)
+
+    def __repr__(self) -> str:
+        return f"Catalog({self.path!r}, namespace={self.namespace!r})"
+
+    @door
+    def __iter__(self) -> Iterator[Entry]:
+        """Iterate over every entry of which at least one part is there, by fingerprint."""
+        return self._kept.entries()
+
+    @door
+    def entry(self, fingerprint: str) -> Entry:
+        """Return one entry: its parts, rows, bytes, the pipeline that made it, how it is used."""
+        whole = self._whole(fingerprint)
+        found = self._kept.entry(whole)
+        if found is None:
+            raise self._absent(fingerprint)
+        return found
+
+    @door
+    def lookup(self, ds: Dataset) -> Lookup:
+        """Look up the rows of the ``cache()`` nearest to the end of a pipeline.
+
+        For a pipeline without ``cache()``, look up its own rows. One folder is listed, however much
+        the store keeps, and a few more to find reusable entries for missing parts; files that the
+        pipeline reads are read if their content has not been fingerprinted yet.
+        """
+        from dml.cache.eviction import quarantine
+
+        fingerprint, _ = self._asked(ds, "lookup")
+        view = self._kept.view(fingerprint)
+        parts, of = self._kept.counted(view)
+        whole = of is not None and parts >= of
+        wrong = quarantine.words(self._kept.quarantined(view))
+        return Lookup(fingerprint, parts, of, "" if whole else self._reuse(ds), wrong)
+
+    @door
+    def why_miss(self, ds: Dataset, fingerprint: str | None = None) -> Difference:
+        """Return the first difference to an entry; false if the pipeline asks for that entry.
+
+        Without ``fingerprint``, compare with the entry that shares most operators with the
+        pipeline, from the source on: the descriptions of all entries are read for that. If the
+        pipeline's own entry was quarantined, return what was wrong with it.
+        """
+        from dml.optimize.explain import fingerprint_text, name_differences
+
+        name, story = self._asked(ds, "why_miss")
+        misses, wrong = name_differences, self._kept.quarantined(self._kept.view(name))
+        if wrong is not None and (fingerprint is None or self._whole(fingerprint) == name):
+            return misses.quarantined(wrong)
+        if fingerprint is None:
+            others = [each for each in self if each.about.get("operators")]
+        else:
+            others = [self.entry(fingerprint)]
+        view = self._kept.view(name)
+        if view.live and (fingerprint is None or others[0].fingerprint == name):
+            return misses.found(*self._kept.counted(view))
+        told_there = [fingerprint_text.read_told(each.about) for each in others]
+        from dml.cache.store import layout
+
+        secret = self._kept.place.get(layout.SECRET)
+        if secret is not None:
+            from dml.cache.parts import records
+
+            under = partial(records.keyed, secret=secret)
+            story = fingerprint_text.keyed(story, under)
+        found: Difference = misses.nearest(story, told_there) or misses.other_name()
+        return dataclasses.replace(found, also=self._reuse(ds))
+
+    @door
+    def pin(self, fingerprint: str) -> None:
+        """Protect an entry from eviction until it is unpinned, whatever the quota."""
+        from dml.cache.eviction import pins
+
+        pins.pin(self._kept.place, self._whole(fingerprint))
+
+    @door
+    def unpin(self, fingerprint: str) -> None:
+        """Undo ``pin``."""
+        from dml.cache.eviction import pins
+
+        pins.unpin(self._kept.place, self._whole(fingerprint))
+
+    @door
+    def evict(self, fingerprint: str) -> bool:
+        """Remove an entry, whose rows are computed again when needed; False if there was none.
+
+        Safe while other processes read it. CacheError for an entry that is pinned.
+        """
+        from dml.cache.eviction import janitor, pins
+
+        whole = self._whole(fingerprint)
+        found = self._kept.entry(whole)
+        if found is None:
+            return False
+        if found.pinned:
+            how = f"dml cache pin {whole[:8]} --undo, or unpin({whole[:8]!r}),"
+            raise pins.stays(whole, how, self._at)
+        done: bool = janitor.remove(self._kept.place, whole, "evicted by hand")
+        return done
+
+    @door
+    def gc(self, *, grace_s: float = 600.0) -> Swept:
+        """Remove garbage: files of dead processes, and rows without a record.
+
+        Rows that were not written to for ``grace_s`` and that no entry names were left by a writer
+        that died. Safe beside readers and writers.
+        """
+        from dml.cache.eviction import janitor
+
+        if "://" not in self.path:
+            from dml.cache.store import store_speed
+
+            store_speed.clear(self.path)
+        done: Swept = janitor.sweep(self._kept.place, ttl_s=grace_s, grace_s=grace_s)
+        return done
+
+    @door
+    def verify(self, fingerprint: str | None = None) -> VerifiedEntry:
+        """Read and check all kept bytes, of one entry or of all; damaged parts are removed."""
+        return self._kept.verify(None if fingerprint is None else self._whole(fingerprint))
+
+    # ------------------------------------------------------------------------------------- inside
+
+    def _asked(self, ds: object, verb: str) -> tuple[str, FingerprintText]:
+        """The fingerprint that a pipeline looks up in a store, and the description of its parts."""
+        node, settings = _written(ds, "ds", verb)
+        stations = wiring().optimized(node, settings)
+        asked = _keeping().asked_of(stations.plan, settings)
+        below, name = asked or (stations.normalized, "")
+        for each in below.walk():
+            if each.calls is not None and each.calls.reason:
+                raise each.calls.refusal().located(each.label())
+        from dml.optimize import fingerprints
+        from dml.optimize.explain import fingerprint_text
+
+        names, telling = fingerprints, fingerprint_text
+        name = name or names.stored_name(below, settings.seed)
+        return name, telling.told(below, stations.written, settings.seed, quick=True)
+
+    def _reuse(self, ds: Dataset) -> str:
+        """Describe the entries of other pipelines that a pipeline could reuse."""
+        node, settings = _written(ds, "ds", "lookup")
+        plan = wiring().optimized(node, settings).plan
+        told: str = _keeping().reused(plan, settings, self.path, self.namespace)
+        return told
+
+    def _whole(self, prefix: str) -> str:
+        """Return the one fingerprint that begins with ``prefix``."""
+        if len(prefix) < SHORTEST or not _is_hex(prefix):
+            raise PlanError(
+                f"{prefix!r} is not a fingerprint",
+                at=self._at,
+                why=f"it is hexadecimal, and {SHORTEST} letters of it are the least",
+                try_="the first letters of a line of dml cache ls",
+            )
+        found = self._kept.begin_with(prefix)
+        if prefix in found or len(prefix) >= 32:  # a whole one
+            return prefix
+        if len(found) != 1:
+            raise self._absent(prefix, len(found))
+        return found[0]
+
+    @property
+    def _at(self) -> str:
+        return f"{self.path}, namespace {self.namespace}"
+
+    def _absent(self, prefix: str, several: int = 0) -> CacheError:
+        how = f"{several} entries begin so" if several else "no entry begins so"
+        return CacheError(
+            f"there is no one entry {prefix!r}",
+            at=self._at,
+            why=how,
+            try_="dml cache ls shows what there is, with --root and --namespace of another place",
+        )
+
+
+def told(given: object, name: str, verb: str) -> FingerprintText:
+    """Describe the parts of a pipeline; PlanError for anything else."""
+    from dml.optimize.explain import fingerprint_text
+
+    node, settings = _written(given, name, verb)
+    stations = wiring().optimized(node, settings)
+    found: FingerprintText = fingerprint_text.told(
+        stations.normalized, stations.written, settings.seed
+    )
+    return found
+
+
+def _written(given: object, name: str, verb: str) -> tuple[Node, Settings]:
+    """Return the node and the settings of a pipeline as it was written."""
+    if not isinstance(given, Dataset):
+        raise PlanError(
+            f"{verb} needs a pipeline, got {name}={given!r}",
+            why=f"it is of type {type(given).__name__}",
+            try_=f"{verb}(dml.read_parquet(...).map(...))",
+        )
+    return given._node, given._settings  # noqa: SLF001 - its own kind
+
+
+def _given(path: object) -> str:
+    """Return the given path of a store, or that of the user's store."""
+    return _usual() if path is None else checks.place("path", path)
+
+
+def _usual() -> str:
+    """Return the path of the store in the user's cache folder."""
+    root: str = _keeping().store_of(Settings()).root
+    return root
+
+
+def _keeping() -> ModuleType:
+    from dml.api import run_storage
+
+    return run_storage
+
+
+def _is_hex(text: str) -> bool:
+    return all(letter in "0123456789abcdef" for letter in text)

@@ -1,0 +1,119 @@
+"""Dataset is the handle that users write pipelines with: one method per operator.
+
+A Dataset is immutable but for its count of epochs: every verb returns a new one, nothing is
+computed before it is iterated (or ``count``, ``take_rows``, ``to_arrow`` ... are called). The verbs
+are in ``dml/api/verbs/``, those that compute in ``dml/api/runs.py`` and the files beside it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from dml.api.row_access import Collecting
+from dml.api.runs import wiring
+from dml.api.sinks import Sinks
+from dml.api.summaries import SummaryVerbs
+from dml.api.verbs.cache import CacheVerbs
+from dml.api.verbs.columns import ColumnVerbs
+from dml.api.verbs.combination import CombineVerbs
+from dml.api.verbs.elements import ElementVerbs
+from dml.api.verbs.order import OrderVerbs
+from dml.base.user_line import door
+from dml.data.schema import Schema
+from dml.errors import PlanError, SchemaError
+from dml.expr.tree_text import Page, as_html, tree
+from dml.settings import AUTOTUNE
+
+
+class Dataset(
+    CacheVerbs, ColumnVerbs, CombineVerbs, ElementVerbs, OrderVerbs, Collecting, SummaryVerbs, Sinks
+):
+    """A pipeline; iterate it for batches (dict of arrays) or, before ``batch``, rows (dicts)."""
+
+    def prefetch(self, n: int | str = AUTOTUNE) -> Self:
+        """Make ``n`` elements ahead of the consumer, in a thread; "auto" where they take long."""
+        return self.with_options(prefetch=n)
+
+    @door
+    def with_options(self, **options: Any) -> Self:
+        """Set options of the run (see ``dml.Settings``); the resulting rows stay the same."""
+        made = self._settings.merged(options)
+        if options.get("disable_rules"):
+            wiring().without(made)  # a name that no rule has is an error now
+        return self._with(self._node, made)
+
+    @door
+    def epoch(self, k: object) -> Self:
+        """Return the same pipeline with every iteration being epoch ``k``."""
+        if isinstance(k, bool) or not isinstance(k, int) or k < 0:
+            raise PlanError(
+                f"epoch needs an integer of at least 0, got {k!r}",
+                why="epochs are counted from 0, one per iteration",
+                try_=".epoch(0)",
+            )
+        return type(self)(self._node, self._settings, k)
+
+    @property
+    def schema(self) -> Schema:
+        """Column names and types; unknown after a function without ``schema=``."""
+        return self._node.schema
+
+    element_spec = features = schema
+
+    @property
+    def columns(self) -> list[str]:
+        """Column names; SchemaError after a function that decides them when it runs."""
+        schema = self._node.schema
+        if not schema.known:
+            raise SchemaError(
+                "the columns are not known yet",
+                at=self._node.label(),
+                why="a function decides them when it runs",
+                try_="schema={...} where the function is given, or ds.first()",
+            )
+        return list(schema)
+
+    column_names = columns
+
+    @door
+    def fingerprint(self, domain: str = "result", *, explain: bool = False) -> str:
+        """The fingerprint of the result: equal text, equal bytes; with ``explain``, its parts."""
+        session = wiring()
+        name = session.fingerprint_parts if explain else session.fingerprint
+        found: str = name(self._node, self._settings, domain)
+        return found
+
+    @door
+    def explain(self, stage: str | None = None, *, analyze: bool = False) -> str:
+        """Show the pipeline at a station, as text that fits a screen and shows well in notebooks.
+
+        Stations are "written", "normalized", "chosen", "physical", "graph", "rules", "arranged" and
+        "costs"; without one, the main ones. "arranged" shows the executor, the number of stages,
+        the partition sizes, the expected time, and that of the next best arrangement. "costs" shows
+        what is expected of each operator: rows (``~`` where they are guessed), seconds, and the
+        source of the estimate: ``p`` a table, ``h`` earlier runs, with how far off it may be
+        (``+-8%``; ``x/3`` is a factor of three either way).
+
+        ``analyze=True`` runs the pipeline to its end, which does not count as an epoch, and shows
+        measurements beside estimates; then each rewriting that was done, and those refused with
+        reasons. It costs what iterating costs. PlanError if the pipeline has no end.
+        """
+        session = wiring()
+        if not analyze:
+            return Page(session.explain(self._node, self._settings, stage))
+        self._must_end("explain(analyze=True)")
+        above = [] if stage is None else [session.explain(self._node, self._settings, stage)]
+        expected = session.estimated(self._node, self._settings)
+        gains = session.gained(self._node, self._settings, expected)
+        made = self._quietly()
+        for _ in made:
+            pass
+        self._ran(self._node, made.report)
+        told = session.analyzed(self._node, self._settings, expected, gains, made.events())
+        return Page("\n".join([*above, told]))
+
+    def __repr__(self) -> str:
+        return f"Dataset({self._node.schema})\n{tree(self._node)}"
+
+    def _repr_html_(self) -> str:
+        return as_html(repr(self))

@@ -1,0 +1,108 @@
+"""A run is arranged here from costs and resources: driver, stages and partition size."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from functools import partial
+
+from dml.api.cost_profile import expected, named_as, profile_of
+from dml.api.resources import RunResources
+from dml.exec.drivers.promotion import movable
+from dml.exec.memory.memory_shares import KEPT_SHARE
+from dml.optimize.engine import RuleTrace
+from dml.optimize.phases import Optimized
+from dml.optimize.search.arrangement import ArrangementDecision, decide
+from dml.optimize.search.arrangement_space import MachineLimits, allowed, cut
+from dml.physical.plan import Plan
+from dml.settings import AUTOTUNE, Settings
+
+# Executors that leave no choice: one thread, or a cluster of yet unknown size.
+GIVEN = ("sync", "distributed")
+USUAL = "threads"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Arrangement:
+    """The stations of a pipeline, its plan cut into stages, and settings with no choice left open.
+
+    ``decision`` is None where there was nothing to choose.
+    """
+
+    stations: Optimized
+    settings: Settings
+    decision: ArrangementDecision | None = None
+
+
+def arranged(made: Optimized, settings: Settings, without: frozenset[str]) -> Arrangement:
+    """Arrange ``made`` within ``settings``: as usual, unless another way is clearly faster."""
+    from dml.optimize.explain.arrangement_text import note
+
+    plain = Arrangement(made, settings)
+    if not settings.optimize or settings.executor in GIVEN:
+        return plain
+    machine = _machine(made.plan, settings)
+    if not allowed(made.plan, machine, without).any:
+        return plain
+    started = time.perf_counter()
+    decision = _decided(made.plan, settings, machine, without)
+    if decision is None:
+        return plain
+    trace = RuleTrace(time.perf_counter, [*made.trace.applied], [*made.trace.refused])
+    note(trace, decision, started)
+    way = decision.chosen.way
+    plan = cut(made.plan, way.cuts)
+    named_as(plan, made.plan)
+    if way != decision.usual.way:
+        settings = dataclasses.replace(settings, target_partition_bytes=way.size)
+        if way.driver.name != USUAL:  # threads chosen by default may still become processes
+            settings = dataclasses.replace(settings, executor=way.driver.name)
+    return Arrangement(dataclasses.replace(made, plan=plan, trace=trace), settings, decision)
+
+
+def told(made: Optimized, settings: Settings, without: frozenset[str], run: Arrangement) -> str:
+    """Explain the arrangement for people; searches even where a run has nothing to choose."""
+    from dml.optimize.explain.arrangement_text import decision_text
+
+    decision, fixed = run.decision, ""
+    if not settings.optimize:
+        fixed = "optimize=False is set"
+    elif run.settings.executor in GIVEN:
+        fixed = f"executor={run.settings.executor!r} is set"
+    elif decision is None:
+        decision = _decided(made.plan, settings, _machine(made.plan, settings), without)
+    return decision_text(decision, fixed)
+
+
+def _decided(
+    plan: Plan, settings: Settings, machine: MachineLimits, without: frozenset[str]
+) -> ArrangementDecision | None:
+    profile = profile_of(settings)  # reading it is a one-off cost, not planning time
+    started = time.perf_counter()
+    machine = dataclasses.replace(machine, speed=profile.speed)
+    may, found = allowed(plan, machine, without), expected(plan, profile, settings)
+    return decide(plan, found, machine, may, partial(_since, started))
+
+
+def _since(started: float) -> float:
+    """Return the seconds of planning so far."""
+    return time.perf_counter() - started
+
+
+def _machine(plan: Plan, settings: Settings) -> MachineLimits:
+    """Return the resources that the run may use, as far as the user has not fixed them."""
+    resources = RunResources.of(settings, plan)
+    free = settings.executor == AUTOTUNE
+    moves = free and resources.workers > 1 and not plan.links and movable(plan.stage)
+    return MachineLimits(
+        resources.workers,
+        (USUAL, "processes") if moves else (USUAL if free else settings.executor,),
+        partial(_size_of, settings),
+        sized=settings.target_partition_bytes != AUTOTUNE,
+        whole_bytes=resources.budget.whole_bytes,
+        kept_bytes=resources.budget.limit_bytes * KEPT_SHARE,
+    )
+
+
+def _size_of(settings: Settings, plan: Plan) -> int:
+    return RunResources.of(settings, plan).budget.target_bytes

@@ -1,0 +1,117 @@
+"""Resources of a run are decided here where settings say "auto": workers, memory and its parts."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import Any
+
+from dml.base.host import cgroup_bytes, cores, machine_bytes
+from dml.exec.memory.memory_shares import Budget, divided, kept_bytes
+from dml.physical.plan import Plan
+from dml.settings import AUTOTUNE, Settings
+
+MIB = 1 << 20
+# One part in so many of the memory limit is for comparing samples, if that is enabled.
+VERIFYING = 8
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunResources:
+    """Settings with every "auto" decided for this machine and this plan.
+
+    With ``ahead`` None, the run decides, from the time its batches take.
+    """
+
+    workers: int
+    budget: Budget
+    ahead: int | None
+    target: int | None = None
+    kept_bytes: int = 0
+
+    @staticmethod
+    def of(settings: Settings, plan: Plan, among: int = 1) -> RunResources:
+        """Use the cores of this process, a quarter of its memory, and partitions to match.
+
+        On a cluster, use the workers' threads and a quarter of the workers' memory, once they are
+        known. The memory is divided ``among`` so many runs side by side.
+        """
+        workers = _workers(settings)
+        target = settings.target_partition_bytes
+        asked = None if target == AUTOTUNE else int(target)
+        ahead = None if settings.prefetch == AUTOTUNE else int(settings.prefetch)
+        ahead = 0 if settings.executor == "sync" else ahead
+        # plans that run side by side have equal parts of the memory limit
+        limit = (limit_of(settings) - verifying_bytes(settings)) // (
+            sum(1 for _ in plan.all) * among
+        )
+        kept = sum(kept_bytes(each, limit) for each in plan.all)
+        return RunResources(workers, divided(plan, limit, workers, asked), ahead, asked, kept)
+
+    @staticmethod
+    def met(settings: Settings, plan: Plan, among: int = 1) -> RunResources:
+        """As ``of``, for a run: looks up the cluster's workers first, if the driver is here."""
+        if settings.executor == "distributed" and settings.driver == "here":
+            _on_dask().met(settings)
+        return RunResources.of(settings, plan, among)
+
+    def beside(self, plan: Plan) -> RunResources:
+        """Return the resources of a plan beside the chain."""
+        budget = divided(plan, self.budget.limit_bytes, self.workers, self.target)
+        return dataclasses.replace(self, budget=budget)
+
+
+def _on_dask() -> Any:
+    from dml.cluster import dask_driver
+
+    return dask_driver  # for these runs alone: it loads Dask
+
+
+def _workers(settings: Settings) -> int:
+    if settings.executor == "sync":
+        return 1
+    if settings.num_workers != AUTOTUNE:
+        return int(settings.num_workers)
+    return _offered(settings)[0] or cores()
+
+
+def _offered(settings: Settings) -> tuple[int, int]:
+    """Threads and bytes of the cluster; 0 where there is none, or it is not known yet."""
+    if settings.executor != "distributed" or "distributed" not in sys.modules:
+        return 0, 0
+    found: tuple[int, int] = _on_dask().offered(settings)
+    return found
+
+
+def limit_of(settings: Settings) -> int:
+    """Return the memory limit: as set, else a quarter of the cluster, the machine or its cgroup."""
+    if settings.memory_limit != AUTOTUNE:
+        return int(settings.memory_limit)
+    there = _offered(settings)[1]
+    known = [there] if there else [size for size in (machine_bytes(), cgroup_bytes()) if size]
+    return min(known) // 4 if known else 1024 * MIB
+
+
+def verifying_bytes(settings: Settings) -> int:
+    """Return the part of the memory limit that is reserved for comparing samples."""
+    return limit_of(settings) // VERIFYING if verifies(settings) else 0
+
+
+def verifies(settings: Settings) -> bool:
+    """Return whether samples are compared: not if the plan runs as written."""
+    return settings.verify == "sample" and settings.optimize
+
+
+def nested_settings(settings: Settings, most_bytes: int) -> Settings:
+    """Settings of a pipeline nested in a run: those of the run, except executor and memory."""
+    return dataclasses.replace(
+        settings,
+        executor="sync",
+        scheduler=None,
+        driver="here",
+        autoscale=None,
+        autocache=False,
+        verify="kept" if verifies(settings) else settings.verify,
+        prefetch=0,
+        memory_limit=max(1, min(most_bytes, limit_of(settings))),
+    )

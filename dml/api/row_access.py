@@ -1,0 +1,222 @@
+"""Verbs that return rows: one, some or all, in a chosen format."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from dml.api.runs import Results
+from dml.base.user_line import door
+from dml.errors import PlanError
+
+if TYPE_CHECKING:
+    from dml.exec.delivery.iterator import Elements
+    from dml.expr.node import Node
+
+S = TypeVar("S")
+
+# Rows per batch where all rows are converted to arrays.
+AT_ONCE = 65_536
+LIBRARIES = ("pandas", "polars")
+FORMATS = ("numpy", "arrow", *LIBRARIES)
+
+
+class Collecting(Results):
+    """Verbs that return elements, rows, batches, arrays, data frames."""
+
+    @door
+    def first(self) -> dict[str, Any] | None:
+        """Run now, and return the first element, or None; does not count as an epoch.
+
+        One element is held in memory.
+        """
+        rows = self.take_rows(1)
+        return rows[0] if rows else None
+
+    @door
+    def show(self, n: int = 20) -> None:
+        """Print the first ``n`` rows as a table, with their types.
+
+        Batches are printed as their rows. Texts are cut to 32 letters. This does not count as an
+        epoch, and keeps ``n`` rows in memory.
+        """
+        from dml.api import head_step
+        from dml.exec.delivery import row_text
+
+        head_step.check_count("show", n)
+        sys.stdout.write(row_text.drawn(self._first_rows(n)))
+
+    def _first_rows(self, n: int) -> pa.Table:
+        """Return at most ``n`` rows."""
+        from dml.api import head_step
+
+        node = self._node if self._node.batched else head_step.first(self._node, n)
+        found, rows = list[pa.RecordBatch](), 0
+        with closing(self._batches(node)) as batches:
+            for batch in batches if n else ():
+                found.append(batch)
+                rows += batch.num_rows
+                if rows >= n:
+                    break
+        schema = found[0].schema if found else self._node.schema.to_arrow()
+        return pa.Table.from_batches(found, schema=schema).slice(0, min(n, rows))
+
+    @door
+    def take_batch(self, n: int = 20, *, batch_format: str = "numpy") -> Any:
+        """Run now, and return the first ``n`` rows as one batch in the given ``batch_format``.
+
+        A batch is a dict of arrays, or as in ``iter_batches``. It is shorter where there are fewer
+        rows; its arrays have length 0 where there are none. This does not count as an epoch, and
+        holds the batch in memory. PlanError after ``batch``.
+        """
+        from dml.api import head_step
+        from dml.exec.delivery import tables
+
+        check_format("take_batch", batch_format)
+        asked = head_step
+        node = asked.batches(asked.first(self._node, n), n)
+        if batch_format != "numpy":
+            return tables.FORMS[batch_format].form(self._first_rows(n))
+        with self._quietly(node) as made:
+            for batch in made:
+                return batch
+        return tables.nothing(self._node.schema)
+
+    @door
+    def iter_rows(self) -> Elements:
+        """As ``iter(ds)``: resumable rows (dicts) of the next epoch; PlanError after ``batch``."""
+        if self._node.batched:
+            raise PlanError(
+                "iter_rows after batch",
+                why="elements are batches from there on",
+                try_="iter_rows before .batch(n), or for batch in ds",
+            )
+        return self.__iter__()
+
+    @door
+    def as_numpy_iterator(self) -> Elements:
+        """As ``iter(ds)``, under the name of tf.data: batches are dicts of NumPy arrays."""
+        return self.__iter__()
+
+    @door
+    def iter_batches(
+        self, batch_size: int = 256, *, drop_last: bool = False, batch_format: str = "numpy"
+    ) -> Any:
+        """As ``iter(ds.batch(batch_size, drop_last=drop_last))``: resumable, of the next epoch.
+
+        A batch is a dict of arrays; with ``batch_format="arrow"`` a ``pyarrow.Table``, with
+        ``"pandas"`` or ``"polars"`` a ``DataFrame`` of that library; in these three, integers may
+        be null. States are interchangeable between formats. One batch is held in memory beside what
+        the run may hold. ``stats()`` reports batches of arrays only.
+        """
+        check_format("iter_batches", batch_format)
+        node = self._batched_as(batch_size, drop_last)
+        if batch_format == "numpy":
+            return self._iterated(node)
+        return self._tabled(node, batch_format)
+
+    def _tabled(self, node: Node, batch_format: str) -> Elements:
+        """Open the next epoch of ``node``, whose elements are batches, in a format with nulls."""
+        from dml.api import driver_runs
+
+        epoch = self._coming
+        opened = driver_runs.tabled
+        made: Elements = opened(node, self._settings, epoch, self._restored, batch_format)
+        self._next_epoch = epoch + 1
+        return made
+
+    def _batched_as(self, n: int, drop_last: object) -> Node:
+        """Append ``batch``; the node is cached, so that epochs share measured costs."""
+        from dml.api import head_step
+
+        head_step.check_count("iter_batches", n, least=1)
+        key = n, bool(drop_last)
+        if key not in self._grouped:
+            made: Node = head_step.batches(self._node, n, drop_last=key[1])
+            self._grouped = {key: made.placed(self._node.where)}
+        return self._grouped[key]
+
+    @door
+    def to_numpy(self) -> dict[str, np.ndarray]:
+        """Return all rows as a dict of arrays; they are in memory twice while they are joined."""
+        from dml.api import head_step
+
+        self._must_end("to_numpy")
+        whole = self._node.batched
+        node = self._node if whole else head_step.batches(self._node, AT_ONCE)
+        parts = list(self._quietly(node))
+        if not parts:
+            from dml.exec.delivery import tables
+
+            none: dict[str, np.ndarray] = tables.nothing(self._node.schema)
+            return none
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    @door
+    def to_pandas(self) -> Any:
+        """Return all rows as a pandas ``DataFrame`` (needs pandas).
+
+        The rows are in memory twice, as Arrow and as pandas. In pandas, integers with nulls become
+        floats, and texts become Python objects; ``to_arrow`` keeps the types.
+        """
+        from dml.exec.delivery import tables
+
+        tables.with_library("pandas", "to_pandas")
+        return tables.FORMS["pandas"].form(self.to_arrow())
+
+    @door
+    def to_polars(self) -> Any:
+        """Return all rows as a Polars ``DataFrame`` (needs polars); they are in memory once."""
+        from dml.exec.delivery import tables
+
+        tables.with_library("polars", "to_polars")
+        return tables.FORMS["polars"].form(self.to_arrow())
+
+    @door
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Return all rows as a dict of lists of Python values, null as None.
+
+        The rows are in memory twice.
+        """
+        found: dict[str, list[Any]] = self.to_arrow().to_pydict()
+        return found
+
+    @door
+    def to_list(self) -> list[dict[str, Any]]:
+        """Run now, and return all elements as a list, in memory; does not count as an epoch."""
+        self._must_end("to_list")
+        with self._quietly() as elements:
+            return list(elements)
+
+    @door
+    def reduce(self, initial: S, fn: Callable[[S, dict[str, Any]], S]) -> S:
+        """Fold: ``fn(fn(initial, first), second)`` and so on, in order, in the caller's thread.
+
+        Only the state and some elements are in memory. Errors of ``fn`` are raised unchanged. This
+        does not count as an epoch.
+        """
+        self._must_end("reduce")
+        state = initial
+        with self._quietly() as elements:
+            for element in elements:
+                state = fn(state, element)
+        return state
+
+
+def check_format(verb: str, batch_format: str) -> None:
+    """PlanError for an unknown ``batch_format``, or if its library is missing."""
+    if batch_format not in FORMATS:
+        raise PlanError(
+            f"{verb} has no batch_format {batch_format!r}",
+            why=f"formats are {', '.join(FORMATS)}",
+            try_='batch_format="numpy"',
+        )
+    if batch_format in LIBRARIES:
+        from dml.exec.delivery import tables
+
+        tables.with_library(batch_format, f"{verb} with {batch_format=!s}")

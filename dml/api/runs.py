@@ -1,0 +1,306 @@
+"""Verbs that run a pipeline: iteration, graphs, splits, reports of runs."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dml.base.user_line import door, users_line
+from dml.errors import PlanError
+from dml.expr.node import Node
+from dml.io.source import Source
+from dml.settings import AUTOTUNE, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from types import ModuleType
+
+    from dml.api.resources import RunResources
+    from dml.cluster.graph.program import Recipe
+    from dml.exec.delivery.iterator import Elements, Report
+    from dml.exec.memory.memory_report import MemoryReport
+    from dml.exec.streams.stream import Streaming
+    from dml.fleet.report import RunTable
+
+DASK_KINDS = ("delayed", "dataframe")
+
+
+def wiring() -> ModuleType:
+    """Return the session module, loaded by the first run: writing a pipeline does not need it."""
+    from dml.api import session
+
+    return session
+
+
+def running(settings: Settings) -> ModuleType:
+    """Return the module that opens a run: in this process, or in a driver process."""
+    if settings.driver == "here":
+        return wiring()
+    from dml.api import driver_runs
+
+    return driver_runs
+
+
+def graphs() -> ModuleType:
+    """Return the module that compiles to Dask, loaded by the first graph: a third of a second."""
+    from dml.cluster.graph import graph
+
+    return graph
+
+
+def splitting() -> ModuleType:
+    """Return the module that divides a run among ranks."""
+    from dml.ranks import streaming_split as opening
+
+    return opening
+
+
+class Results:
+    """The part of a Dataset that runs it: iteration, collecting, reports of runs."""
+
+    def __init__(
+        self, node: Node, settings: Settings | None = None, pinned: int | None = None
+    ) -> None:
+        self._node = node if node.where else node.placed(users_line())
+        self._settings = settings or Settings()
+        self._pinned = pinned
+        self._next_epoch = 0
+        self._last: Report | None = None
+        self._run: Callable[[], MemoryReport] | None = None
+        self._grouped: dict[tuple[int, bool], Node] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The state for another process: without the account of the last run here."""
+        return {**self.__dict__, "_last": None, "_run": None, "_grouped": {}}
+
+    @door
+    def __iter__(self) -> Elements:
+        return self._iterated(self._node)
+
+    def _iterated(self, node: Node) -> Elements:
+        """Return the next epoch's iterator over ``node``: this pipeline, or one derived from it."""
+        epoch = self._coming
+        made: Elements = running(self._settings).run(node, self._settings, epoch, self._restored)
+        self._next_epoch = epoch + 1
+        self._ran(node, made.report)
+        self._run = made.told_of_memory
+        return made
+
+    def _ran(self, node: Node, report: Report) -> None:
+        """Record the last run, that of ``node``, so that handles with other settings find it."""
+        self._last = node.__dict__["_ran"] = report
+
+    @property
+    def _coming(self) -> int:
+        """The epoch of the next iteration."""
+        return self._next_epoch if self._pinned is None else self._pinned
+
+    def _restored(self, epoch: int) -> None:
+        self._next_epoch = epoch + 1
+
+    def _quietly(self, node: Node | None = None) -> Elements:
+        """Return an iterator over ``node`` (None: this) without prefetch; it counts as no epoch."""
+        chosen = self._node if node is None else node
+        opened = running(self._settings).run
+        run: Elements = opened(chosen, self._settings, self._pinned or 0, lambda _: None)
+        return run.when_asked()
+
+    def _streamed(self, node: Node, epoch: int) -> tuple[Streaming, RunResources]:
+        """Return ``epoch`` of ``node`` as an unopened stream without an account; its resources."""
+        made: tuple[Streaming, RunResources] = wiring().streamed(node, self._settings.here, epoch)
+        return made
+
+    def _batches(self, node: Node | None = None) -> Generator[pa.RecordBatch, None, None]:
+        """Yield the rows of ``node`` (default: this pipeline) as they are made."""
+        from dml.exec.delivery import tables
+
+        epoch = self._pinned or 0
+        streaming, _ = self._streamed(self._node if node is None else node, epoch)
+        made: Generator[pa.RecordBatch, None, None]
+        made = tables.record_batches(streaming, epoch)
+        return made
+
+    def _asked_whole(self, verb: str) -> tuple[Node, Settings, int]:
+        """Return the node, the settings and the epoch of a run of ``verb`` to the end."""
+        self._must_end(verb)
+        return self._node, self._settings.here, self._pinned or 0
+
+    @door
+    def take_rows(self, n: int) -> list[dict[str, Any]]:
+        """Return the first ``n`` elements, now."""
+        from dml.api import head_step
+
+        with self._quietly(head_step.first(self._node, n)) as elements:
+            return list(elements)
+
+    @door
+    def count(self) -> int:
+        """Return the number of elements; reads them unless the source knows."""
+        if isinstance(self._node, Source) and self._node.row_count is not None:
+            return self._node.row_count
+        self._must_end("count")
+        if self._node.batched:
+            return sum(1 for _ in self._quietly())
+        with closing(self._batches()) as batches:
+            return sum(batch.num_rows for batch in batches)
+
+    @door
+    def to_arrow(self) -> pa.Table:
+        """Return all rows as an Arrow table; holds all of them in memory."""
+        self._must_end("to_arrow")
+        found: pa.Table = wiring().table(self._node, self._settings.here, self._pinned or 0)
+        return found
+
+    @door
+    def to_dask(self, kind: str = "delayed") -> Any:
+        """Return the rows as a Dask graph, not yet computed: a list of ``dask.delayed`` values.
+
+        Each computes to a ``pyarrow.Table``; together, in order, they are the rows of
+        ``to_arrow()``, on any Dask scheduler. A task is a run of read units of about
+        ``target_partition_bytes`` (64 MiB); ``num_gpus`` and ``resources`` are annotations of every
+        task of the functions that ask for them (a worker needs the resource "GPU"), and stay
+        through ``dask.optimize``, ``persist`` and submission. ``num_cpus`` and ``concurrency`` mean
+        nothing in a static graph. Operators that depend on the order of rows (``batch``, ``take``,
+        windows) become a chain of tasks, one after the other, which holds a window at a time. Where
+        a function's types are unknown, one task runs the first rows and all other tasks wait for
+        the types; without rows before that, tables have no columns.
+
+        ``kind="dataframe"`` gives a ``dask.dataframe`` of the same rows (needs pandas), its columns
+        in their Arrow types, tensors as lists. Does not count as an epoch.
+
+        PlanError for endless streams, full shuffles that need all rows at one place, functions that
+        cannot be sent; for data frames of unknown types or of functions with ``resources``.
+        """
+        if kind not in DASK_KINDS:
+            raise PlanError(
+                f"to_dask has no kind {kind!r}",
+                why=f"kinds are {', '.join(DASK_KINDS)}",
+                try_='kind="delayed"',
+            )
+        compile_ = graphs().compiled if kind == "delayed" else graphs().data_frame
+        return compile_(*self._graphed("to_dask"))
+
+    @door
+    def persist(self) -> list[Any]:
+        """Compute ``to_dask()``: on the workers of the current Dask client, else in this process.
+
+        As ``dask.persist`` does: returns the same list of ``dask.delayed`` values, which now hold
+        their rows, or wait for them while the workers go on. Errors of rows are raised when a value
+        is computed; PlanError as for ``to_dask``, and if no worker has the ``resources`` that a
+        function needs.
+        """
+        made: list[Any] = graphs().persisted(graphs().compiled(*self._graphed("persist")))
+        return made
+
+    def _graphed(self, verb: str) -> tuple[Recipe, int, int | None]:
+        """Return the arguments from which a graph is compiled."""
+        self._must_end(verb)
+        session, settings, graph = wiring(), self._settings, graphs()
+        plan = session.optimized(self._node, settings).plan
+        budget = session.RunResources.of(settings, plan).budget
+        recipe = graph.Recipe.of(plan, session.tiers_of(settings), settings.seed, budget)
+        asked = settings.target_partition_bytes
+        return recipe, self._pinned or 0, None if asked == AUTOTUNE else int(asked)
+
+    def _must_end(self, verb: str) -> None:
+        if self._node.endless:
+            raise PlanError(
+                f"{verb} of an endless stream",
+                at=self._node.label(),
+                why=".repeat() without a count goes on for ever",
+                try_=f".take(n).{verb}(), or .repeat(n)",
+            )
+
+    @door
+    def stats(self) -> RunTable:
+        """Return the work of each operator in the last iteration: rows, bytes, seconds.
+
+        The iteration is that of this handle, or else of another handle of the same pipeline, such
+        as ``ds.epoch(k)``.
+        """
+        last: Report | None = self._last or self._node.__dict__.get("_ran")
+        if last is None:
+            raise PlanError(
+                "no run to tell about yet",
+                why="this dataset has not been iterated",
+                try_="for batch in ds: ..., then ds.stats() of the same ds",
+            )
+        found: RunTable = wiring().stats(last.so_far())
+        return found
+
+    @door
+    def memory_report(self) -> MemoryReport:
+        """Return how ``memory_limit`` is divided, and how much of it the last iteration used.
+
+        ``print`` it for people; its attributes and ``to_dict()`` are for programs. It shows for
+        every stage the memory promised, the memory that its slices took, and the most that it held;
+        the bytes spilled to disk; and, beside the account, the system's own figures: counted memory
+        (which the limit is about), resident memory and the control group. An iterator has the same
+        as ``it.memory_report()``, at any moment. Before the first iteration only the parts are
+        known.
+        """
+        found: MemoryReport = (
+            wiring().memory(self._node, self._settings, self._coming)
+            if self._run is None
+            else self._run()
+        )
+        return found
+
+    @door
+    def streaming_split(
+        self,
+        n: int | None = None,
+        *,
+        equal: str | None = None,
+        job_name: str | None = None,
+        rank: int | None = None,
+        address: str | None = None,
+    ) -> Any:
+        """Return ``n`` iterables over one run, for ``n`` ranks: element g goes to rank g mod n.
+
+        No row is dropped: the first ranks get one element more where it does not come out even.
+        ``equal="drop"`` cuts all to the shortest rank, ``"pad"`` gives ranks that are short a copy
+        of the stream's last element. Each iteration of a rank is its part of the next epoch. A slow
+        rank holds the other ranks up once 1,024 elements, or a tenth of the memory limit, wait for
+        it. ``state_dict()`` of a rank is the state of all ranks after as many steps: after a
+        restart every rank of a split, into whatever number, loads a state of the same step. A rank
+        that is closed, or whose iterator is dropped, gives up the rest of its share of that epoch.
+
+        Without ``job_name`` the ranks are threads of this process, and a list is returned. With
+        ``job_name``, they are processes that all make this call, and each gets its own iterable:
+        ``rank`` and ``n`` are read from RANK and WORLD_SIZE if not given. Rank 0 runs the pipeline
+        (its own, whatever the other ranks wrote) and serves the other ranks: on one host through
+        loopback, on several at ``address="host:port"`` of rank 0, with the same secret in DML_TOKEN
+        everywhere. Elements that a dead reader has not acknowledged (by asking for the next
+        element) go to the process that takes its rank after it. Rank 0 ends, or its ``close()``
+        returns, once every connected reader has read its share to the end or has closed it, however
+        slow it is.
+
+        PlanError where the ranks are not known or one thread draws them in turn without end;
+        ResumeMismatchError for states of different steps; WorkerLostError when rank 0 is gone, or a
+        rank that the other ranks wait for, and from ``close()`` of rank 0 where its share came to
+        the end and that of a rank without a reader did not.
+        """
+        ways = splitting()
+        if job_name is None:
+            known = self._settings.watchdog_s
+            return ways.parts(n, self._dealt, equal, known, rank=rank, address=address)
+        asked = ways.RankDeclaration(n, rank, job_name, address, self._pinned)
+        return ways.member(asked, self._dealt, equal, self._settings.watchdog_s)
+
+    def _dealt(self) -> Elements:
+        """Return the next epoch, for ranks: only elements that wait for ranks are made ahead."""
+        return iter(self).when_asked()
+
+    @door
+    def to_torch(self, **options: Any) -> Any:
+        """Return a ``torch.utils.data.IterableDataset`` of the elements as tensors (needs torch).
+
+        The options are those of ``dml.interop.torch.to_torch``, which also takes one rank of a
+        ``streaming_split``.
+        """
+        from dml.interop import torch
+
+        return torch.to_torch(self, **options)

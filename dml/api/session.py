@@ -1,0 +1,548 @@
+"""The session opens runs: a node and its settings become an optimized plan and an iterator."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import sys
+import tempfile
+import textwrap
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from dml.api.cost_profile import (
+    capability_of,
+    collector_of,
+    estimates_of,
+    gains_of,
+    identified,
+    names_of,
+    planned,
+)
+from dml.api.plan_search import GIVEN, Arrangement, arranged, told
+from dml.api.resources import RunResources, limit_of, nested_settings, verifies, verifying_bytes
+from dml.api.run_storage import CacheStatus, keeping_of, status, storing_of, tiers_of, without
+from dml.base.fingerprint import Domain
+from dml.base.host import cores, host_class
+from dml.cache.elements.element_cache import notice
+from dml.data.schema import Schema
+from dml.errors import PlanError
+from dml.events import Event, RunStarted, unsaid
+from dml.exec.delivery.account import Account
+from dml.exec.delivery.iterator import Elements
+from dml.exec.delivery.meter import Tallies
+from dml.exec.delivery.tables import record_batches
+from dml.exec.drivers.driver_choice import Opening
+from dml.exec.memory.memory_report import MemoryReport, memory_report
+from dml.exec.memory.memory_shares import demands_of, in_turn, refuse
+from dml.exec.memory.spill import Spilling
+from dml.exec.scheduler.baseline_policies import FUSED, as_one
+from dml.exec.scheduler.shared_slots import Ledger
+from dml.exec.slicing.lanes import has_parallel_work
+from dml.exec.slicing.slice_sizes import Cutting
+from dml.exec.streams.stream import Streaming
+from dml.exec.streams.stream_operator import refuse_depth, ways_told
+from dml.exec.tasks.null_check import refuse_nulls, warn_of_small_groups
+from dml.exec.tasks.replay_check import impure
+from dml.exec.tasks.skipped_rows import Allowance, Later
+from dml.expr.flow import At, Position, Spill
+from dml.expr.node import Node
+from dml.fleet.collector import Collector, telemetry_root
+from dml.kernels.compiled.tier_choice import KernelTiers
+from dml.optimize.cost.estimate import Estimate
+from dml.optimize.cost.rule_gains import RuleGain
+from dml.optimize.explain.stations import STATIONS, explained, physical_text
+from dml.optimize.fingerprints import fingerprint_of, parts_of
+from dml.optimize.phases import Optimized, optimize
+from dml.physical.plan import Plan
+from dml.settings import Autoscale, Settings, not_scaled
+
+if TYPE_CHECKING:
+    from dml.cluster.cluster_run import ClusterRun
+    from dml.exec.streams.nested_run import NestedFlow
+    from dml.exec.streams.read_ahead import SideBySide
+    from dml.fleet.report import RunTable
+
+# Names everything that holds in this process only.
+PROCESS = uuid.uuid4().hex
+# Executors with workers on this host, which have processors and no other resources.
+LOCAL = ("auto", "sync", "threads", "processes")
+# Of those, the ones whose slices run side by side, on slots that all parts of a run share.
+SHARING = ("auto", "threads", "processes")
+
+
+def optimized(node: Node, settings: Settings) -> Optimized:
+    """Return every station of the pipeline, timed; cached with the node.
+
+    Knowledge that runs gain about a program (compiled kernels, trust in a lifted function) is
+    attached to its objects: epochs share it because they share these. A function whose behaviour
+    changed through a global variable is optimized anew.
+    """
+    held: dict[tuple[object, ...], Optimized] = node.__dict__.setdefault("_stations", {})
+    key = (settings.seed, settings.optimize, settings.disable_rules, settings.autocache)
+    if key not in held or not all(each.stands() for each in held[key].chosen.walk()):
+        refuse_depth(node)
+        plans: Callable[[Node, Settings, frozenset[str]], Optimized] = planned
+        if settings.autocache:
+            from dml.api import autocache
+
+            plans = autocache.placed
+        held[key] = plans(node, settings, without(settings))
+    return held[key]
+
+
+def arrangement(node: Node, settings: Settings) -> Arrangement:
+    """Return how a run of ``node`` is arranged; cached with the node, so that all epochs are alike.
+
+    It is computed anew where the stations are: a function's global may have changed.
+    """
+    made = optimized(node, settings)
+    if settings.executor in GIVEN:  # not cached: equal settings may name other clusters
+        return arranged(made, settings, without(settings))
+    held: dict[Settings, tuple[Optimized, Arrangement]]
+    held = node.__dict__.setdefault("_arrangements", {})
+    if settings not in held or held[settings][0] is not made:
+        held[settings] = made, arranged(made, settings, without(settings))
+    return held[settings][1]
+
+
+def _spread_text(plan: Plan, settings: Settings) -> str:
+    if settings.executor != "distributed":
+        return ""
+    from dml.cluster.exchange import exchange_choice
+
+    return exchange_choice.told(plan, settings, limit_of(settings))
+
+
+def _cluster(settings: Settings) -> ClusterRun | None:
+    if settings.executor != "distributed":
+        return None
+    from dml.cluster.cluster_run import ClusterRun
+
+    return ClusterRun(settings)
+
+
+def explain(node: Node, settings: Settings, stage: str | None) -> str:
+    """Return the text of one station, or of all main stations."""
+    from dml.optimize.explain.cost_table import costs_text, rewrites_text
+
+    run = arrangement(node, settings)
+    stations = run.stations
+    if stage == "costs":
+        return costs_text(estimated(node, settings))
+    decided = partial(told, optimized(node, settings), settings, without(settings), run)
+    if stage == "arranged":
+        return decided()
+    text = explained(stations, stage)
+    if stage not in (None, "physical"):
+        return text
+    text += ways_told(stations.plan, settings, _spread_text(stations.plan, settings))
+    if verifies(settings):
+        from dml.verify import scope as scope_module
+
+        scope = scope_module.scope(_written(node, settings), stations.plan)
+        text += f"\nverify  {settings.verify_samples} samples of a pass: {scope.text()}"
+    text = "\n".join([text, *(f"kept    {each.told}" for each in kept(stations.plan, settings))])
+    if stage is not None:
+        return text
+    expected = estimated(node, settings)
+    parts = {"arranged": decided(), "costs": costs_text(expected)}
+    text = "\n".join([text, *(f"{each}\n{textwrap.indent(parts[each], '  ')}" for each in parts)])
+    return f"{text}\n{rewrites_text(stations.trace, gained(node, settings, expected))}"
+
+
+def kept(plan: Plan, settings: Settings, epoch: int = 0) -> CacheStatus:
+    """Return the contents of every cache of a plan, and the next decision where one is due."""
+    if not plan.decides:
+        return status(plan, settings)
+    from dml.api import autocache
+
+    found: CacheStatus = autocache.told(plan, settings, epoch)
+    return found
+
+
+def estimated(node: Node, settings: Settings) -> tuple[Estimate, ...]:
+    """Estimate the cost of every operator, from all that is known at this moment."""
+    return estimates_of(optimized(node, settings).plan, settings)
+
+
+def gained(node: Node, settings: Settings, expected: tuple[Estimate, ...]) -> tuple[RuleGain, ...]:
+    """Return the expected saving of every rule in the plan, whose estimates are ``expected``."""
+    return gains_of(optimized(node, settings), expected, settings)
+
+
+def analyzed(
+    node: Node,
+    settings: Settings,
+    expected: tuple[Estimate, ...],
+    gains: tuple[RuleGain, ...],
+    events: list[Event],
+) -> str:
+    """Compare ``expected`` costs with a run; also the optimizer's rewritings and their gains."""
+    from dml.optimize.explain.cost_table import analyzed_text
+
+    trace = arrangement(node, settings).stations.trace
+    return analyzed_text(expected, events, trace, gains)
+
+
+def fingerprint(node: Node, settings: Settings, domain: str) -> str:
+    """Return the canonical fingerprint; FingerprintError if a function has no portable name."""
+    for each in node.walk():
+        fn = each.calls
+        if fn is not None and fn.reason:
+            raise fn.refusal().located(each.label())
+    normal = optimize(node, settings.seed).normalized
+    return fingerprint_of(normal, _domain(domain), settings.seed)
+
+
+def _domain(name: str) -> Domain:
+    known = [each.value for each in Domain]
+    if name not in known:
+        raise PlanError(
+            f"there is no fingerprint for {name!r}",
+            why=f"fingerprints are for {', '.join(known)}",
+            try_='"result", which names the bytes that come out',
+        )
+    return Domain(name)
+
+
+def run(node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], None]) -> Elements:
+    """Return a new iterator over ``epoch`` of the pipeline; work begins with its first element."""
+    made = arrangement(node, settings)
+    stations, plan = made.stations, made.stations.plan
+    refuse_nulls(plan)
+    if any(step.within_atoms for step in plan.on_blocks):
+        warn_of_small_groups(plan)
+    streaming, resources = streamed(node, settings, epoch)
+    collector = collector_of(settings)
+    account = Account(
+        _started(stations, made.settings, resources, epoch),
+        streaming,
+        tiers_of(settings).counts,
+        None if collector is None else partial(_record, collector, settings),
+        tuple if collector is None else partial(names_of, plan),
+        complete=list if collector is None else partial(identified, stations, made.settings),
+    )
+    if isinstance(settings.autoscale, Autoscale):
+        _scale(account, streaming, made.settings, settings.autoscale)
+    streaming.hear(account.stalled)
+    if streaming.watching is not None:
+        streaming.watching.told(account.warn)
+    local = any(fn.reason for each in node.walk() if (fn := each.calls) is not None)
+    return Elements(
+        streaming,
+        epoch,
+        account,
+        ahead=resources.ahead,
+        ahead_bytes=resources.budget.ahead_bytes,
+        limit_bytes=limit_of(made.settings),
+        table=stats,
+        process=PROCESS if local else "",
+        on_restore=on_restore,
+    )
+
+
+def _record(collector: Collector, settings: Settings, event: Event) -> None:
+    """Send an event to telemetry, with users' values in its texts only if that is enabled."""
+    collector.record(event if settings.plain_text else unsaid(event))
+
+
+def _scale(account: Account, streaming: Streaming, settings: Settings, asked: Autoscale) -> None:
+    """Let a run scale its cluster; PlanError if the executor has no cluster."""
+    if settings.executor != "distributed":
+        raise not_scaled(f"executor={settings.executor!r} has no workers that come and go")
+    # loaded by a run that asks for it, as it loads Dask
+    wait_s = settings.worker_wait_s
+    from dml.cluster.autoscale import throughput
+
+    scaling = throughput.TrainerMeter(asked, streaming, wait_s, account.warn)
+    account.received = account.scaling = scaling
+
+
+def _started(
+    stations: Optimized, settings: Settings, resources: RunResources, epoch: int
+) -> RunStarted:
+    plan = stations.plan
+    shape = fingerprint_of(stations.normalized, Domain.SHAPE, settings.seed)
+    return RunStarted(
+        run=uuid.uuid4().hex,
+        at=time.time(),
+        job=PROCESS,
+        fingerprints={"fleet": plan.fingerprint, "shape": shape},
+        pipeline=explained(stations, "written"),
+        epoch=epoch,
+        options={
+            "executor": settings.executor,
+            "workers": str(resources.workers),
+            "memory_limit": str(resources.budget.limit_bytes),
+        },
+        datasets=sum(not each.inputs for each in stations.normalized.walk()),
+        host=platform.node(),
+        host_class=host_class(),
+        cores=cores(),
+        capability=capability_of(settings),
+        versions=_versions(),
+    )
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "dml": getattr(sys.modules["dml"], "__version__", ""),
+        "numpy": np.__version__,
+        "pyarrow": pa.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def streamed(
+    node: Node, settings: Settings, epoch: int, among: int = 1
+) -> tuple[Streaming, RunResources]:
+    """Return the plan of ``node`` with a driver, kernels and budgets, and its resources.
+
+    The budget is an equal part of the memory ``among`` so many runs. Verified, if settings say so.
+    """
+    made = arrangement(node, settings)
+    stations, settings = made.stations, made.settings
+    resources = RunResources.met(settings, stations.plan, among)
+    run = _begun(stations.plan, settings, resources, epoch, tiers_of(settings))
+    return (_watched(run, stations, settings) if verifies(settings) else run), resources
+
+
+def _begun(  # noqa: PLR0917 (a run; inside of another also that one)
+    plan: Plan,
+    settings: Settings,
+    resources: RunResources,
+    epoch: int,
+    tiers: KernelTiers,
+    within: Nesting | None = None,
+) -> Streaming:
+    notice(plan)
+    keep = keeping_of(plan, settings, resources.kept_bytes, epoch)
+    store, choosing = storing_of(plan, settings, epoch), None
+    if plan.decides:
+        from dml.api import autocache
+
+        made = autocache
+        keep, store, choosing = made.chosen_of(plan, settings, keep, store, epoch)
+    allowance, ledger = Allowance(settings.max_errors), None
+    spilling: Callable[[Schema], Spill] = Spilling(settings.spill_dir)
+    if within is not None:
+        spilling, allowance = within.spilling, Later(within.allowance.most)
+        ledger = None if settings.executor == "sync" else Ledger(around=within.ledger)
+    bounded = allowance.most is not None
+    at = At(epoch, settings.seed, tiers, {}, spilling, 0, keep=keep, store=store, bounded=bounded)
+    run = _streamed(plan, settings, resources, at, allowance=allowance, ledger=ledger)
+    if choosing is not None:
+        choosing.watch(run, resources.workers)
+    return run
+
+
+def _watched(run: Streaming, stations: Optimized, settings: Settings) -> Streaming:
+    """Return ``run`` with a guard that compares samples with the plan as it was written."""
+    naive = _written(stations.written, settings)
+    tiers = tiers_of(dataclasses.replace(settings, kernels="numpy"))
+
+    def fallback() -> Streaming:
+        plainly = dataclasses.replace(settings, optimize=False)
+        return _begun(naive, plainly, RunResources.of(plainly, naive), run.at.epoch, tiers)
+
+    def told() -> dict[str, str]:
+        stories = {name: explained(stations, name) for name in STATIONS}
+        return {**stories, "as-written": physical_text(naive)}
+
+    from dml.verify import bundle
+
+    bundles = bundle.Bundles(
+        _bundles_folder(settings),
+        settings.kernels,
+        told,
+        stations.trace.names,
+        {
+            "versions": _versions(),
+            "host": platform.node(),
+            "host_class": host_class(),
+            "options": {each: repr(value) for each, value in vars(settings).items()},
+        },
+    )
+    from dml.verify import scope as scope_module
+
+    scope = scope_module.scope(naive, run.plan)
+    limits = settings.verify_samples, verifying_bytes(settings)
+    from dml.verify import guard as guard_module
+
+    guard = guard_module.Guard(scope, *limits, tiers, fallback, bundles)
+    return dataclasses.replace(run, watching=guard)
+
+
+def _written(node: Node, settings: Settings) -> Plan:
+    """Return the plan of ``node`` as it was written."""
+    return optimized(node, dataclasses.replace(settings, optimize=False)).plan
+
+
+def _bundles_folder(settings: Settings) -> Path:
+    """Return the folder in which verification writes bundles for differences."""
+    if settings.verify_dir is not None:
+        return Path(settings.verify_dir).expanduser()
+    root = telemetry_root(settings.telemetry_dir) or telemetry_root(None)
+    # an unused name, where the user has no folder
+    return (root or Path(tempfile.gettempdir()) / f"dml-{uuid.uuid4().hex}") / "bundles"
+
+
+def _streamed(
+    plan: Plan,
+    settings: Settings,
+    resources: RunResources,
+    at: At,
+    *,
+    allowance: Allowance,
+    ledger: Ledger | None = None,
+) -> Streaming:
+    budget = resources.budget
+    slots = {"cpu": float(resources.workers), **dict(settings.resources or ())}
+    ledger = _shared(plan, settings, slots, ledger, budget.stage_bytes)
+    at = dataclasses.replace(at, budget=budget.held_bytes, hold_bytes=budget.hold_bytes)
+    alone = settings.executor == "sync"
+    demands = in_turn(demands_of(plan, budget)) if alone else demands_of(plan, budget)
+    refuse(plan, demands, slots if settings.executor in LOCAL else None, budget.stage_bytes)
+    if settings.scheduler_policy == FUSED:
+        plan, demands = as_one(plan, demands, budget.stage_bytes)
+    cluster = _cluster(settings)
+    opening = Opening(settings, slots, budget, demands, ledger, cluster)
+
+    def each_of(inner: Plan) -> tuple[Plan, Settings, RunResources, At]:
+        return inner, settings, resources.beside(inner), at
+
+    return Streaming(
+        *(plan, at, opening, budget.target_bytes, Tallies()),
+        stage_bytes=budget.stage_bytes,
+        whole_bytes=budget.whole_bytes,
+        atom_bytes=budget.atom_bytes,
+        kept_bytes=resources.kept_bytes,
+        beside=tuple(
+            tuple(_streamed(*each_of(each), allowance=allowance, ledger=ledger) for each in plans)
+            for plans in plan.beside
+        ),
+        allowance=allowance,
+        cutting=_cutting(plan, settings, resources),
+        in_order=alone or settings.deterministic,
+        nested=Nesting(settings, allowance, resources.workers, at.spill, ledger),
+        cluster=cluster,
+    )
+
+
+def _cutting(plan: Plan, settings: Settings, resources: RunResources) -> Cutting | None:
+    """Choose how slices are cut; on a cluster whole units, if there are enough for all workers.
+
+    Not if types settle by rows of units of which functions must not be called twice.
+    """
+    enough = plan.stage.source.unit_count >= resources.workers
+    twice = impure(plan.on_blocks) and not all(node.schema.known for node in plan.on_blocks)
+    units = settings.executor == "distributed" and enough and not twice
+    units |= settings.scheduler_policy != "adaptive"  # for comparing how baselines run stages
+    most_bytes = resources.budget.slice_bytes(resources.workers)
+    ahead = settings.executor != "sync"
+    return Cutting(resources.workers, most_bytes, units=units, ahead=ahead)
+
+
+def _shared(
+    plan: Plan,
+    settings: Settings,
+    slots: Mapping[str, float],
+    ledger: Ledger | None,
+    stage_bytes: int,
+) -> Ledger | None:
+    """Return the ledger that a plan shares with plans beside it, its lanes, and nested plans."""
+    if ledger is None and any(map(has_parallel_work, plan.all)):
+        ledger = Ledger(slots=settings.executor in SHARING)
+        ledger.taken(slots)
+    if ledger is not None:
+        ledger.limit_bytes += stage_bytes
+    return ledger
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Nesting:
+    """Runs the pipelines that functions return, inside a run with ``settings`` and ``workers``.
+
+    Rows that they lose count against the ``allowance`` of the run. Rows are computed by the thread
+    that asks for them; but where the run has worker processes, and nested pipelines are read side
+    by side, these call functions, within the slots of ``ledger``. Not where pipelines are too short
+    for that to pay, or cannot be sent to processes.
+    """
+
+    settings: Settings
+    allowance: Allowance
+    workers: int = 1
+    spilling: Callable[[Schema], Spill] = dataclasses.field(default_factory=Spilling)
+    ledger: Ledger | None = None
+    sides: list[SideBySide] = dataclasses.field(default_factory=list)
+
+    def __call__(
+        self, node: Node, epoch: int, position: Position | None, most_bytes: int
+    ) -> NestedFlow:
+        """Open the flow of ``node``."""
+        inner = nested_settings(self.settings, most_bytes)
+        plan = optimized(node, inner).plan
+        if self._sends(plan):
+            with suppress(PlanError):  # they may be refused there
+                sent = dataclasses.replace(inner, executor="processes", num_workers=1)
+                return self._opened(plan, sent, epoch, position)
+        return self._opened(plan, inner, epoch, position)
+
+    def _sends(self, plan: Plan) -> bool:
+        """Return whether worker processes run the plan's functions."""
+        if self.settings.executor != "processes" or not self.sides:
+            return False
+        return any(map(has_parallel_work, plan.all)) and not any(each.short for each in self.sides)
+
+    def _opened(
+        self, plan: Plan, settings: Settings, epoch: int, position: Position | None
+    ) -> NestedFlow:
+        from dml.exec.streams.nested_run import NestedFlow
+
+        resources = RunResources.of(settings, plan)
+        run = _begun(plan, settings, resources, epoch, tiers_of(self.settings), self)
+        return NestedFlow(run, epoch, position, self.allowance)
+
+    def reading(self, flows: int, at_once: int | None) -> SideBySide | None:
+        """Return a reader that opens flows ahead, in threads, if there are several workers."""
+        from dml.exec.streams.read_ahead import side_by_side
+
+        side = side_by_side(flows, self.workers, at_once, self.allowance)
+        self.sides.extend([] if side is None else [side])
+        return side
+
+
+def fingerprint_parts(node: Node, settings: Settings, domain: str) -> str:
+    """Return the fingerprint of each operator's own part: shows where two pipelines differ."""
+    normal = optimize(node, settings.seed).normalized
+    return "\n".join(f"{name[:16]}  {title}" for title, name in parts_of(normal, _domain(domain)))
+
+
+def table(node: Node, settings: Settings, epoch: int) -> pa.Table:
+    """Return all rows of the pipeline as an Arrow table."""
+    streaming, _ = streamed(node, settings, epoch)
+    batches = list(record_batches(streaming, epoch))
+    schema = batches[0].schema if batches else node.schema.to_arrow()
+    return pa.Table.from_batches(batches, schema=schema)
+
+
+def memory(node: Node, settings: Settings, epoch: int) -> MemoryReport:
+    """Return how the memory limit of a run would be divided."""
+    streaming, _ = streamed(node, settings, epoch)
+    return memory_report(streaming, limit_of(settings))
+
+
+def stats(events: list[Event]) -> RunTable:
+    """Return the work of each operator of a run: rows, bytes, seconds."""
+    from dml.fleet.report import run_table
+
+    return run_table(events)

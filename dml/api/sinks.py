@@ -1,0 +1,358 @@
+"""Verbs that write all rows to files: one for each format."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from dml.api.runs import Results
+from dml.base.user_line import door
+from dml.errors import PlanError
+from dml.plugins import DataSink
+
+if TYPE_CHECKING:
+    from dml.exec.writing.file_writer import Written
+
+
+class Sinks(Results):
+    """Verbs that write rows as they are made, into a folder that appears when it is complete."""
+
+    @door
+    def write_parquet(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        compression: str | None = "snappy",
+        row_group_size: int | None = None,
+        rows_per_file: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        lazy: bool = False,
+    ) -> Written:
+        """Write all rows, in order, as Parquet files of about 128 MiB into the folder ``path``.
+
+        The folder appears when it is complete: files are made in a hidden sibling, brought to disk,
+        and renamed at once. An error or a kill before that leaves ``path`` as it was, and the next
+        write removes the remains. ``overwrite`` replaces a folder of rows as a whole. Files are
+        ``part-00000.parquet`` and so on, with checksums, and ``read_parquet(path)`` gives the same
+        rows. Batches are written as their rows. Holds a row group at a time: 32 MiB,
+        ``row_group_size`` rows, or what ``memory_limit`` allows. Does not count as an epoch.
+
+        ``path`` may be a URL such as "s3://bucket/folder", which ``storage_options`` open. Files
+        are then made in the folder for temporary files, and uploaded when all are made; uploaded
+        files are removed if that fails, and nothing is replaced. ``lazy`` writes nothing yet:
+        ``dml.collect_all`` writes together with other pipelines that have steps in common.
+
+        PlanError if ``path`` is not empty, or an option makes no sense; SchemaError for columns
+        that Parquet cannot hold; SourceError if the disk is full or refuses.
+        """
+        from dml.io.files import write_formats
+
+        form = write_formats.format_of(write_formats.Parquet, compression)
+        return self._written(
+            path,
+            form,
+            row_group_size,
+            rows_per_file,
+            overwrite=overwrite,
+            storage_options=storage_options,
+            lazy=lazy,
+        )
+
+    @door
+    def write_arrow(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        compression: str | None = None,
+        row_group_size: int | None = None,
+        rows_per_file: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        lazy: bool = False,
+    ) -> Written:
+        """As ``write_parquet``, but Arrow IPC files, ``part-00000.arrow`` and so on.
+
+        Every Arrow type is kept; ``row_group_size`` is the number of rows of a record batch.
+        """
+        from dml.io.files import write_formats
+
+        form = write_formats.format_of(write_formats.Arrow, compression)
+        return self._written(
+            path,
+            form,
+            row_group_size,
+            rows_per_file,
+            overwrite=overwrite,
+            storage_options=storage_options,
+            lazy=lazy,
+        )
+
+    @door
+    def write_orc(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        compression: str | None = "zstd",
+        rows_per_file: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        lazy: bool = False,
+    ) -> Written:
+        """As ``write_parquet``, but ORC files, ``part-00000.orc`` and so on, for other programs.
+
+        SchemaError for columns that ORC cannot hold: unsigned numbers, times of day, durations,
+        tensors. Timestamps are read back in nanoseconds. ORC has no checksums.
+        """
+        from dml.io.files import write_formats
+
+        form = write_formats.format_of(write_formats.Orc, compression)
+        return self._written(
+            *(path, form, None, rows_per_file),
+            overwrite=overwrite,
+            storage_options=storage_options,
+            lazy=lazy,
+        )
+
+    @door
+    def write_csv(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        delimiter: str = ",",
+        rows_per_file: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        lazy: bool = False,
+    ) -> Written:
+        """As ``write_parquet``, but CSV files, ``part-00000.csv`` and so on, with a header each.
+
+        Texts and timestamps with a time zone are in double quotes, a null is empty without quotes;
+        dates and times are in ISO 8601. Types are not stored. SchemaError for bytes, lists,
+        structs, tensors and durations.
+        """
+        from dml.io.files import write_formats
+
+        form = write_formats.csv_of(delimiter)
+        return self._written(
+            *(path, form, None, rows_per_file),
+            overwrite=overwrite,
+            storage_options=storage_options,
+            lazy=lazy,
+        )
+
+    @door
+    def write_json(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        rows_per_file: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        lazy: bool = False,
+    ) -> Written:
+        """As ``write_parquet``, but JSON, an object per line: ``part-00000.jsonl`` and so on.
+
+        NaN is written as null, for JSON has no such number; dates and times in ISO 8601, decimals
+        as texts, tensors as nested lists. No columns are stored where there are no rows.
+        SchemaError for bytes, durations and infinities.
+        """
+        from dml.io.files import write_formats
+
+        form = write_formats.JsonLines()
+        return self._written(
+            *(path, form, None, rows_per_file),
+            overwrite=overwrite,
+            storage_options=storage_options,
+            lazy=lazy,
+        )
+
+    sink_parquet, sink_ipc, sink_csv, sink_ndjson = (
+        write_parquet,
+        write_arrow,
+        write_csv,
+        write_json,
+    )
+
+    @door
+    def write_tfrecords(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        compression: str | None = None,
+        rows_per_file: int | None = None,
+        raw: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+        lazy: bool = False,
+    ) -> Written:
+        """As ``write_parquet``, but TFRecord files, ``part-00000.tfrecord`` and so on.
+
+        A row is a ``tf.train.Example``: whole numbers and booleans as int64, float32, texts and
+        bytes, lists and tensors of these; a null is a feature that is absent. Types and shapes are
+        not stored. ``raw`` writes one column of bytes as the records. SchemaError for float64,
+        uint64, dates and times, structs, nulls in lists, and rows of more than 32 MiB.
+        """
+        from dml.io.tfrecord import tfrecord_writer
+
+        form = tfrecord_writer.tfrecord_of(compression, raw=raw)
+        return self._written(
+            *(path, form, None, rows_per_file),
+            overwrite=overwrite,
+            storage_options=storage_options,
+            lazy=lazy,
+        )
+
+    @door
+    def write_webdataset(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        compression: str | None = None,
+        rows_per_file: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        lazy: bool = False,
+    ) -> Written:
+        """As ``write_parquet``, but WebDataset shards, ``part-00000.tar`` and so on.
+
+        A row is a sample: its column "__key__" (its number in nine digits, if there is none) and
+        the name of each other column make the name of a file, and the suffix of that name says how
+        values are written: .txt, .cls (whole numbers), .json, .npy (numbers, lists, tensors); bytes
+        under any name. A null is a file that is absent. SchemaError for columns of other names,
+        rows without files, and neighbouring rows with the same key.
+        """
+        from dml.io.webdataset import webdataset_writer
+
+        form = webdataset_writer.shards_of(compression)
+        return self._written(
+            *(path, form, None, rows_per_file),
+            overwrite=overwrite,
+            storage_options=storage_options,
+            lazy=lazy,
+        )
+
+    @door
+    def write_numpy(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        column: str | None = None,
+        overwrite: bool = False,
+        rows_per_file: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        lazy: bool = False,
+    ) -> Written:
+        """As ``write_parquet``, but .npy files, ``part-00000.npy`` and so on.
+
+        A file is an array of rows whose fields are the columns, or an array of one ``column``. A
+        null is NaN or NaT. SchemaError for texts, bytes, lists, structs, and nulls in whole
+        numbers, booleans and tensors.
+        """
+        from dml.io.numpy import npy_writer
+
+        form = npy_writer.Npy(column)
+        return self._written(
+            *(path, form, None, rows_per_file),
+            overwrite=overwrite,
+            storage_options=storage_options,
+            lazy=lazy,
+        )
+
+    @door
+    def write_datasink(self, sink: DataSink) -> Any:
+        """Give all rows, in order, to a ``dml.DataSink``; returns the result of its ``finish``.
+
+        Rows come in groups of about 32 MiB or less, from this process. If anything fails, ``abort``
+        of the sink is called. Batches are given as their rows. Does not count as an epoch.
+
+        PlanError if ``sink`` is no DataSink; SourceError for errors that the sink raises.
+        """
+        from dml.exec.writing import file_writer, user_sink
+
+        if not isinstance(sink, DataSink):
+            raise PlanError(
+                f"write_datasink needs a DataSink, got {sink!r}",
+                why=f"it is of type {type(sink).__name__}",
+                try_="an instance of a subclass of dml.DataSink",
+            )
+        self._must_end("write_datasink")
+        epoch = self._pinned or 0
+        streaming, resources = self._streamed(self._node, epoch)
+        cuts = file_writer.cuts_of(None, None, resources.budget.ahead_bytes)
+        return user_sink.fill(streaming, epoch, sink, cuts)
+
+    @door
+    def write_delta(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        mode: str = "error",
+        partition_by: str | Iterable[str] | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> int:
+        """Write all rows as one commit to a Delta table, made if need be; returns its version.
+
+        ``mode`` says what happens to an existing table: "error", "append", or "overwrite", which
+        leaves the versions before readable. A run that fails commits nothing; files that it wrote
+        are removed by a vacuum. Does not count as an epoch. Needs the extra "delta".
+
+        PlanError for another mode; SourceError for errors of the library.
+        """
+        lakes, rows = self._as_stream("write_delta")
+        done: int = lakes.write_delta(rows, path, mode, storage_options, partition_by)
+        return done
+
+    @door
+    def write_lance(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        mode: str = "error",
+        storage_options: Mapping[str, str] | None = None,
+    ) -> int:
+        """As ``write_delta``, but a version of a Lance dataset; needs the extra "lance"."""
+        lakes, rows = self._as_stream("write_lance")
+        done: int = lakes.write_lance(rows, path, mode, storage_options)
+        return done
+
+    def _as_stream(self, verb: str) -> tuple[Any, Any]:
+        from dml.exec.writing import file_writer, lake_writer
+
+        self._must_end(verb)
+        epoch = self._pinned or 0
+        streaming, resources = self._streamed(self._node, epoch)
+        cuts = file_writer.cuts_of(None, None, resources.budget.ahead_bytes)
+        return lake_writer, lake_writer.RowStream(streaming, epoch, cuts)
+
+    def _written(
+        self,
+        path: str | os.PathLike[str],
+        form: Any,
+        group_rows: int | None,
+        file_rows: int | None,
+        *,
+        overwrite: bool,
+        storage_options: Mapping[str, Any] | None,
+        lazy: bool,
+    ) -> Written:
+        from dml.exec.writing import file_writer
+
+        self._must_end(form.verb)
+        if lazy:
+            sizes = group_rows, file_rows
+            asked = file_writer.WriteRequest(path, form, *sizes, overwrite, storage_options)
+            return self._planned(file_writer, asked)
+        epoch = self._pinned or 0
+        streaming, resources = self._streamed(self._node, epoch)
+        cuts = file_writer.cuts_of(group_rows, file_rows, resources.budget.ahead_bytes)
+        options: dict[str, Any] = {"overwrite": overwrite, "storage_options": storage_options}
+        done: Written = file_writer.write(streaming, epoch, path, form, cuts, **options)
+        return done
+
+    def _planned(self, writing: Any, asked: Any) -> Written:
+        """Return a write that waits for ``dml.collect_all``."""
+        writing.cuts_of(asked.group_rows, asked.file_rows, writing.GROUP_BYTES)
+        made: Written = writing.Planned(writing.shown(asked.path), 0, 0, 0, asked, self)
+        return made

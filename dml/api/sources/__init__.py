@@ -1,0 +1,1 @@
+"""Functions that start a Dataset: from files, from objects, from several datasets."""

@@ -1,0 +1,129 @@
+"""Functions that make one Dataset of several."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, cast
+
+from dml.api.dataset import Dataset
+from dml.api.verbs.combination import steps_of
+from dml.base.user_line import door
+from dml.errors import PlanError
+from dml.expr.tree_text import Page
+
+# Most letters of an argument that an error message repeats.
+MOST = 60
+
+
+@door
+def concat(*datasets: Any) -> Dataset:
+    """All elements of the first of ``datasets``, then those of the next: ``first.concat(rest)``."""
+    first, rest = _first_of("concat", datasets)
+    return first.concat(*rest)
+
+
+@door
+def zip(*datasets: Any) -> Dataset:
+    """Row i has the columns of row i of every one of ``datasets``: ``first.zip(rest)``."""
+    first, rest = _first_of("zip", datasets)
+    return first.zip(*rest)
+
+
+@door
+def interleave(*datasets: Any, block_length: int = 1) -> Dataset:
+    """``block_length`` elements of each of ``datasets`` in turn: ``first.interleave(rest)``."""
+    first, rest = _first_of("interleave", datasets)
+    return first.interleave(*rest, block_length=block_length)
+
+
+@door
+def mix(*datasets: Any, weights: Sequence[float] | None = None, stop: str = "all") -> Dataset:
+    """Mix elements of ``datasets`` in the shares ``weights`` (None: equal): ``first.mix(rest)``."""
+    first, rest = _first_of("mix", datasets)
+    return first.mix(*rest, weights=weights, stop=stop)
+
+
+sample_from_datasets = interleave_datasets = mix
+
+
+@door
+def collect_all(datasets: Any) -> list[Any]:
+    """Run several pipelines as one; returns ``to_arrow()``, or the completed write, of each.
+
+    A write is given as ``write_...(lazy=True)``. Steps from the source on that the pipelines share
+    run once: always if a shared step calls a function that is not proven pure, which then sees each
+    row once, and else where that is expected to cost less. Pipelines share where the same dataset
+    is part of them (or one that is written the same), of equal options and epoch, but not below a
+    step that depends on the source's atoms, such as ``map_batches``. Steps above run in this
+    thread, one pipeline after the other as rows come. Rows are those of separate runs. Rows that
+    one pipeline has taken and another has not wait in memory, within the memory limit that all
+    divide, and on disk beyond it.
+
+    The error of a function, or that of the first pipeline to fail if they ran one after the other,
+    ends all of them: no folder appears. A pipeline that fails for any other reason is tried again
+    by itself first. ``dml.explain_all`` shows what is shared. Does not count as an epoch.
+    """
+    made: list[Any] = _running_together().collected(_wanted("collect_all", datasets))
+    return made
+
+
+@door
+def explain_all(datasets: Any) -> str:
+    """Explain what ``dml.collect_all`` would run once, and why; then each pipeline's run."""
+    return Page(_running_together().explained_together(_wanted("explain_all", datasets)))
+
+
+def _running_together() -> Any:
+    """Return the module that runs several pipelines as one, loaded at the first use."""
+    from dml.api import multi_run
+
+    return multi_run
+
+
+def _wanted(verb: str, datasets: Any) -> list[Any]:
+    """Return the pipelines and the lazy writes of a list."""
+    together = _running_together()
+    if not isinstance(datasets, list | tuple):
+        raise _no_list(verb, datasets, "")
+    made: list[Any] = []
+    for each in datasets:
+        dataset, write = (each, None) if isinstance(each, Dataset) else _written(verb, each)
+        made.append(together.WantedRun(*dataset._asked_whole(verb), write))  # noqa: SLF001 - of this house
+    return made
+
+
+def _written(verb: str, given: Any) -> tuple[Dataset, Any]:
+    dataset = getattr(given, "dataset", None)
+    if not isinstance(dataset, Dataset):
+        raise _no_list(verb, given, " in it")
+    return dataset, given
+
+
+def _no_list(verb: str, given: Any, where: str) -> PlanError:
+    kind = type(given).__name__
+    parts = isinstance(given, Dataset | Collection | Iterator) and not isinstance(given, str)
+    shown = f"a {kind}" if parts else repr(given).split("\n")[0][:MOST]
+    return PlanError(
+        f"{verb} needs a list of pipelines, got {shown}{where}",
+        why=f"it is of type {kind}",
+        try_=f"dml.{verb}([ds, other, third.write_parquet(folder, lazy=True)])",
+    )
+
+
+@door
+def choose_from_datasets(
+    datasets: Sequence[Dataset],
+    selector: Dataset,
+    stop_on_empty_dataset: bool = True,  # noqa: FBT001, FBT002 - as in tf.data
+) -> Dataset:
+    """``Dataset.choose_from_datasets``: each row of ``selector`` is an input's number."""
+    chosen = Dataset.choose_from_datasets(datasets, selector, stop_on_empty_dataset)
+    return cast("Dataset", chosen)
+
+
+def _first_of(verb: str, datasets: tuple[Any, ...]) -> tuple[Dataset, list[Any]]:
+    """Return the first pipeline and the rest, given one by one or as one list."""
+    if len(datasets) == 1 and isinstance(datasets[0], list | tuple):
+        datasets = tuple(datasets[0])
+    first, *rest = steps_of(verb, datasets)
+    return cast("Dataset", first), rest

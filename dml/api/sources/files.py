@@ -1,0 +1,321 @@
+"""Functions that read files, one for each format."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from dml.api.dataset import Dataset
+from dml.base.user_line import door
+
+if TYPE_CHECKING:
+    from dml.io.files.paths import Paths
+
+
+def _table(
+    read: Callable[..., Any],
+    paths: Paths,
+    columns: Iterable[str] | None,
+    hive_partitioning: bool | None,  # noqa: FBT001 - as the functions below have it
+    path_column: str | None,
+    **options: Any,
+) -> Dataset:
+    """Return the rows of files that ``read`` opens, with columns from their paths."""
+    from dml.io.files import files
+
+    if isinstance(paths, Iterable) and not isinstance(paths, str | os.PathLike):
+        paths = list(paths)
+    source = read(paths, **options)
+    named = any("=" in file.path for file in source.files.files)
+    if path_column is None and not (named if hive_partitioning is None else hive_partitioning):
+        names = files.chosen(columns, read.__name__)
+        return Dataset(source if names is None else source.replace(columns=names))
+    from dml.io.files import hive_columns, hive_paths
+
+    given = hive_paths.PathArguments(
+        paths, options["storage_options"], hive_partitioning, path_column
+    )
+    return Dataset(hive_columns.located(source, given, columns))
+
+
+@door
+def read_parquet(
+    paths: Paths,
+    columns: Iterable[str] | None = None,
+    *,
+    union_by_name: bool = False,
+    hive_partitioning: bool | None = None,
+    path_column: str | None = None,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Read Parquet files, sorted by name; folders such as ``year=2024`` are columns.
+
+    Footers are read now, data when needed: never of files whose folders a filter excludes.
+
+    Parameters
+    ----------
+    paths : a file, a folder, a pattern, a URL such as "s3://bucket/folder", or a list of these
+    columns : which columns, in this order; all if None: first the files', then those of paths
+    union_by_name : whether columns of the files may differ. The result has the columns of any file,
+        in order of first appearance, with nulls in files without them, and the wider of several
+        types: int64 of int32 and int64, the fields of both of structs. A value that does not fit,
+        such as 2**53 + 1 as a float, raises when it is read.
+    hive_partitioning : whether folders called ``key=value`` are columns of rows below them. None:
+        those below a given folder or pattern. True: also those in the path of a given file. False:
+        none. Values are int64 if all are whole numbers, date32 if all are dates (2024-02-29), else
+        text, percent-decoded; ``__HIVE_DEFAULT_PARTITION__`` is null. A column that the files have
+        too has the path's values, in the files' type.
+    path_column : the name of a column of each row's path, as ``paths`` would have it
+    atom_rows : rows of an atom, the unit in which groups and positions are counted
+    storage_options : options of fsspec for opening URLs; never shown
+
+    SourceError for missing or damaged files, and columns or keys that only some of them have.
+
+    >>> dml.read_parquet("events").filter(col("year") == 2024)  # doctest: +SKIP
+    """
+    from dml.io.parquet import parquet
+
+    options: dict[str, Any] = {"atom_rows": atom_rows, "storage_options": storage_options}
+    options["union_by_name"] = union_by_name
+    return _table(parquet.read_parquet, paths, columns, hive_partitioning, path_column, **options)
+
+
+scan_parquet = read_parquet
+
+
+@door
+def read_text(
+    paths: Paths,
+    *,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Read lines of text files, column "text": a file, a folder, a pattern, or a list of these.
+
+    .gz, .bz2, .xz and .zst are unpacked. SourceError for a missing file, or when it is read, for a
+    damaged one or one that is not UTF-8.
+    """
+    from dml.io.text import text
+
+    options: dict[str, Any] = {"atom_rows": atom_rows, "storage_options": storage_options}
+    return Dataset(text.read_text(paths, **options))
+
+
+@door
+def read_csv(
+    paths: Paths,
+    columns: Iterable[str] | None = None,
+    schema: Any = None,
+    *,
+    delimiter: str = ",",
+    header: bool = True,
+    quote: str = '"',
+    null_values: Iterable[str] = (),
+    hive_partitioning: bool | None = None,
+    path_column: str | None = None,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Read CSV files, sorted by name; folders such as ``year=2024`` are columns.
+
+    Rows of all files are counted at the first use, even of files that a filter on folders excludes.
+
+    Parameters
+    ----------
+    paths, columns, hive_partitioning, path_column, atom_rows, storage_options : as ``read_parquet``
+    schema : types of columns of the files; other columns have the types of the first rows, for all
+        files
+    delimiter, quote : the letter between values, and the one around them
+    header : whether files begin with the names of their columns
+    null_values : texts that are null beside empty values; only then also in text
+
+    SourceError for headers that differ, for paths of which only some have a key, and when it is
+    read for a row that does not fit.
+    """
+    options: dict[str, Any] = {
+        "delimiter": delimiter,
+        "header": header,
+        "quote": quote,
+        "null_values": null_values,
+    }
+    options |= {"schema": schema, "atom_rows": atom_rows, "storage_options": storage_options}
+    from dml.io.csv import csv
+
+    return _table(csv.read_csv, paths, columns, hive_partitioning, path_column, **options)
+
+
+@door
+def read_json(
+    paths: Paths,
+    columns: Iterable[str] | None = None,
+    schema: Any = None,
+    *,
+    hive_partitioning: bool | None = None,
+    path_column: str | None = None,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Read JSON lines, an object and row per line; folders such as ``year=2024`` are columns.
+
+    Rows are counted as those of ``read_csv``.
+
+    Parameters
+    ----------
+    paths, columns, hive_partitioning, path_column, atom_rows, storage_options : as ``read_parquet``
+    schema : types of columns of the files; other columns have the types of the first rows, for all
+        files
+
+    SourceError for paths of which only some have a key, and when it is read for a line that does
+    not fit.
+    """
+    options: dict[str, Any] = {
+        "schema": schema,
+        "atom_rows": atom_rows,
+        "storage_options": storage_options,
+    }
+    from dml.io.json import json
+
+    return _table(json.read_json, paths, columns, hive_partitioning, path_column, **options)
+
+
+@door
+def read_arrow(
+    paths: Paths,
+    columns: Iterable[str] | None = None,
+    *,
+    hive_partitioning: bool | None = None,
+    path_column: str | None = None,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Read Arrow IPC files, also called Feather: as ``read_parquet``.
+
+    Schemas are read now, data when it is needed, and where record batches begin at the first use.
+
+    Parameters
+    ----------
+    paths, columns, hive_partitioning, path_column, atom_rows, storage_options : as ``read_parquet``
+
+    SourceError for missing or damaged files, and for paths of which only some have a key.
+    """
+    options: dict[str, Any] = {"atom_rows": atom_rows, "storage_options": storage_options}
+    from dml.io.arrow import arrow
+
+    return _table(arrow.read_arrow, paths, columns, hive_partitioning, path_column, **options)
+
+
+@door
+def read_orc(
+    paths: Paths,
+    columns: Iterable[str] | None = None,
+    *,
+    hive_partitioning: bool | None = None,
+    path_column: str | None = None,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Read ORC files of this machine: as ``read_parquet``.
+
+    Footers are read now, data when it is needed, in a separate process that a damaged file may
+    crash.
+
+    Parameters
+    ----------
+    paths, columns, hive_partitioning, path_column, atom_rows, storage_options : as ``read_parquet``
+
+    SourceError for files that are missing, damaged, or in an object store, and for paths of which
+    only some have a key.
+    """
+    options: dict[str, Any] = {"atom_rows": atom_rows, "storage_options": storage_options}
+    from dml.io.orc import orc
+
+    return _table(orc.read_orc, paths, columns, hive_partitioning, path_column, **options)
+
+
+@door
+def read_binary_files(
+    paths: Paths,
+    include_paths: bool = True,  # noqa: FBT001, FBT002 - may be given as in other libraries
+    *,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Read whole files, a row each, columns "bytes" and "path".
+
+    ``paths`` is a folder, a pattern, a file, or a list of these. Paths in the rows are relative to
+    the folder that all files share, so they are the same elsewhere.
+    """
+    from dml.io.binary import binary
+
+    options: dict[str, Any] = {"atom_rows": atom_rows, "storage_options": storage_options}
+    return Dataset(binary.read_binary_files(paths, include_paths, **options))
+
+
+@door
+def read_numpy(
+    paths: Paths,
+    columns: Iterable[str] | None = None,
+    *,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Read .npy files (column "item", or the fields of rows) and .npz files (their members).
+
+    Headers are read now, values when they are needed. SourceError for files that are missing,
+    damaged, or made of Python objects.
+    """
+    from dml.io.numpy import npy
+
+    options: dict[str, Any] = {"atom_rows": atom_rows, "storage_options": storage_options}
+    return Dataset(npy.read_numpy(paths, columns, **options))
+
+
+@door
+def read_tfrecords(
+    paths: Paths,
+    schema: Any = None,
+    *,
+    raw: bool = False,
+    compression: str | None = "auto",
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Read TFRecord files: the features of ``tf.train.Example``, or ``raw`` bytes.
+
+    Types are those of the first records, or of ``schema``, which then also selects features.
+    Checksums are always compared. SourceError for a missing file or, when it is read, a damaged
+    one.
+    """
+    from dml.io.tfrecord import tfrecord
+
+    options: dict[str, Any] = {"raw": raw, "compression": compression, "atom_rows": atom_rows}
+    options["storage_options"] = storage_options
+    return Dataset(tfrecord.read_tfrecords(paths, schema, **options))
+
+
+@door
+def read_webdataset(
+    paths: Paths,
+    suffixes: Iterable[str] | None = None,
+    decode: bool | str = True,  # noqa: FBT001, FBT002 - as other readers of shards have it
+    *,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Read samples of WebDataset shards (.tar, .tar.gz ...): a row per key, a column per suffix.
+
+    Text, numbers, JSON and arrays are decoded unless ``decode=False``; pickles never. SourceError
+    for a missing shard or, when it is read, a member that is damaged, a link, or not of the type
+    its name says.
+    """
+    from dml.io.webdataset import webdataset
+
+    options: dict[str, Any] = {"atom_rows": atom_rows, "storage_options": storage_options}
+    return Dataset(webdataset.read_webdataset(paths, suffixes, decode, **options))
+
+
+scan_csv = read_csv
+scan_ndjson = read_json
+read_ipc = scan_ipc = read_arrow

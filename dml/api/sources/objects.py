@@ -1,0 +1,351 @@
+"""Functions that read objects: Python's, and those of other libraries."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from dml.api.dataset import Dataset
+from dml.base.user_line import door
+from dml.errors import PlanError
+from dml.io.source import ATOM_ROWS
+from dml.plugins import SOURCES, DataSource, plugin
+
+
+@door
+def from_items(
+    items: Iterable[Any], schema: Any = None, *, atom_rows: int | None = None
+) -> Dataset:
+    """Read rows from a list of dicts, or of scalars (column "item"); None is null."""
+    from dml.io.memory import memory
+
+    return Dataset(memory.from_items(items, schema, atom_rows=atom_rows))
+
+
+@door
+def from_dict(columns: Mapping[str, Any], *, atom_rows: int | None = None) -> Dataset:
+    """Read rows from a dict of equally long lists or arrays."""
+    from dml.io.memory import memory
+
+    return Dataset(memory.from_dict(columns, atom_rows=atom_rows))
+
+
+@door
+def from_numpy(arrays: Any, *, atom_rows: int | None = None) -> Dataset:
+    """Read rows from an array (column "item") or a dict of arrays; further axes are tensor axes."""
+    from dml.io.memory import memory
+
+    return Dataset(memory.from_numpy(arrays, atom_rows=atom_rows))
+
+
+from_list = from_items
+
+
+@door
+def from_tensor_slices(data: Any, *, atom_rows: int | None = None) -> Dataset:
+    """Slice a dict of arrays, one array, or each of a tuple (item_0 ...) along the first axis.
+
+    As ``from_dict`` or ``from_numpy`` of the same data; a list is one array.
+    """
+    if isinstance(data, tuple):
+        data = {f"item_{number}": each for number, each in enumerate(data)}
+    if isinstance(data, Mapping):
+        return from_dict(data, atom_rows=atom_rows)
+    if isinstance(data, list):
+        return from_dict({"item": data}, atom_rows=atom_rows)
+    return from_numpy(data, atom_rows=atom_rows)
+
+
+@door
+def from_arrow(data: Any, *, atom_rows: int | None = None) -> Dataset:
+    """Read any object with Arrow's PyCapsule protocol: tables, batches, data frames.
+
+    An object that has only ``__dataframe__`` is read through that.
+    """
+    from dml.io.memory import memory
+
+    return Dataset(memory.from_arrow(data, atom_rows=atom_rows))
+
+
+@door
+def from_pandas(frame: Any, *, atom_rows: int | None = None) -> Dataset:
+    """Read a pandas DataFrame; named index levels are columns, before the other columns.
+
+    An index without a name is left out. Missing values of pandas (NaN, NaT, NA) are null.
+    SourceError for column names that are no text, or that are not unique.
+    """
+    from dml.io.memory import frames
+
+    return Dataset(frames.from_pandas(frame, atom_rows=atom_rows))
+
+
+@door
+def from_polars(frame: Any, *, atom_rows: int | None = None) -> Dataset:
+    """Read a Polars DataFrame, without a copy of numbers; a LazyFrame is collected now."""
+    from dml.io.memory import frames
+
+    return Dataset(frames.from_polars(frame, atom_rows=atom_rows))
+
+
+@door
+def from_generator(
+    fn: Callable[..., Iterable[Any]],
+    schema: Any = None,
+    *,
+    args: Sequence[Any] = (),
+    fingerprint: str | None = None,
+    atom_rows: int | None = None,
+) -> Dataset:
+    """Read the rows that ``fn(*args)`` yields: dicts, or values (column "item"), maybe endless.
+
+    It is called again for every pass over the rows, and for a resumption, which drops the rows that
+    were given before; always by one reader, which is a thread of this process unless the executor
+    has worker processes or machines. Without ``schema`` it is called now as well, and the first
+    rows settle names and types: as many as it takes until every column has a value, 1000 at most.
+
+    Rows come ``atom_rows`` (1024) at a time; fewer for a slow generator. SourceError names the row
+    that raised, or does not fit, after the rows before it.
+    """
+    from dml.io.user import generator
+
+    options: dict[str, Any] = {
+        "nonce": uuid.uuid4().bytes,
+        "fingerprint": fingerprint,
+        "atom_rows": atom_rows,
+    }
+    return _plugged(generator.generated(fn, args, schema, **options))
+
+
+@door
+def from_iterable(
+    rows: Iterable[Any], schema: Any = None, *, atom_rows: int | None = None
+) -> Dataset:
+    """Read any iterable: dicts, or values (column "item").
+
+    An iterable that starts anew is iterated for every pass. An iterator is consumed once, as far as
+    rows are needed, and its rows are kept in a file of a private temporary folder, which is deleted
+    with the last pipeline over them; other processes of this host read that file, and ask for more.
+    Types as in ``from_generator``. The fingerprint of the rows holds in this run only: ``explain``
+    says so.
+    """
+    from dml.io.user import iterator_spool
+
+    made = iterator_spool.iterated(rows, schema, nonce=uuid.uuid4().bytes, atom_rows=atom_rows)
+    return _plugged(made, atom_rows=atom_rows)
+
+
+@door
+def from_torch(
+    dataset: Any,
+    schema: Any = None,
+    *,
+    names: Sequence[str] | None = None,
+    fingerprint: str | None = None,
+    atom_rows: int | None = None,
+) -> Dataset:
+    """Read a PyTorch dataset: by index where it has one, else in the order of its iterator.
+
+    A dict has its columns, a tuple the columns ``names`` (or "item_0", "item_1" ...), anything else
+    the column "item"; tensors and images become arrays. Names and types are those of the first
+    samples, which are made now, or of ``schema``. A dataset with ``__getitem__`` is shuffled by
+    index. SourceError names the sample that raised, or does not fit.
+    """
+    from dml.io.memory import torch
+
+    options: dict[str, Any] = {
+        "nonce": uuid.uuid4().bytes,
+        "fingerprint": fingerprint,
+        "atom_rows": atom_rows,
+    }
+    made = torch.from_torch(dataset, schema, names, **options)
+    return _plugged(made, atom_rows=atom_rows)
+
+
+@door
+def from_huggingface(dataset: Any, *, atom_rows: int | None = None) -> Dataset:
+    """Read a ``datasets.Dataset``, as it is stored: its files are mapped, not copied.
+
+    Images and other features that the library decodes stay as they are in the table. Rows that were
+    selected or shuffled there keep their order. An ``IterableDataset`` starts anew for every pass.
+    SourceError for a dict of splits: choose one.
+    """
+    from dml.io.memory import huggingface
+
+    return _plugged(huggingface.from_huggingface(dataset), atom_rows=atom_rows)
+
+
+@door
+def from_dask(
+    collection: Any,
+    schema: Any = None,
+    *,
+    scheduler: str | Callable[..., Any] = "synchronous",
+    atom_rows: int | None = None,
+) -> Dataset:
+    """Read a Dask data frame, array (column "item") or bag: partitions, computed when read.
+
+    Each partition is computed by ``scheduler``, in the worker that reads it, with its whole graph;
+    the parts that partitions share are computed for each, unless persisted. The distributed
+    scheduler of the current client is "distributed". Rows are those of ``from_pandas``,
+    ``from_numpy`` or ``from_generator``; types that Dask does not know are those of the first
+    partition.
+    """
+    from dml.io.memory import dask
+
+    made = dask.from_dask(collection, schema, scheduler)
+    return _plugged(made, atom_rows=atom_rows)
+
+
+@door
+def read_delta(
+    path: str | os.PathLike[str],
+    version: int | None = None,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    atom_rows: int | None = None,
+) -> Dataset:
+    """Read a Delta table at ``version``, or at the latest version at the time of the call.
+
+    Files in order of their paths, partition columns with their values; ``storage_options`` are
+    deltalake's. SourceError for a ``path`` that is no table, and for tables with column mapping or
+    deletion vectors. Needs the extra "delta".
+    """
+    from dml.io.tables import delta
+
+    made = delta.read_delta(path, version, storage_options)
+    return _plugged(made, atom_rows=atom_rows)
+
+
+@door
+def read_iceberg(
+    table: Any,
+    snapshot: int | None = None,
+    *,
+    catalog: str = "default",
+    atom_rows: int | None = None,
+) -> Dataset:
+    """Read an Iceberg table at ``snapshot``, or at the latest snapshot at the time of the call.
+
+    ``table`` is a pyiceberg Table, or its name in ``catalog`` as pyiceberg is configured. Files in
+    order of their paths, columns as the snapshot has them, without deleted rows. SourceError for a
+    table or snapshot that is not there. Needs the extra "iceberg".
+    """
+    from dml.io.tables import iceberg
+
+    made = iceberg.read_iceberg(table, snapshot, catalog)
+    return _plugged(made, atom_rows=atom_rows)
+
+
+@door
+def read_lance(
+    path: str | os.PathLike[str],
+    version: int | str | None = None,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    atom_rows: int | None = None,
+) -> Dataset:
+    """Read a Lance dataset at ``version`` (or a tag), or at the latest at the time of the call.
+
+    Rows have random access, so ``shuffle()`` reads them in shuffled order. SourceError for a
+    ``path`` that is no dataset. Needs the extra "lance".
+    """
+    from dml.io.tables import lance
+
+    made = lance.read_lance(path, version, storage_options)
+    return _plugged(made, atom_rows=atom_rows)
+
+
+@door
+def read_sql(
+    query: str,
+    connect: Callable[[], Any],
+    schema: Any = None,
+    *,
+    parameters: Sequence[Any] | Mapping[str, Any] = (),
+    fingerprint: str | None = None,
+    atom_rows: int | None = None,
+) -> Dataset:
+    """Read the rows that a database returns for ``query``, through any driver of Python's DB-API.
+
+    ``connect`` opens a connection, one for every pass, which one thread uses at a time, but not
+    always the same thread: sqlite3 needs ``check_same_thread=False``. Without an ORDER BY, and for
+    data that changes, a pass may differ from the one before. ``parameters`` are a list, or a dict
+    where the driver has named parameters. Names are those of the result, types as in
+    ``from_generator``. The fingerprint of the rows holds in this run only, unless ``fingerprint``
+    gives one.
+    """
+    from dml.io.tables import sql
+
+    options: dict[str, Any] = {
+        "nonce": uuid.uuid4().bytes,
+        "fingerprint": fingerprint,
+        "atom_rows": atom_rows,
+    }
+    return _plugged(sql.read_sql(query, connect, schema, parameters, **options))
+
+
+@door
+def read_zarr(
+    path: str | os.PathLike[str],
+    arrays: Iterable[str] | None = None,
+    *,
+    atom_rows: int | None = None,
+) -> Dataset:
+    """Read entries of Zarr arrays along their first axis; further axes are tensor axes.
+
+    For a group, the columns are its arrays (those of ``arrays``), equally long; for an array,
+    "item". Atoms are chunks. SourceError for unequal lengths, and dtypes that no column can hold.
+    Arrays have no versions: the fingerprint is that of their content, and they must not be written
+    to. Needs the extra "zarr".
+    """
+    from dml.io.tables import zarr
+
+    return _plugged(zarr.read_zarr(path, arrays), atom_rows=atom_rows)
+
+
+@door
+def read_datasource(
+    source: DataSource | str,
+    *,
+    fingerprint: str | None = None,
+    atom_rows: int | None = None,
+    **options: Any,
+) -> Dataset:
+    """Read a ``dml.DataSource``, or one that an installed package offers by name.
+
+    A name is that of an entry point of the group "dml.sources": a function, called with
+    ``options``, that returns a DataSource. ``fingerprint`` replaces the source's own identity.
+    PlanError where a name is unknown or the source's answers make no sense.
+    """
+    if isinstance(source, str):
+        found: DataSource = plugin(SOURCES, source)(**options)
+        return _plugged(found, fingerprint, atom_rows)
+    if options:
+        raise PlanError(
+            f"read_datasource of an object has no option {next(iter(options))!r}",
+            why="options are for the function that an installed package offers by name",
+            try_="give them to the object's own class",
+        )
+    return _plugged(source, fingerprint, atom_rows)
+
+
+def _plugged(
+    source: DataSource, fingerprint: str | None = None, atom_rows: int | None = None
+) -> Dataset:
+    from dml.io.user import user_source
+
+    nonce = uuid.uuid4().bytes
+    return Dataset(user_source.read_datasource(source, nonce, fingerprint, atom_rows))
+
+
+@door
+def range(
+    start: int, stop: int | None = None, step: int = 1, *, atom_rows: int = ATOM_ROWS
+) -> Dataset:
+    """Count whole numbers as Python's ``range`` does, column "id" (int64)."""
+    from dml.io.memory import range as range_module
+
+    first, last = (0, start) if stop is None else (start, stop)
+    return Dataset(range_module.Range(first, last, step, atom_rows))

@@ -1,0 +1,238 @@
+"""Verbs that compute figures: of columns in one pass, of pipelines without reading."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dml.api.runs import Results
+from dml.base.user_line import door
+from dml.errors import PlanError
+from dml.expr.node import Node
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from dml.verify.simulate.answer import WhatIf
+
+
+def foresight() -> ModuleType:
+    """Return the module that forecasts runs, loaded at the first question."""
+    from dml.api import what_if as foreseeing
+
+    return foreseeing
+
+
+class SummaryVerbs(Results):
+    """Verbs that return figures; none of them counts as an epoch.
+
+    Figures of columns are exact and rounded once, so they have the same bits with any executor,
+    number of workers and size of partitions. A missing value (null) is left out; NaN is a value.
+    """
+
+    @door
+    def min(self, column: str) -> Any:
+        """Return the least value of ``column``, None if it has none; NaN if it contains NaN.
+
+        For numbers, texts, bytes, dates and times; SchemaError for other types. Holds a batch.
+        """
+        return self._figure("min", column)
+
+    @door
+    def max(self, column: str) -> Any:
+        """Return the greatest value of ``column``; otherwise as ``min``."""
+        return self._figure("max", column)
+
+    @door
+    def sum(self, column: str) -> Any:
+        """Return the sum of ``column``: an int for integers and booleans; else a float.
+
+        An int has any size; 0 if there are no values. The exact sum, rounded once, in whatever
+        order rows come. Holds a batch. SchemaError if the column holds no numbers.
+        """
+        return self._figure("sum", column)
+
+    @door
+    def mean(self, column: str) -> float | None:
+        """Return the exact mean of ``column``, rounded once, or None if empty; else as ``sum``."""
+        found: float | None = self._figure("mean", column)
+        return found
+
+    @door
+    def std(self, column: str) -> float | None:
+        """Return the sample standard deviation of ``column`` (divided by n - 1); as ``mean``.
+
+        None for fewer than two values.
+        """
+        found: float | None = self._figure("std", column)
+        return found
+
+    @door
+    def describe(self) -> dict[str, dict[str, Any]]:
+        """Describe numeric columns: count, null_count, mean, std, min, max by column, in one pass.
+
+        Only columns of integers or floats. ``count`` is of values that are not null. As ``mean``,
+        ``std``, ``min``; holds a batch.
+        """
+        from dml.exec.delivery import column_figures
+
+        self._must_end("describe")
+        schema = self._node.schema
+        named = tuple(n for n, kind in schema.items() if column_figures.measured(kind))
+        if schema.known and not named:
+            return {}
+        node = self._only("describe", *named) if schema.known else self._node
+        with closing(self._batches(node)) as rows:
+            found: dict[str, dict[str, Any]] = column_figures.described(rows, node.schema)
+            return found
+
+    @door
+    def unique(self, column: str) -> list[Any]:
+        """Return the distinct values of ``column``, null included, in order of first appearance.
+
+        All NaNs are one value, and so are 0.0 and -0.0, of which the first is returned. Holds the
+        values and a batch: MemoryContractError if they do not fit into their part of
+        ``memory_limit``. SchemaError for lists, structs and tensors.
+        """
+        from dml.exec.delivery import column_figures
+
+        found: list[Any] = column_figures.listed(self._distinct("unique", column))
+        return found
+
+    @door
+    def value_counts(self, column: str, *, name: str = "count") -> pa.Table:
+        """Return the distinct values of ``column`` and, in column ``name``, the count of each.
+
+        The most frequent first, equally frequent ones in order of first appearance. Otherwise as
+        ``unique``.
+        """
+        if name == column:
+            raise PlanError(
+                f"value_counts of {column!r} into a column {name!r}",
+                why="a table has a name once",
+                try_='name="n"',
+            )
+        found: pa.Table = self._distinct("value_counts", column).table(name)
+        return found
+
+    def _figure(self, verb: str, column: str) -> Any:
+        self._must_end(verb)
+        node = self._only(verb, column)
+        with closing(self._batches(node)) as rows:
+            from dml.exec.delivery import column_figures
+
+            return column_figures.figure(rows, node.schema, column, verb)
+
+    def _distinct(self, verb: str, column: str) -> Any:
+        from dml.exec.delivery import column_figures, tables
+
+        self._must_end(verb)
+        node = self._only(verb, column)
+        epoch = self._pinned or 0
+        streaming, resources = self._streamed(node, epoch)
+        most = resources.budget.ahead_bytes
+        with closing(tables.record_batches(streaming, epoch)) as rows:
+            return column_figures.distinct(rows, node.schema, column, most)
+
+    def _only(self, verb: str, *columns: str) -> Node:
+        """Return this pipeline with only ``columns``."""
+        for column in columns:
+            if not isinstance(column, str):
+                raise PlanError(
+                    f"{verb} needs the name of a column, got {column!r}",
+                    why=f"it is of type {type(column).__name__}",
+                    try_=f'.{verb}("x")',
+                )
+            if self._node.schema.known:
+                self._node.schema.require(column, verb)
+        from dml.api import head_step
+
+        made: Node = head_step.only(self._node, columns)
+        return made.placed(self._node.where)
+
+    # ------------------------------------------------------------------- without reading, if known
+
+    def cardinality(self) -> int | float | None:
+        """Return the number of elements, if that is known without reading: else None.
+
+        ``math.inf`` for an endless stream. ``count()`` reads where it must.
+        """
+        from dml.exec.delivery import known_length
+
+        found: int | float | None = known_length.counted(self._node)
+        return found
+
+    def __len__(self) -> int:
+        """``cardinality()`` where it is a finite number; TypeError otherwise."""
+        known = self.cardinality()
+        if known is None or known == math.inf:
+            why = "it is endless" if known else "only reading its rows would tell"
+            way = ".take(n) ends it" if known else "ds.count() reads them"
+            raise TypeError(f"this pipeline has no known length: {why}; {way}")
+        return int(known)
+
+    def __bool__(self) -> bool:
+        """Always true, however many elements the pipeline has."""
+        return True
+
+    @door
+    def size_bytes(self) -> int:
+        """Return the bytes that the values of all rows take in memory, without masks and padding.
+
+        Known without reading where the number of rows is, and types have a fixed size (no texts, no
+        lists); else reads all rows, holding a batch.
+        """
+        from dml.exec.delivery import column_figures
+
+        self._must_end("size_bytes")
+        each = column_figures.row_bytes(self._node.schema)
+        rows = None if self._node.batched else self.cardinality()
+        if each is not None and rows is not None:
+            return int(rows) * int(each)
+        with closing(self._batches()) as batches:
+            found: int = column_figures.size_of(batches)
+            return found
+
+    @door
+    def what_if(
+        self,
+        *,
+        workers: int | None = None,
+        memory: int | str | None = None,
+        gpus: float | None = None,
+        resources: Mapping[str, float] | None = None,
+        storage_gbps: float | None = None,
+        step_s: float | None = None,
+        rows_per_s: float | None = None,
+    ) -> WhatIf:
+        """Forecast a run elsewhere: its time, its bottleneck, and how good that is.
+
+        Arguments not given are as in the settings. More ``workers`` come with a core each; ``gpus``
+        and ``resources`` are those of all workers together; ``storage_gbps`` is the bandwidth of
+        storage, in Gbit/s, beside the reading time so far; a training loop takes ``step_s`` per
+        element (None: as in the last run here). ``rows_per_s`` asks for the number of workers that
+        such a rate needs.
+
+        Nothing is run and no epoch counted. Tasks are simulated on a hypothetical cluster, by the
+        scheduler of real runs; the answer also gives the bound that no schedule could beat. Figures
+        are those of the last iteration of this pipeline here, else of earlier runs, else guesses,
+        and the answer says which (docs/what_if.md: what is left out). PlanError for numbers that
+        make no sense, for resources that the pipeline needs and no worker has, for a cluster
+        without ``workers=``. Takes up to a second.
+        """
+        asked = (workers, memory, gpus, resources, storage_gbps, step_s, rows_per_s)
+        last = self._node.__dict__.get("_ran")
+        events = [] if last is None else last.so_far()
+        made: WhatIf = foresight().what_if(self._node, self._settings, asked, events)
+        return made
+
+    def input_files(self) -> list[str]:
+        """Return the paths of the files that the sources read, in reading order; empty if none."""
+        from dml.exec.delivery import known_length
+
+        found: list[str] = known_length.files_of(self._node)
+        return found

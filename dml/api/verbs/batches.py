@@ -1,0 +1,163 @@
+"""Verbs of batches: several rows become one element."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from dml.api.verbs.step import StepVerbs, name_of
+from dml.base.user_line import door
+from dml.checks import whole
+from dml.errors import PlanError
+
+if TYPE_CHECKING:
+    from dml.expr.columns.column import Column
+
+# The name of the temporary key column.
+KEY = "the key of group_by_window"
+
+
+class BatchVerbs(StepVerbs):
+    """Verbs after which an element is a batch."""
+
+    def batch(self, n: int, *, drop_last: bool = False) -> Self:
+        """Join runs of ``n`` rows into one element: a dict of arrays."""
+        from dml.ops.batch.batch import Batch
+
+        return self._then(Batch, n, drop_last)
+
+    @door
+    def padded_batch(
+        self,
+        n: int,
+        *,
+        padding_values: Any = None,
+        pad_to: int | Mapping[str, int] | None = None,
+        drop_last: bool = False,
+    ) -> Self:
+        """As ``batch``, with lists of numbers as rectangles (rows, longest of the batch).
+
+        ``padding_values`` fills the rest of a list: a value or a dict by column, 0 if None.
+        ``pad_to`` is the width of all batches, also by column; CastError for a longer list.
+        """
+        from dml.ops.batch.pad import Pad, frozen
+
+        return self._then(Pad, frozen(padding_values), frozen(pad_to)).batch(n, drop_last=drop_last)
+
+    @door
+    def ragged_batch(self, n: int, *, drop_last: bool = False) -> Self:
+        """As ``batch``, with lists of numbers as two arrays: ``x`` and ``x_offsets``.
+
+        Row i has the values ``x[x_offsets[i] : x_offsets[i + 1]]``; a null list has none.
+        """
+        from dml.ops.batch.pad import Unpad
+
+        return self._then(Unpad).batch(n, drop_last=drop_last)
+
+    @door
+    def bucket_by_length(
+        self,
+        column: str,
+        boundaries: Sequence[int],
+        batch_sizes: int | Sequence[int],
+        *,
+        pad: bool = True,
+        padding_values: Any = None,
+        drop_last: bool = False,
+    ) -> Self:
+        """Batches of rows of similar length: bucket i ends before ``boundaries[i]``.
+
+        The length of ``column`` counts: a list, a text, bytes, or a whole number that is a length.
+        ``batch_sizes`` has one size more than there are boundaries, or is one size for all. A
+        bucket is given as soon as it is full, at the end the rest, in order of buckets. ``pad``
+        makes lists rectangles, as ``padded_batch`` does.
+        """
+        from dml.ops.batch.bucket_by_length import BucketByLength
+        from dml.ops.batch.pad import Pad, frozen
+
+        bounds = _numbers("boundaries", boundaries)
+        if isinstance(batch_sizes, int):
+            batch_sizes = (batch_sizes,) * (len(bounds) + 1)
+        sizes = _numbers("batch_sizes", batch_sizes)
+        rows = self._then(Pad, frozen(padding_values), None) if pad else self
+        return rows._then(  # noqa: SLF001 - a handle of this class
+            BucketByLength, name_of(column), bounds, sizes, drop_last
+        )
+
+    bucket_by_sequence_length = bucket_by_length
+
+    @door
+    def group_by_window(
+        self, key: str | Column, window_size: int, *, drop_last: bool = False
+    ) -> Self:
+        """Batches of ``window_size`` rows with the same ``key``, a column or an expression.
+
+        Each is given as soon as it is full, at the end the rest, in order of keys.
+        """
+        from dml.ops.batch.group_by_window import GroupByWindow
+
+        if isinstance(key, str):
+            return self._then(GroupByWindow, key, window_size, drop_last)
+        keyed = self.with_columns(**{KEY: key})  # type: ignore[attr-defined]
+        then = keyed._then  # noqa: SLF001 - a handle of this class
+        grouped = then(GroupByWindow, KEY, window_size, drop_last)
+        return cast("Self", grouped.drop(KEY))
+
+    @door
+    def pack(
+        self,
+        max_tokens: int,
+        column: str,
+        strategy: str = "first_fit",
+        *,
+        bins: int = 16,
+        long: str = "error",
+        pad_value: Any = None,
+    ) -> Self:
+        """Pack the lists of several rows into rows with lists of at most ``max_tokens``.
+
+        Every column is a list, as long as that in ``column``. A row goes to the first of the open
+        ``bins`` with room ("first_fit") or the one with the least ("best_fit"); a row that fits in
+        none opens another bin, and a bin closes when ``bins`` more have been opened after it.
+        "concat_split" fills one bin after the other and splits rows. ``long`` says what happens to
+        a row that is too long for any bin: "error" (CastError), "truncate" or "drop". An empty list
+        adds nothing.
+
+        Adds ``segment_ids`` (1 for the first row in a bin, 2 for the second ...) and ``positions``
+        (0, 1, ... in each). ``pad_value``, a value or a dict by column, makes every list a tensor
+        of ``max_tokens``; ``segment_ids`` and ``positions`` are 0 in the padding.
+        """
+        from dml.ops.batch.pack import Pack
+        from dml.ops.batch.pad import frozen
+
+        most = 1 if strategy == "concat_split" else bins
+        fill = frozen(pad_value)
+        return self._then(Pack, column, max_tokens, strategy, most, long, fill)
+
+    @door
+    def window(
+        self, size: int, shift: int | None = None, stride: int = 1, *, drop_last: bool = True
+    ) -> Self:
+        """Sliding batches: window w has the rows ``w * shift + i * stride``, i below ``size``.
+
+        Without ``shift`` each begins where the one before ends. ``drop_last=False`` also gives the
+        incomplete windows at the end.
+        """
+        from dml.ops.batch.window import Window
+
+        return self._then(Window, size, size if shift is None else shift, stride, drop_last)
+
+
+def _numbers(name: str, given: Any) -> tuple[Any, ...]:
+    """Return the numbers of a list as whole numbers; the operator checks their values."""
+    if isinstance(given, list | tuple | range) and not any(map(_no_number, given)):
+        return tuple(map(whole, given))
+    raise PlanError(
+        f"bucket_by_length with {name}={given!r}",
+        why="it is a list of whole numbers, one for each bucket",
+        try_=f"{name}=[16, 32]",
+    )
+
+
+def _no_number(given: Any) -> bool:
+    return isinstance(given, list | tuple | dict | set)

@@ -1,0 +1,132 @@
+"""Verbs of columns: the same rows with other columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+from dml.api.verbs.step import StepVerbs, name_of, names_of
+from dml.base.user_line import by_name, door
+from dml.data.schema import data_type
+from dml.errors import PlanError
+from dml.expr.columns.column import Column, col, wrap
+
+
+class ColumnVerbs(StepVerbs):
+    """Verbs that choose, make and convert columns."""
+
+    @door
+    def select(self, *columns: Any, **named: Any) -> Self:
+        """Keep these columns, in that order: names, or expressions over the present ones.
+
+        An expression has the name of the one column that it reads, or that of its keyword;
+        ``dml.all_columns()`` and ``dml.columns_of(...)`` stand for several.
+        """
+        given = (
+            columns[0] if len(columns) == 1 and isinstance(columns[0], list | tuple) else columns
+        )
+        if not named and all(isinstance(name, str) for name in given):
+            from dml.ops.row.select import Select
+
+            return self._then(Select, names_of(columns))
+        from dml.expr.columns.expansion import named as made_of
+
+        found = made_of(given, named, self._node.schema, "select")
+        names = tuple(name for name, _ in found)
+        made = {n: Column(v) for n, v in found if v.op != "col" or v.params[0] != n}
+        changed = self.with_columns(**made) if made else self
+        return changed.select(*names)
+
+    select_columns = select
+
+    @door
+    def drop(self, *names: str) -> Self:
+        """Remove the columns ``names``."""
+        from dml.ops.row.drop import Drop
+
+        return self._then(Drop, names_of(names))
+
+    drop_columns = remove_columns = drop
+
+    @door
+    def rename(self, names: Mapping[str, str] | None = None, **more: str) -> Self:
+        """Give columns new names: ``rename({"old": "new"})``."""
+        from dml.ops.row.rename import Rename
+
+        given = by_name(names, more)
+        names_of(tuple(given.values()))
+        return self._then(Rename, tuple(given.items()))
+
+    rename_columns = rename
+
+    @door
+    def rename_column(self, old: str, new: str) -> Self:
+        """As ``rename({old: new})``."""
+        return self.rename({name_of(old): new})
+
+    @door
+    def unnest(self, *columns: str) -> Self:
+        """Replace each of ``columns``, structs, by a column for each field."""
+        from dml.ops.row.unnest import Unnest
+
+        return self._then(Unnest, names_of(columns))
+
+    @door
+    def with_columns(self, /, *several: Any, **values: Any) -> Self:
+        """Add or replace columns by expressions (or literals) over the present ones.
+
+        An expression without a keyword, such as ``dml.all_columns() * 2``, replaces the column that
+        it reads.
+        """
+        if not values and not several:
+            raise PlanError(
+                "with_columns needs at least one name=expression",
+                why="nothing was given",
+                try_='.with_columns(z=dml.col("x") + 1)',
+            )
+        from dml.expr.columns.expansion import named
+
+        found = named(several, values, self._node.schema, "with_columns")
+        if any(value.calls for _, value in found):
+            from dml.api.verbs.function_columns import SplitSteps
+
+            return self._then(SplitSteps(found, self._node.schema).over)
+        from dml.ops.row.with_columns import WithColumns
+
+        return self._then(WithColumns, found)
+
+    @door
+    def with_column(self, name: str, value: Any) -> Self:
+        """Add or replace one column, as ``with_columns(name=value)``."""
+        return self.with_columns(**{name: value})
+
+    add_column = with_column
+
+    @door
+    def cast(
+        self, types: Mapping[str, Any] | None = None, *, strict: bool = True, **more: Any
+    ) -> Self:
+        """Convert columns: ``cast({"x": "float32"})``; not ``strict`` gives null for misfits."""
+        from dml.ops.row.cast import Cast
+
+        given = by_name(types, more)
+        return self._then(Cast, tuple((n, data_type(k)) for n, k in given.items()), strict)
+
+    @door
+    def cast_column(self, column: str, kind: Any, *, strict: bool = True) -> Self:
+        """Convert one column, as ``cast({column: kind})``."""
+        return self.cast({name_of(column): kind}, strict=strict)
+
+    @door
+    def fill_null(self, fills: Mapping[str, Any] | None = None, **more: Any) -> Self:
+        """Replace nulls by column: ``fill_null({"x": 0.0})``; NaN is not null."""
+        from dml.ops.row.fill_null import FillNull
+
+        given = by_name(fills, more)
+        return self._then(FillNull, tuple((n, wrap(v)) for n, v in given.items()))
+
+    @door
+    def fill_nan(self, fills: Mapping[str, Any] | None = None, **more: Any) -> Self:
+        """Replace NaN by column: ``fill_nan({"x": 0.0})``; null is not NaN."""
+        given = by_name(fills, more)
+        return self.with_columns(**{name: col(name).fill_nan(v) for name, v in given.items()})

@@ -1,0 +1,221 @@
+"""Verbs that combine several pipelines: one after the other, or side by side."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Self
+
+from dml.api.verbs.step import StepVerbs, declared, function, names_of, needs
+from dml.base.user_line import door
+from dml.data.schema import Schema
+from dml.errors import PlanError
+from dml.expr.facts import Needs
+from dml.expr.node import Node
+
+
+class CombineVerbs(StepVerbs):
+    """Verbs that combine this pipeline with other pipelines."""
+
+    @door
+    def concat(self, *others: Any) -> Self:
+        """All elements of this pipeline, then those of ``others``, which have the same columns.
+
+        Settings are this pipeline's. Nested concats are flattened, however they are grouped.
+        SchemaError for columns that differ, by name, type or order.
+        """
+        from dml.ops.merge.concat import joined
+
+        nodes = nodes_of("concat", others)
+        return self._then(joined, nodes) if nodes else self
+
+    union = concatenate = concat
+
+    @door
+    def zip(self, *others: Any) -> Self:
+        """Join rows side by side: row i of this pipeline and of ``others``; the shortest ends it.
+
+        SchemaError for a column name on two sides.
+        """
+        from dml.ops.merge.zip import Zip
+
+        nodes = nodes_of("zip", others)
+        return self._then(Zip, nodes) if nodes else self
+
+    @door
+    def interleave(
+        self,
+        *others: Any,
+        cycle_length: int | None = None,
+        block_length: int = 1,
+        num_parallel_calls: int | str | None = None,
+        deterministic: bool | None = None,
+        schema: Any = None,
+        fingerprint: str | None = None,
+    ) -> Self:
+        """Take ``block_length`` elements of this pipeline and of each of ``others`` in turn.
+
+        A pipeline that has ended is left out. SchemaError for columns that differ.
+
+        Given a function, as in tf.data: rows of the pipelines that it returns for the rows of this
+        one, of ``cycle_length`` (4) at once. A pipeline without more rows leaves its place in the
+        cycle; when the turn comes back to it, the pipeline of the next row is opened there.
+        Pipelines are opened and read ahead in threads, ``num_parallel_calls`` of them at once
+        (``num_workers`` at most, which is what None means; one by one with 1, or in the caller's
+        thread).
+        """
+        settings = self._ordered(deterministic, "interleave")
+        calls = needs("interleave", None, None, None, None, None, num_parallel_calls)
+        if len(others) == 1 and callable(others[0]) and not isinstance(others[0], StepVerbs):
+            lengths = 4 if cycle_length is None else cycle_length, block_length
+            how = lengths, declared(schema), calls, fingerprint
+            freed = self._with(self._node, settings)
+            return freed._cycled(others[0], *how)  # noqa: SLF001 - of this class
+        if cycle_length is not None or schema is not None or fingerprint is not None:
+            raise PlanError(
+                "interleave of pipelines with cycle_length=, schema= or fingerprint=",
+                why="these are said of a function that gives a pipeline for each row",
+                try_=".interleave(lambda row: ..., cycle_length=4), or block_length= alone",
+            )
+        nodes = nodes_of("interleave", others)
+        from dml.ops.merge.interleave import Interleave
+
+        return self._then(Interleave, nodes, block_length, settings=settings) if nodes else self
+
+    def _cycled(
+        self,
+        fn: Any,
+        lengths: tuple[int, int],
+        schema: Schema | None,
+        calls: Needs,
+        name: str | None,
+    ) -> Self:
+        """Interleave the rows of the pipelines that ``fn`` returns."""
+        self._rows_only("interleave by a function")
+        if isinstance(fn, type):
+            raise PlanError(
+                f"interleave needs a function, got the class {fn.__name__}",
+                why="it is called with each row, and gives a pipeline",
+                try_=".interleave(lambda row: dml.read_parquet(row['path']))",
+            )
+        made = function(partial(_pipeline, fn), "interleave", name)
+        from dml.udfs.identity.closure_walk import spelled
+
+        made = dataclasses.replace(made, name=spelled(fn), purity="it gives pipelines")
+        from dml.ops.merge.interleave_map import InterleaveMap
+
+        return self._then(InterleaveMap, made, *lengths, schema, calls)
+
+    @door
+    def mix(self, *others: Any, weights: Sequence[float] | None = None, stop: str = "all") -> Self:
+        """Mix elements of this pipeline and of ``others`` in the shares ``weights`` (None: equal).
+
+        In every prefix each pipeline has its share to within one element, until one has ended: that
+        ends the mix with ``stop="first"``, otherwise the other pipelines go on by their shares.
+        """
+        from dml.ops.merge.mix import Mix, whole_weights
+
+        nodes = nodes_of("mix", others)
+        shares = whole_weights(weights, len(nodes) + 1)
+        return self._then(Mix, nodes, shares, stop) if nodes else self
+
+    sample_from_datasets = interleave_datasets = mix
+
+    @staticmethod
+    def choose_from_datasets(
+        datasets: Sequence[Any],
+        selector: Any,
+        stop_on_empty_dataset: bool = True,  # noqa: FBT001, FBT002 - as in tf.data
+    ) -> Any:
+        """Take the next element of the dataset whose number is the next row of ``selector``.
+
+        ``selector`` has one column of whole numbers, which index ``datasets``. The result ends with
+        the selector, or when a row names a dataset that has ended; without
+        ``stop_on_empty_dataset`` such a row is skipped, and the result ends once all datasets have.
+        CastError for a number without a dataset, in the place of its element.
+        """
+        from dml.ops.merge.choose import Choose
+
+        first, *others = steps_of("choose_from_datasets", datasets)
+        more = tuple(each._node for each in others)  # noqa: SLF001 - handles of this kind
+        (numbers,) = nodes_of("choose_from_datasets", ([selector],))
+        return first._then(Choose, more, numbers, stop_on_empty_dataset)  # noqa: SLF001
+
+    @door
+    def join(
+        self,
+        other: Any,
+        on: str | Sequence[str] | None = None,
+        *,
+        left_on: str | Sequence[str] | None = None,
+        right_on: str | Sequence[str] | None = None,
+        how: str = "inner",
+        suffix: str = "_right",
+        nulls_equal: bool = False,
+        validate: str | None = None,
+    ) -> Self:
+        """Join each row of this pipeline with each row of ``other`` that has the same key.
+
+        ``how`` is "inner", "left", "right", "outer" ("full"), "semi", "anti" or "cross". Rows come
+        in this pipeline's order, the matches of a row in that of ``other``, rows of ``other``
+        without a match at the end. Columns of ``other`` follow without its keys, with ``suffix``
+        where a name is there already; keys of right and outer joins are those of either side. Null
+        matches nothing unless ``nulls_equal``; NaN matches NaN. ``validate`` ("1:1", "1:m", "m:1")
+        says of each side whether a row of the other side may match more than one of its rows.
+
+        ``other`` is read first and held if it fits into the memory limit, else both go to disk.
+        SchemaError for keys that cannot be compared, and for a name that is given twice; MatchError
+        in the place of a row that ``validate`` does not allow.
+        """
+        from dml.ops.join.join import SYNONYMS, Join
+
+        (node,) = nodes_of("join", ([other],))
+        left, right = (on, on) if on is not None else (left_on, right_on)
+        if on is not None and (left_on is not None or right_on is not None):
+            raise PlanError(
+                "join with on= and left_on= or right_on=",
+                why="on= names the keys of both sides",
+                try_="one of the two",
+            )
+        keys = (_key_names(left), _key_names(right))
+        kind = SYNONYMS.get(how, how)
+        return self._then(Join, node, *keys, kind, suffix, nulls_equal, validate or "m:m")
+
+
+def steps_of(verb: str, datasets: Any) -> list[StepVerbs]:
+    """Return the pipelines of a non-empty list."""
+    given = list(datasets) if isinstance(datasets, list | tuple) else []
+    if not given:
+        raise PlanError(
+            f"{verb} needs a list of pipelines, got {datasets!r}",
+            why="there is nothing to begin with",
+            try_=f"dml.{verb}([ds, other], ...)",
+        )
+    nodes_of(verb, (given,))
+    return given
+
+
+def nodes_of(verb: str, datasets: tuple[Any, ...]) -> tuple[Node, ...]:
+    """Return the nodes of pipelines that are given one by one or as one list."""
+    if len(datasets) == 1 and isinstance(datasets[0], list | tuple):
+        datasets = tuple(datasets[0])
+    for each in datasets:
+        if not isinstance(each, StepVerbs):
+            raise PlanError(
+                f"{verb} needs pipelines, got {each!r}",
+                why=f"it is of type {type(each).__name__}",
+                try_=f"ds.{verb}(other), where other is a Dataset",
+            )
+    return tuple(each._node for each in datasets)  # noqa: SLF001 - a handle of the same kind
+
+
+def _key_names(names: Any) -> tuple[str, ...]:
+    """Return columns that are given as one name, as a list, or not at all."""
+    return () if names is None else names_of((names,))
+
+
+def _pipeline(fn: Callable[[dict[str, Any]], Any], row: dict[str, Any]) -> Any:
+    """Return the node of the pipeline that ``fn`` returns, or the result itself if it is none."""
+    given = fn(row)
+    return given._node if isinstance(given, StepVerbs) else given  # noqa: SLF001 - a handle

@@ -1,0 +1,287 @@
+"""Verbs that number, choose, split and unpack elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+import pyarrow as pa
+
+from dml.api.verbs.batches import BatchVerbs
+from dml.api.verbs.functions import FunctionVerbs
+from dml.api.verbs.step import a_test, function, names_of
+from dml.base.user_line import door
+from dml.data.schema import Schema
+from dml.errors import PlanError, SchemaError
+from dml.expr.columns.column import Column, col, random, wrap
+
+# The name of the temporary class column.
+COUNTED = "the class of rejection_resample"
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class ElementVerbs(BatchVerbs, FunctionVerbs):
+    """Verbs over the positions and ids of elements, and over their contents."""
+
+    @door
+    def with_row_index(self, name: str = "index", offset: int = 0) -> Self:
+        """Add a first column ``name`` that numbers the rows in order, from ``offset`` on (int64).
+
+        Numbers restart in every epoch, and in every pass of a later ``repeat``.
+        """
+        from dml.ops.row.with_row_index import WithRowIndex
+
+        return self._then(WithRowIndex, name, offset)
+
+    @door
+    def enumerate(self, start: int = 0, *, name: str = "index") -> Self:
+        """Number the rows, as ``with_row_index(name, offset=start)``."""
+        return self.with_row_index(name, start)
+
+    @door
+    def shard(self, num_shards: int, index: int, *, by: str = "rows") -> Self:
+        """Take every ``num_shards``-th element from number ``index`` on: rows, or batches.
+
+        The shards 0 to ``num_shards - 1`` together have each element once. Each reads all elements,
+        unless ``by`` is "units" or "files": then a shard has every ``num_shards``-th read unit
+        (such as a row group) or file of the source, and does not read the rest. PlanError where
+        more than ``filter``, ``with_columns`` and functions lie between the source and such a
+        shard.
+        """
+        if by == "rows":
+            from dml.ops.slice.shard import Shard
+
+            return self._then(Shard, num_shards, index)
+        from dml.io.unit_shard import FILES, UNITS, divided
+
+        if by not in (UNITS, FILES):
+            raise PlanError(
+                f"shard by={by!r}",
+                why="what is divided is rows, or the units or files that the source reads",
+                try_=f'by="rows", by={UNITS!r} or by={FILES!r}',
+            )
+        return self._with(divided(self._node, num_shards, index, by), self._settings)
+
+    def unbatch(self) -> Self:
+        """Give the rows of each batch, one by one: undoes ``batch``."""
+        from dml.ops.batch.unbatch import Unbatch
+
+        return self._then(Unbatch)
+
+    @door
+    def rebatch(self, n: int, *, drop_last: bool = False) -> Self:
+        """Change the batch size to ``n`` rows, as ``unbatch().batch(n)``."""
+        return self.unbatch().batch(n, drop_last=drop_last)
+
+    @door
+    def explode(self, *columns: str) -> Self:
+        """Give a row for each element of the lists (or tensors) in ``columns``, side by side.
+
+        An empty list or null makes one row with null. CastError where the lists of a row make
+        different numbers of rows.
+        """
+        from dml.ops.row.explode import Explode
+
+        return self._then(Explode, tuple(dict.fromkeys(names_of(columns))))
+
+    @door
+    def take_while(
+        self, predicate: Any, *, fingerprint: str | None = None, on_error: str = "raise"
+    ) -> Self:
+        """Take the rows before the first that fails: an expression, or a function of a row's dict.
+
+        Reading ends there. Null fails. With ``on_error="skip"`` a row for which a function raises
+        is lost and ends nothing (see ``map``).
+        """
+        from dml.ops.slice.take_while import TakeWhile
+
+        self._rows_only("take_while")
+        if isinstance(predicate, Column):
+            return self._then(TakeWhile, predicate.value, on_error)
+        a_test("take_while", predicate)
+        return self._then(TakeWhile, function(predicate, "take_while", fingerprint), on_error)
+
+    @door
+    def drop_nulls(self, *columns: str) -> Self:
+        """Drop rows with null in ``columns`` (without names: in any); NaN is not null."""
+        names = names_of(columns) or self._known("drop_nulls").names
+        present = [col(name).is_not_null() for name in names]
+        return self.filter(_all_of(present)) if present else self
+
+    @door
+    def drop_nans(self, *columns: str) -> Self:
+        """Drop rows with NaN in ``columns`` (without names: in any of floats); null is not NaN."""
+        given = names_of(columns)
+        kinds = {} if given else self._known("drop_nans")
+        names = given or [name for name, kind in kinds.items() if pa.types.is_floating(kind)]
+        sound = [~col(name).is_nan().fill_null(value=False) for name in names]
+        return self.filter(_all_of(sound)) if sound else self
+
+    def _known(self, verb: str) -> Schema:
+        """Return the schema, which a verb without column names needs; SchemaError if unknown."""
+        if not self._node.schema.known:
+            raise SchemaError(
+                f"{verb} without names needs known columns",
+                why="a function below decides them when it runs",
+                try_=f'{verb}("x"), or schema={{...}} where the function is given',
+            )
+        return self._node.schema
+
+    @door
+    def remove(self, predicate: Column) -> Self:
+        """Drop the rows for which ``predicate`` is true; rows with false or null stay."""
+        return self.filter(~Column(wrap(predicate)).fill_null(value=False))
+
+    @door
+    def sample(self, fraction: float, *, seed: int | None = None) -> Self:
+        """Keep about ``fraction`` of the rows by independent draws, different in every epoch.
+
+        As ``filter(dml.random(seed=seed) < fraction)``. ``split`` divides permanently.
+        """
+        if isinstance(fraction, bool) or not isinstance(fraction, int | float):
+            raise _no_fraction("sample", fraction)
+        if not 0 <= fraction <= 1:
+            raise _no_fraction("sample", fraction)
+        return self.filter(random(seed=seed) < float(fraction))
+
+    random_sample = sample
+
+    @door
+    def rejection_resample(
+        self,
+        classes: str | Column | Callable[[dict[str, Any]], Any],
+        target_dist: Any,
+        initial_dist: Any = None,
+        *,
+        seed: int | None = None,
+        fingerprint: str | None = None,
+    ) -> Self:
+        """Sample rows of each class so that the classes have the shares ``target_dist``.
+
+        ``classes`` is a column, an expression or a function of a row; shares are a dict by class,
+        or a list for the classes 0, 1, 2 ... A class that the target does not name has no rows.
+        Every row of the class that is rarest by the target is kept, of other classes each by a
+        draw, as in ``sample``.
+
+        ``initial_dist`` gives the shares (or counts) that the classes have. Without it they are
+        counted now: that reads the column once, and the result follows from exact counts.
+        """
+        from dml.api.verbs.resampling import VERB, accepted, kept, shares_of
+
+        self._rows_only(VERB)
+        target = shares_of(target_dist, "target_dist")
+        named = col(classes) if isinstance(classes, str) else classes
+        if not isinstance(named, Column) and (isinstance(named, type) or not callable(named)):
+            raise SchemaError(
+                f"{VERB} needs a column, an expression or a function, got {classes!r}",
+                why=f"a {type(classes).__name__} says nothing about a row",
+                try_=f'.{VERB}("label", [0.5, 0.5])',
+            )
+        if initial_dist is None:
+            initial_dist = self._counted(named)
+        shares = accepted(target, shares_of(initial_dist, "initial_dist"))
+        if isinstance(named, Column):
+            return self.filter(kept(named, shares, seed))
+        fn = function(named, VERB, fingerprint)
+        from dml.ops.row.resample import Resample
+
+        return self._then(Resample, fn, tuple(shares.items()), seed)
+
+    def _counted(self, classes: Column | Callable[[dict[str, Any]], Any]) -> dict[Any, int]:
+        """Count the rows of each of ``classes``; reads them."""
+        from dml.ops.row.with_columns import WithColumns
+
+        self._must_end("rejection_resample without initial_dist")
+        given: Any = (
+            self._then(WithColumns, ((COUNTED, classes.value),))
+            if isinstance(classes, Column)
+            else self.map(partial(_classed, classes))
+        )
+        found = given.value_counts(COUNTED)
+        return dict(zip(found[COUNTED].to_pylist(), found["count"].to_pylist(), strict=True))
+
+    @door
+    def split(
+        self, fractions: Sequence[float], *, seed: int | None = None, stratify: str | None = None
+    ) -> list[Self]:
+        """Split into a pipeline for each of ``fractions`` (1 in sum), of about that share of rows.
+
+        Each row is in one of them, chosen by its id and ``seed`` alone, and so the same one in
+        every epoch, on every machine, after any shuffle, and when rows are added. Passes of a
+        ``repeat`` below have ids of their own: split first.
+
+        With ``stratify``, a column of classes, each part has its share of every class, of two parts
+        to within one row in any prefix. Then a row's part follows from its place among the rows of
+        its class, so PlanError is raised for a shuffle or draws below.
+        """
+        from dml.ops.slice.part import Part, bounds, splits_below
+
+        edges, nth = pairwise(bounds(fractions)), splits_below(self._node)
+        if stratify is not None:
+            from dml.ops.slice.stratum import Stratum, strata
+
+            whole = strata(fractions)
+            return [self._then(Stratum, stratify, whole, i, seed, nth) for i in range(len(whole))]
+        return [self._then(Part, low, high, seed, nth) for low, high in edges]
+
+    random_split = split
+
+    @door
+    def train_test_split(
+        self, test_size: float, *, seed: int | None = None, stratify: str | None = None
+    ) -> tuple[Self, Self]:
+        """Split into training and test rows, as ``split([1 - test_size, test_size])``."""
+        if isinstance(test_size, bool) or not isinstance(test_size, int | float):
+            raise _no_fraction("train_test_split", test_size)
+        if not 0 <= test_size <= 1:
+            raise _no_fraction("train_test_split", test_size)
+        train, test = self.split([1 - test_size, test_size], seed=seed, stratify=stratify)
+        return train, test
+
+    def pipe(
+        self, fn: Callable[Concatenate[Self, P], R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """Call ``fn(self, *args, **kwargs)``, so that a function of pipelines fits in a chain."""
+        return fn(self, *args, **kwargs)
+
+    apply = pipe
+
+    @door
+    def apply_op(self, name: str, **options: Any) -> Self:
+        """Apply the function of pipelines that an installed package offers as ``name``.
+
+        A name is that of an entry point of the group "dml.ops": a function, called with the
+        pipeline and ``options``, that returns a pipeline. PlanError where it is unknown.
+        """
+        from dml.plugins import OPS, plugin
+
+        made = plugin(OPS, name)(self, **options)
+        if not isinstance(made, type(self)):
+            raise PlanError(
+                f"{name!r} of {OPS!r} gave {made!r}, which is no pipeline",
+                why=f"it is of type {type(made).__name__}",
+                try_="return what the verbs of the given pipeline return",
+            )
+        return made
+
+
+def _classed(fn: Callable[[dict[str, Any]], Any], row: dict[str, Any]) -> dict[str, Any]:
+    return {COUNTED: fn(row)}
+
+
+def _all_of(parts: list[Column]) -> Column:
+    whole = parts[0]
+    for part in parts[1:]:
+        whole &= part
+    return whole
+
+
+def _no_fraction(verb: str, given: object) -> PlanError:
+    return PlanError(
+        f"{verb} needs a fraction, got {given!r}",
+        why="it is a share of the rows: a number from 0 to 1",
+        try_=f"{verb}(0.1)",
+    )

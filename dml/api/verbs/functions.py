@@ -1,0 +1,327 @@
+"""Verbs that call users' functions: on rows, on groups of rows, on batches."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+from dml.api.verbs.step import StepVerbs, a_test, bounded, declared, function, needs
+from dml.base.user_line import door
+from dml.errors import PlanError
+from dml.expr.columns.column import Column
+
+if TYPE_CHECKING:
+    from dml.api.verbs.function_columns import Udf
+
+# The name of the temporary index column.
+PLACE = "the index of map_with_index"
+
+
+class FunctionVerbs(StepVerbs):
+    """Verbs that call a user's functions; ``filter`` also takes an expression."""
+
+    @door
+    def filter(
+        self,
+        predicate: Any,
+        *,
+        fingerprint: str | None = None,
+        on_error: str = "raise",
+        pure: bool | None = None,
+        num_cpus: float | None = None,
+        num_gpus: float | None = None,
+        memory: int | str | None = None,
+        resources: Mapping[str, float] | None = None,
+        concurrency: int | str | None = None,
+        num_parallel_calls: int | str | None = None,
+        fn_constructor_args: Sequence[Any] = (),
+        fn_constructor_kwargs: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Keep rows for which an expression, or a function of the row's dict, is true.
+
+        Resources of a function are declared as in ``map_batches``, ``on_error`` and ``pure`` as in
+        ``map``.
+        """
+        from dml.ops.row.filter import Filter
+        from dml.ops.row.filter_rows import FilterRows
+
+        occupied, calls = (num_cpus, num_gpus, memory, resources), (concurrency, num_parallel_calls)
+        made = fn_constructor_args, fn_constructor_kwargs
+        if isinstance(predicate, Column):
+            asked = any(each is not None for each in occupied) or bounded("filter", *calls)
+            if asked or on_error != "raise" or pure is not None or any(made):
+                raise PlanError(
+                    "filter by an expression needs nothing of its own",
+                    why="resources, constructor arguments, on_error and pure are for functions",
+                    try_=".filter(expression), or .filter(function, num_cpus=...)",
+                )
+            return self._then(Filter, predicate.value)
+        a_test("filter", predicate)
+        self._rows_only("filter by a function")
+        wants = needs("filter", *occupied, *calls)
+        fn = function(predicate, "filter", fingerprint, made, wants, pure=pure)
+        return self._then(FilterRows, fn, wants, on_error)
+
+    where = filter
+
+    @door
+    def map(
+        self,
+        fn: Callable[[dict[str, Any]], Mapping[str, Any]] | type,
+        *,
+        schema: Any = None,
+        fingerprint: str | None = None,
+        on_error: str = "raise",
+        pure: bool | None = None,
+        num_cpus: float | None = None,
+        num_gpus: float | None = None,
+        memory: int | str | None = None,
+        resources: Mapping[str, float] | None = None,
+        concurrency: int | str | None = None,
+        num_parallel_calls: int | str | None = None,
+        deterministic: bool | None = None,
+        fn_constructor_args: Sequence[Any] = (),
+        fn_constructor_kwargs: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Replace each row's dict by ``fn(row)``; after ``batch``, each batch's dict of arrays.
+
+        With ``on_error="skip"`` a row (or batch) for which ``fn`` raises is lost, and the run goes
+        on: ``stats()`` counts such rows and shows the first error, ``max_errors=`` of the settings
+        bounds them. Results that are no row, or do not fit the other results, raise all the same.
+        The resources of a function, and how a class is constructed, are declared as in
+        ``map_batches``. ``deterministic=False`` is ``with_options(deterministic=False)``: elements
+        may be delivered in the order in which they finish. ``pure=True`` is your word that results
+        depend on arguments alone. With ``pure=False`` no call is repeated in a run: ``ReplayError``
+        if a worker is lost during a call.
+        """
+        from dml.ops.batch.map_batch import MapBatch
+        from dml.ops.row.map_rows import MapRows
+
+        occupied = num_cpus, num_gpus, memory, resources
+        asked = needs("map", *occupied, concurrency, num_parallel_calls)
+        kind = MapBatch if self._node.batched else MapRows
+        constructed = fn_constructor_args, fn_constructor_kwargs
+        made = function(fn, "map", fingerprint, constructed, asked, pure=pure)
+        settings = self._ordered(deterministic, "map")
+        wanted = declared(schema, batched=self._node.batched)
+        return self._then(kind, made, wanted, asked, on_error, settings=settings)
+
+    @door
+    def map_with_index(
+        self,
+        fn: Callable[[int, dict[str, Any]], Mapping[str, Any]],
+        *,
+        schema: Any = None,
+        fingerprint: str | None = None,
+    ) -> Self:
+        """As ``map``, with ``fn(index, row)``: the position of the row, from 0 in every epoch.
+
+        This is ``with_row_index`` and ``map``, but ``index`` is no column of the row that ``fn`` is
+        given.
+        """
+        self._rows_only("map_with_index")
+        if isinstance(fn, type) or not callable(fn):
+            raise PlanError(
+                f"map_with_index needs a function, got {fn!r}",
+                why="it is called with the place of each row, and the row",
+                try_=".map_with_index(lambda index, row: ...)",
+            )
+        taken, place = self._node.schema, PLACE
+        while place in taken:
+            place += "'"
+        given = partial(_numbered, fn) if place == PLACE else partial(_numbered, fn, place=place)
+        made = function(given, "map_with_index", fingerprint)
+        from dml.udfs.identity.closure_walk import spelled
+
+        made = dataclasses.replace(made, name=spelled(fn))
+        from dml.ops.row.with_row_index import WithRowIndex
+
+        numbered = self._then(WithRowIndex, place, 0)
+        from dml.ops.row.map_rows import MapRows
+
+        return numbered._then(MapRows, made, declared(schema))  # noqa: SLF001 - of this class
+
+    @door
+    def map_batches(
+        self,
+        fn: Callable[[Any], Any] | type,
+        *,
+        batch_size: int | None = None,
+        batch_format: str = "numpy",
+        writable: bool = False,
+        schema: Any = None,
+        fingerprint: str | None = None,
+        on_error: str = "raise",
+        pure: bool | None = None,
+        num_cpus: float | None = None,
+        num_gpus: float | None = None,
+        memory: int | str | None = None,
+        resources: Mapping[str, float] | None = None,
+        concurrency: int | str | None = None,
+        num_parallel_calls: int | str | None = None,
+        fn_constructor_args: Sequence[Any] = (),
+        fn_constructor_kwargs: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Replace each group of rows by the result of ``fn`` for its dict of arrays.
+
+        Groups are ``batch_size`` rows (1,024) within an atom of the source (``batch(n).map(f)``
+        groups across atoms). The arrays are read-only unless ``writable``; ``batch_format`` "arrow"
+        gives a ``pyarrow.Table``, "pandas" or "polars" a ``DataFrame``. ``fn`` returns a dict of
+        arrays, Arrow data or a data frame (NaN of pandas is null) of any number of rows, or an
+        iterator of those. A class is constructed (``fn_constructor_args``) per concurrent call. A
+        task occupies ``num_cpus`` (1), ``num_gpus``, ``memory`` (bytes or "2GiB", beside the rows)
+        and ``resources`` (a dict); at most ``concurrency`` (``num_parallel_calls``) run at once.
+        ``on_error="skip"`` loses each group for which ``fn`` fails, ``pure`` as in ``map``.
+        """
+        from dml.ops.row.map_batches import MapBatches, atoms_are_gone
+
+        _with_library(batch_format)
+        calls = concurrency, num_parallel_calls
+        asked = needs("map_batches", num_cpus, num_gpus, memory, resources, *calls)
+        made = fn_constructor_args, fn_constructor_kwargs
+        called = function(fn, "map_batches", fingerprint, made, asked, pure=pure)
+        how = called, batch_size, batch_format, bool(writable), atoms_are_gone(self._node)
+        return self._then(MapBatches, *how, declared(schema), asked, on_error)
+
+    @door
+    def random_map(
+        self,
+        fn: Callable[[dict[str, Any], Any], Mapping[str, Any]] | type,
+        *,
+        seed: int | None = None,
+        schema: Any = None,
+        fingerprint: str | None = None,
+        on_error: str = "raise",
+        pure: bool | None = None,
+        num_cpus: float | None = None,
+        num_gpus: float | None = None,
+        memory: int | str | None = None,
+        resources: Mapping[str, float] | None = None,
+        concurrency: int | str | None = None,
+        num_parallel_calls: int | str | None = None,
+        deterministic: bool | None = None,
+        fn_constructor_args: Sequence[Any] = (),
+        fn_constructor_kwargs: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """As ``map``, with ``fn(row, rng)``: random numbers keyed by (seed, epoch, row).
+
+        With ``on_error="skip"`` a row for which ``fn`` raises is lost; that and ``pure`` are as in
+        ``map``. Resources, and how a class is constructed, are declared as in ``map_batches``.
+        """
+        from dml.ops.row.random_map import RandomMap
+
+        self._rows_only("random_map")
+        occupied = num_cpus, num_gpus, memory, resources
+        asked = needs("random_map", *occupied, concurrency, num_parallel_calls)
+        constructed = fn_constructor_args, fn_constructor_kwargs
+        made = function(fn, "random_map", fingerprint, constructed, asked, pure=pure)
+        settings = self._ordered(deterministic, "random_map")
+        how = made, seed, declared(schema), asked, on_error
+        return self._then(RandomMap, *how, settings=settings)
+
+    @door
+    def flat_map(
+        self,
+        fn: Callable[[dict[str, Any]], Any] | type,
+        *,
+        schema: Any = None,
+        fingerprint: str | None = None,
+        on_error: str = "raise",
+        pure: bool | None = None,
+        num_cpus: float | None = None,
+        num_gpus: float | None = None,
+        memory: int | str | None = None,
+        resources: Mapping[str, float] | None = None,
+        concurrency: int | str | None = None,
+        num_parallel_calls: int | str | None = None,
+        fn_constructor_args: Sequence[Any] = (),
+        fn_constructor_kwargs: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Replace each row by the dicts that ``fn(row)`` yields, in order.
+
+        With ``on_error="skip"`` a row is left where ``fn`` raises: rows that it yielded before
+        stay. Resources, and how a class is constructed, are declared as in ``map_batches``,
+        ``pure`` as in ``map``.
+        """
+        from dml.ops.row.flat_map import FlatMap
+
+        self._rows_only("flat_map")
+        occupied = num_cpus, num_gpus, memory, resources
+        asked = needs("flat_map", *occupied, concurrency, num_parallel_calls)
+        constructed = fn_constructor_args, fn_constructor_kwargs
+        made = function(fn, "flat_map", fingerprint, constructed, asked, pure=pure)
+        return self._then(FlatMap, made, declared(schema), asked, on_error)
+
+    @door
+    def scan(
+        self,
+        initial_state: Any,
+        fn: Callable[[Any, dict[str, Any]], tuple[Any, Mapping[str, Any]]],
+        *,
+        schema: Any = None,
+        fingerprint: str | None = None,
+    ) -> Self:
+        """Replace each row's dict by ``new`` of ``(state, new) = fn(state, row)``, in order.
+
+        The first call of an epoch gets ``initial_state``, each later call the state before it. A
+        state is part of saved positions: None, booleans, numbers, text, bytes, lists, tuples, dicts
+        by text, NumPy scalars and arrays, of 64 KiB at most. UDFError for any other state.
+        """
+        from dml.ops.row.scan import Scan, written
+
+        self._rows_only("scan")
+        made = function(fn, "scan", fingerprint)
+        return self._then(Scan, written(initial_state), made, declared(schema))
+
+    @door
+    def ignore_errors(self) -> Self:
+        """Set ``on_error="skip"`` for every function so far, on all inputs of the pipeline.
+
+        Errors of sources and of expressions are raised as before.
+        """
+        from dml.udfs.calling.error_policy import ignoring
+
+        return self._with(ignoring(self._node), self._settings)
+
+
+@door
+def udf(
+    *, return_dtype: Any, fingerprint: str | None = None
+) -> Callable[[Callable[..., Any]], Udf]:
+    """Turn a function of values into one of columns, for ``with_columns`` and ``select``.
+
+    ``@dml.udf(return_dtype="float64")`` above ``def f(x, y)`` allows ``f(col("x"), col("y") + 1)``.
+    The function is called once for each row, with Python scalars as in ``map`` and None for null,
+    and its result must fit ``return_dtype``. UDFError names the row.
+    """
+    from dml.api.verbs.function_columns import Udf
+
+    return lambda fn: Udf(fn, return_dtype, fingerprint)
+
+
+@door
+def apply(
+    fn: Callable[..., Any], *columns: Any, return_dtype: Any, fingerprint: str | None = None
+) -> Column:
+    """Call ``fn`` on columns, row by row, and return the column: ``udf`` at once."""
+    from dml.api.verbs.function_columns import Udf
+
+    return Udf(fn, return_dtype, fingerprint)(*columns)
+
+
+def _with_library(batch_format: str) -> None:
+    """PlanError where the library of a format is not installed."""
+    from dml.udfs.calling.data_frames import LIBRARIES
+
+    if batch_format in LIBRARIES:
+        from dml.io.extras import extra
+
+        extra(batch_format, f"map_batches with batch_format={batch_format!r}", batch_format)
+
+
+def _numbered(
+    fn: Callable[[int, dict[str, Any]], Any], row: dict[str, Any], place: str = PLACE
+) -> Any:
+    return fn(row.pop(place), row)

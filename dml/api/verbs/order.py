@@ -1,0 +1,165 @@
+"""Verbs of sequence: which elements are delivered, in which order, how often."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from dml.api.verbs.step import StepVerbs, names_of
+from dml.base.user_line import door
+from dml.errors import PlanError, SchemaError
+
+if TYPE_CHECKING:
+    from dml.api.verbs.grouping import Groups
+
+
+class OrderVerbs(StepVerbs):
+    """Verbs that take, skip, repeat, sort and shuffle elements."""
+
+    def take(self, n: int) -> Self:
+        """Take the first ``n`` elements, lazily (``take_rows`` returns them)."""
+        from dml.ops.slice.take import Take
+
+        return self._then(Take, n)
+
+    limit = head = take
+
+    def skip(self, n: int) -> Self:
+        """Skip the first ``n`` elements."""
+        from dml.ops.slice.skip import Skip
+
+        return self._then(Skip, n)
+
+    @door
+    def slice(self, offset: int, length: int | None = None) -> Self:
+        """Take ``length`` elements (None: all) from number ``offset`` on."""
+        rest = self.skip(offset)
+        return rest if length is None else rest.take(length)
+
+    @door
+    def gather_every(self, n: int, offset: int = 0) -> Self:
+        """Take every ``n``-th element from number ``offset`` on."""
+        from dml.ops.slice.shard import Shard
+
+        return self.skip(offset)._then(Shard, n, 0)  # noqa: SLF001 - a handle of this class
+
+    def repeat(self, n: int | None = None) -> Self:
+        """Repeat the elements: ``n`` passes as one stream; without ``n``, forever."""
+        from dml.ops.slice.repeat import Repeat
+
+        return self._then(Repeat, n)
+
+    @door
+    def shuffle(
+        self,
+        buffer_size: int | None = None,
+        *,
+        seed: int | None = None,
+        reshuffle_each_iteration: bool = True,
+        window: str | None = None,
+        size: int = 16,
+    ) -> Self:
+        """Shuffle by keyed draws: all rows, windows of ``buffer_size``, or parts of the source.
+
+        ``shuffle()`` permutes all rows, ``shuffle(n)`` every run of n elements,
+        ``shuffle(window="atoms", size=k)`` the parts of the source, and mixes k of them at a time.
+        """
+        fresh = bool(reshuffle_each_iteration)
+        if window is not None:
+            if window != "atoms" or buffer_size is not None:
+                raise PlanError(
+                    f"shuffle with window={window!r}, buffer_size={buffer_size!r}",
+                    why='"atoms" is the only window that has a name, and it takes size=',
+                    try_='window="atoms", size=16, or buffer_size= alone',
+                )
+            from dml.ops.shuffle.shuffle_atoms import ShuffleAtoms
+
+            return self._then(ShuffleAtoms, size, seed, fresh)
+        if buffer_size is None:
+            from dml.ops.shuffle.shuffle_all import ShuffleAll
+
+            return self._then(ShuffleAll, seed, fresh)
+        from dml.ops.shuffle.shuffle_window import ShuffleWindow
+
+        return self._then(ShuffleWindow, buffer_size, seed, fresh)
+
+    random_shuffle = shuffle
+
+    @door
+    def sort(
+        self,
+        by: Any,
+        descending: bool | Sequence[bool] = False,  # noqa: FBT001, FBT002 - as peers have it
+        *,
+        nulls_last: bool = True,
+    ) -> Self:
+        """Sort all rows by ``by``: a column, an expression, or a list of them.
+
+        Rows of equal keys stay in their order. Numbers go by value, texts by their bytes in UTF-8,
+        False before True; then NaN, then null, in both directions: ``nulls_last=False`` gives null
+        first, then NaN. ``descending`` is one boolean, or one for each key. Holds the rows within
+        ``memory_limit``, sorted runs on disk beyond it. SchemaError for lists, structs and tensors.
+        """
+        from dml.api.verbs.grouping import sorted_by
+
+        return sorted_by(self, by, descending, nulls_last=nulls_last)
+
+    @door
+    def group_by(self, *keys: Any, **named: Any) -> Groups[Self]:
+        """Group rows by columns ``keys``, and by expressions: ``group_by(tens=col("x") // 10)``.
+
+        Then ``.agg(...)``, ``.len()``, ``.sum("x")`` ..., ``.map_groups(f)``.
+        """
+        from dml.api.verbs.grouping import grouped
+
+        return grouped(self, keys, named)
+
+    groupby = group_by
+
+    @door
+    def agg(self, *figures: Any, **named: Any) -> Self:
+        """Make one row of aggregates of all rows: ``agg(n=dml.len(), total=col("x").sum())``.
+
+        As ``group_by(...).agg``, which has a row for each group.
+        """
+        from dml.api.verbs.grouping import aggregated
+
+        return aggregated(self, figures, named)
+
+    aggregate = agg
+
+    @door
+    def drop_duplicates(self, subset: str | Sequence[str] | None = None) -> Self:
+        """Keep the first row of each value of ``subset`` (None: all columns), in the order of rows.
+
+        Null is a value, all NaNs are one, and -0.0 is 0.0. Sorts by those columns, and by position
+        again, within ``memory_limit``, on disk beyond it. SchemaError for lists and tensors.
+        """
+        self._rows_only("drop_duplicates")
+        given = () if subset is None else names_of((subset,))
+        given = given or tuple(self._node.schema.names)
+        if not given:
+            raise SchemaError(
+                "drop_duplicates without names needs known columns",
+                why="a function below decides them when it runs",
+                try_='drop_duplicates("x"), or schema={...} where the function is given',
+            )
+        from dml.api.verbs.grouping import without_duplicates
+
+        found: Self = without_duplicates(self, given)
+        return found
+
+    distinct = drop_duplicates
+
+    def randomize_block_order(
+        self, *, seed: int | None = None, reshuffle_each_iteration: bool = True
+    ) -> Self:
+        """Deliver the parts of the source in keyed random order, the rows of each in their order.
+
+        The parts are those whose rows ``shuffle(window="atoms")`` mixes: row groups of Parquet
+        files, parts of other files, atoms in memory. Holds no rows. PlanError over anything but
+        filters and maps.
+        """
+        from dml.ops.shuffle.order_atoms import OrderAtoms
+
+        return self._then(OrderAtoms, 1, seed, bool(reshuffle_each_iteration))

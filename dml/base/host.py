@@ -1,0 +1,41 @@
+"""The host is described by the cores and memory that this process may use, and by its class."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+from pathlib import Path
+from typing import Final
+
+from dml.base.control_groups import GROUPS, PROC, cpu_quota, memory
+
+GIB: Final = 1 << 30
+
+
+def cores(proc: Path = PROC, groups: Path = GROUPS) -> int:
+    """Return the cores that this process may use: its affinity, limited by its control groups."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    there = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    quota = cpu_quota(proc, groups)
+    return there if quota is None else min(there, max(1, math.ceil(quota)))
+
+
+def machine_bytes() -> int | None:
+    """Return the bytes of memory of the machine; None where the system does not report them."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return None
+
+
+def cgroup_bytes(proc: Path = PROC, groups: Path = GROUPS) -> int | None:
+    """Return the memory limit in bytes of the tightest control group; None without a limit."""
+    return memory(proc, groups)[1]
+
+
+def host_class() -> str:
+    """Name the class of machines with equal costs: system, processor, cores, 2**n GiB of memory."""
+    usable = [each for each in (machine_bytes(), cgroup_bytes()) if each]
+    gib = 1 << max(0, round(min(usable) / GIB) - 1).bit_length() if usable else 0
+    return f"{platform.system()}-{platform.machine()}-{cores()}c-{gib}g".lower()

@@ -1,0 +1,91 @@
+"""Public verbs are wrapped here: errors name the user's line, arguments are normalized."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any, ParamSpec, TypeVar
+
+from dml.checks import whole
+from dml.errors import DmlError, PlanError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+HERE = __name__.partition(".")[0]
+COMMANDS = f"{HERE}.cli."  # called by the library that reads the shell's words
+
+
+def users_line() -> str:
+    """Return ``file:line`` of the nearest frame outside of dml; "" if there is none.
+
+    There is none under the command line: no line of the user's code called it.
+    """
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the documented way to see one's caller
+    while frame is not None and (name := frame.f_globals.get("__name__", "")).split(".")[0] == HERE:
+        frame = None if name.startswith(COMMANDS) else frame.f_back
+    return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}" if frame else ""
+
+
+def warn(text: str, category: type[Warning]) -> None:
+    """Warn at the nearest line of the user's; if there is none, as in a worker, at a line of dml.
+
+    Frames of the standard library, where threads begin, are skipped.
+    """
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - as above
+    level = found = 2
+    while frame is not None:
+        room = frame.f_globals.get("__name__", "").partition(".")[0]
+        if room != HERE and room not in sys.stdlib_module_names:
+            found = level
+            break
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, category, stacklevel=found)
+
+
+# Special methods and their names in messages.
+SPOKEN = {"__iter__": "iteration", "__len__": "len", "__bool__": "a truth value"}
+
+
+# Verbs that pass their arguments unchanged to a function of the user's.
+HANDING = frozenset({"apply_op", "reduce"})
+
+
+def door(verb: Callable[P, R]) -> Callable[P, R]:
+    """Wrap a public verb, so that its errors name the user's line that called it.
+
+    NumPy integers among its arguments become Python ints, which they are equal to.
+    """
+    handing = verb.__name__ in HANDING
+
+    @functools.wraps(verb)
+    def opened(*args: P.args, **options: P.kwargs) -> R:
+        try:
+            if handing:
+                return verb(*args, **options)
+            return verb(*map(whole, args), **{name: whole(v) for name, v in options.items()})
+        except DmlError as error:
+            where = users_line()
+            if where and "written in" not in error.at:
+                name = SPOKEN.get(verb.__name__, verb.__name__)
+                error.at = f"{error.at or name}, written in {where}"
+            raise
+
+    return opened
+
+
+def by_name(mapping: Any, more: dict[str, Any]) -> dict[str, Any]:
+    """Merge a dict by column and keywords, either of which may be missing, into one dict."""
+    if not isinstance(mapping, Mapping | None):
+        raise PlanError(
+            f"a dict by column is needed, got {mapping!r}",
+            why=f"it is of type {type(mapping).__name__}",
+            try_='{"column": ...} or column=...',
+        )
+    given = {**(mapping or {}), **more}
+    if not given:
+        raise PlanError("no column is named", why="nothing was given", try_='{"column": ...}')
+    return given

@@ -1,0 +1,508 @@
+"""``cache(tier="disk")`` is implemented here: consecutive elements of a stream, cached in a store.
+
+Parts are contiguous: each begins where the previous one ends. The thread that reaches the end of
+the stored elements makes the next part and adds each block to it before it delivers the block;
+other threads read the block from the part.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import weakref
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dml.cache.elements.element_parts import PackedEntries, Packing, of_nothing, read
+from dml.cache.elements.part_spans import PartSpan, Reach, Spans
+from dml.cache.parts.parts import PartFilling, PartSource, PartStore
+from dml.cache.store.open_stores import Where, store_at
+from dml.cache.store.tiers import LATER
+from dml.data.block_copy import own
+from dml.data.id_columns import FREE, form_of
+from dml.data.schema import Schema
+from dml.expr.flow import CachedBlock
+from dml.expr.node import Node
+
+PART_ENTRIES = 1 << 14  # that one part describes at most
+# How long a thread waits at first for a block that another is making, and for a maker that has not
+# begun: that maker may be waiting for this thread.
+PATIENCE_S, REST_S = 10.0, 1.0
+
+
+class PartWriter:
+    """A part in the making, which begins with element ``first`` and lacks ``next``.
+
+    The thread ``maker`` makes element ``next``, even after the part was committed. Other threads
+    that want it wait, until they have waited for too long and take the turn.
+    """
+
+    def __init__(
+        self, number: int, first: int, filling: PartFilling, until: int | None, most_bytes: int
+    ) -> None:
+        self.number, self.first, self.next, self.filling = number, first, first, filling
+        self.most_bytes = most_bytes
+        self.until = until  # where the next part begins, if that is stored
+        self.maker = threading.get_ident()  # the thread that makes its blocks
+        self.works = True  # the maker is making a block now
+        self.moved = time.monotonic()  # when ``works`` last changed
+        self.overtaken: int | None = None  # the thread whose turn it was before
+        self.packing: Packing | None = None
+        self.nbytes = 0  # of the committed part
+        self.recent: list[CachedBlock] | None = None
+        self.behind: Any = None  # the position of the input behind the last entry
+        self.schemas: dict[int, Schema] = {}
+
+    def fitted(self, entry: CachedBlock, *, batched: bool) -> CachedBlock | None:
+        """Return ``entry`` cut to begin with element ``next``; None if it does not hold that."""
+        if entry.first == self.next:
+            return entry
+        skipped = self.next - entry.first
+        if batched or self.behind is None or not 0 < skipped < entry.block.n:
+            return None
+        rest = entry.block.slice(skipped, entry.block.n)
+        return CachedBlock(self.next, self.behind, rest, entry.after)
+
+    def add(
+        self, entry: CachedBlock, form: int, schemas: Mapping[int, Schema], *, batched: bool
+    ) -> bool:
+        """Add an entry to the part; False if the part cannot hold it."""
+        if self.packing is None:
+            form = form if self.until is None else FREE  # the part cannot be committed early
+            self.packing = Packing(entry.first, entry.block, form, batched=batched)
+        elif not self.packing.takes(entry.block):
+            return False
+        self.filling.resting = False
+        for batch in self.packing.packed(entry):
+            self.filling.add(batch)
+        if self.recent is not None:
+            self.recent.append(entry._replace(block=own(entry.block)))
+        self.next = self.first + self.packing.count
+        self.schemas |= schemas
+        self.behind = entry.after
+        self.maker, self.overtaken = threading.get_ident(), None
+        self._turned(works=False)
+        return True
+
+    def take(self) -> None:
+        """Give the turn to this thread, which makes the next block from now on."""
+        if not self.mine:
+            self.maker, self.overtaken = threading.get_ident(), self.maker
+        self._turned(works=True)
+
+    def _turned(self, *, works: bool) -> None:
+        self.works, self.moved = works, time.monotonic()
+        self.filling.resting = not works
+
+    @property
+    def mine(self) -> bool:
+        """True if it is this thread's turn."""
+        return self.maker == threading.get_ident()
+
+    def awaited_s(self, asked: float, times: int) -> float:
+        """Return the seconds for which a thread that waits since ``asked`` leaves the turn."""
+        wait_s = times * (PATIENCE_S if self.works else REST_S)
+        return 0.0 if self.mine else max(asked, self.moved) + wait_s - time.monotonic()
+
+    def returned(self) -> bool:
+        """Return True, once, if the thread that took this thread's turn has not made the block.
+
+        The other thread should have waited for longer.
+        """
+        found = self.overtaken == threading.get_ident()
+        self.overtaken = None if found else self.overtaken
+        return found
+
+    @property
+    def full(self) -> bool:
+        """True if the part should be committed."""
+        if self.packing is None:
+            return False
+        if self.until is not None:  # it must reach the next part without a gap
+            return self.next >= self.until
+        return self.packing.nbytes >= self.most_bytes or len(self.packing.rows) >= PART_ENTRIES
+
+    def held(self, place: int) -> CachedBlock | None:
+        """Return the entry that holds an element, if it is still in memory."""
+        entries = self.recent or []
+        found = bisect_right(entries, place, key=lambda entry: entry.first) - 1
+        return entries[found] if found >= 0 else None
+
+    @property
+    def fits(self) -> bool:
+        """True if the part leaves no gap before the next stored part."""
+        return self.until is None or self.next >= self.until
+
+    def commit(self, *, last: bool) -> PartSource:
+        """Commit the part to the store; ``last`` if the stream ends behind it."""
+        self.recent, packing, self.packing = None, self.packing, None
+        if packing is None:
+            return self.filling.commit(of_nothing(self.first, self.schemas))
+        for batch in packing.rest():
+            self.filling.add(batch)
+        self.nbytes = packing.nbytes
+        return self.filling.commit(packing.about(self.schemas, last=last))
+
+
+PART_BYTES = 16 << 20  # the most that a killed run computes again; a part costs a seek and a file
+FOLLOWED_BYTES = 2 << 20  # of a part that is not committed, while several flows read it
+PARTS_OF_A_QUOTA = 8  # a part as large as the quota would evict all other parts
+OPEN = 4  # parts that are mapped at once
+MOST_TIMES = 64  # factor by which waiting times grow at most: to some ten minutes
+
+Told = Mapping[str, Any]
+
+
+class DiskShelf:
+    """The parts of one cached stream, shared by all flows of this process."""
+
+    def __init__(self, store: PartStore, name: str, *, batched: bool) -> None:
+        self.store, self.name, self.batched = store, name, batched
+        self.changed = threading.Condition()
+        self.claims = threading.Lock()
+        self.spans = Spans()
+        self.open: OrderedDict[int, PackedEntries] = OrderedDict()
+        self.schemas: dict[int, Schema] = {}
+        self.making: PartWriter | None = None
+        self.made: PartWriter | None = None  # the previous part, while its maker may go on
+        self.times = 1  # factor of the time that a thread waits for another's turn
+        self.form = 0
+        self.followed = False  # several flows read this stream at once
+        self.unsure = True  # other processes may have made parts since the last survey
+        self.frontier: int | None = None  # a part missing when the previous one was made here
+        self.described = False
+        self.later = LATER  # how often each part will be read again
+
+    # ------------------------------------------------------------------------------------ reading
+
+    def found(self, place: int, describe: Callable[[], Told]) -> CachedBlock | None:
+        """Return the entry that holds element ``place``; None if the caller must make it."""
+        while True:
+            with self.changed:
+                if self._makes(place):
+                    return None
+                entry = self._behind(place) or self._there(place)
+                number = self.spans.absent(place)
+                ended = entry is not None or self.spans.ended(place)
+                if ended or number is None:
+                    self._pass(place)
+                if ended or number is None or self.making is not None:
+                    return entry
+            if not self._claim(number, place, describe):
+                return None
+
+    def _makes(self, place: int) -> bool:
+        """Wait for the next element of the part in the making; True if the caller is to make it.
+
+        Between two parts, too, it is then the turn of the caller, which begins the next part.
+        """
+        asked = time.monotonic()
+        while (making := self.making or self.made) is not None and making.next == place:
+            self._wait_longer(making)
+            left_s = making.awaited_s(asked, self.times)
+            if left_s <= 0:
+                making.take()
+                return making is self.making
+            self.changed.wait(left_s)
+        return False
+
+    def _wait_longer(self, making: PartWriter) -> None:
+        """Double the waiting times if another thread took this thread's turn and was no faster."""
+        if making.returned():
+            self.times = min(2 * self.times, MOST_TIMES)
+
+    def _pass(self, place: int) -> None:
+        """Note that no thread has to make an element: it exists, or no part can begin with it."""
+        if self.made is not None and self.made.next == place:
+            self.made = None
+            self.changed.notify_all()
+
+    def _behind(self, place: int) -> CachedBlock | None:
+        """Return the entry if the part in the making holds it, and let readers follow that part."""
+        making = self.making
+        if making is None or not making.first <= place < making.next:
+            return None
+        self.followed = True
+        if making.recent is not None or making.until is not None:
+            return making.held(place)
+        self._commit()
+        return None
+
+    def _there(self, place: int) -> CachedBlock | None:
+        """Return the entry if the store has it."""
+        packed = None if self.spans.ended(place) else self._packed(place)
+        if packed is None and self._news(place):
+            packed = self._packed(place)
+        return None if packed is None else packed.entry(place)
+
+    def held(self, place: int) -> PackedEntries | None:
+        """Return the open part that holds an element, or None if it was not read recently."""
+        with self.changed:
+            return next((p for p in self.open.values() if p.first <= place < p.end), None)
+
+    def _packed(self, place: int) -> PackedEntries | None:
+        if (held := self.held(place)) is not None:
+            return held
+        while True:
+            known = self.spans.covering(place)
+            number = self.spans.absent(place) if known is None else known
+            if number is None or (known is None and number == self.frontier):
+                return None
+            found = self._read(number)
+            if found is None or found.first <= place < found.end:
+                return found
+            if known is None:  # the end, or the stored part does not continue this stream
+                return None
+
+    def _read(self, number: int) -> PackedEntries | None:
+        """Map a part, and replace the recorded span of the part by its own record."""
+        packed = self._mapped(number)
+        self.open.pop(number, None)
+        self.spans.forget(number)
+        if packed is not None:
+            self.spans.know(number, PartSpan.of(packed.about))
+            self.schemas |= packed.schemas
+            self.open[number] = packed
+            while len(self.open) > OPEN:
+                self.open.popitem(last=False)
+        return packed
+
+    def mapped(self, place: int) -> PackedEntries | None:
+        """Map the part that holds an element once more; None if the store does not have it."""
+        with self.changed:
+            number = self.spans.covering(place) if self.store.tiers.maps else None
+            known = None if number is None else self.open.get(number)
+        loaded = known is not None and not known.mapped
+        packed = None if number is None or loaded else self._mapped(number, 0)
+        return packed if packed is not None and packed.first <= place < packed.end else None
+
+    def _mapped(self, number: int, most_bytes: int = sys.maxsize) -> PackedEntries | None:
+        rows = self.store.part(self.name, number, most_bytes, self.later)
+        return None if rows is None else read(rows, batched=self.batched)
+
+    def _news(self, place: int) -> bool:
+        """Look for new parts of other processes; True if one of them may hold ``place``."""
+        if not self.unsure or place in self.spans.ends:
+            return False
+        self._survey()
+        return True
+
+    def _survey(self) -> None:
+        """Read the records of all parts in the store."""
+        self.unsure = False
+        for number, record in sorted(self.store.records(self.name).items()):
+            if number not in self.spans.of and "kept" in record.about:
+                self.spans.know(number, PartSpan.of(record.about))
+
+    def look_again(self) -> None:
+        """Forget mapped parts at the start of a run: parts may have been added or damaged since."""
+        with self.changed:
+            self.unsure, self.frontier = True, None
+            self.open.clear()
+            if self.making is None:
+                self.spans = Spans()
+
+    def reach(self) -> Reach:
+        """Return how many elements are stored."""
+        with self.changed:
+            if self.unsure:
+                self._survey()
+            return self.spans.reach()
+
+    # ------------------------------------------------------------------------------------- making
+
+    def _claim(self, number: int, place: int, describe: Callable[[], Told]) -> bool:
+        """Begin a part, or wait for the process that fills it; True if the caller should retry."""
+        with self.claims:
+            with self.changed:
+                if self.making is not None or self.spans.absent(place) != number:
+                    return True
+            self.frontier = None
+            if not self.described:
+                self.described = True
+                self.store.describe(self.name, describe())
+            got = self.store.fill(self.name, number, later=self.later)
+            with self.changed:
+                if isinstance(got, PartFilling):
+                    self._begin(number, place, got)
+                    return False
+                self._pass(place)
+                packed = None if got is None else self._read(number)
+                return packed is not None and (packed.end > place or packed.about["last"])
+
+    def _begin(self, number: int, place: int, filling: PartFilling) -> None:
+        if self.unsure:
+            self._survey()
+        after, quota, fits = self.spans.of.get(number + 1), self.store.quota, PART_BYTES
+        if quota is not None:
+            fits = min(fits, quota.most_bytes // PARTS_OF_A_QUOTA)
+        fits = min(fits, FOLLOWED_BYTES) if self.followed else fits
+        self.making = PartWriter(
+            number, place, filling, None if after is None else after.first, fits
+        )
+        if self.followed:
+            self.making.recent = []
+        before, self.made = self.made, None
+        if before is not None and before.next == place:
+            self.making.overtaken = before.overtaken
+        self.changed.notify_all()
+
+    def offer(
+        self, entry: CachedBlock, schemas: Mapping[int, Schema], describe: Callable[[], Told]
+    ) -> None:
+        """Add a block to the part in the making, if it is the next one.
+
+        If that part was committed meanwhile, because a reader wanted its elements, the block is the
+        first of a new part: otherwise its maker would be ahead of all parts from there on.
+        """
+        with self.changed:
+            making = self.making or self.made
+            fitted = None if making is None else making.fitted(entry, batched=self.batched)
+            if making is None or fitted is None:
+                return
+            self._wait_longer(making)
+            if making is self.making:
+                added = making.add(fitted, self.form, schemas, batched=self.batched)
+                if not added or making.full:
+                    self._commit()
+                self.changed.notify_all()
+                if added:
+                    return
+                self.form = max(self.form, form_of(entry.block.ids))
+            number = self._absent(fitted.first)
+            if number is None:
+                self._pass(fitted.first)
+        if number is not None:
+            self._claim(number, fitted.first, describe)
+            self.offer(fitted, schemas, describe)
+
+    def _absent(self, place: int) -> int | None:
+        """Return the missing part that would begin with an element, after looking for new parts."""
+        self._news(place)
+        return self.spans.absent(place)
+
+    def end(self, place: int, describe: Callable[[], Told]) -> None:
+        """Record that the stream ends before element ``place``; called by the last one's maker."""
+        with self.changed:
+            between = self.making is None and self.made is not None and self.made.next == place
+            number = self._absent(place) if between else None
+        if number is not None:
+            self._claim(number, place, describe)
+        with self.changed:
+            if self.making is not None and self.making.next == place:
+                self._commit(last=True)
+            self._pass(place)
+            self.changed.notify_all()
+
+    def leave(self) -> None:
+        """End a flow: its elements stay, and other flows may make the element that comes next."""
+        with self.changed:
+            making = self.making
+            if making is not None and (making.mine or (making.fits and not making.works)):
+                self._commit()
+            if self.made is not None and self.made.mine:
+                self.made = None
+            self.changed.notify_all()
+
+    def _commit(self, *, last: bool = False) -> None:
+        """Commit the part in the making, unless it leaves a gap before the part that follows."""
+        making = self.making
+        if making is None:
+            return
+        self.making = self.made = None
+        if not making.fits or not (last or making.next > making.first):
+            making.filling.drop()
+            return
+        if making.commit(last=last) is PartSource.MADE:
+            self.frontier = making.number + 1 if making.until is None else None
+            self.spans.know(making.number, PartSpan(making.first, making.next, last, making.nbytes))
+            self.schemas |= making.schemas
+        else:
+            self.unsure = True
+        self.made = None if last else making
+
+
+SHELVES: weakref.WeakValueDictionary[tuple[Where, str], DiskShelf] = weakref.WeakValueDictionary()
+LOCK = threading.Lock()
+
+
+def shelf_of(where: Where, name: str, *, batched: bool) -> DiskShelf:
+    """Return the shelf of a cached stream, shared by its users in this process while one lives."""
+    with LOCK:
+        found = SHELVES.get((where, name))
+        if found is None:
+            found = SHELVES[where, name] = DiskShelf(store_at(where), name, batched=batched)
+        found.look_again()
+        return found
+
+
+class OnDisk:
+    """One run's view of elements that are cached in a store, to which the run adds elements."""
+
+    elsewhere = True
+
+    def __init__(
+        self,
+        where: Where,
+        name: str,
+        node: Node,
+        describe: Callable[[], Told],
+        later: float = LATER,
+    ) -> None:
+        self.shelf = shelf_of(where, name, batched=node.batched)
+        self.shelf.later = later
+        self.describe = describe
+        # Operators go by place: a filter with its conditions reordered has another digest.
+        self.operators = [each.digest.hex() for each in node.inputs[0].walk()]
+        self.places = {name: place for place, name in enumerate(self.operators)}
+        self.hits = self.misses = 0
+        self.own: PackedEntries | None = None  # a part mapped for this run alone
+        self.came = [0, 0]  # bytes from copies, and from the store
+        self.last = -1  # first element of the part that was counted last
+
+    @property
+    def schemas(self) -> dict[str, Schema]:
+        """Schemas by operator, as they were settled when the elements were made."""
+        return {self.operators[n]: schema for n, schema in self.shelf.schemas.copy().items()}
+
+    def found(self, place: int) -> CachedBlock | None:
+        """Return the entry that holds element ``place``; None if the caller must make it."""
+        entry, mine = None, self.own
+        if mine is None or not mine.first <= place < mine.end:
+            entry = self.shelf.found(place, self.describe)
+            self._count(place)
+            self.own = mine = None if entry is None else self.shelf.mapped(place)
+            if entry is not None and mine is None and self.shelf.store.tiers.maps:
+                entry = entry._replace(block=own(entry.block))  # other runs read that mapping
+        entry = entry if mine is None else mine.entry(place)
+        self.hits += entry is not None
+        return entry
+
+    def _count(self, place: int) -> None:
+        """Count the bytes of the part that holds an element, by their origin, once per part."""
+        held = self.shelf.held(place)
+        if held is not None and held.first != self.last:
+            self.last, came = held.first, held.came
+            self.came = [self.came[0] + came[0], self.came[1] + came[1]]
+
+    def ends(self, place: int) -> bool:
+        """Return True if the stream ends before element ``place``."""
+        with self.shelf.changed:
+            return self.shelf.spans.ended(place)
+
+    def offer(self, entry: CachedBlock, schemas: dict[str, Schema]) -> None:
+        """Offer the next block to the store."""
+        self.misses += 1
+        known = {self.places[name]: schema for name, schema in schemas.items()}
+        self.shelf.offer(entry, known, self.describe)
+
+    def end(self, place: int) -> None:
+        """Record that the stream ends before element ``place``."""
+        self.shelf.end(place, self.describe)
+
+    def leave(self) -> None:
+        """End a flow."""
+        self.shelf.leave()

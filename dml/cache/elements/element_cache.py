@@ -1,0 +1,341 @@
+"""``cache()`` is implemented here: the first elements of streams, cached in memory by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import math
+import threading
+import weakref
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Set
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from dml.base.user_line import warn
+from dml.data.block_copy import own
+from dml.data.schema import Schema
+from dml.exec.memory.memory_shares import objects_bytes
+from dml.expr.flow import CachedBlock, KeptPrefix, NothingKept
+from dml.expr.node import Node
+from dml.ops.cache.cache import Anchor, Cache, changed, on_disk, read_below
+from dml.ops.cache.stored import Stored
+from dml.physical.plan import Plan
+
+if TYPE_CHECKING:
+    from dml.cache.elements.disk_cache import OnDisk, Told
+    from dml.cache.store.open_stores import Where
+
+# Memory of an entry beside its block: positions, which states keep below 4 kB.
+POSITION_BYTES = 2048
+
+
+class Prefix:
+    """The first elements of one stream, for all pipelines of the process that contain the stream.
+
+    Any run that makes the next block may add it. Blocks are never changed and are only removed from
+    the end, so that a flow that was given a block can continue behind it, even if others are gone.
+    """
+
+    def __init__(self, name: bytes, lock: threading.RLock) -> None:
+        self.name, self.lock = name, lock
+        self.entries: list[CachedBlock] = []
+        self.places: list[int] = []  # the first element of each entry
+        self.sizes: list[int] = []
+        self.schemas: dict[str, Schema] = {}
+        self.count = self.nbytes = 0
+        self.whole = False
+
+    def found(self, place: int) -> CachedBlock | None:
+        """Return the entry that holds element ``place``, or None."""
+        with self.lock:
+            if place >= self.count:
+                return None
+            return self.entries[bisect_right(self.places, place) - 1]
+
+    def add(self, entry: CachedBlock, count: int, nbytes: int) -> None:
+        """Append an entry of ``count`` elements."""
+        self.entries.append(entry)
+        self.places.append(entry.first)
+        self.sizes.append(nbytes)
+        self.count += count
+        self.nbytes += nbytes
+
+    def shorten(self, most_bytes: int) -> None:
+        """Remove entries from the end until the rest takes at most ``most_bytes``."""
+        with self.lock:
+            while self.entries and self.nbytes > most_bytes:
+                self.entries.pop()
+                self.count = self.places.pop()
+                self.nbytes -= self.sizes.pop()
+                self.whole = False
+
+
+class ElementStore:
+    """All cached prefixes of a process; a prefix lives as long as it is referenced."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.known: weakref.WeakValueDictionary[bytes, Prefix] = weakref.WeakValueDictionary()
+
+    def prefix(self, name: bytes) -> Prefix:
+        """Return the prefix with that name, empty if it is new."""
+        with self.lock:
+            found = self.known.get(name)
+            if found is None:
+                found = self.known[name] = Prefix(name, self.lock)
+            return found
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all cached entries."""
+        return sum(each.nbytes for each in list(self.known.values()))
+
+
+STORE = ElementStore()
+
+
+class CacheShare:
+    """One run's view of cached elements, to which it adds within its share of the memory limit.
+
+    ``hits`` and ``misses`` count blocks that were in the cache, and blocks that the input made.
+    """
+
+    def __init__(
+        self, held: Prefix, most_bytes: int, store: ElementStore, *, batched: bool
+    ) -> None:
+        self.held, self.most_bytes, self.store, self.batched = held, most_bytes, store, batched
+        self.hits = self.misses = 0
+        self.swept = False
+
+    elsewhere = False
+
+    @property
+    def schemas(self) -> dict[str, Schema]:
+        """Schemas by operator, as they were settled when the elements were made."""
+        return self.held.schemas
+
+    def found(self, place: int) -> CachedBlock | None:
+        """Return the entry that holds element ``place``, or None."""
+        entry = self.held.found(place)
+        self.hits += entry is not None
+        return entry
+
+    def ends(self, place: int) -> bool:
+        """Return True if the whole stream is cached and ends before element ``place``."""
+        with self.store.lock:
+            return self.held.whole and place >= self.held.count
+
+    def offer(self, entry: CachedBlock, schemas: dict[str, Schema]) -> None:
+        """Cache a copy of the next block, if it fits into the memory limit."""
+        self.misses += 1
+        block = entry.block
+        size = block.nbytes + objects_bytes(1, len(block.schema)) + POSITION_BYTES
+        if not self._fits(size):
+            self._sweep()
+        with self.store.lock:
+            if entry.first != self.held.count or not self._fits(size):
+                return
+            self.held.schemas = {**self.held.schemas, **schemas}
+            count = 1 if self.batched else block.n
+            self.held.add(entry._replace(block=own(block)), count, size)
+
+    def _fits(self, size: int) -> bool:
+        return self.store.nbytes + size <= self.most_bytes
+
+    def _sweep(self) -> None:
+        """Collect garbage, once a run, if other prefixes take memory: they may be unreachable.
+
+        Pipelines that ran are in reference cycles, which Python may not collect for a long time.
+        """
+        if not self.swept and self.store.nbytes > self.held.nbytes:
+            gc.collect()
+        self.swept = True
+
+    def end(self, place: int) -> None:
+        """Mark the prefix as the whole stream, if it ends at ``place``."""
+        with self.store.lock:
+            self.held.whole = self.held.whole or place == self.held.count
+
+    def leave(self) -> None:
+        """End a flow; its elements stay in the cache."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CacheFigures:
+    """How much of a cache's input is stored, and how many hits and misses this run had."""
+
+    elements: int
+    nbytes: int
+    whole: bool
+    hits: int = 0
+    misses: int = 0
+    near_bytes: int = 0
+    far_bytes: int = 0
+
+    def __str__(self) -> str:
+        share = "all" if self.whole else "the first"
+        return f"keeps {share} {self.elements:,} elements, {self.nbytes:,} bytes"
+
+
+NOTHING = CacheFigures(0, 0, whole=False)
+
+
+def nothing_told(_node: Node) -> Told:
+    """Describe a cache by an empty mapping; the default of ``Keeping``."""
+    return {}
+
+
+def always(_node: Node) -> float:
+    """Return infinity, the number of future reads where no estimate exists."""
+    return math.inf
+
+
+class Keeping(NothingKept):
+    """The elements that the caches of one run keep, by name: in memory ``most_bytes`` in all.
+
+    Elements on disk are in the store ``where``, which gets for each cache the description of
+    ``describe`` and the number of future reads of ``later``. A copy sent to another process caches
+    nothing: caches work where elements are delivered.
+    """
+
+    def __init__(
+        self,
+        names: Mapping[Node, bytes],
+        most_bytes: int,
+        store: ElementStore = STORE,
+        *,
+        where: Where | None = None,
+        describe: Callable[[Node], Told] = nothing_told,
+        later: Callable[[Node], float] = always,
+    ) -> None:
+        self.names, self.most_bytes, self.store = names, most_bytes, store
+        self.where, self.describe, self.later = where, describe, later
+        self.shares: dict[Node, CacheShare | OnDisk] = {}
+
+    def __reduce__(self) -> tuple[type[Keeping], tuple[dict[Node, bytes], int]]:
+        return Keeping, ({}, 0)
+
+    def __call__(self, node: Node) -> KeptPrefix | None:
+        """Return the cached elements of the input of ``node``; they live as long as the node."""
+        return self._share(node)
+
+    def _share(self, node: Node) -> CacheShare | OnDisk | None:
+        name = self.names.get(node)
+        if name is None or not isinstance(node, Cache):
+            return None
+        share = self.shares.get(node)
+        if share is None:
+            share = self._on_disk(node, name) if on_disk(node) else self._in_memory(node, name)
+            if share is None:
+                return None
+            share = self.shares.setdefault(node, share)
+        if isinstance(share, CacheShare):
+            node.anchor.kept[name] = share.held
+        return share
+
+    def _in_memory(self, node: Node, name: bytes) -> CacheShare:
+        held = self.store.prefix(name)
+        held.shorten(self.most_bytes)
+        return CacheShare(held, self.most_bytes, self.store, batched=node.batched)
+
+    def _on_disk(self, node: Node, name: bytes) -> OnDisk | None:
+        if self.where is None:
+            return None
+        # runs without a cache on disk do not load the module
+        from dml.cache.elements import disk_cache  # noqa: PLC0415
+
+        made: Any = disk_cache
+        share: OnDisk = made.OnDisk(
+            self.where, name.hex(), node, partial(self.describe, node), self.later(node)
+        )
+        return share
+
+    @property
+    def fills_disk(self) -> bool:  # type: ignore[override]
+        """True if this run has made elements for a cache on disk; its thread marks it as maker."""
+        return any(
+            not isinstance(each, CacheShare) and each.misses for each in self.shares.values()
+        )
+
+    def kept_figures(self, node: Node) -> dict[str, int]:
+        """The counts and bytes of a cache, by the names that accounts have."""
+        found = self.figures(node)
+        return {
+            "cache_hits": found.hits,
+            "cache_misses": found.misses,
+            "kept_elements": found.elements,
+            "kept_bytes": found.nbytes,
+            "near_bytes": found.near_bytes,
+            "far_bytes": found.far_bytes,
+        }
+
+    def figures(self, node: Node) -> CacheFigures:
+        """Return how much is cached for ``node`` now."""
+        if on_disk(node):
+            self._share(node)
+        share = self.shares.get(node)
+        if share is None:
+            found = self.store.known.get(self.names.get(node, b""))
+            return CacheFigures(found.count, found.nbytes, found.whole) if found else NOTHING
+        if isinstance(share, CacheShare):
+            held = share.held
+            return CacheFigures(held.count, held.nbytes, held.whole, share.hits, share.misses)
+        return CacheFigures(*share.shelf.reach(), share.hits, share.misses, *share.came)
+
+
+def notice(plan: Plan) -> None:
+    """Warn, once for each cache, of the reason why it stores nothing."""
+    for node in (each for one in plan.all for each in one.operators):
+        anchor = node.anchor if isinstance(node, Cache | Stored) else None
+        if anchor is not None and anchor.changed and not anchor.warned:
+            anchor.warned = True
+            warn(f"{node.label()} {anchor.changed}", UserWarning)
+
+
+class CacheWatch:
+    """A cache whose rows workers store during a run; at the end it learns the outcome."""
+
+    def __init__(self, node: Node) -> None:
+        self._node, self._read = cast("Stored", node), read_below(node)
+
+    def end(self, wrong: str, *, said: bool) -> None:
+        """End the run; ``wrong`` is why no part is stored, ``said`` is true after a warning."""
+        anchor = self._node.anchor
+        told = f"nothing is kept: {wrong}" if wrong else ""
+        anchor.changed = changed(self._read, read_below(self._node)) or told
+        anchor.warned |= said
+
+
+def changed_below(node: Node) -> str:
+    """Return why a cache stores nothing, or finds nothing of earlier runs."""
+    return node.anchor.changed if isinstance(node, Cache | Stored) else ""
+
+
+def forget(node: Node) -> None:
+    """Drop the elements that the caches of a pipeline hold in this process."""
+    for each in node.walk():
+        for held in each.anchor.kept.values() if isinstance(each, Cache) else ():
+            held.shorten(-1)
+
+
+def forget_alike(pipelines: Iterable[Node], digests: Set[bytes]) -> None:
+    """Drop the elements of all caches whose digest is in ``digests``."""
+    for pipeline in pipelines:
+        for each in pipeline.walk():
+            if isinstance(each, Cache) and each.digest in digests:
+                forget(each)
+
+
+def anchors(pipeline: Node) -> list[Anchor]:
+    """Return the anchors of a pipeline's caches, which hold the cached elements, in their order."""
+    return [each.anchor for each in pipeline.walk() if isinstance(each, Cache)]
+
+
+def handed_on(old: Iterable[Anchor], pipeline: Node) -> None:
+    """Give the caches of a pipeline the elements cached for an earlier object of the same pipeline.
+
+    A cache finds them if its input still computes the same, which is a part of the name.
+    """
+    for mine, before in zip(anchors(pipeline), old, strict=False):
+        mine.kept.update(before.kept)

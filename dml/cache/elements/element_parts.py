@@ -1,0 +1,196 @@
+"""Consecutive entries are laid out here as one part of the store, and read back.
+
+A record batch of the part has the rows of one entry, or of several small entries. The other data of
+an entry is a few numbers beside the rows. Positions are long: only some are stored, and the others
+are counted from the stored ones.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dml.cache.parts.parts import PartRows
+from dml.data.block import Block, concat
+from dml.data.block_copy import own
+from dml.data.id_columns import FREE, PICKED, apart, beside, form_of, ids_of, picked
+from dml.data.schema import Schema
+from dml.data.schema_text import schema_of, schema_text
+from dml.expr.flow import CachedBlock, Position
+from dml.kernels.rows.ids import RowIds
+from dml.kernels.vec import Vec
+
+VERSION = 2  # of the description of a part; parts of other versions are not read
+# Between two stored positions: the most that a run computes again that resumes between them,
+# once the elements are no longer cached.
+MARK_BYTES = 256 << 10
+# Smaller entries are written, mapped and sliced together with the next: a call for each column of
+# each entry takes as long as moving 20 kB.
+GATHERED_BYTES = 1 << 20
+
+
+class Packing:
+    """The layout of the entries that were put into a part, from element ``first`` on."""
+
+    def __init__(self, first: int, block: Block, form: int, *, batched: bool) -> None:
+        self.first, self.schema, self.batched = first, block.schema, batched
+        self.form = max(form, form_of(block.ids))
+        self.before: Position | None = None
+        self.waiting: list[Block] = []
+        self.batches: list[int] = []  # entries of each
+        self.rows: list[int] = []
+        self.starts: list[tuple[int, int]] = []
+        self.marks: list[tuple[int, Position]] = []
+        self.count = self.nbytes = self.unmarked = self.waiting_bytes = 0
+
+    def takes(self, block: Block) -> bool:
+        """Return True if the part can hold rows with this schema and this form of ids."""
+        return form_of(block.ids) <= self.form and block.schema == self.schema
+
+    def packed(self, entry: CachedBlock) -> Iterator[pa.RecordBatch]:
+        """Add an entry and yield the record batches that are due to be written."""
+        block, ids = entry.block, entry.block.ids
+        if not self.rows:
+            self.before = entry.before
+        self.rows.append(block.n)
+        self.starts.append((0, 0) if self.form == FREE else (int(ids.hi), int(ids.lo)))
+        self.count += 1 if self.batched else block.n
+        size = block.nbytes
+        self._marked(entry.after, size)
+        if size >= GATHERED_BYTES:
+            yield from self.rest()
+            self.waiting.append(block)
+            yield from self.rest()
+            return
+        self.waiting.append(own(block))  # the consumer of the entry may write to it
+        self.waiting_bytes += size
+        if self.waiting_bytes >= GATHERED_BYTES:
+            yield from self.rest()
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """Yield the waiting small entries as one record batch."""
+        blocks, self.waiting, self.waiting_bytes = self.waiting, [], 0
+        if not blocks:
+            return
+        self.batches.append(len(blocks))
+        columns: list[np.ndarray] = []
+        if self.form == FREE:
+            halves = zip(*(each.ids.arrays() for each in blocks), strict=True)
+            columns = [np.concatenate(half) for half in halves]
+        if self.form == PICKED:
+            columns = [np.concatenate([picked(each.ids) for each in blocks])]
+        yield beside(concat(blocks).to_arrow(), self.form, columns)
+
+    def _marked(self, after: Position, nbytes: int) -> None:
+        """Store a position, replacing the previous one if less than ``MARK_BYTES`` precede it."""
+        if self.unmarked:
+            self.marks.pop()
+        self.marks.append((len(self.rows), after))
+        self.nbytes += nbytes
+        self.unmarked += nbytes + 1
+        if self.unmarked >= MARK_BYTES:
+            self.unmarked = 0
+
+    def about(self, schemas: Mapping[int, Schema], *, last: bool) -> dict[str, Any]:
+        """Return the description committed with the rows; ``last`` if the stream ends here."""
+        return {
+            **_about(self.first, schemas, last=last),
+            "before": self.before,
+            "elements": self.count,
+            "bytes": self.nbytes,
+            "rows": self.rows,
+            "batches": self.batches,
+            "marks": self.marks,
+            "ids": self.form,
+            "starts": [] if self.form == FREE else self.starts,
+            "schema": schema_text(self.schema),
+        }
+
+
+def of_nothing(first: int, schemas: Mapping[int, Schema]) -> dict[str, Any]:
+    """Describe a part without entries: the stream ends before element ``first``."""
+    return _about(first, schemas, last=True)
+
+
+def _about(first: int, schemas: Mapping[int, Schema], *, last: bool) -> dict[str, Any]:
+    texts = {str(place): schema_text(schema) for place, schema in schemas.items()}
+    return {"kept": VERSION, "first": first, "elements": 0, "bytes": 0, "last": last,
+            "schemas": texts, "rows": [], "batches": []}  # fmt: skip
+
+
+class PackedEntries:
+    """Entries of a stored part; their blocks are views of the memory of its rows."""
+
+    def __init__(self, rows: PartRows, *, batched: bool) -> None:
+        self.about, self.batches = rows.about, rows.batches
+        self.mapped, self.came = not rows.loaded_bytes, rows.came
+        self.places_in: list[tuple[int, int]] = []  # batch and row at which each entry begins
+        self.totals: list[int] = []  # rows of each batch
+        self.whole: tuple[int, Block, list[np.ndarray]] | None = None
+        counts: list[int] = rows.about["rows"]
+        elements = [1] * len(counts) if batched else counts
+        self.places = list(itertools.accumulate(elements, initial=int(rows.about["first"])))
+        self.first, self.end = self.places[0], self.places[-1]
+        self.schema = schema_of(rows.about["schema"]) if counts else Schema()
+        self.marks = [(0, rows.about.get("before")), *rows.about.get("marks", ())]
+        self.marked = [number for number, _ in self.marks]
+        left = iter(counts)
+        for number, entries in enumerate(rows.about.get("batches", ())):
+            ends = list(itertools.accumulate(itertools.islice(left, entries), initial=0))
+            self.places_in += [(number, row) for row in ends[:-1]]
+            self.totals.append(ends[-1])
+
+    @property
+    def schemas(self) -> dict[int, Schema]:
+        """Schemas that had settled when these elements were made, by operator."""
+        return {int(place): schema_of(text) for place, text in self.about["schemas"].items()}
+
+    def entry(self, place: int) -> CachedBlock:
+        """Return the entry that holds element ``place``, which is in this part."""
+        number = bisect_right(self.places, place) - 1
+        since, before = self._mark(number)
+        until, after = self._mark(number + 1)
+        return CachedBlock(self.places[number], before, self._block(number), after, since, until)  # type: ignore[arg-type]
+
+    def _mark(self, number: int) -> tuple[int, Position | None]:
+        """Return the last stored position up to entry ``number``, with the element it precedes."""
+        entry, position = self.marks[bisect_right(self.marked, number) - 1]
+        return self.places[entry], position
+
+    def _block(self, number: int) -> Block:
+        count, form = self.about["rows"][number], self.about["ids"]
+        batch, row = self.places_in[number]
+        whole, columns = self._whole(batch, form)
+        first = (0, 0) if form == FREE else self.about["starts"][number]
+        ids = ids_of(form, [each[row : row + count] for each in columns], count, first)
+        return Block(self.schema, whole.slice(row, row + count).columns, ids)
+
+    def _whole(self, number: int, form: int) -> tuple[Block, list[np.ndarray]]:
+        """Return the rows of a record batch and columns of their ids, memoized for the last one."""
+        known = self.whole
+        if known is None or known[0] != number:
+            plain, columns = apart(self.batches[number], form)
+            whole = Block.from_arrow(plain, RowIds.run(0, 0, self.totals[number]), self.schema)
+            _freeze(whole)
+            known = self.whole = number, whole, columns
+        return known[1], known[2]
+
+
+def read(rows: PartRows, *, batched: bool) -> PackedEntries | None:
+    """Return the entries of a part; None if this version did not write it."""
+    if rows.about.get("kept") != VERSION or len(rows.about["batches"]) != len(rows.batches):
+        return None
+    return PackedEntries(rows, batched=batched)
+
+
+def _freeze(block: Block) -> None:
+    """Make a block read-only, as its arrays are shared; unpacked bits have memory of their own."""
+    for column in block.columns:
+        for array in column if isinstance(column, Vec) else ():
+            if array is not None:
+                array.flags.writeable = False

@@ -1,0 +1,1 @@
+"""Eviction from a store: quotas, use counts, worth of parts, pins, quarantine and sweeping."""

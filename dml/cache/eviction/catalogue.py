@@ -1,0 +1,235 @@
+"""The cache entries of a store are listed and checked here; no rows are made or read.
+
+Listing writes nothing, so that it works on a root without write permission.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from dml.cache.eviction import janitor, pins, quarantine
+from dml.cache.eviction.eviction_order import PartUse
+from dml.cache.eviction.uses import Key, PartUses
+from dml.cache.parts.blobs import Blobs
+from dml.cache.parts.entries import ABOUT
+from dml.cache.parts.records import PartRecord, Unread, read, unchecked
+from dml.cache.store import layout
+from dml.cache.store.bucket import Bucket
+from dml.cache.store.disk import Disk
+from dml.cache.store.layout import EntryView
+from dml.cache.store.primitives import ListedName, StorePlace, UnusableError
+from dml.errors import CacheError
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One cache entry: its fingerprint, its size, its uses and its state."""
+
+    fingerprint: str
+    parts: int
+    """The number of stored parts."""
+    of: int | None
+    """The number of parts of the whole entry; None while that is unknown."""
+    rows: int
+    nbytes: int
+    cost_s: float
+    """Seconds that it took to make these parts."""
+    uses: float
+    """Decayed number of uses: a use that is six hours old counts half."""
+    used_s: float | None
+    """Seconds since a process last reported a use; None if no use is known."""
+    pinned: bool
+    about: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
+    """Its origin: ``operators``, ``schema``, ``dml``, ``created`` ..., if that was written."""
+    quarantined: str = ""
+    """Why it is neither read nor filled: its rows differed from the computed rows."""
+
+    @property
+    def whole(self) -> bool:
+        """True if all parts are stored."""
+        return self.of is not None and self.parts >= self.of
+
+
+@dataclasses.dataclass(frozen=True)
+class VerifiedEntry:
+    """The outcome of a check of all bytes."""
+
+    parts: int
+    nbytes: int
+    damaged: tuple[Key, ...]
+    """Fingerprint and part of each damaged part; these parts have been evicted."""
+    newer: int
+    """Parts that a later version of this program wrote: they were not checked."""
+
+
+def place_at(root: str, namespace: str) -> StorePlace:
+    """Open the namespace of an existing store; CacheError if it is missing or cannot be opened."""
+    below = layout.namespace(namespace)
+    if "://" in root:
+        return Bucket(root, below)
+    if not os.path.isdir(root):  # opening would create it
+        raise CacheError(
+            "there is no store",
+            at=root,
+            why="there is no such folder",
+            try_="the folder of cache_dir= or of a snapshot, once a run has kept rows there",
+        )
+    return Disk(root, below)
+
+
+def store_in(root: str) -> str:
+    """Return the root of the store that ``root`` means: itself, or ``store`` below it.
+
+    The folder below is meant if nothing is stored in ``root`` itself, as in a cache folder.
+    """
+    below = f"{root.rstrip('/')}/store"
+    if "://" not in root:
+        kept = any(Path(root, layout.FORMAT).glob(f"*/{layout.ENTRIES}"))
+        return below if os.path.isdir(below) and not kept else root
+    if root.rstrip("/").endswith("/store") or Bucket(root, layout.FORMAT).holds():
+        return root
+    return below if Bucket(below, layout.FORMAT).holds() else root
+
+
+class ObservedUses(PartUses):
+    """The reported uses of all processes, read without reporting any."""
+
+    def __init__(self, place: StorePlace) -> None:
+        super().__init__(place)
+        self.ages: dict[str, float] = {}
+        self.counts: dict[str, float] = {}
+        with suppress(UnusableError):  # without the files, no use is known
+            for (fingerprint, _), use in self.gathered()[0].items():
+                self.counts[fingerprint] = self.counts.get(fingerprint, 0.0) + use.count
+
+    def flush(self) -> None:
+        """Write nothing, since nothing was used here."""
+
+    def _told(self) -> Iterator[ListedName]:
+        """Yield the use files of all processes, and remove none."""
+        yield from self._place.found(layout.USES, looking=True)
+
+    def _add(
+        self,
+        body: dict[str, object],
+        age_s: float,
+        uses: dict[Key, PartUse],
+        epochs: dict[str, float],
+    ) -> None:
+        mine: dict[Key, PartUse] = {}
+        super()._add(body, age_s, mine, epochs)
+        for key, use in mine.items():
+            uses[key] = uses.get(key, PartUse()) | use
+            self.ages[key[0]] = min(age_s, self.ages.get(key[0], age_s))
+
+
+class Catalogue:
+    """The cache entries of one namespace; methods raise UnusableError if it cannot be read."""
+
+    def __init__(self, place: StorePlace) -> None:
+        self.place = place
+
+    def view(self, fingerprint: str) -> EntryView:
+        """Return the state of an entry from the names below it: lists one folder, reads no file."""
+        folder = layout.entry(fingerprint)
+        return layout.viewed(folder, self.place.names(folder))
+
+    def counted(self, view: EntryView) -> tuple[int, int | None]:
+        """Return the stored parts and all parts of an entry; at most two small files are read."""
+        if not view.live:
+            return 0, None
+        told = self.about(view).get("parts")
+        if not isinstance(told, int):  # of a stream, whose last part is marked as the last
+            end = max(view.live)
+            record = janitor.record_of(self.place, view, end)
+            told = end + 1 if record is not None and record.about.get("last") is True else None
+        return len(view.live), told
+
+    def about(self, view: EntryView) -> dict[str, Any]:
+        """Return the description of an entry; empty if it cannot be read."""
+        body = unchecked(self.place.get(f"{view.folder}/{ABOUT}") or b"")
+        told = body.get("about") if isinstance(body, dict) else None
+        return told if isinstance(told, dict) else {}
+
+    def quarantined(self, view: EntryView) -> dict[str, Any] | None:
+        """Return why an entry is quarantined; None if it is not."""
+        return quarantine.told(self.place, view.folder) if view.quarantined else None
+
+    def entry(self, fingerprint: str) -> Entry | None:
+        """Return one cache entry; None if it has no stored part and no quarantine."""
+        view = self.view(fingerprint)
+        return (
+            self._entry(fingerprint, view, ObservedUses(self.place), self._pinned())
+            if view.live or view.quarantined
+            else None
+        )
+
+    def entries(self) -> Iterator[Entry]:
+        """Yield every entry that has a stored part or is quarantined, by fingerprint."""
+        seen, pinned = ObservedUses(self.place), self._pinned()
+        for fingerprint, (view, _) in sorted(janitor.views(self.place).items()):
+            if view.live or view.quarantined:
+                yield self._entry(fingerprint, view, seen, pinned)
+
+    def begin_with(self, prefix: str) -> list[str]:
+        """Return the fingerprints with a prefix, whose first two letters name a folder."""
+        folder = f"{layout.ENTRIES}/{prefix[:2]}"
+        names = {name.partition("/")[0] for name in self.place.names(folder)}
+        return sorted(name for name in names if name.startswith(prefix))
+
+    def verify(self, fingerprint: str | None = None) -> VerifiedEntry:
+        """Read every stored byte, and evict the parts that are damaged."""
+        blobs, damaged = Blobs(self.place), list[Key]()
+        parts = nbytes = newer = 0
+        for each, view in self._views(fingerprint):
+            for part in sorted(view.live):
+                text = self.place.get(view.record(part))
+                if text is None:
+                    continue
+                record = read(text)
+                if record is Unread.NEWER:
+                    newer += 1
+                    continue
+                parts += 1
+                if isinstance(record, PartRecord) and blobs.read(record) is not None:
+                    nbytes += record.size
+                elif janitor.evict(self.place, each, part, "damaged"):
+                    damaged.append((each, part))
+        return VerifiedEntry(parts, nbytes, tuple(damaged), newer)
+
+    # ------------------------------------------------------------------------------------- inside
+
+    def _views(self, fingerprint: str | None) -> Iterator[tuple[str, EntryView]]:
+        if fingerprint is not None:
+            yield fingerprint, self.view(fingerprint)
+            return
+        for each, (view, _) in sorted(janitor.views(self.place).items()):
+            yield each, view
+
+    def _pinned(self) -> set[str]:
+        """Return the fingerprints pinned by hand; pins of running jobs do not count here."""
+        names = (name.partition("/") for name in self.place.names(layout.PINS))
+        return {fingerprint for fingerprint, _, who in names if who == pins.FOREVER}
+
+    def _entry(
+        self, fingerprint: str, view: EntryView, seen: ObservedUses, pinned: set[str]
+    ) -> Entry:
+        found = [janitor.record_of(self.place, view, part) for part in view.live]
+        records = [each for each in found if each is not None]
+        return Entry(
+            fingerprint,
+            *self.counted(view),
+            rows=sum(each.rows for each in records),
+            nbytes=sum(each.size for each in records),
+            cost_s=sum(each.cost_s for each in records),
+            uses=seen.counts.get(fingerprint, 0.0),
+            used_s=seen.ages.get(fingerprint),
+            pinned=fingerprint in pinned,
+            about=self.about(view),
+            quarantined=quarantine.words(self.quarantined(view)),
+        )

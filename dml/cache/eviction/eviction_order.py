@@ -1,0 +1,63 @@
+"""The worth of cached parts is computed here: pure, and never by age alone.
+
+Worth = floor + (decayed uses + announced epochs) x (seconds to make - seconds to read) / bytes. The
+floor is the worth of the last evicted part at the last use of this part:
+GreedyDual-Size-Frequency (Cherkasova, 1998) with decay, and with the reads that running jobs have
+announced.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+
+READ_BYTES_PER_S = 1e9  # of a part that is not in memory
+HALF_LIFE_S = 6 * 3600.0  # of a use
+
+
+@dataclasses.dataclass(frozen=True)
+class PartUse:
+    """The use of a part: its decayed count, and the floor at its last use."""
+
+    count: float = 0.0
+    floor: float = 0.0
+
+    def after(self, seconds: float) -> PartUse:
+        """Return the use as it is ``seconds`` later, decayed."""
+        return PartUse(self.count * 0.5 ** (max(seconds, 0.0) / HALF_LIFE_S), self.floor)
+
+    def used(self, floor: float) -> PartUse:
+        """Return the use with one more count."""
+        return PartUse(self.count + 1.0, max(self.floor, floor))
+
+    def __or__(self, other: PartUse) -> PartUse:
+        """Return the sum of the uses that two processes know of one part."""
+        return PartUse(self.count + other.count, max(self.floor, other.floor))
+
+
+@dataclasses.dataclass(frozen=True)
+class EvictionCandidate:
+    """A part that may be evicted."""
+
+    fingerprint: str
+    part: int
+    size: int
+    cost_s: float
+    use: PartUse = dataclasses.field(default_factory=PartUse)
+    epochs: float = 0.0
+    """How often running jobs have announced to read the part."""
+
+    @property
+    def worth(self) -> float:
+        """Seconds that each byte of the part saves, plus the floor."""
+        saved_s = max(self.cost_s - self.size / READ_BYTES_PER_S, 0.0)
+        return self.use.floor + (self.use.count + self.epochs) * saved_s / max(self.size, 1)
+
+
+def least(candidates: Iterable[EvictionCandidate], nbytes: int) -> Iterator[EvictionCandidate]:
+    """Yield the candidates of least worth in order, until they have ``nbytes``; ties by name."""
+    for each in sorted(candidates, key=lambda c: (c.worth, c.fingerprint, c.part)):
+        if nbytes <= 0:
+            return
+        nbytes -= each.size
+        yield each

@@ -1,0 +1,45 @@
+"""Entries whose rows differ from the computed rows are ended here, and stay unused.
+
+The file written into such an entry states the finding. It keeps all processes from reading and
+filling the entry, until the entry is removed by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dml.cache.eviction import janitor
+from dml.cache.parts.records import checked, unchecked
+from dml.cache.store import layout
+from dml.cache.store.primitives import StorePlace
+
+
+def put(place: StorePlace, fingerprint: str, told: Mapping[str, Any]) -> bool:
+    """End an entry for good; True if this call did, False if another process was first.
+
+    The finding is written before the rows are removed: a reader that listed the entry earlier finds
+    the rows gone, looks again, and sees the finding. The description of the entry stays.
+    """
+    folder = layout.entry(fingerprint)
+    first = place.put_if_absent(f"{folder}/{layout.QUARANTINE}", checked({"about": dict(told)}))
+    janitor.remove(place, fingerprint, "quarantined", keeping_names=True)
+    return first
+
+
+def told(place: StorePlace, folder: str) -> dict[str, Any] | None:
+    """Return the finding of an entry, empty if it is unreadable, None if there is no quarantine."""
+    text = place.get(f"{folder}/{layout.QUARANTINE}")
+    if text is None:
+        return None
+    body = unchecked(text)
+    about = body.get("about") if isinstance(body, dict) else None
+    return about if isinstance(about, dict) else {}
+
+
+def words(said: Mapping[str, Any] | None) -> str:
+    """Return in one line the finding, its place and time; "" if there is none."""
+    if said is None:
+        return ""
+    parts = [str(said.get(name, "")) for name in ("what", "at", "time")]
+    return ", ".join(filter(None, parts)) or "nobody can read why"

@@ -1,0 +1,133 @@
+"""Uses of parts are counted in one small file per process, which only that process writes.
+
+The counts are advice: lost or damaged counts cost a worse choice of victims, and no rows. Counts of
+ended processes decay; the reads that they had announced no longer count.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+from dml.cache.eviction.eviction_order import HALF_LIFE_S, PartUse
+from dml.cache.parts.records import Unread, checked, unchecked
+from dml.cache.store import layout
+from dml.cache.store.primitives import ListedName, StorePlace, UnusableError
+
+FLUSH_S = 30.0  # between writes of the file
+SILENT_S = 600.0  # since the last write: then announced reads no longer count
+MOST = 1 << 16  # parts that one process remembers
+
+Key = tuple[str, int]
+"""A fingerprint and a part."""
+
+
+class PartUses:
+    """The uses of this process, and the reported uses of other processes."""
+
+    def __init__(self, place: StorePlace, clock: Callable[[], float] = time.monotonic) -> None:
+        self._place, self._clock = place, clock
+        self._name = f"{layout.USES}/{uuid.uuid4().hex}.json"
+        self._uses: dict[Key, tuple[PartUse, float]] = {}
+        self._epochs: dict[str, float] = {}
+        self._lock, self._flushed = threading.Lock(), clock()
+        self._untold = False  # whether there are uses since the last write
+        self.floor = 0.0
+
+    def used(self, fingerprint: str, part: int) -> None:
+        """Count a use of a part, which was found or made."""
+        now, key = self._clock(), (fingerprint, part)
+        with self._lock:
+            use, then = self._uses.pop(key, (PartUse(floor=self.floor), now))
+            self._uses[key] = use.after(now - then).used(self.floor), now
+            self._untold = True
+            if len(self._uses) > MOST:
+                del self._uses[next(iter(self._uses))]
+            due = now - self._flushed >= FLUSH_S
+        if due:
+            with suppress(UnusableError):  # the next write of rows reports it
+                self.flush()
+
+    def announce(self, fingerprint: str, epochs: float) -> None:
+        """Announce that a running job will read all parts of an entry ``epochs`` times more."""
+        with self._lock:
+            self._epochs[fingerprint] = epochs
+            self._untold = True
+        with suppress(UnusableError):
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the uses of this process to its file."""
+        now = self._clock()
+        with self._lock:
+            self._flushed, self._untold = now, False
+            uses = [
+                [fingerprint, part, use.after(now - then).count, use.floor]
+                for (fingerprint, part), (use, then) in self._uses.items()
+            ]
+            body = {"uses": uses, "epochs": dict(self._epochs), "floor": self.floor}
+        self._place.put(self._name, checked(body))
+
+    def close(self) -> None:
+        """Write the remaining uses and withdraw the announcements, if any are unwritten."""
+        with self._lock:
+            untold = self._untold or bool(self._epochs)
+            self._epochs.clear()
+        if untold:
+            with suppress(UnusableError):
+                self.flush()
+
+    def gathered(self) -> tuple[dict[Key, PartUse], dict[str, float]]:
+        """Return uses by part and announced epochs by fingerprint, of all processes."""
+        self.flush()
+        uses: dict[Key, PartUse] = {}
+        epochs: dict[str, float] = {}
+        for each in self._told():
+            body = unchecked(self._place.get(f"{layout.USES}/{each.name}") or b"")
+            if isinstance(body, Unread):
+                continue
+            with suppress(KeyError, TypeError, ValueError):
+                self._add(body, each.age_s, uses, epochs)
+        return uses, epochs
+
+    def _told(self) -> Iterator[ListedName]:
+        """Yield the use file of each process; files older than 16 half-lives are removed."""
+        for each in self._place.found(layout.USES):
+            if each.age_s <= 16 * HALF_LIFE_S:
+                yield each
+            else:
+                self._place.delete(f"{layout.USES}/{each.name}")
+
+    def elsewhere(self, fingerprint: str) -> float:
+        """Return how many reads of an entry the jobs of other processes have announced."""
+        epochs: dict[str, float] = {}
+        with suppress(UnusableError, KeyError, TypeError, ValueError):
+            for each in self._place.found(layout.USES):
+                name = f"{layout.USES}/{each.name}"
+                if name != self._name and each.age_s < SILENT_S:
+                    body = unchecked(self._place.get(name) or b"")
+                    if not isinstance(body, Unread):
+                        self._add({**body, "uses": []}, each.age_s, {}, epochs)
+        return epochs.get(fingerprint, 0.0)
+
+    def _add(
+        self,
+        body: dict[str, object],
+        age_s: float,
+        uses: dict[Key, PartUse],
+        epochs: dict[str, float],
+    ) -> None:
+        """Add the uses that one process has reported."""
+        told, announced = body["uses"], body["epochs"]
+        if not isinstance(told, list) or not isinstance(announced, dict):
+            return
+        for fingerprint, part, count, floor in told:
+            use = PartUse(float(count), float(floor)).after(age_s)
+            uses[fingerprint, part] = uses.get((fingerprint, part), PartUse()) | use
+        self.floor = max(self.floor, float(str(body["floor"])))
+        if age_s < SILENT_S:
+            for fingerprint, count in announced.items():
+                epochs[fingerprint] = epochs.get(fingerprint, 0.0) + float(count)

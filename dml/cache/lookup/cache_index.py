@@ -1,0 +1,200 @@
+"""An index beside the entries of a store tells which entries hold rows of the same step.
+
+A writer of rows records by which filters they were selected from which step below, and by which
+value names their columns are known. A look-up lists two folders: the row sets of that step, and the
+entries of the row sets that contain the wanted rows. The index is advice alone: checked JSON, which
+may name entries that are gone.
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from dml.cache.parts.records import Unread, checked, unchecked
+from dml.cache.store import layout
+from dml.cache.store.primitives import UnusableError
+from dml.ops.implication import Conjunct, implied
+
+if TYPE_CHECKING:
+    from dml.cache.parts.parts import PartStore
+    from dml.cache.store.primitives import StorePlace
+
+# Row sets, and entries in each, that are read at most: bounds the cost of a look-up.
+MOST_SETS, MOST_MEMBERS = 256, 256
+MOST_KNOWN = 1 << 16  # files that a process remembers
+RECUT = "RECUT.json"  # beside the description of an entry
+
+
+Answer = TypeVar("Answer")
+Listed = dict[str, list[str]]
+"""Names in each listed folder."""
+
+
+class Family(NamedTuple):
+    """The rows of the step named ``base`` that pass ``conjuncts``; ``rows`` is their name."""
+
+    base: str
+    rows: str
+    conjuncts: tuple[Conjunct, ...]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the filters that the rows passed."""
+        return frozenset(each.name for each in self.conjuncts)
+
+
+class IndexMember(NamedTuple):
+    """An entry that holds rows of a family; ``columns`` maps value names to its column names."""
+
+    fingerprint: str
+    family: Family
+    columns: Mapping[str, str]
+
+
+def is_name(text: str) -> bool:
+    """Return True if a text is the name of an entry, and not of another file."""
+    return re.fullmatch(r"[0-9a-f]{32}", text) is not None
+
+
+def say(place: StorePlace, name: str, body: dict[str, Any]) -> None:
+    """Write a note; a damaged note, or one with another content, is replaced."""
+    text = checked(body)
+    if not place.put_if_absent(name, text) and place.get(name) != text:
+        place.put(name, text)
+
+
+def _folder(base: str) -> str:
+    return f"c/{base[:2]}/{base}"
+
+
+class CacheIndex:
+    """The index of one store, for all threads of a process; store failures raise no error here."""
+
+    def __init__(self, store: PartStore) -> None:
+        self._store = weakref.ref(store)
+        self._read: dict[str, Any] = {}  # files never change
+        self._told = set[str]()
+
+    def tell(self, member: IndexMember) -> None:
+        """Record the rows and columns that an entry holds, once in a process."""
+        store, family = self._store(), member.family
+        name = f"{_folder(family.base)}/of/{family.rows}/{member.fingerprint}"
+        if store is None or name in self._told or not store.standing.whole:
+            return
+        self._told.add(name)
+        rows = {"conjuncts": [list(each.kept) for each in sorted(family.conjuncts)]}
+        try:
+            say(store.place, f"{_folder(family.base)}/sets/{family.rows}", {"about": rows})
+            columns = {"about": {"columns": dict(member.columns)}}
+            say(store.place, name, columns)
+        except UnusableError as error:
+            store.give_up(error)
+
+    def tell_recut(self, fingerprint: str) -> None:
+        """Mark an entry as filled by a run that reuses rows of other entries."""
+        name = f"{layout.entry(fingerprint)}/{RECUT}"
+        self._answer(lambda store: store.place.put_if_absent(name, checked({})))
+
+    def members(self, family: Family, listed: Listed) -> list[IndexMember]:
+        """Return entries that hold all rows of ``family``; exact matches come first.
+
+        Folders in ``listed`` are not listed again, and new listings are added to it.
+        """
+        return self._answer(lambda store: list(self._members(store, family, listed))) or []
+
+    def parts(self, fingerprint: str, listed: Listed) -> frozenset[int]:
+        """Return the stored parts of an entry."""
+        folder = layout.entry(fingerprint)
+        return frozenset(layout.viewed(folder, self._names(folder, listed)).live)
+
+    def recut(self, fingerprint: str, listed: Listed) -> bool:
+        """Return True if a run that reuses rows of other entries may have stored some parts."""
+        return RECUT in self._names(layout.entry(fingerprint), listed)
+
+    def _names(self, folder: str, listed: Listed) -> list[str]:
+        """Return the names in the folder of an entry."""
+
+        def names(store: PartStore) -> list[str]:
+            if folder not in listed:
+                listed[folder] = store.place.names(folder)
+            return listed[folder]
+
+        return self._answer(names) or []
+
+    def _answer(self, what: Callable[[PartStore], Answer]) -> Answer | None:
+        """Return the result of a call on the store; None if the store is unusable."""
+        store = self._store()
+        if store is None or store.standing.unusable is not None:
+            return None
+        try:
+            return what(store)
+        except UnusableError as error:
+            store.give_up(error)
+            return None
+
+    def _members(self, store: PartStore, family: Family, listed: Listed) -> Iterator[IndexMember]:
+        def names(folder: str) -> list[str]:
+            if folder not in listed:
+                listed[folder] = sorted(filter(is_name, store.place.names(folder)))
+            return listed[folder]
+
+        folder = _folder(family.base)
+        found = [family, *self._wider(store, family, names(f"{folder}/sets")[:MOST_SETS])]
+        for each in found:
+            for name in names(f"{folder}/of/{each.rows}")[:MOST_MEMBERS]:
+                columns = self._known(store, f"{folder}/of/{each.rows}/{name}", _columns)
+                if columns is not None:
+                    yield IndexMember(name, each, columns)
+
+    def _wider(self, store: PartStore, family: Family, every: Sequence[str]) -> Iterator[Family]:
+        """Yield other row sets of the step that contain all rows of ``family``."""
+        for rows in every:
+            name = f"{_folder(family.base)}/sets/{rows}"
+            conjuncts = None if rows == family.rows else self._known(store, name, _conjuncts)
+            if conjuncts is not None and implied(conjuncts, family.conjuncts):
+                yield Family(family.base, rows, conjuncts)
+
+    def _known(self, store: PartStore, name: str, parsed: Callable[[Any], Any]) -> Any:
+        """Return the parsed content of a file; None if it cannot be read."""
+        if name not in self._read:
+            text = store.place.get(name)
+            if text is None:
+                return None
+            body = unchecked(text)
+            if len(self._read) >= MOST_KNOWN:
+                self._read.clear()
+            self._read[name] = None if isinstance(body, Unread) else parsed(body.get("about"))
+        return self._read[name]
+
+
+def _conjuncts(about: Any) -> tuple[Conjunct, ...] | None:
+    kinds = (str, str, str)
+    try:
+        rows = [Conjunct(*row) for row in about["conjuncts"]]
+    except (KeyError, TypeError):
+        return None
+    sure = all(
+        tuple(map(type, row[:3])) == kinds and type(row.bound) in (int, float) for row in rows
+    )
+    return tuple(rows) if sure else None
+
+
+def _columns(about: Any) -> dict[str, str] | None:
+    columns = about.get("columns") if isinstance(about, dict) else None
+    if not isinstance(columns, dict) or not all(type(name) is str for name in columns.values()):
+        return None
+    return columns
+
+
+_INDEXES: weakref.WeakKeyDictionary[PartStore, CacheIndex] = weakref.WeakKeyDictionary()
+
+
+def index_of(store: PartStore) -> CacheIndex:
+    """Return the index of a store, one in a process."""
+    found = _INDEXES.get(store)
+    if found is None:
+        found = _INDEXES[store] = CacheIndex(store)
+    return found

@@ -1,0 +1,92 @@
+"""Stored rows are found by the content of their input where names do not find them.
+
+A stored step above another stored step is a function of that step's rows. If a function further
+below was edited, these rows get another name; if they are equal nevertheless, the rows stored above
+are still valid. So a writer of a unit of the upper step also records, beside the entries, from
+which content of the lower step it was made. Source: early cutoff; Mokhov, Mitchell and Peyton
+Jones, Build Systems a la Carte, 2018.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from dml.base.fingerprint import digest
+from dml.cache.lookup.cache_index import is_name, say
+from dml.cache.parts.records import PartRecord, Unread, checked, unchecked
+from dml.cache.store.primitives import UnusableError
+
+if TYPE_CHECKING:
+    from dml.cache.rows.entry import StoredEntry
+
+
+class Rooted:
+    """Entries of the steps named ``name``, by the content of the entry ``lower`` below them."""
+
+    def __init__(self, name: str, upper: StoredEntry, lower: StoredEntry) -> None:
+        self.upper, self.lower = upper, lower
+        self._folder = _folder(name)
+        self._records: Mapping[int, PartRecord] = {}
+        self._any: bool | None = None
+
+    @property
+    def any(self) -> bool:
+        """True if any rows of these steps are stored, whatever the content below."""
+        if self._any is None:
+            self._any = any_above(self.upper)
+        return self._any
+
+    def content(self, part: int) -> str | None:
+        """Return the digest of all visible content of a part of the lower entry, or None."""
+        if part not in self._records:
+            self._records = self.lower.store.records(self.lower.fingerprint)
+        record = self._records.get(part)
+        if record is None:
+            return None
+        about = {name: value for name, value in record.about.items() if name != "own"}
+        return digest("content", part, record.digest, record.schema, checked(about)).hex()
+
+    def found(self, part: int) -> str | None:
+        """Return the entry made from the content of a part of the lower entry, or None."""
+        content = self.content(part)
+        text = content and self._asked(lambda place: place.get(f"{self._folder}/{content}"))
+        body = unchecked(text) if text else Unread.DAMAGED
+        about = {} if isinstance(body, Unread) else body.get("about")
+        name = about.get("fingerprint") if isinstance(about, dict) else None
+        return name if isinstance(name, str) and is_name(name) else None
+
+    def tell(self, part: int) -> None:
+        """Record that the upper entry holds the rows made from a part of the lower entry.
+
+        An earlier record is replaced: its rows are gone, damaged or remade, since otherwise they
+        would have been taken from there.
+        """
+        content, store = self.content(part), self.upper.store
+        if content is not None and store.standing.whole:
+            about = {"about": {"fingerprint": self.upper.fingerprint}}
+            name = f"{self._folder}/{content}"
+            self._asked(lambda place: say(place, name, about))
+
+    def _asked(self, what: Any) -> Any:
+        return _answer(self.upper, what)
+
+
+def any_above(upper: StoredEntry) -> bool:
+    """Return True if any rows of the steps above a stored one are stored, whatever the content."""
+    name = upper.asked.above if upper.asked else ""
+    return bool(name and _answer(upper, lambda place: place.names(_folder(name))))
+
+
+def _folder(name: str) -> str:
+    return f"a/{name[:2]}/{name}"
+
+
+def _answer(entry: StoredEntry, what: Any) -> Any:
+    """Return the result of a call on the place of an entry; None if the store is unusable."""
+    store = entry.store
+    try:
+        return what(store.place) if store.standing.unusable is None else None
+    except UnusableError as error:
+        store.give_up(error)
+        return None

@@ -1,0 +1,1 @@
+"""Parts of entries: rows as checked bytes, their records, and writing them while rows flow."""

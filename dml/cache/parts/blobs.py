@@ -1,0 +1,233 @@
+"""Rows are written as blobs here, and returned only if every bit is as it was written.
+
+Blobs on a disk are mapped and not copied. A file is checked as a whole the first time that a
+process opens it, and again when its inode, size or modification time has changed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import pyarrow as pa
+import xxhash
+
+from dml.cache.parts import blob_digest, wide_columns
+from dml.cache.parts.aligned_format import Laying
+from dml.cache.parts.records import PartRecord
+from dml.cache.parts.wide_columns import Runs, Wide, WideShape
+from dml.cache.store import layout
+from dml.cache.store.primitives import Fetched, Sink, StorePlace
+
+
+class LocalCopy(Protocol):
+    """A local copy that is written beside a blob; a failed write leaves no copy and no error."""
+
+    def write(self, data: Any) -> None:
+        """Add bytes."""
+
+    def finish(self) -> bool:
+        """True if the copy is there."""
+
+    def drop(self) -> None:
+        """Leave no copy."""
+
+
+Beside: TypeAlias = Callable[[str], LocalCopy]
+"""Begins a copy of the blob of that name."""
+
+UNFIT = (ValueError, KeyError, IndexError, TypeError, AttributeError)  # errors for foreign files
+SHAPES = 1 << 12  # files whose layout is remembered
+REMEMBERED = 1 << 16  # files known to be whole; beyond that all are checked again
+
+
+def schema_digest(schema: pa.Schema) -> str:
+    """Digest a schema with metadata as a file returns it: Arrow renames the fields of maps."""
+    read = pa.ipc.read_schema(schema.serialize())
+    return xxhash.xxh3_128_hexdigest(read.serialize())
+
+
+class PartRows(NamedTuple):
+    """The rows of one part, as they were added to it, with their description."""
+
+    batches: Sequence[pa.RecordBatch]
+    about: Mapping[str, Any]
+    loaded_bytes: int = 0
+    """Memory that they take while any of them lives; mapped rows take none."""
+    cost_s: float = 0.0
+    """Seconds that it took to make them."""
+    nbytes: int = 0
+    """Bytes of their blob."""
+    read: bool = True
+    """Whether all bytes were read and checked now; else the file was checked earlier."""
+    copied: bool = False
+    """Whether they come from a copy on this machine."""
+
+    @property
+    def came(self) -> tuple[int, int]:
+        """Bytes that came from a copy, and from the store."""
+        return (self.nbytes, 0) if self.copied else (0, self.nbytes)
+
+    @property
+    def runs(self) -> Runs:
+        """The batches as stored: several may be stored as one, with the row count of each."""
+        return wide_columns.runs_of(self.batches)
+
+
+class Draft:
+    """Rows that are written as they come, and that are invisible until they are published."""
+
+    def __init__(self, place: StorePlace, beside: Beside | None = None) -> None:
+        self._place, self._name, self._beside = place, layout.fresh_blob(), beside
+        self._copy: LocalCopy | None = None
+        self.near = place.maps  # no network is between
+        self._digests, self._held = bytearray(), bytearray()
+        self._sink: Sink | None = None
+        self._laying: Laying | Wide | None = None
+        self.schema: pa.Schema | None = None
+        self.size = self.rows = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add a batch of the same schema; ArrowInvalid if a file cannot hold it."""
+        self._write(self._layer(batch.schema).batch(batch))
+        self.rows += batch.num_rows
+
+    def coming(self, batch: pa.RecordBatch) -> int:
+        """Return a lower estimate of the size in bytes with one more batch."""
+        return self.size + len(self._held) + int(batch.nbytes)
+
+    def end(self, cost_s: float, about: Mapping[str, Any]) -> PartRecord:
+        """End the draft, and return its record."""
+        self._write(self._layer(self.schema or pa.schema([])).end())
+        self._flush()
+        schema = schema_digest(self.schema or pa.schema([]))
+        digest = blob_digest.digest(bytes(self._digests))
+        return PartRecord(self._name, self.size, self.rows, digest, schema, cost_s, about)
+
+    def publish(self) -> None:
+        """Publish the ended draft under its name."""
+        if self._sink is not None:
+            self._sink.finish()
+
+    def settle(self) -> None:
+        """Publish the copy on this machine, too, since this draft was committed."""
+        if self._copy is not None:
+            self._copy.finish()
+
+    def drop(self) -> None:
+        """Remove the draft, unless it is published, and its copy, unless that is settled."""
+        for each in (self._sink, self._copy):
+            if each is not None:
+                each.drop()
+
+    def _layer(self, schema: pa.Schema) -> Laying | Wide:
+        if self._laying is None:
+            self._sink = self._place.begin(self._name)
+            self._copy = None if self._beside is None else self._beside(self._name)
+            column = wide_columns.wide(schema)
+            self._laying = Laying(schema) if column is None else Wide(schema, column)
+            self.schema = schema
+        elif not schema.equals(self.schema, check_metadata=True):
+            raise pa.ArrowInvalid("batches of one part are of one schema")
+        return self._laying
+
+    def _write(self, pieces: Iterable[memoryview]) -> None:
+        for piece in pieces:
+            left = piece
+            while left:
+                whole = blob_digest.PIECE_BYTES
+                if not self._held and len(left) >= whole:
+                    taken, left = left[:whole], left[whole:]
+                    self._put(taken)
+                else:
+                    room = whole - len(self._held)
+                    self._held += left[:room]
+                    left = left[room:]
+                if len(self._held) == whole:
+                    self._flush()
+
+    def _flush(self) -> None:
+        """Write the buffered bytes; a new buffer, as a profiler may still reference the old one."""
+        held, self._held = self._held, bytearray()
+        self._put(memoryview(held))
+
+    def _put(self, data: memoryview) -> None:
+        if self._sink is not None and data:
+            self._digests += blob_digest.of_piece(data)
+            self._sink.write(data)
+            self.size += len(data)
+            if self._copy is not None:
+                self._copy.write(data)
+
+
+class Blobs:
+    """The blobs of one place, with the results of checks that this process made."""
+
+    def __init__(self, place: StorePlace) -> None:
+        self._place = place
+        self._whole: set[str] = set()
+        self._shapes: dict[str, WideShape | None] = {}
+        self._lock = threading.Lock()
+        self.checked = 0
+
+    def begin(self, beside: Beside | None = None) -> Draft:
+        """Begin to write rows under a new name."""
+        return Draft(self._place, beside)
+
+    def read(self, record: PartRecord) -> PartRows | None:
+        """Return the rows of a record; None if they are missing or damaged."""
+        blob = self._place.fetch(record.blob)
+        return None if blob is None else self.rows(blob, record, maps=self._place.maps)
+
+    def rows(self, blob: Fetched, record: PartRecord, *, maps: bool) -> PartRows | None:
+        """Return the rows of a blob, if it matches a record; else None."""
+        if not 0 < blob.size == record.size:
+            return None
+        key = None if blob.identity is None else f"{blob.identity} {record.digest}"
+        checked = self._checked(key)
+        if not checked and not self._is_whole(blob, record.digest, key):
+            return None
+        try:
+            shape, known = self._shape(blob, key)
+            schema, batches = wide_columns.read(blob.buffer(), shape)
+            for batch, _ in () if known else wide_columns.runs_of(batches):
+                batch.validate(full=True)  # else offsets could point outside of the blob
+        except (pa.ArrowException, OSError, *UNFIT):
+            return None
+        if not known:
+            rows = sum(batch.num_rows for batch in batches)
+            if schema_digest(schema) != record.schema or rows != record.rows:
+                return None
+            self._know(key, shape)
+        loaded = 0 if maps else record.size
+        return PartRows(batches, record.about, loaded, record.cost_s, record.size, not checked)
+
+    def _shape(self, blob: Fetched, key: str | None) -> tuple[WideShape | None, bool]:
+        """Return the layout of a blob, and whether it was validated before."""
+        with self._lock:
+            if key is not None and key in self._shapes:
+                return self._shapes[key], True
+        return wide_columns.shape_of(blob.buffer()), False
+
+    def _know(self, key: str | None, shape: WideShape | None) -> None:
+        with self._lock:
+            if key is not None:
+                if len(self._shapes) >= SHAPES:
+                    self._shapes.clear()
+                self._shapes[key] = shape
+
+    def _checked(self, key: str | None) -> bool:
+        """Return True if a file was found whole before."""
+        with self._lock:
+            return key is not None and key in self._whole
+
+    def _is_whole(self, blob: Fetched, digest: str, key: str | None) -> bool:
+        whole = blob_digest.of_blob(blob) == digest
+        with self._lock:
+            self.checked += 1
+            if whole and key is not None:
+                if len(self._whole) >= REMEMBERED:
+                    self._whole.clear()
+                self._whole.add(key)
+        return whole

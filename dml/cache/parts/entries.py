@@ -1,0 +1,124 @@
+"""Entries are read and memoized by this process here, and are read again when they are stale.
+
+Versions of parts and incarnations of entries only ever end, by names that are known. So two names
+are checked to tell whether memoized data is current, and no entry is listed again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from dml.cache.parts.records import PartRecord, Unread, checked, keyed, read, unchecked
+from dml.cache.store import layout
+from dml.cache.store.health import Standing
+from dml.cache.store.layout import EntryView
+from dml.cache.store.primitives import StorePlace
+
+MOST = 1 << 12  # entries that a process remembers
+ABOUT = "ABOUT.json"
+
+
+@dataclasses.dataclass
+class Known:
+    """The memoized data of an entry."""
+
+    view: EntryView
+    records: dict[tuple[int, int], PartRecord | Unread] = dataclasses.field(default_factory=dict)
+    """Records by part and version."""
+    described: bool = False
+
+
+class Entries:
+    """The entries of a place, for all threads of a process; methods raise UnusableError."""
+
+    def __init__(self, place: StorePlace, standing: Standing) -> None:
+        self._place, self._standing = place, standing
+        self._known: dict[str, Known] = {}
+        self._lock = threading.Lock()
+
+    def known(self, folder: str) -> Known:
+        """Return an entry as it was last read."""
+        return self._known.get(folder) or self.viewed(folder)
+
+    def now(self, folder: str, part: int) -> Known:
+        """Return an entry that is current with regard to one part."""
+        known = self._known.get(folder)
+        if known is None:
+            return self.viewed(folder)
+        ends = known.view.end, known.view.tomb(part)
+        if any(self._place.get(name) is not None for name in ends):
+            return self.viewed(folder)
+        return known
+
+    def viewed(self, folder: str) -> Known:
+        """Read an entry as it is now."""
+        known = Known(layout.viewed(folder, self._place.names(folder)))
+        with self._lock:
+            before = self._known.get(folder)
+            if before and before.view.incarnation == known.view.incarnation:
+                known.described = before.described
+                for (part, version), record in before.records.items():
+                    if known.view.live.get(part) == version:
+                        known.records[part, version] = record
+            elif len(self._known) >= MOST:
+                self._known.clear()
+            self._known[folder] = known
+        return known
+
+    def record(self, known: Known, part: int) -> PartRecord | Unread | None:
+        """Return the record of the current version of a part; a damaged record is removed."""
+        view = known.view
+        key = part, view.version(part)
+        if key not in known.records:
+            text = self._place.get(view.record(part))
+            if text is None:
+                return None
+            found = read(text)
+            if found is Unread.DAMAGED:
+                self.retire(known, part, None)
+                return None
+            known.records[key] = found
+        return known.records[key]
+
+    def retire(self, known: Known, part: int, record: PartRecord | None) -> None:
+        """End a version of a part, and read the entry again."""
+        if self._standing.unwritable:
+            return
+        self._place.put_if_absent(known.view.tomb(part), b"damaged")
+        self._place.delete(known.view.record(part))
+        if record is not None:
+            self._place.delete(record.blob)
+        self.viewed(known.view.folder)
+
+    def describe(self, folder: str, about: Mapping[str, Any]) -> None:
+        """Write the description of an entry, if it has none; once in a process."""
+        known = self.known(folder)
+        if not known.described:
+            if self.described(folder) is None:
+                self._place.delete(f"{folder}/{ABOUT}")  # if it was damaged
+                secret = self._place.get(layout.SECRET)
+                told = json.loads(keyed(json.dumps(dict(about)), secret))
+                self._place.put_if_absent(f"{folder}/{ABOUT}", checked({"about": told}))
+            known.described = True
+
+    def described(self, folder: str) -> dict[str, Any] | None:
+        """Return the description of an entry; None if it is missing or unreadable."""
+        text = self._place.get(f"{folder}/{ABOUT}")
+        body = unchecked(text) if text is not None else None
+        about = body.get("about") if isinstance(body, dict) else None
+        return about if isinstance(about, dict) else None
+
+    def records(self, folder: str) -> dict[int, PartRecord]:
+        """Return the records of the parts that are stored now."""
+        known = self.viewed(folder)
+        records = {part: self.record(known, part) for part in sorted(known.view.live)}
+        return {part: each for part, each in records.items() if isinstance(each, PartRecord)}
+
+    def forget(self) -> None:
+        """Drop all memoized entries."""
+        with self._lock:
+            self._known.clear()

@@ -1,0 +1,233 @@
+"""A part is filled while its rows flow on to the consumer: no rows are held, and no thread waits.
+
+The heartbeat of its lease comes from the work, not from a thread: a worker that hangs or is stopped
+for lack of memory loses the lease, and another makes the part, too. The first commit counts.
+"""
+
+from __future__ import annotations
+
+import _thread
+import dataclasses
+import enum
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from dml.cache.parts.blobs import Draft
+from dml.cache.store.leases import Lease
+from dml.cache.store.primitives import OvertakenError, UnusableError
+
+
+class PartSource(enum.Enum):
+    """The origin of the rows of a part."""
+
+    MADE = "made"
+    """Made here and committed."""
+    ADOPTED = "adopted"
+    """Made here, but another process committed first: these rows are from that process."""
+    UNKEPT = "unkept"
+    """Made here, and stored nowhere."""
+
+    @property
+    def kept(self) -> bool:
+        """True if the store has the rows."""
+        return self is not PartSource.UNKEPT
+
+
+class Keeper(Protocol):
+    """The store to which a filling is committed."""
+
+    @property
+    def unasked_bytes(self) -> int:
+        """Bytes that may be written without reserving room."""
+
+    def room(self, nbytes: int, before: Lease | None) -> Lease | None:
+        """Reserve ``nbytes``, instead of ``before``; None if there is no room."""
+
+    def give_up(self, error: UnusableError) -> None:
+        """Record that the place has failed."""
+
+    def committed(self, filling: PartFilling, about: Mapping[str, Any]) -> PartSource:
+        """Publish the part, unless another process was first; raises UnusableError."""
+
+
+class PartFilling:
+    """One part in the making: batches of one schema are added, and committed at the end.
+
+    For one thread at a time, which may change. Failures of the store raise nothing: the filling
+    becomes void, accepts batches and stores none. A filling that is garbage collected is dropped.
+    """
+
+    def __init__(
+        self,
+        keeper: Keeper,
+        key: tuple[str, int],
+        draft: Draft,
+        lease: Lease | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._keeper, self._clock = keeper, clock
+        self.folder, self.part = key
+        self._held = _Held(draft, lease, os.getpid(), threading.get_ident())
+        self._room_bytes = keeper.unasked_bytes
+        self.version = 0, 0
+        """Incarnation, and version within it, once committed."""
+        self._begun = self._beaten = clock()
+        self._apart_s = 0.0
+        self._rests: float | None = None
+        self._void = False
+        self._drop = weakref.finalize(self, self._held.forgotten, weakref.ref(self))
+
+    @property
+    def thread(self) -> int:
+        """The thread that worked last."""
+        return self._held.thread
+
+    @property
+    def draft(self) -> Draft:
+        """The rows written so far."""
+        return self._held.draft
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease that marks the part as being made; None after too long a wait for another's."""
+        return self._held.lease
+
+    @property
+    def announced(self) -> Lease | None:
+        """The lease that reserves room for the part."""
+        return self._held.room
+
+    @property
+    def resting(self) -> bool:
+        """True if its owner is not working on it, so that no thread of this process waits."""
+        return self._rests is not None
+
+    @resting.setter
+    def resting(self, value: bool) -> None:
+        if value and self._rests is None:
+            self._rests = self._clock()
+        elif not value and self._rests is not None:
+            self._apart_s += self._clock() - self._rests
+            self._rests = None
+
+    @property
+    def rested_s(self) -> float:
+        """Seconds since its owner left it; 0 while the owner works on it."""
+        return 0.0 if self._rests is None else self._clock() - self._rests
+
+    @property
+    def cost_s(self) -> float:
+        """Seconds of work so far, without rests and without writing."""
+        until = self._clock() if self._rests is None else self._rests
+        return max(until - self._begun - self._apart_s, 0.0)
+
+    @property
+    def alive(self) -> bool:
+        """True if it is neither committed nor dropped."""
+        return self._drop.alive
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Write the next rows now, without holding them."""
+        self._held.thread = threading.get_ident()
+        if self._void or not self.alive:
+            return
+        with self._apart(), self._failing():
+            if self._has_room(self.draft.coming(batch)):
+                self.draft.add(batch)
+            else:
+                self._end()
+
+    def commit(self, about: Mapping[str, Any] | None = None) -> PartSource:
+        """Publish the part: MADE, ADOPTED if another process was first, or UNKEPT."""
+        done = PartSource.UNKEPT
+        try:
+            if not self._void and self.alive:
+                with self._failing():
+                    done = self._keeper.committed(self, about or {})
+        finally:
+            self.drop()
+        return done
+
+    def drop(self) -> None:
+        """Give the lease back, and remove all written data."""
+        if self._drop.detach() is not None:
+            self._held.end()
+
+    @contextmanager
+    def _apart(self) -> Iterator[None]:
+        """Exclude the time of writing from the cost, and then beat the leases if that is due."""
+        begun = self._clock()
+        try:
+            yield
+        finally:
+            now = self._clock()
+            self._apart_s += now - begun
+            if self.lease is not None and now - self._beaten >= self.lease.every_s:
+                self._beaten = now
+                for each in filter(None, (self.lease, self.announced)):
+                    each.beat()
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Make the filling void if the block fails."""
+        try:
+            yield
+        except (OvertakenError, pa.ArrowException):
+            self._end()
+        except UnusableError as error:
+            self._end()
+            self._keeper.give_up(error)
+
+    def _has_room(self, nbytes: int) -> bool:
+        """Return True if ``nbytes`` in all fit, reserving up to twice as much at a time."""
+        for asked in (2 * nbytes, nbytes):
+            if nbytes <= self._room_bytes:
+                break
+            self._held.room = self._keeper.room(asked, self._held.room)
+            self._room_bytes = asked if self._held.room else 0
+        return nbytes <= self._room_bytes
+
+    def _end(self) -> None:
+        """Become void but keep the lease: the rows are still being made."""
+        self._void = True
+        self.draft.drop()
+        if self._held.room is not None:
+            self._held.room.give_back()
+
+
+@dataclasses.dataclass
+class _Held:
+    """The state of a filling that its finalizer needs."""
+
+    draft: Draft
+    lease: Lease | None
+    process: int
+    thread: int
+    room: Lease | None = None
+
+    def forgotten(self, owner: weakref.ref[PartFilling]) -> None:
+        """End a filling that was garbage collected, or that is alive as the process ends.
+
+        A thread that happens to collect another thread's garbage must not wait for a network: the
+        answer may depend on that thread. No locks are taken, as that thread may hold them.
+        """
+        mine = self.thread == threading.get_ident()
+        if mine or self.draft.near or owner() is not None:
+            self.end()
+        else:
+            _thread.start_new_thread(self.end, ())
+
+    def end(self) -> None:
+        """Remove all data and leases, unless another process owns them."""
+        if os.getpid() == self.process:
+            self.draft.drop()
+            for each in (self.room, self.lease):
+                if each is not None:
+                    each.give_back()

@@ -1,0 +1,401 @@
+"""Parts of entries are read from the store, or made and committed to it.
+
+Leases are advice, the commit decides: the first record of a part is valid, even if other processes
+make the part, too. An unusable store costs a warning and the work, never the rows.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dml.cache.eviction import janitor, quarantine
+from dml.cache.eviction.quota_eviction import Quota
+from dml.cache.eviction.uses import PartUses
+from dml.cache.parts.blobs import Blobs, PartRows
+from dml.cache.parts.entries import Entries, Known
+from dml.cache.parts.part_fill import PartFilling, PartSource
+from dml.cache.parts.records import PartRecord, Unread, written
+from dml.cache.store import layout
+from dml.cache.store.health import Standing, StoreWarning
+from dml.cache.store.leases import Lease, Leases
+from dml.cache.store.local_copies import LocalCopies
+from dml.cache.store.primitives import OvertakenError, StorePlace, UnusableError, UnwritableError
+from dml.cache.store.tiers import LATER, StoreTiers
+
+__all__ = ["FILL_TTL_S", "PartFilling", "PartRows", "PartSource", "PartStore", "StoreWarning"]
+
+FILL_TTL_S = 10.0  # without a heartbeat: longer than a live process pauses
+REST_S, HASTY_S = 0.5, 60.0  # longest rest to wait for; how long no rest is waited for after it
+PATIENCE_S = 600.0  # a thread that waits longer for a lease makes the part, too
+POLLS, POLL_S = 50, 0.25  # polls in a ttl, and seconds between polls at most
+UNASKED_BYTES = 16 << 20  # of a part, written before room is reserved
+
+
+class PartStore:
+    """The parts in one place, for all threads of a process."""
+
+    def __init__(
+        self,
+        place: StorePlace,
+        *,
+        ttl_s: float = FILL_TTL_S,
+        patience_s: float = PATIENCE_S,
+        quota_bytes: int | None = None,
+        copies: LocalCopies | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.place, self.blobs, self.standing = place, Blobs(place), Standing()
+        self.tiers = StoreTiers(place, self.blobs, copies)
+        self.leases, self.uses = Leases(place, ttl_s, clock), PartUses(place, clock)
+        self.quota = None
+        if quota_bytes is not None:
+            self.quota = Quota(place, quota_bytes, self.uses, ttl_s=ttl_s)
+        self._patience_s, self._clock = patience_s, clock
+        self._entries = Entries(place, self.standing)
+        self._fillings = weakref.WeakValueDictionary[tuple[str, int], PartFilling]()
+        self._hasty: dict[str, float] = {}  # until when no thread waits for resting parts
+        self._distrusted = set[str]()  # folders of entries that this process quarantined
+        self._lock = threading.Lock()
+
+    # ------------------------------------------------------------------------------------ reading
+
+    @property
+    def failed_s(self) -> float:
+        """Seconds since the place or its copies failed; 0 if neither has."""
+        copies = self.tiers.copies
+        return max(self.standing.failed_s, 0.0 if copies is None else copies.standing.failed_s)
+
+    def part(
+        self,
+        fingerprint: str,
+        part: int,
+        most_bytes: int = sys.maxsize,
+        later: float = LATER,
+        *,
+        had: bool = False,
+    ) -> PartRows | None:
+        """Return the rows of a part if they are stored and whole; no folder is listed.
+
+        None also for rows of more than ``most_bytes`` that would be loaded into memory. ``later``
+        is the expected number of later reads. If ``had``, only a file on a local disk that this
+        process has read before counts.
+        """
+        folder = layout.entry(fingerprint)
+        if self.standing.unusable is None:
+            try:
+                return self._found(folder, part, most_bytes, later, anew=False, had=had)
+            except OvertakenError:
+                return None
+            except UnusableError as error:
+                self.give_up(error)
+        return None
+
+    def fill(
+        self,
+        fingerprint: str,
+        part: int,
+        most_bytes: int = sys.maxsize,
+        later: float = LATER,
+    ) -> PartRows | PartFilling | None:
+        """Return the rows of a part, or a ``PartFilling`` to write them to.
+
+        If another process or thread is making the part, this waits for it. None if the rows are to
+        be made without the store. PlanError if the name is no fingerprint.
+        """
+        return self._taken(layout.entry(fingerprint), part, most_bytes, later)
+
+    def close(self) -> None:
+        """Write the uses of parts for other processes."""
+        if self.standing.whole:
+            self.uses.close()
+        if self.tiers.copies is not None:
+            self.tiers.copies.close()
+
+    def forget(self) -> None:
+        """Drop all memoized entries."""
+        self._entries.forget()
+
+    # ----------------------------------------------------------------------------- whole entries
+
+    def describe(self, fingerprint: str, about: Mapping[str, Any]) -> None:
+        """Write the description of an entry, in JSON, if it has none."""
+        folder = layout.entry(fingerprint)
+        if self.standing.whole:
+            try:
+                self._entries.describe(folder, about)
+            except OvertakenError:
+                return
+            except UnusableError as error:
+                self.give_up(error)
+
+    def described(self, fingerprint: str) -> dict[str, Any] | None:
+        """Return the description of an entry; None if it has none."""
+        folder = layout.entry(fingerprint)
+        if self.standing.unusable is None:
+            try:
+                return self._entries.described(folder)
+            except UnusableError as error:
+                self.give_up(error)
+        return None
+
+    def records(self, fingerprint: str) -> dict[int, PartRecord]:
+        """Return the records of the stored parts of an entry; no rows are read."""
+        folder = layout.entry(fingerprint)
+        if self.standing.unusable is None:
+            try:
+                return self._entries.records(folder)
+            except UnusableError as error:
+                self.give_up(error)
+        return {}
+
+    def copied_bytes(self, fingerprint: str) -> int:
+        """Return the bytes of an entry's parts that are copied to a disk of this machine."""
+        copies = self.tiers.copies
+        return 0 if copies is None else copies.used_bytes(fingerprint)
+
+    def remove(self, fingerprint: str) -> None:
+        """End an entry: its parts are removed, and made again on demand; or UnusableError."""
+        if self.tiers.copies is not None:
+            self.tiers.copies.remove(fingerprint)
+        folder = layout.entry(fingerprint)
+        try:
+            janitor.remove(self.place, fingerprint)
+        except UnwritableError:
+            view = self._entries.viewed(folder).view
+            if view.live or view.quarantined:  # there are parts to end
+                raise
+        self._distrusted.discard(folder)
+        self._entries.viewed(folder)
+
+    def quarantine(self, fingerprint: str, told: Mapping[str, Any]) -> bool:
+        """Stop reading and writing parts of an entry; False if it was quarantined before.
+
+        If the store cannot be written to, the quarantine holds for this process alone.
+        """
+        folder = layout.entry(fingerprint)
+        first = folder not in self._distrusted
+        self._distrusted.add(folder)
+        if self.standing.whole:
+            try:
+                first = quarantine.put(self.place, fingerprint, told)
+                if self._entries.viewed(folder).view.quarantined:
+                    self._distrusted.discard(folder)  # removing it by hand ends the quarantine
+            except OvertakenError:
+                return first
+            except UnusableError as error:
+                self.give_up(error)
+        return first
+
+    def quarantined(self, fingerprint: str) -> dict[str, Any] | None:
+        """Return the finding of a quarantined entry; None if it is not quarantined."""
+        folder = layout.entry(fingerprint)
+        if self.standing.unusable is None:
+            try:
+                return quarantine.told(self.place, folder)
+            except UnusableError as error:
+                self.give_up(error)
+        return {} if folder in self._distrusted else None
+
+    def trusts(self, fingerprint: str) -> bool:
+        """Return True if this process knows of no quarantine of an entry."""
+        try:
+            return not self._distrusts(self._entries.known(layout.entry(fingerprint)))
+        except UnusableError as error:
+            self.give_up(error)
+            return True
+
+    def first(self, fingerprint: str, who: str) -> bool:
+        """Return True if this call is the first to mark an entry with ``who``; False on failure."""
+        try:
+            name = f"{layout.entry(fingerprint)}/first.{who}"
+            return self.standing.whole and self.place.put_if_absent(name, b"")
+        except OvertakenError:
+            return False
+        except UnusableError as error:
+            self.give_up(error)
+            return False
+
+    # --------------------------------------------------------------------- requests of a filling
+
+    @property
+    def unasked_bytes(self) -> int:
+        """Bytes of one part that may be written without reserving room, which costs time."""
+        return min(UNASKED_BYTES, self.quota.most_bytes) if self.quota else sys.maxsize
+
+    def room(self, nbytes: int, before: Lease | None) -> Lease | None:
+        """Reserve room for a part that is being written."""
+        return self.quota.announced(nbytes, before) if self.quota else None
+
+    def give_up(self, error: UnusableError) -> None:
+        """Stop using the place, or stop writing to it, and warn once."""
+        self.standing.give_up(error)
+
+    def committed(self, filling: PartFilling, about: Mapping[str, Any]) -> PartSource:
+        """Commit a part, unless another process was first."""
+        folder, part, draft = filling.folder, filling.part, filling.draft
+        record = draft.end(filling.cost_s, about)
+        known = self._entries.now(folder, part)
+        winner = self._entries.record(known, part)
+        filling.version = _version(known, part)
+        if self._distrusts(known):
+            return PartSource.UNKEPT
+        if winner is None:
+            if not self._published(filling, record.size):
+                return PartSource.UNKEPT
+            self.uses.used(folder.rpartition("/")[2], part)
+            if self.place.put_if_absent(known.view.record(part), written(record)):
+                known.records[part, filling.version[1]] = record
+                draft.settle()
+                return PartSource.MADE
+            known = self._entries.viewed(folder)
+            winner = self._entries.record(known, part)
+            if isinstance(winner, PartRecord) and winner.blob == record.blob:
+                draft.settle()
+                return PartSource.MADE  # the reply was lost, and the request repeated
+            self.place.delete(record.blob)
+        same = isinstance(winner, PartRecord) and winner.schema == record.schema
+        return PartSource.ADOPTED if same else PartSource.UNKEPT
+
+    # ------------------------------------------------------------------------------------- inside
+
+    def _published(self, filling: PartFilling, nbytes: int) -> bool:
+        """Publish a blob if there is room for it; True if so."""
+        if self.quota is None:
+            filling.draft.publish()
+            return True
+        with self.quota.room(nbytes, filling.announced) as room:
+            if room:
+                filling.draft.publish()
+        return room
+
+    def _found(
+        self,
+        folder: str,
+        part: int,
+        most_bytes: int,
+        later: float,
+        *,
+        anew: bool,
+        had: bool = False,
+    ) -> PartRows | None:
+        """Return a stored part, or None; a damaged part is removed."""
+        entries, entry = self._entries, folder.rpartition("/")[2]
+        known = entries.known(folder)
+        if anew and (part, known.view.version(part)) not in known.records:
+            known = entries.now(folder, part)
+        for _ in range(2):
+            record = None if self._distrusts(known) else entries.record(known, part)
+            if not isinstance(record, PartRecord) or (had and not self.tiers.had(record)):
+                return None
+            rows = self._near(entry, known, part, record)
+            if rows is None and record.size > most_bytes and not self.place.maps:
+                rows = self.tiers.through(entry, record, later, most_bytes)
+                if rows is None:
+                    return None
+            rows = rows or self.tiers.far(entry, record, later)
+            if rows is not None:
+                self.uses.used(entry, part)
+                return self.tiers.counted(rows)
+            seen, known = _version(known, part), entries.viewed(folder)
+            if part in known.view.live and _version(known, part) == seen:
+                entries.retire(known, part, record)
+                return None
+        return None
+
+    def _near(self, entry: str, known: Known, part: int, record: PartRecord) -> PartRows | None:
+        """Return a part from its local copy, if the store still has its record."""
+        rows = self.tiers.near(entry, record)
+        if rows is None or self.place.stamp(known.view.record(part)) is not None:
+            return rows
+        if self.tiers.copies is not None:
+            self.tiers.copies.drop(entry, record.blob)
+        return None
+
+    def _taken(
+        self, folder: str, part: int, most_bytes: int, later: float
+    ) -> PartRows | PartFilling | None:
+        """Return a part that another process made, or a ``PartFilling``; None: make it unstored."""
+        until = self._clock() + self._patience_s
+        while self.standing.unusable is None:
+            try:
+                found = self._found(folder, part, most_bytes, later, anew=True)
+                if found is not None or self.standing.unwritable or self._in_vain(folder, part):
+                    return found
+                if self._distrusts(self._entries.known(folder)):
+                    known = self._entries.viewed(folder)  # it may have been removed by hand
+                    if self._distrusts(known):
+                        return None
+                filling = self._turn(folder, part, until, later)
+            except OvertakenError:
+                continue
+            except UnusableError as error:
+                self.give_up(error)
+                continue
+            if filling is not None:
+                return None if isinstance(filling, Unread) else filling
+        return None
+
+    def _turn(
+        self, folder: str, part: int, until: float, later: float
+    ) -> PartFilling | Unread | None:
+        """Return the ``PartFilling`` of a missing part; None: look again, NEWER: leave it alone."""
+        known = self._entries.known(folder)  # read a moment ago
+        if (part, known.view.version(part)) in known.records:
+            return Unread.NEWER
+        if self._clock() > until:
+            return self._filling(folder, part, None, later)
+        lease = self.leases.take(known.view, part, listed=False)
+        if isinstance(lease, str):
+            known = self._entries.viewed(folder)
+            lease = self.leases.take(known.view, part)
+        if isinstance(lease, str):
+            self._wait(lease, folder, part, until)
+            return None
+        filling = self._filling(folder, part, lease, later)
+        if self._entries.record(known, part) is None:
+            return filling
+        filling.drop()  # it was committed between looking and taking
+        return None
+
+    def _filling(self, folder: str, part: int, lease: Lease | None, later: float) -> PartFilling:
+        draft = self.blobs.begin(self.tiers.beside(folder.rpartition("/")[2], later))
+        found = PartFilling(self, (folder, part), draft, lease, self._clock)
+        with self._lock:
+            self._fillings[folder, part] = found
+        return found
+
+    def _distrusts(self, known: Known) -> bool:
+        """Return True if this process has seen that an entry is quarantined."""
+        return known.view.quarantined or known.view.folder in self._distrusted
+
+    def _in_vain(self, folder: str, part: int) -> bool:
+        """Return True if this process makes the part itself, but not while this thread waits.
+
+        Between two pieces of work there is a short rest. Once a rest was long, no thread waits for
+        resting parts of that entry: their consumer is slow, and may even wait for this thread.
+        """
+        now = self._clock()
+        with self._lock:
+            found = self._fillings.get((folder, part))
+            hasty = now < self._hasty.get(folder, now)
+        if found is None or not found.alive:
+            return False
+        if found.rested_s > REST_S:
+            self._hasty[folder] = now + HASTY_S
+        return found.thread == threading.get_ident() or found.rested_s > (0 if hasty else REST_S)
+
+    def _wait(self, lease: str, folder: str, part: int, until: float) -> None:
+        """Wait until a lease has ended, or until waiting is in vain."""
+        while not self._in_vain(folder, part) and self._clock() <= until:
+            time.sleep(min(self.leases.ttl_s / POLLS, POLL_S))
+            if self.leases.ended(lease):
+                return
+
+
+def _version(known: Known, part: int) -> tuple[int, int]:
+    return known.view.incarnation, known.view.version(part)

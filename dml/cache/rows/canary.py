@@ -1,0 +1,401 @@
+"""Some stored rows are computed again before an entry is used: a fingerprint cannot see everything.
+
+At the first use of an entry in a process, and at about one use in 64 afterwards, some rows of one
+part are recomputed and compared with the stored rows, bit by bit. If they differ, the entry is
+quarantined: it is no longer read, and its rows are computed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from dml.base.fingerprint import digest
+from dml.base.user_line import warn
+from dml.data.block import Block, concat
+from dml.data.comparison import first_odd, part
+from dml.data.id_columns import FREE
+from dml.errors import DmlError, InternalError, MemoryContractError, QuarantineWarning, SourceError
+from dml.events import Tally
+from dml.exec.tasks.skipped_rows import Noted
+from dml.exec.tasks.steps import Steps
+from dml.expr.facts import Rows
+from dml.expr.flow import WHOLE
+from dml.expr.node import Node
+from dml.expr.user_call import NotConstructedError
+
+if TYPE_CHECKING:
+    from dml.cache.parts.parts import PartStore
+    from dml.cache.rows.entry import StoredEntry
+    from dml.cache.rows.row_parts import StoredUnit
+    from dml.exec.tasks.unit_input import Running
+    from dml.io.source import Source, Unit
+
+ONE_OF = 64  # uses of an entry after the first
+MOST_ROWS = 256  # rows of the source in one check
+BUDGET_S = 0.015  # of time for rows; the first row is always made
+PIECE_BYTES = 1 << 20  # of rows made at a time, if more than one
+ATOM_S = 1.0  # an atom that must be made whole and took longer is not checked
+WAIT_S = 10.0  # how long other threads wait for a running check of the entry
+MOST_ENTRIES = 1 << 12  # whose uses a process remembers
+PROCESS = uuid.uuid4().hex
+# Errors that come from the machine, not from a row.
+OUTER = (OSError, MemoryError, ImportError, NotConstructedError)
+OURS = (SourceError, MemoryContractError, InternalError)
+
+
+# ------------------------------------------------------------------------------- choice of samples
+
+
+def due(use: int, draw: int, *, known: bool = False) -> bool:
+    """Return True if use ``use`` is checked; ``known``: another process made the first check."""
+    return (use == 0 and not known) or draw % ONE_OF == 0
+
+
+def part_of(draw: int, parts: int) -> int:
+    """Return the part to check, of ``parts``."""
+    return (draw >> 8) % max(1, parts)
+
+
+def grain_of(nodes: Sequence[Node]) -> int:
+    """Return the multiple of rows that steps must see together; WHOLE for a whole atom."""
+    gathering = [number for number, node in enumerate(nodes) if node.by_atom]
+    if not gathering:
+        return 1
+    size: int | None = nodes[gathering[0]].batch_size
+    whole = any(n.rows not in (Rows.SAME, Rows.STORED) for n in nodes[: gathering[0]])
+    return WHOLE if whole or size is None or len(gathering) > 1 else size
+
+
+def rows_of(draw: int, rows: int, grain: int, each_s: float) -> range:
+    """Return which of an atom's ``rows`` to recompute, at ``each_s`` per row; at least one.
+
+    An atom that must be seen whole is recomputed whole, or not at all.
+    """
+    if grain >= rows:
+        return range(rows if rows == 1 or each_s * rows <= ATOM_S else 0)
+    fits = MOST_ROWS if each_s <= 0 else int(min(MOST_ROWS, BUDGET_S / each_s))
+    count = max(1, min(fits, rows) // grain) * grain
+    start = (draw >> 72) % ((rows - count) // grain + 1) * grain
+    return range(start, start + count)
+
+
+def more(count: int, grain: int, nbytes: int) -> int:
+    """Return the rows to make next, after ``count`` took ``nbytes``: twice as many, if they fit."""
+    fits = PIECE_BYTES * count // max(1, nbytes)
+    return max(grain, min(2 * count, fits) // grain * grain)
+
+
+# ------------------------------------------------------------------------------------- use counts
+
+
+class EntryUses:
+    """The uses of an entry in this process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.count = self.checks = 0
+        self.busy = False
+
+    def next(self, fingerprint: str) -> tuple[int, int]:
+        """Return the number of a new use and a random draw for it; no row depends on the draw."""
+        number, self.count = self.count, self.count + 1
+        return number, int.from_bytes(digest("canary", PROCESS, fingerprint, number), "little")
+
+
+_USES: weakref.WeakKeyDictionary[PartStore, dict[str, EntryUses]] = weakref.WeakKeyDictionary()
+_LOCK = threading.Lock()
+
+
+def uses_of(store: PartStore, fingerprint: str) -> EntryUses:
+    """Return the uses of an entry that this process remembers."""
+    with _LOCK:
+        known = _USES.setdefault(store, {})
+        if fingerprint not in known and len(known) >= MOST_ENTRIES:
+            del known[next(iter(known))]
+        return known.setdefault(fingerprint, EntryUses())
+
+
+class CanarySample(NamedTuple):
+    """The input of a check: rows of ``unit`` as ``found``, and the ``steps`` that make them."""
+
+    entry: StoredEntry
+    unit: Unit
+    found: StoredUnit
+    steps: Sequence[Steps]
+    ordinal: int
+    """The number of the operator that gives the rows."""
+    shown: Callable[[Block], Iterator[Block]] | None = None
+    """Turns a stored block into the blocks that are used, unless it is used unchanged."""
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The operators that made the rows, source first."""
+        return [node for steps in self.steps for node in steps.nodes]
+
+
+def trusted(sample: CanarySample, run: Running, seen: set[str]) -> bool:
+    """Return True if an entry may be used; ``seen`` are the entries that this pass already uses.
+
+    The check precedes the delivery of the first row of the entry, and may check any part.
+    """
+    entry = sample.entry
+    name = entry.fingerprint
+    if name not in seen and entry.checks and run.reading is not None:
+        uses = uses_of(entry.store, name)
+        if uses.lock.acquire(timeout=WAIT_S):
+            try:
+                if name not in seen and not uses.busy:
+                    _begin(uses, sample, run)
+                    seen.add(name)
+            finally:
+                uses.lock.release()
+    return entry.store.trusts(name)
+
+
+def _begin(uses: EntryUses, sample: CanarySample, run: Running) -> None:
+    """Count a use and check it if it is due; the lock is held."""
+    store, name = sample.entry.store, sample.entry.fingerprint
+    number, draw = uses.next(name)
+    known = number == 0 and _spared(sample, run.reading.stage.source)
+    if not due(number, draw, known=known) or not store.trusts(name):
+        return
+    uses.busy, uses.checks = True, uses.checks + 1
+    try:
+        if sample.shown is None and store.place.maps:  # unchanged rows, and mapping loads nothing
+            sample = _elsewhere(sample, run, draw)
+        odd = _difference(sample, run, draw)
+        run.mine().checked(sample.ordinal, odd is not None)
+        if odd is not None:
+            _quarantine(sample, odd)
+    finally:
+        uses.busy = False
+
+
+def _spared(sample: CanarySample, source: Source) -> bool:
+    """Return True if the first use in this process goes unchecked, as a check fetches bytes.
+
+    For a remote source of at least 64 units, one process of each environment checks.
+    """
+    if not source.far:
+        return False
+    entry = sample.entry
+    return source.unit_count < ONE_OF or not entry.store.first(entry.fingerprint, _here())
+
+
+def _here() -> str:
+    """Return a digest of the platform and library versions, which entry names do not cover."""
+    versions = platform.python_version(), np.__version__, pa.__version__
+    return digest("here", platform.system(), platform.machine(), *versions).hex()
+
+
+def _elsewhere(sample: CanarySample, run: Running, draw: int) -> CanarySample:
+    """Return the same sample of a random part of the entry, if that is stored."""
+    source = run.reading.stage.source
+    index = part_of(draw, source.unit_count)
+    if index == sample.unit.index:
+        return sample
+    unit = source.unit(index)
+    found = sample.entry.found(unit, run.most_bytes)
+    return sample if found is None else sample._replace(unit=unit, found=found)
+
+
+# ----------------------------------------------------------------------------------- recomputation
+
+
+class Odd(NamedTuple):
+    """A difference: a column of a row, the row itself, or the error of recomputing it."""
+
+    row: int
+    what: str
+
+
+class _Failing(Noted):
+    """Raises every error, since rows are stored only where no error has cost any."""
+
+    def note(self, ordinal: int, error: DmlError, rows: int) -> None:
+        del ordinal, rows
+        raise error
+
+
+def _difference(sample: CanarySample, run: Running, draw: int) -> Odd | None:
+    """Return the first difference of recomputed rows; None if equal or if they cannot be made."""
+    source = run.reading.stage.source
+    try:
+        odd = _first_odd(sample, run, draw)
+    except DmlError as error:
+        if isinstance(error, OURS) or any(isinstance(each, OUTER) for each in _causes(error)):
+            return None
+        if sample.shown is not None:  # the error may come from a column that is not stored
+            return None
+        odd = Odd(-1, f"making it again ends in {_named(error)}")
+    except OUTER:
+        return None
+    if odd is not None and source.changed_ns(sample.unit) >= sample.entry.named_ns:
+        return None  # the source has changed since the run began
+    return odd
+
+
+def _first_odd(sample: CanarySample, run: Running, draw: int) -> Odd | None:
+    given = next(run.reading.again(sample.unit), None)  # the reader ends here
+    if given is None:
+        return None
+    kept = StoredSample(sample, whole=given.n)
+    steps = _anew(sample)
+    rows = sample.unit.rows or sum(count for count, *_ in sample.found.about["blocks"])
+    each_s, grain = sample.found.cost_s / max(1, rows), grain_of(sample.nodes)
+    chosen, until = rows_of(draw, given.n, grain, each_s), time.perf_counter() + BUDGET_S
+    count = grain  # the first rows show the cost of the next
+    while chosen:
+        block = given.slice(chosen.start, min(chosen.start + count, chosen.stop))
+        made = list(_run(steps, block))
+        odd = kept.odd(block, made)
+        if odd is not None or time.perf_counter() >= until:
+            return odd
+        chosen = chosen[block.n :]
+        count = more(block.n, grain, sum(each.nbytes for each in made))
+    return None
+
+
+def _anew(sample: CanarySample) -> list[Steps]:
+    """Return the steps, with the schemas that had settled when the rows were stored."""
+    nodes, types = sample.nodes, sample.found.schemas
+    schemas = {nodes[place].digest.hex(): each for place, each in types.items()}
+    return [
+        Steps(each.nodes, dataclasses.replace(each.at, schemas=schemas), 1) for each in sample.steps
+    ]
+
+
+def _run(steps: Sequence[Steps], block: Block) -> Iterator[Block]:
+    blocks, tally, noted = iter((block,)), Tally(), _Failing()
+    for each in steps:
+        blocks = each.run(blocks, lambda: tally, noted)
+    return blocks
+
+
+class StoredSample:
+    """The stored rows of the first atom of a unit, which has ``whole`` rows in the source."""
+
+    def __init__(self, sample: CanarySample, whole: int) -> None:
+        blocks = next(sample.found.atoms(0), [])
+        if sample.shown is not None:
+            blocks = [made for block in blocks for made in sample.shown(block)]
+        self.blocks = [block for block in blocks if block.n]
+        self.high, self.low = _ids(self.blocks)
+        self.free, self.whole = sample.found.form == FREE, whole
+
+    def odd(self, given: Block, made: Sequence[Block]) -> Odd | None:
+        """Return the first difference between rows ``made`` from ``given`` and stored rows."""
+        made = [block for block in made if block.n]
+        ids = _ids(made)
+        place = self._place(given, ids)
+        high, low = self.high[place], self.low[place]
+        both = min(len(low), len(ids[1]))
+        other = (high[:both] != ids[0][:both]) | (low[:both] != ids[1][:both])
+        if other.any():
+            return self._told(given, low[int(np.argmax(other))], "another row is made")
+        if len(low) > both:
+            return self._told(given, low[both], "the row is not made any more")
+        if len(ids[1]) > both:
+            return self._told(given, ids[1][both], "the row is not stored")
+        stored = part(self.blocks, place.start, place.stop)
+        return self._column(given, made, stored, low) if both else None
+
+    def _place(self, given: Block, ids: tuple[np.ndarray, np.ndarray]) -> slice:
+        """Return the slice of the stored rows that corresponds to the given source rows."""
+        if given.n == self.whole:
+            return slice(0, len(self.low))
+        high, low = given.ids.hi, given.ids.lo
+        if not self.free and isinstance(high, int) and isinstance(low, int):
+            inside = (self.high == high) & (self.low - np.uint64(low) < given.n)
+            first = int(np.argmax(inside)) if inside.any() else 0
+            return slice(first, first + int(inside.sum()))
+        if not len(ids[0]):
+            return slice(0, 0)
+        there = (self.high == ids[0][0]) & (self.low == ids[1][0])
+        first = int(np.argmax(there)) if there.any() else 0
+        return slice(first, first + len(ids[0]))
+
+    def _column(
+        self, given: Block, made: Sequence[Block], stored: Sequence[Block], low: np.ndarray
+    ) -> Odd | None:
+        """Return the first column that differs, with its first differing row."""
+        one, two = concat(made), concat(stored)
+        for name, kind in two.schema.items():
+            if one.schema.get(name) != kind:
+                return self._told(given, low[0], f"column {name!r} is of another type, or gone")
+            row = first_odd(one[name], two[name])
+            if row is not None:
+                return self._told(given, low[row], f"column {name!r} is another value")
+        return None
+
+    def _told(self, given: Block, low: Any, what: str) -> Odd:
+        """Return a difference with the row's number in the source, or the first row's."""
+        return Odd(int(given.ids.low()[0]) if self.free else int(low), what)
+
+
+def _ids(blocks: Sequence[Block]) -> tuple[np.ndarray, np.ndarray]:
+    halves = [block.ids.arrays() for block in blocks] or [(np.zeros(0, np.uint64),) * 2]
+    high, low = zip(*halves, strict=True)
+    return np.concatenate(high), np.concatenate(low)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and its causes, the error first."""
+    found: BaseException | None = error
+    for _ in range(64):
+        if found is None:
+            return
+        yield found
+        found = found.__cause__ or found.__context__
+
+
+def _named(error: DmlError) -> str:
+    cause = error.__cause__ or error
+    return type(cause).__name__
+
+
+# --------------------------------------------------------------------------------------- reporting
+
+
+def _quarantine(sample: CanarySample, odd: Odd) -> None:
+    """Quarantine an entry, and warn if this call is the first."""
+    nodes = sample.nodes
+    called = [node for node in nodes if node.calls is not None and not node.proven]
+    named = called or nodes[-1:]
+    labels = "; ".join(node.label() for node in named)
+    row = f"row {odd.row}" if odd.row >= 0 else ""
+    at = ", ".join(filter(None, (labels, sample.unit.place, row)))
+    name = sample.entry.fingerprint
+    stored = ", ".join(filter(None, ("; ".join(map(_outline, named)), row)))
+    told = {"what": odd.what, "at": stored, "row": odd.row, "time": _now()}
+    if not sample.entry.store.quarantine(name, told):
+        return
+    text = DmlError(
+        f"stored rows are not those that are computed now: the entry {name[:8]} is quarantined",
+        at=at,
+        why=f"{odd.what}: a function below depends on more than its row and what its name tells."
+        " The run goes on and computes; what was handed out of the entry before stays so",
+        try_=f"a function of its row alone, or another fingerprint=; then dml cache rm {name[:8]},"
+        " or .clear_cache(): it is not kept again before",
+    )
+    warn(str(text), QuarantineWarning)
+
+
+def _outline(node: Node) -> str:
+    """Describe an operator without literals and paths, so that it may be stored."""
+    called = f"({node.calls.name})" if node.calls is not None else ""
+    return f"{type(node).__name__}{called}" + (f", written in {node.where}" if node.where else "")
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

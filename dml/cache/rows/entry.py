@@ -1,0 +1,99 @@
+"""A cache entry as the steps of a stage see it: the parts of one stored step, by unit."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from dml.base.fingerprint import digest
+from dml.cache.rows.row_parts import RowFilling, StoredUnit
+from dml.expr.node import Node
+from dml.io.source import Unit
+
+if TYPE_CHECKING:
+    from dml.cache.parts.parts import PartStore
+    from dml.cache.store.open_stores import Where
+    from dml.ops.relation import StoreQuery
+
+
+@dataclasses.dataclass(frozen=True)
+class EntryName:
+    """The store and name of a stored step's rows, with a description for people.
+
+    ``asked`` has the names by which equivalent rows can be found. ``looks``: other entries held
+    some of the rows when the run began; that is decided once, as it decides how blocks are cut.
+    With ``checks``, some of its rows are recomputed now and then.
+    """
+
+    where: Where
+    fingerprint: str
+    about: Mapping[str, Any]
+    at_ns: int = sys.maxsize
+    """Time at which files were inspected to make the name."""
+    asked: StoreQuery | None = None
+    looks: bool = False
+    fills: bool = True
+    """False if stored rows are only read."""
+    checks: bool = True
+    later: float = math.inf
+    """How often this machine will read the rows again, if that is known."""
+
+    def of(self, node: Node, epoch: int) -> EntryName:
+        """Return the name for ``epoch``: rows that are drawn anew have a name for each draw."""
+        if node.reuse is None:
+            return self
+        turn = cast("Any", node).turn(epoch)
+        name = digest("drawn", self.fingerprint, turn).hex()
+        return dataclasses.replace(self, fingerprint=name, about={**self.about, "draw": turn})
+
+
+def entry_of(named: EntryName) -> StoredEntry:
+    """Open the entry with that name."""
+    from dml.cache.store import open_stores  # noqa: PLC0415
+
+    opened = open_stores  # by runs that store something
+    return StoredEntry(opened.store_at(named.where), named)
+
+
+class StoredEntry:
+    """The parts of one stored step."""
+
+    def __init__(self, store: PartStore, named: EntryName) -> None:
+        self.store, self.where, self.named_ns = store, named.where, named.at_ns
+        self.fingerprint, self.about, self.fills = named.fingerprint, named.about, named.fills
+        self.asked, self.looks, self.checks = named.asked, named.looks, named.checks
+        self.later = named.later
+
+    def found(self, unit: Unit, most_bytes: int, *, had: bool = False) -> StoredUnit | None:
+        """Return the rows of a unit, if they are stored and fit into memory if loaded.
+
+        If ``had``, only from a local file that this process has read and checked before.
+        """
+        rows = self.store.part(self.fingerprint, unit.index, most_bytes, self.later, had=had)
+        return None if rows is None else StoredUnit.of(rows, unit)
+
+    def filling(self, unit: Unit, form: int, most_bytes: int) -> StoredUnit | RowFilling | None:
+        """Return the rows of a unit, or a filling for them; None to go without the store."""
+        if not self.fills:
+            return None
+        got = self.store.fill(self.fingerprint, unit.index, most_bytes, self.later)
+        if got is None:
+            return None
+        if isinstance(got, tuple):
+            return StoredUnit.of(got, unit)
+        self.store.describe(self.fingerprint, self.about)
+        return RowFilling(got, unit, form, self.named_ns, recut=self.looks)
+
+    def wrong(self, *, lost: bool = False) -> str:
+        """Return why a part was not stored, for people; "" if another message tells that."""
+        standing = self.store.standing
+        if not self.store.trusts(self.fingerprint):
+            return ""
+        failed, told = standing.unusable or standing.unwritable, "rows" if lost else ""
+        from dml.cache.store import health  # noqa: PLC0415
+
+        why, _ = health.reason(self.store, failed, lost=told)
+        return str(why)

@@ -1,0 +1,175 @@
+"""The rows of a unit of a stored step are read and written here as a part of its entry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from itertools import accumulate, groupby, pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dml.data import buffer_ownership
+from dml.data.block import Block
+from dml.data.id_columns import WORDS, apart, beside, ids_of, written
+from dml.data.schema import Schema
+from dml.data.schema_text import marked, marks_text, schema_of, schema_text
+from dml.expr.flow import At
+from dml.expr.node import Node
+from dml.io.source import Unit
+from dml.kernels.rows.ids import RowIds
+from dml.kernels.vec import Vec
+from dml.udfs.calling.batch_arrays import plain
+
+if TYPE_CHECKING:
+    from dml.cache.parts.blobs import PartRows as Part
+    from dml.cache.parts.part_fill import PartFilling as Draft
+
+
+class StoredUnit:
+    """The stored rows of a unit, and the schemas that had settled when they were made.
+
+    ``own`` are the operators whose schemas these rows settled themselves. Runs that cut blocks
+    while making rows do not use blocks that were ``recut``: a retried task, for which the part may
+    or may not be stored by then, must cut as it did before.
+    """
+
+    def __init__(self, part: Part) -> None:
+        self.runs, self.about = part.runs, part.about
+        about, self.form = part.about, WORDS.index(part.about["ids"])
+        self.loaded_bytes, self.recut = part.loaded_bytes, bool(about.get("recut"))
+        self.cost_s, self.nbytes = part.cost_s, part.nbytes
+        self.came = part.came
+        self.places = [
+            (run, row)
+            for run, (_, rows) in enumerate(self.runs)
+            for row in accumulate(rows[:-1], initial=0)
+        ]
+        self.last: tuple[int, Block, list[np.ndarray]] | None = None
+        self.schemas = {int(place): schema_of(text) for place, text in about["schemas"].items()}
+        self.own = frozenset(about["own"])
+
+    @staticmethod
+    def of(rows: Part, unit: Unit) -> StoredUnit | None:
+        """Read a part; None if it is of another cut of the source or of another format."""
+        known = rows.about.get("unit") == _cut(unit) and rows.about.get("ids") in WORDS
+        return StoredUnit(rows) if known else None
+
+    @property
+    def plain(self) -> bool:
+        """True if its floats are in their delivered form, so that none has to be copied."""
+        return bool(self.about.get("plain"))
+
+    def atoms(self, skip_atoms: int, *, joined: bool = False) -> Iterator[list[Block]]:
+        """Yield the blocks of each atom from ``skip_atoms`` on, over the memory of the part.
+
+        If ``joined``, adjacent blocks of an atom become one block.
+        """
+        ends = [0, *accumulate(self.about["atoms"])]
+        for start, stop in pairwise(ends[skip_atoms:]):
+            numbers = range(start, stop)
+            runs = groupby(numbers, self._run) if joined else ((n, (n,)) for n in numbers)
+            yield [self._together(list(some)) for _, some in runs]
+
+    def _run(self, number: int) -> int:
+        return self.places[number][0]
+
+    def _together(self, numbers: Sequence[int]) -> Block:
+        """Join consecutive blocks of one run."""
+        run, start = self.places[numbers[0]]
+        whole, columns = self._whole(run)
+        stop, ids = start, list[RowIds]()
+        for number in numbers:
+            count, high, low = self.about["blocks"][number]
+            row, stop = stop, stop + count
+            ids.append(ids_of(self.form, [each[row:stop] for each in columns], count, (high, low)))
+        part = whole.slice(start, stop)
+        together = ids[0] if len(ids) == 1 else RowIds.concat(ids)
+        return Block(part.schema, part.columns, together)
+
+    def _whole(self, run: int) -> tuple[Block, list[np.ndarray]]:
+        """Return a run's adjacent blocks as one, and columns of their ids; memoized for one run."""
+        if self.last is None or self.last[0] != run:
+            batch, rows = self.runs[run]
+            own, columns = apart(batch, self.form)
+            ids = RowIds.run(0, 0, sum(rows))
+            self.last = run, Block.from_arrow(own, ids, marked(self.about)), columns
+            if self.plain:
+                _finish(self.last[1])
+        return self.last[1:]
+
+    def settled(self, nodes: Sequence[Node], at: At) -> bool:
+        """Adopt the schemas; False if those of this run differ, or may turn out to differ.
+
+        A run gets the schemas of the rows that it reads first. A part that was made after other
+        parts does not determine them.
+        """
+        keys = {place: nodes[place].digest.hex() for place in self.schemas}
+        for place, schema in self.schemas.items():
+            known = at.schemas.get(keys[place])
+            if known != schema and (known is not None or place not in self.own):
+                return False
+        for place, schema in self.schemas.items():
+            at.schemas.setdefault(keys[place], schema)
+        return True
+
+
+class RowFilling:
+    """A part in the making, whose ids are written in one ``form``.
+
+    ``named_ns`` is the time at which files were inspected to name its entry.
+    """
+
+    def __init__(
+        self, part: Draft, unit: Unit, form: int, named_ns: int, *, recut: bool = False
+    ) -> None:
+        self.part, self.unit, self.form, self.named_ns = part, unit, form, named_ns
+        self.recut = recut
+        self.atoms: list[int] = []
+        self.blocks: list[tuple[int, int, int]] = []
+        self.plain, self.marks = True, ""
+
+    def passing(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        """Yield the blocks of an atom, each after it was added to the part."""
+        self.part.resting = False
+        self.atoms.append(0)
+        for block in blocks:
+            self._add(block)
+            self.part.resting = True
+            yield block
+            self.part.resting = False
+        self.part.resting = True  # the steps above may still yield rows of the atom
+
+    def _add(self, block: Block) -> None:
+        packed = written(block.ids, self.form)
+        if packed is None:
+            self.part.drop()
+            return
+        columns, high, low = packed
+        self.part.add(beside(block.to_arrow(), self.form, columns))
+        self.plain, self.marks = self.plain and plain(block), self.marks or marks_text(block.schema)
+        self.atoms[-1] += 1
+        self.blocks.append((block.n, high, low))
+
+    def commit(self, schemas: Mapping[int, Schema], before: Set[int]) -> bool:
+        """Commit the part as the whole unit; schemas in ``before`` were settled by earlier parts.
+
+        False if the part is not stored.
+        """
+        texts = {str(place): schema_text(schema) for place, schema in schemas.items()}
+        own = sorted(schemas.keys() - before)
+        about = {"atoms": self.atoms, "blocks": self.blocks, "ids": WORDS[self.form]}
+        about |= {"schemas": texts, "own": own, "plain": self.plain, "recut": self.recut}
+        made = self.part.commit({**about, "unit": _cut(self.unit), "marks": self.marks})
+        return made.kept
+
+
+def _finish(block: Block) -> None:
+    """Mark the floats of the block's part as finished, so that they are not inspected again."""
+    floats = [c.values for c in block.columns if isinstance(c, Vec) and c.values.dtype.kind == "f"]
+    if floats:
+        buffer_ownership.finish(floats[0])
+
+
+def _cut(unit: Unit) -> list[int | None]:
+    """Return the numbers that determine where the atoms of a unit begin."""
+    return [unit.atoms, unit.rows, unit.atom_rows]

@@ -1,0 +1,151 @@
+"""Rows of a stored step are read from the store, unit by unit, or written to it.
+
+The steps of a stage are cut behind each stored step. A reader of a unit starts at the highest cut
+whose rows are stored; rows made above it flow on and are written to the store on the way, as a part
+when the unit ends. None of this can be seen in the rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dml.cache.rows.canary import CanarySample, trusted
+from dml.cache.rows.entry import StoredEntry
+from dml.cache.rows.row_parts import RowFilling, StoredUnit
+from dml.data.block import Block
+from dml.data.id_columns import FREE, PICKED, RUN
+from dml.data.schema import Schema
+from dml.exec.tasks.levels import Level
+from dml.exec.tasks.steps import Steps
+from dml.exec.tasks.unit_input import Atom, Running
+from dml.expr.facts import Rows
+from dml.expr.flow import At
+from dml.expr.node import Node
+from dml.io.source import Unit
+
+if TYPE_CHECKING:
+    pass
+
+
+class StoredLevel(Level):
+    """A level whose rows are kept in ``entry``, a part for each unit."""
+
+    def __init__(
+        self, steps: Steps, first: int, below: Level | None, entry: StoredEntry | None
+    ) -> None:
+        super().__init__(steps, first, below)
+        self.entry: StoredEntry | None = entry
+        self.form = _form(self.nodes)
+        self.seen = set[str]()  # entries that this pass has begun to use
+
+    @property
+    def gives_stored(self) -> bool:
+        """True if its output is the rows of its entry, unchanged."""
+        return self.entry is not None and self.nodes[-1].rows is Rows.STORED
+
+    def atoms(
+        self, unit: Unit, skip_atoms: int, read: Callable[[int], Iterator[Block]], run: Running
+    ) -> Iterator[Atom]:
+        """Yield the atoms of ``unit`` from ``skip_atoms`` on; ``read`` reads the source's."""
+        if self.entry is None:
+            yield from self._made(unit, skip_atoms, read, run)
+            return
+        aside, run = run.aside, dataclasses.replace(run, aside=False)
+        started = time.perf_counter()
+        got = self.right(self.entry, self.entry.found(unit, run.most_bytes), unit, run)
+        others = self.instead(unit, skip_atoms, read, run) if got is None else None
+        if others is not None:
+            yield from others
+            return
+        if got is None and not skip_atoms:  # a part must begin with the unit
+            got = self.entry.filling(unit, self.form, run.most_bytes)
+            got = self.right(self.entry, got, unit, run)
+        if isinstance(got, StoredUnit):
+            got = self._usable(got, self.entry, run.at)
+        if got is not None and not isinstance(got, RowFilling):
+            yield from self.handed(got, got.atoms(skip_atoms), run, started)
+        elif got is not None:
+            yield from self._filled(got, self._made(unit, 0, read, run), run)
+        elif not aside:
+            self._unfilled(self.entry, run)
+            yield from self._made(unit, skip_atoms, read, run)
+
+    def _unfilled(self, entry: StoredEntry, run: Running) -> None:
+        """Note why a part is made without the store, if the store is unusable."""
+        if entry.fills and not entry.store.standing.whole and (wrong := entry.wrong()):
+            run.mine().stored(self.ordinal, wrong)
+
+    def had(self, unit: Unit, run: Running) -> StoredUnit | None:
+        """Return the rows of ``unit`` if they only need to be mapped; see ``handed``."""
+        entry = self.entry
+        if entry is None:
+            return None
+        got = self.right(entry, entry.found(unit, run.most_bytes, had=True), unit, run)
+        return None if got is None else self._usable(got, entry, run.at)
+
+    def _usable(self, found: StoredUnit, entry: StoredEntry, at: At) -> StoredUnit | None:
+        fits = entry.looks or not found.recut
+        return found if fits and found.settled(self.nodes, at) else None
+
+    def right(self, entry: StoredEntry, got: Any, unit: Unit, run: Running) -> Any:
+        """Return ``got``, or None if a check finds that the rows differ from those computed now."""
+        if not isinstance(got, StoredUnit):
+            return got
+        sample = CanarySample(entry, unit, got, self.all_steps, self.ordinal)
+        return got if trusted(sample, run, self.seen) else None
+
+    def instead(
+        self, _unit: Unit, _skip_atoms: int, _read: Callable[[int], Iterator[Block]], _run: Running
+    ) -> Iterator[Atom] | None:
+        """Return atoms from other entries; None if they do not hold the rows."""
+        return None
+
+    def handed(
+        self, found: StoredUnit, atoms: Iterator[list[Block]], run: Running, started: float
+    ) -> Iterator[Atom]:
+        """Yield the ``atoms`` of a ``found`` part, counted, with the time since ``started``."""
+        run.hold(found.loaded_bytes)
+        run.mine().stored(self.ordinal)
+        run.mine().lookups(self.ordinal, 0, 0, *found.came)
+        for blocks in atoms:
+            for block in blocks:
+                seconds = time.perf_counter() - started
+                size = block.nbytes
+                run.mine().block(self.ordinal, block.n, block.n, size, size, seconds)
+                started = time.perf_counter()
+            run.mine().lookups(self.ordinal, len(blocks), 0)
+            yield None, blocks
+            started = time.perf_counter()
+
+    def _filled(self, filling: RowFilling, made: Iterator[Atom], run: Running) -> Iterator[Atom]:
+        before, done = self._settled(run.at).keys(), False
+        try:
+            for origin, blocks in made:
+                yield origin, filling.passing(blocks)
+                run.mine().lookups(self.ordinal, 0, filling.atoms[-1])
+            # rows lost to errors may exist the next time; the name is that of the file
+            # as it was when the run began
+            lost = any(ordinal <= self.ordinal for ordinal in run.noted.ordinals)
+            done = not lost and run.changed_ns() < filling.named_ns
+            kept = done and filling.commit(self._settled(run.at), before)
+            if self.entry is not None:
+                wrong = "" if kept else self.entry.wrong(lost=lost)
+                run.mine().stored(self.ordinal, wrong)
+        finally:
+            if not done:
+                filling.part.drop()
+
+    def _settled(self, at: At) -> dict[int, Schema]:
+        known = ((n, at.schemas.get(node.digest.hex())) for n, node in enumerate(self.nodes))
+        return {n: schema for n, schema in known if schema is not None}
+
+
+def _form(nodes: Sequence[Node]) -> int:
+    """Return how the ids after these steps are written: all blocks of a part the same way."""
+    kinds = {node.rows for node in nodes}
+    if kinds <= {Rows.SAME, Rows.STORED}:
+        return RUN
+    return PICKED if kinds <= {Rows.SAME, Rows.STORED, Rows.FEWER} else FREE

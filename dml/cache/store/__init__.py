@@ -1,0 +1,1 @@
+"""The storage of entries: a folder or an object store, leases, and local copies."""

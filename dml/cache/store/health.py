@@ -1,0 +1,109 @@
+"""The health of a store is tracked here: whether it is usable, with one warning if it is not."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from typing import Any, Protocol
+
+from dml.base.user_line import warn
+from dml.cache.store.primitives import TMP, StorePlace, UnusableError, UnwritableError
+from dml.errors import CacheError
+
+
+class StoreHealth(Protocol):
+    """A store of parts, as far as its health is concerned."""
+
+    place: StorePlace
+    standing: Standing
+    quota: Any
+
+
+class StoreWarning(UserWarning):
+    """Warns that the store cannot be used and the run goes on without it."""
+
+
+class Standing:
+    """The failures of a store that a process has seen."""
+
+    def __init__(self, what: str = "the store") -> None:
+        self._lock, self._failed_at, self._what = threading.Lock(), 0.0, what
+        self.unusable: UnusableError | None = None
+        """Why the place is no longer used at all."""
+        self.unwritable: UnusableError | None = None
+        """Why the place is no longer written to; it is still read."""
+
+    @property
+    def whole(self) -> bool:
+        """True if nothing has failed."""
+        return self.unusable is None and self.unwritable is None
+
+    @property
+    def failed_s(self) -> float:
+        """Seconds since the first failure; 0 if there was none."""
+        return 0.0 if self.whole else time.monotonic() - self._failed_at
+
+    def give_up(self, error: UnusableError) -> None:
+        """Stop using the place, or stop writing to it, and warn once."""
+        with self._lock:
+            first = self.whole
+            self._failed_at = time.monotonic() if first else self._failed_at
+            if isinstance(error, UnwritableError):
+                self.unwritable = self.unwritable or error
+            else:
+                self.unusable = self.unusable or error
+        if first:
+            text = f"the run goes on without {self._what}: {error}"
+            warn(text, StoreWarning)
+
+
+def failure(store: StoreHealth) -> UnusableError | None:
+    """Return why a store cannot be written to, after a trial write; None if it can."""
+    known = store.standing.unusable or store.standing.unwritable
+    if known is None:
+        probe = f"{TMP}/{uuid.uuid4().hex}"
+        try:
+            store.place.put(probe, b"")
+            store.place.delete(probe)
+        except UnusableError as error:
+            return error
+    return known
+
+
+def unkept(
+    store: StoreHealth,
+    what: str,
+    *,
+    unnamed: tuple[str, str, str] | None = None,
+    lost: int = 0,
+    quarantined: str = "",
+) -> CacheError:
+    """Return the error for rows that a store did not keep; errors have cost ``lost`` rows."""
+    if unnamed is not None:
+        return CacheError(what, why=f"{unnamed[0]}: {unnamed[1]}", try_=unnamed[2])
+    why, try_ = reason(
+        store, failure(store), lost=f"{lost:,} rows" if lost else "", quarantined=quarantined
+    )
+    return CacheError(what, why=why, try_=try_)
+
+
+def reason(
+    store: StoreHealth, failed: UnusableError | None, *, lost: str = "", quarantined: str = ""
+) -> tuple[str, str]:
+    """Return why a store did not keep rows, and a remedy; ``lost`` names rows lost to errors."""
+    if failed is not None:
+        why, try_ = f"{failed.what} ({failed.at}): {failed.why}", failed.try_
+    elif quarantined:
+        why = f"its rows were found to be wrong: {quarantined}"
+        try_ = '.cache(tier="disk").clear_cache(), once its functions are of their rows alone'
+    elif lost:
+        why = f"errors have cost {lost}, and a part that lost some is not kept"
+        try_ = "once more, when the function does not raise for these rows"
+    elif store.quota is not None:
+        why = f"cache_quota={store.quota.most_bytes:,} is for all of the namespace, and has no room"
+        try_ = "a larger cache_quota=, or none"
+    else:
+        why = "files were changed while they were read, or others have removed what was kept"
+        try_ = "once more"
+    return why, try_

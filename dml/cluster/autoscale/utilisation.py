@@ -1,0 +1,40 @@
+"""A scaling policy by processor use, as in Kubernetes, serves as a baseline."""
+
+from __future__ import annotations
+
+import math
+
+from dml.cluster.autoscale.window import ScalingDecision, ScalingWindow
+
+TARGET = 0.80
+TOLERANCE = 0.10
+STEADY = 3  # windows whose largest wish counts before workers are removed
+
+
+class Utilisation:
+    """Chooses the workers at which processor use is ``target``, whatever the trainer's waits.
+
+    n = ceil(n * use / target), unless that is within a tenth; workers are removed once the last
+    three windows agree. Source: the Horizontal Pod Autoscaler of Kubernetes, at the 80 % of the
+    comparison in Cachew's section 6. It sees neither workers that wait for data, nor a waiting
+    trainer.
+    """
+
+    def __init__(self, least: int = 1, most: int = 1024, target: float = TARGET) -> None:
+        self.least, self.most, self.target = least, most, target
+        self.wishes: list[int] = []
+
+    def step(self, window: ScalingWindow) -> ScalingDecision:
+        """Return the number of workers that meets the target."""
+        ratio = window.cpu_share / self.target
+        wish = window.workers
+        if abs(ratio - 1) > TOLERANCE:
+            wish = math.ceil(window.workers * ratio - 1e-9)
+        wish = min(self.most, max(self.least, wish))
+        self.wishes = [*self.wishes, wish][-STEADY:]
+        wish = max(self.wishes if len(self.wishes) == STEADY else [window.workers, wish])
+        if wish != window.workers:
+            self.wishes = []
+        return ScalingDecision(
+            wish, f"processors are {window.cpu_share:.0%} in use", settled=wish == window.workers
+        )

@@ -1,0 +1,79 @@
+"""The input of scaling decisions is defined here: figures of some batches."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, Protocol
+
+
+class ScalingWindow(NamedTuple):
+    """Means over consecutive batches of the trainer, with a constant number of ``workers``.
+
+    ``batch_time_s`` is the time to get a batch and to process it, ``step_s`` the trainer's own part
+    of it; ``busy_s`` are the seconds that workers were busy for one batch, computing or waiting for
+    data; ``result_queue_size`` is the number of ready batches, ``cpu_share`` the used share of the
+    workers' processors. Source of batch_time and result_queue_size: Cachew, table 1.
+    """
+
+    workers: int
+    batch_time_s: float
+    step_s: float
+    busy_s: float
+    result_queue_size: float = 0.0
+    cpu_share: float = 1.0
+
+
+class ScalingDecision(NamedTuple):
+    """The number of workers that there should be now, and why; the current number changes nothing.
+
+    ``settled`` means that no trial is pending: the policy has reached its target.
+    """
+
+    workers: int
+    reason: str
+    settled: bool = False
+
+
+class ScalingPolicy(Protocol):
+    """Turns windows into numbers of workers; may depend on windows alone."""
+
+    def step(self, window: ScalingWindow) -> ScalingDecision:
+        """Return the decision after one more window."""
+
+
+class Log:
+    """The mean and its standard error of figures with relative scatter, in logarithms.
+
+    ``expected`` is the scatter that is assumed until there are enough figures to measure it. Only
+    the last ``most`` figures count.
+    """
+
+    PRIOR = 4  # weight of the expected scatter, in figures
+
+    def __init__(self, expected: float = 0.05, most: int = 24) -> None:
+        self.expected, self.most = expected, most
+        self.figures: list[float] = []
+
+    def add(self, figure: float) -> None:
+        """Add a figure, which must be positive."""
+        self.figures = [*self.figures, math.log(figure)][-self.most :]
+
+    def __len__(self) -> int:
+        return len(self.figures)
+
+    @property
+    def mean(self) -> float:
+        """The geometric mean of the figures."""
+        return math.exp(sum(self.figures) / len(self.figures))
+
+    @property
+    def error(self) -> float:
+        """The standard error of ``mean``, as a share of it."""
+        middle, n = sum(self.figures) / len(self.figures), len(self.figures)
+        spread = sum((each - middle) ** 2 for each in self.figures)
+        variance = (self.PRIOR * self.expected**2 + spread) / (self.PRIOR + n - 1)
+        return math.sqrt(variance / n)
+
+    def far(self, figure: float, share: float) -> bool:
+        """Return True if ``figure`` is so far from the mean that the load has changed."""
+        return bool(self.figures) and abs(math.log(figure / self.mean)) > math.log1p(share)

@@ -1,0 +1,264 @@
+"""The Dask cluster of a run is connected here: its client, its workers, and their versions.
+
+No cluster is configured or started. A client that dml opens (for an address, or a cluster object)
+is kept for the next run and closed with the process; a client of the user is used unchanged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import dataclasses
+import logging
+import weakref
+from collections.abc import Mapping, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import urlsplit
+
+import dask
+import distributed
+from distributed.core import rpc
+
+from dml.errors import DmlError, PlanError, WorkerLostError
+
+CPU, GPU = "cpu", "gpu"
+DASK_GPU = "GPU"
+ASKED = ("dml", "numpy", "pyarrow", "distributed")
+
+_log = logging.getLogger("dml")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClusterWorker:
+    """A worker: its threads, and the resources that it was started with, by dml's names."""
+
+    address: str
+    name: str
+    threads: int
+    memory: int
+    resources: Mapping[str, float]
+
+    @property
+    def host(self) -> str:
+        """The host on which it runs."""
+        return urlsplit(self.address).hostname or self.address
+
+    @property
+    def shown(self) -> str:
+        """Its resources, for messages."""
+        custom = "".join(f" {key}={value:g}" for key, value in sorted(self.resources.items()))
+        return f"{self.name or self.address}: cpu={self.threads}{custom}"
+
+
+def member(address: str, info: Mapping[str, Any]) -> ClusterWorker:
+    """Return a worker from its description by the scheduler."""
+    given = info.get("resources") or {}
+    resources = {GPU if key == DASK_GPU else key: float(n) for key, n in given.items()}
+    memory = int(info.get("memory_limit") or 0)
+    return ClusterWorker(
+        address, str(info.get("name", "")), int(info["nthreads"]), memory, resources
+    )
+
+
+def dask_resources(asked: Mapping[str, float]) -> dict[str, float]:
+    """Return the resources that Dask must keep exclusive: all but processors, which dml counts."""
+    return {DASK_GPU if key == GPU else key: n for key, n in asked.items() if key != CPU}
+
+
+def totals(members: Mapping[str, ClusterWorker]) -> dict[str, float]:
+    """Return the resources of all workers together."""
+    found = {CPU: 0.0}
+    for each in members.values():
+        found[CPU] += each.threads
+        for key, amount in each.resources.items():
+            found[key] = found.get(key, 0.0) + amount
+    return found
+
+
+# ------------------------------------------------------------------------------------- the client
+
+LIVE = ("running", "connecting")  # status of a usable client
+_OPENED: dict[str, distributed.Client] = {}
+_CERTIFICATES: list[dask.config.set] = []  # certificates of the current run
+_OF_CLUSTERS: weakref.WeakKeyDictionary[Any, distributed.Client] = weakref.WeakKeyDictionary()
+
+
+def connected(scheduler: Any, timeout_s: float) -> distributed.Client:
+    """Return the client for ``scheduler`` (see Settings), after checking that it answers.
+
+    PlanError if none is named and there is none; WorkerLostError if the scheduler is silent.
+    """
+    client = met_before(scheduler)
+    if not isinstance(scheduler, distributed.Client | None):
+        client = _kept(scheduler, client, timeout_s)
+    if client is None:
+        raise PlanError(
+            "executor='distributed' needs a cluster",
+            why="no scheduler= is given, and this process has no distributed.Client",
+            try_="scheduler='tcp://host:8786', or client = distributed.Client(...) before the run",
+        )
+    if client.status not in LIVE:
+        raise WorkerLostError(
+            "the client of the cluster is closed",
+            at=repr(client),
+            why=f"its status is {client.status!r}",
+            try_="a new distributed.Client, or scheduler='tcp://...'",
+        )
+    if client.asynchronous:
+        raise PlanError(
+            "an asynchronous client cannot be waited for",
+            at=repr(client),
+            why="iterating over a dataset blocks the loop that this client needs",
+            try_="a Client without asynchronous=True, or the address of the scheduler",
+        )
+    return client
+
+
+def met_before(scheduler: Any) -> distributed.Client | None:
+    """Return the existing client for ``scheduler``, if any, without any request."""
+    if isinstance(scheduler, distributed.Client):
+        return scheduler
+    if scheduler is None:
+        with contextlib.suppress(ValueError):
+            return distributed.get_client()
+        return None
+    return _ours(scheduler).get(scheduler)
+
+
+def certificates(scheduler: Any) -> dict[str, Any]:
+    """Return the security settings of a client or cluster object, as a Dask configuration."""
+    security = getattr(scheduler, "security", None)
+    if not isinstance(security, distributed.Security):
+        return {}
+    found = {
+        "tls.ca-file": security.tls_ca_file,
+        "tls.client.cert": security.tls_client_cert,
+        "tls.client.key": security.tls_client_key,
+        "require-encryption": security.require_encryption,
+    }
+    return {f"distributed.comm.{key}": value for key, value in found.items() if value is not None}
+
+
+def configure(config: Mapping[str, Any]) -> None:
+    """Configure the ``certificates`` of a run for this process, instead of the previous run's."""
+    if _CERTIFICATES:
+        _CERTIFICATES.pop().__exit__(None, None, None)
+    _CERTIFICATES.append(dask.config.set(config))
+
+
+def _ours(scheduler: Any) -> MutableMapping[Any, distributed.Client]:
+    """Return the clients that dml opened for schedulers of this type."""
+    return _OPENED if isinstance(scheduler, str) else _OF_CLUSTERS
+
+
+def workers_of(client: distributed.Client) -> dict[str, dict[str, Any]]:
+    """Return the workers as the scheduler describes them now; from any thread but the loop's.
+
+    ``Client.scheduler_info`` may list none during its own update every two seconds.
+    """
+    found: dict[str, Any] = client.sync(client.scheduler.identity, n_workers=-1)
+    return dict(found["workers"])
+
+
+def _kept(
+    scheduler: Any, client: distributed.Client | None, timeout_s: float
+) -> distributed.Client:
+    """Return ``client`` of an earlier run if it still works, else a new client."""
+    if client is None or client.status not in LIVE:
+        if not _OPENED and not _OF_CLUSTERS:
+            atexit.register(close_all)
+        client = _ours(scheduler)[scheduler] = _opened(scheduler, timeout_s)
+    return client
+
+
+def _opened(start: Any, timeout_s: float) -> distributed.Client:
+    try:
+        if isinstance(start, str):
+            _ask(start, timeout_s)
+        return distributed.Client(start, timeout=timeout_s, set_as_default=False)
+    except (OSError, ValueError, TypeError, RuntimeError) as error:
+        shown = start if isinstance(start, str) else repr(start)
+        raise WorkerLostError(
+            "the scheduler cannot be reached",
+            at=str(shown),
+            why=str(error) or f"no answer within {timeout_s:g} s",
+            try_="the address that `dask scheduler` printed, reachable from here",
+        ) from error
+
+
+def _ask(address: str, timeout_s: float) -> None:
+    """Raise unless a scheduler answers at ``address`` in time.
+
+    A client would wait for ever for another program that listens there, and a failed client
+    disturbs the end of the process. On a thread, since a notebook's own has a loop.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, asyncio.wait_for(_identity(address), timeout_s)).result()
+
+
+async def _identity(address: str) -> None:
+    security = distributed.Security().get_connection_args("client")
+    async with rpc(address, connection_args=security) as scheduler:
+        await scheduler.identity(n_workers=0)
+
+
+def close_all() -> None:
+    """Close the clients that dml opened."""
+    for client in (*_OPENED.values(), *_OF_CLUSTERS.values()):
+        client.close(timeout=2)
+    _OPENED.clear()
+    _OF_CLUSTERS.clear()
+
+
+# ------------------------------------------------------------------------------------- the workers
+
+
+def _probe(packages: tuple[str, ...]) -> dict[str, str]:
+    """Return the versions installed on a worker; sent by value, as dml may be missing there."""
+    import platform as machine  # noqa: PLC0415 - none of this module is there
+    from importlib import metadata as installed  # noqa: PLC0415
+
+    found = {"python": machine.python_version()}
+    for each in packages:
+        try:
+            found[each] = installed.version(each)
+        except installed.PackageNotFoundError:
+            try:
+                found[each] = str(__import__(each).__version__)
+            except (ImportError, AttributeError):
+                found[each] = ""
+    return found
+
+
+_probe.__module__ = "__main__"  # cloudpickle sends functions of ``__main__`` by value
+
+
+def versions_here() -> dict[str, str]:
+    """Return the versions with which workers are compared."""
+    return _probe(ASKED)
+
+
+def unfit(member: ClusterWorker, there: Any, here: Mapping[str, str]) -> DmlError | None:
+    """Return why a worker cannot take part: another Python or dml. Other differences warn."""
+    where = f"worker {member.name or member.address} at {member.address}"
+    if not isinstance(there, Mapping):
+        return WorkerLostError("a worker did not answer", at=where, why=repr(there))
+    differing = {key: there[key] for key in here if there[key] != here[key]}
+    for key, found in differing.items():
+        serious = key == "dml" or not found
+        serious |= key == "python" and _minor(found) != _minor(here[key])
+        if serious:
+            return PlanError(
+                f"{key} is another one on a worker",
+                at=where,
+                why=f"{key} {found or 'is not installed'} there, {here[key]} here",
+                try_=f"install {key}=={here[key]} on the workers",
+            )
+        _log.warning("%s has %s %s; here it is %s", where, key, found, here[key])
+    return None
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])

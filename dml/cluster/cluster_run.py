@@ -1,0 +1,49 @@
+"""A run on a Dask cluster: its driver, and the operators that the workers do in two rounds."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Unpack
+
+from dml.cluster.exchange.exchange_choice import spreading
+from dml.exec.drivers.driver_choice import Opening
+from dml.settings import Settings
+
+if TYPE_CHECKING:
+    from dml.cluster.dask_crew import DaskCrew
+    from dml.cluster.exchange.distributed_sort import SpreadRun
+    from dml.exec.delivery.meter import Tallies
+    from dml.exec.streams.stream import Streaming
+    from dml.exec.tasks.job import Job
+    from dml.exec.tasks.slices import Options, PartitionFeed, Tasks
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClusterRun:
+    """The cluster that ``settings`` name, as a run sees it.
+
+    ``crews`` are the drivers that were opened, where their workers are to be scaled.
+    """
+
+    settings: Settings
+    crews: list[DaskCrew] = dataclasses.field(default_factory=list)
+
+    def open(
+        self, tasks: Tasks, job: Job, tallies: Tallies, **options: Unpack[Options]
+    ) -> PartitionFeed:
+        """Begin the tasks of ``job`` on the cluster."""
+        # Imported here: it loads Dask, which takes half a second and needs to be installed.
+        from dml.cluster.dask_driver import Distributed  # noqa: PLC0415
+
+        crews = None if self.settings.autoscale is None else self.crews
+        return Distributed(self.settings, crews).open(tasks, job, tallies, **options)
+
+    def spread(self, run: Streaming, *, finishing: bool) -> SpreadRun | None:
+        """The first operators of the stream, if workers of the cluster do them; else None."""
+        return spreading(run, self.settings, finishing=finishing)
+
+
+def crews_of(opened: Any) -> list[DaskCrew]:
+    """The drivers that a run has opened on a cluster."""
+    cluster = opened.cluster if isinstance(opened, Opening) else None
+    return cluster.crews if isinstance(cluster, ClusterRun) else []

@@ -1,0 +1,428 @@
+"""The crew of a run on a Dask cluster submits slices, tracks results, and survives lost workers.
+
+The core says what runs next within memory and slots; each slice, or a few small ones together, is
+an ordinary Dask task on a worker chosen here. Its result stays on its worker until the consumer, or
+a task of a later stage, fetches it from there. Dask runs again the tasks and results of a lost
+worker; tasks that Dask gives up are tried again. All waiting is done on the client's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import weakref
+from collections.abc import Coroutine, Iterable, Sequence
+from itertools import islice
+from typing import Any, cast
+
+import distributed
+
+from dml.cluster.dask_task import RemotePartition, Ticket, places_of, touched, under_way
+from dml.cluster.job_broadcast import Cargo
+from dml.cluster.placement import Places
+from dml.cluster.poison_tasks import Losing, NoWorkerError, told
+from dml.cluster.result_fetch import ResultFetcher, ended
+from dml.cluster.worker_monitor import Hub, lost
+from dml.cluster.worker_state import MADE_AGAIN, Shipment, ShippedArgument, TaskNote
+from dml.errors import DmlError, InternalError, WorkerLostError
+from dml.exec.delivery.meter import Tallies
+from dml.exec.drivers.remote import RemoteCrew
+from dml.exec.process.exception_codec import received
+from dml.exec.process.partition_codec import Parcel, unpack
+from dml.exec.process.shared_memory import UnopenedError
+from dml.exec.scheduler.messages import Resources, Run
+from dml.exec.tasks.job import Job
+from dml.exec.tasks.replay_check import not_again
+from dml.exec.tasks.slices import DriverLoop, Failure, Outcome
+
+AHEAD = 3  # partitions fetched before it is their turn
+
+
+class DaskCrew(RemoteCrew):
+    """The remote crew on Dask; a stored partition is its location; only the loop uses tickets."""
+
+    def __init__(
+        self, loop: DriverLoop, job: Job, tallies: Tallies, hub: Hub, places: Places
+    ) -> None:
+        super().__init__(loop, job, tallies)
+        self.hub, self.places = hub, places
+        policy = loop.core.policy
+        self.losing = policy if isinstance(policy, Losing) else Losing()
+        self.wait_s = self.silent_s = 60.0
+        self.limit_bytes = loop.core.state.limit_bytes
+        self.queue: list[Run] = []
+        self.lends, self.gathering, self.flying = True, False, 0  # tasks submitted to Dask
+        self.tickets: dict[int, Ticket] = {}  # those without a result yet
+        self.live: weakref.WeakSet[Ticket] = weakref.WeakSet()
+        self.cargo = Cargo(hub, self.name, job)
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.fetching = ResultFetcher(
+            hub, self._begin, self._unfetched, self._used, self._elsewhere
+        )
+
+    # ------------------------------------------------------- handing out; any thread, locked
+
+    def hand_out(self, runs: Iterable[Run]) -> None:
+        """Give slices to workers, once all pending messages have been handled."""
+        self.queue += runs
+        few = len(self.queue) < self.places.depth
+        if not (self.gathering or (few and self.flying >= self.places.full)):
+            self._flush()
+        for seq in islice(self.loop.offers, AHEAD):
+            stored = self.loop.stored.get(seq)
+            held = stored.value if isinstance(stored, Outcome) else None
+            if isinstance(held, RemotePartition) and held.parcel is None:
+                self.fetching.start(held.ticket)
+
+    def _flush(self) -> None:
+        groups: dict[tuple[str, int], list[Run]] = {}
+        self.places.look_again()
+        waiting, self.queue = filter(self._due, self.queue), []
+        for run in sorted(waiting, key=lambda run: not self.losing.apart(run.seq)):
+            if (place := self._place(run)) is None:
+                self.queue.append(run)
+                continue
+            self.places.take(place, self.loop.core.demands[run.stage])
+            groups.setdefault((place, run.stage), []).append(run)
+        for (place, _), runs in groups.items():
+            for some in self._cut(place, runs):
+                self.flying += 1
+                self.hub.call(self._submit, self._ticket(place, some))
+
+    def _due(self, run: Run) -> bool:
+        """Return False for a second attempt whose first attempt has ended meanwhile."""
+        task = self.loop.core.active.get(run.seq)
+        return task is not None and task.k == run.k
+
+    def _place(self, run: Run) -> str | None:
+        """Return the worker with the run's parked generator, even if busy, or else another.
+
+        A second attempt must not wait behind the late first attempt on the same worker.
+        """
+        home, demand = self.homes.get(run.seq), self.loop.core.demands[run.stage]
+        if home in self.places.members:
+            return None if home in self.places.apart else home
+        if self.losing.apart(run.seq):
+            return self.places.alone(demand)
+        if self.race.under_way(run):
+            return self.places.choose(demand, (), places_of(run, self.tickets.values()))
+        liked = [self.loop.argument(run).ticket.worker] if run.stage else []
+        return self.places.choose(demand, liked)
+
+    def _cut(self, place: str, runs: list[Run]) -> list[list[Run]]:
+        """Bundle slices into tasks; slices that are late, or may have killed a worker, go alone."""
+        rest = [r for r in runs if not (self.losing.suspects(r.seq) or self.race.under_way(r))]
+        alone = [[run] for run in runs if run not in rest]
+        return alone + self.places.bundles(place, rest)
+
+    def _ticket(self, place: str, runs: list[Run]) -> Ticket:
+        late = self.race.under_way(runs[0])
+        bound = [place] if late else self._bound(place, runs)
+        ticket = Ticket(next(self.hub.tickets), place, runs, bound)
+        for run in runs:
+            self.begun(run)
+            order = self.order(run)
+            if self.homes.get(run.seq) == place:
+                ticket.parked.add(run.seq)
+            if isinstance(held := order.argument, RemotePartition):
+                if held.ticket not in ticket.sources:
+                    ticket.sources.append(held.ticket)
+                part = ShippedArgument(
+                    ticket.sources.index(held.ticket), held.place, held.seen(run)
+                )
+                order = dataclasses.replace(order, argument=part)
+            ticket.orders.append(order)
+        return ticket
+
+    def _bound(self, place: str, runs: list[Run]) -> list[str]:
+        if any(run.seq in self.homes for run in runs) or self._once(runs):
+            return [place]  # elsewhere, parked or called work would begin again
+        if any(self.losing.apart(run.seq) for run in runs):
+            return [place]  # if the worker is gone, Dask would run this beside other work
+        return self.places.allowed(self.loop.core.demands[runs[0].stage], place)
+
+    # ----------------------------------------------------------------------------------- submitting
+
+    def _submit(self, ticket: Ticket) -> None:
+        """Register and submit a ticket; on the loop, like all methods below."""
+        self.tickets[ticket.number] = ticket
+        self._resubmit(ticket)
+
+    def _resubmit(self, ticket: Ticket) -> None:
+        if self.closing:
+            return
+        demand = self.loop.core.demands[ticket.runs[0].stage]
+        try:
+            ticket.submit(self.hub, self.cargo, demand, lends=self.lends)
+        except Exception as error:  # noqa: BLE001 (a closed client, whatever it raises)
+            self.fail(lost(self.hub.client, error))
+            return
+        self.live.add(ticket)
+        self._begin(self._watch(ticket.number, ticket.future))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self.tasks.add(task)
+        task.add_done_callback(self._begun)
+
+    def _begun(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fail(error)
+
+    # -------------------------------------------------------------------------------------- hearing
+
+    def noted(self, note: TaskNote) -> None:
+        """Handle the message of a task that has ended."""
+        self.lends &= not (note.strange and note.ticket in self.tickets)
+        try:
+            if note.shipment is not None:
+                self._take(note.ticket, note.worker, note.shipment, whole=note.whole)
+        except Exception as error:  # noqa: BLE001  (or the consumer would wait for ever)
+            self.fail(error)
+
+    async def _watch(self, number: int, future: Any) -> None:
+        """Wait for Dask's status of a task, which counts if no message has come before it."""
+        await ended(future)
+        ticket, status = self.tickets.get(number), future.status
+        if ticket is None or self.closing or ticket.future is not future:
+            return
+        if status == "finished":
+            shipment = await self.fetching.fetched(ticket)
+            self._take(number, ticket.place, shipment, whole=False)
+        elif status == "error":
+            self._failed(ticket, await future.exception())
+        elif self.hub.client.status != "running":
+            self.fail(lost(self.hub.client))
+        elif self._once(ticket.runs):
+            self._failed(ticket, NoWorkerError())
+        else:  # a dependency is gone for good: a large job, with the worker that held it
+            await self._resend(ticket)
+
+    async def _resend(self, ticket: Ticket, refused: bytes = b"") -> bool:
+        """Submit a ticket again, after the job; False if that has been tried in vain."""
+        try:
+            sent = await self.cargo.again(ticket.generation, refused=refused)
+        except DmlError as error:
+            self._failed(ticket, error)
+            return True
+        except OSError as error:
+            self.fail(lost(self.hub.client, error))
+            return True
+        if sent:
+            self._submit(ticket)
+        return sent
+
+    def _take(self, number: int, worker: str, shipment: Shipment, *, whole: bool) -> None:
+        ticket = self.tickets.pop(number, None)
+        if ticket is None or self.closing:
+            return
+        ticket.worker = worker
+        if shipment.misfit:
+            self._begin(self._misfit(ticket, shipment))
+            return
+        self._left(ticket)
+        for place, (run, answer) in enumerate(zip(ticket.runs, shipment.answers, strict=True)):
+            self.losing.clear(run.seq)
+            if answer.parcel is not None:
+                self.places.lasted(run.stage, answer.seconds)
+                if not answer.parcel.outcome.done:
+                    self.cargo.stay(worker)  # for its parked generator
+                parcel = answer.parcel if whole else None
+                held = RemotePartition(answer.parcel.outcome, ticket, place, parcel, answer.digest)
+                answer = dataclasses.replace(answer, parcel=cast("Parcel", held))  # noqa: PLW2901
+            self.answered(run, worker, answer)
+        if whole and self._last(ticket):
+            ticket.drop()
+        self._deepen()
+        self._gathered()
+
+    def _left(self, ticket: Ticket) -> None:
+        with self.lock:
+            self.gathering = True
+            self.flying -= 1
+            demand = self.loop.core.demands[ticket.runs[0].stage]
+            self.places.leave(ticket.place, demand, len(ticket.runs))
+
+    def _gathered(self) -> None:
+        """Hand out further slices, after the messages of a ticket are handled."""
+        with self.lock:
+            self.gathering = False
+            self._step([])
+
+    def _step(self, runs: Sequence[Run]) -> None:
+        try:
+            self.hand_out([] if self.closing else runs)
+        except BaseException as error:  # noqa: BLE001  (or the consumer would wait for ever)
+            self.broken = error
+        self.wake()
+
+    def _last(self, ticket: Ticket) -> bool:
+        return ticket.runs[0].stage == len(self.loop.core.demands) - 1
+
+    def _failed(self, ticket: Ticket, error: BaseException) -> None:
+        """Handle a task that Dask gave up."""
+        self.tickets.pop(ticket.number, None)
+        ticket.drop()
+        self._left(ticket)
+        if isinstance(error, distributed.KilledWorker):
+            self.hub.died(error.last_worker.address)
+        if isinstance(error, UnopenedError):  # Dask released the copy that was lent
+            self.lends, error = False, NoWorkerError()
+            for source in ticket.sources:
+                self._elsewhere(source)
+        for run in ticket.runs:
+            self.losing.lose(run.seq, error)
+            with self.lock:
+                self.homes.pop(run.seq, None)
+            if self.counts(run, lost=True):
+                self.ended(run, Failure(told(error, self.worked_on(run, -1))), 0.0)
+        self._gathered()
+
+    async def _misfit(self, ticket: Ticket, shipment: Shipment) -> None:
+        """Send the functions of a job by value, as a worker could not open it, or give up."""
+        if not await self._resend(ticket, shipment.refused):
+            self._failed(ticket, received(shipment.misfit))
+
+    def fail(self, error: BaseException) -> None:
+        """End the run with an error; from the loop or the consumer."""
+        with self.lock:
+            self.broken = self.broken or error
+            self.wake()
+
+    def joined(self, gone: set[str]) -> None:
+        """Handle a change of the workers."""
+        for worker in gone:
+            self.cargo.left(worker)
+            self.moved_out(worker)
+        with self.lock:
+            # first, or failed slices would go back there
+            self.places.welcome(self.hub.members, others=bool(self.hub.silent))
+        for ticket in list(self.tickets.values()):
+            if set(ticket.bound) & gone and not self.hub.there(ticket.bound):
+                self._failed(ticket, NoWorkerError())  # Dask would wait for one of them
+        with self.lock:
+            self._resize()
+
+    async def _without_silent(self) -> None:
+        """Remake elsewhere the tasks and results of silent workers, for which Dask still waits.
+
+        At every check, since silent workers seem idle to Dask, which lets them steal.
+        """
+        doing, having = await self.hub.at_silent()
+        waiting = {ticket.seat for ticket in self.live if under_way(ticket)}
+        if self.cargo.lies_in(having):
+            having |= waiting  # seats that do not exist yet cannot be used
+        if waiting & (doing | having):
+            await self.cargo.again(self.cargo.generation)
+        for ticket in touched(self.live, doing, having):
+            if ticket.number in self.tickets and ticket.future.key in doing:
+                self._failed(ticket, NoWorkerError())
+            elif not self.closing:
+                self._elsewhere(ticket)
+
+    async def look(self) -> None:
+        """Resubmit tasks that Dask has dropped, as it does after a time without workers."""
+        if self.hub.silent:
+            await self._without_silent()
+        wanted = [each for each in self.live if each.future is not None and self._awaited(each)]
+        keys = {key for t in wanted for each in t.needed() for key in (each.future.key, each.seat)}
+        if not keys:
+            return
+        states = await self.hub.states(keys)
+        for ticket in wanted:
+            if ticket.future is None or self.closing or not ticket.forgotten(states):
+                continue
+            await self.cargo.again(ticket.generation)
+            for each in list(ticket.needed()):
+                if each.number in self.tickets:
+                    self._failed(each, NoWorkerError())
+                elif states.get(each.future.key) != "memory":
+                    self._elsewhere(each)
+
+    def _awaited(self, ticket: Ticket) -> bool:
+        coming = ticket.fetched
+        return ticket.number in self.tickets or (coming is not None and not coming.done())
+
+    def _once(self, runs: Sequence[Run]) -> str:
+        """Return the operator whose slices Dask must not repeat; "" if it may."""
+        return self.loop.core.demands[runs[0].stage].once
+
+    def _elsewhere(self, ticket: Ticket) -> None:
+        demand = self.loop.core.demands[ticket.runs[0].stage]
+        if demand.once:
+            where = self.worked_on(ticket.runs[0], -1)
+            gone = WorkerLostError("a partition was lost with its worker", at=where)
+            gone.why = f"only {ticket.worker} had it"
+            self.fail(not_again(demand.once, gone))
+            return
+        with self.lock:
+            if ticket.place not in self.places.taking:
+                self._move(ticket, self.places.choose(demand, ()) or ticket.place)
+            ticket.bound = self._bound(ticket.place, ticket.runs)
+        ticket.worker = ticket.place
+        self._resubmit(ticket)
+
+    def _move(self, ticket: Ticket, place: str) -> None:
+        if ticket.number in self.tickets:  # it counts at its current place
+            for run in ticket.runs:
+                self.places.leave(ticket.place, self.loop.core.demands[run.stage])
+                self.places.take(place, self.loop.core.demands[run.stage])
+        ticket.place = place
+
+    def _resize(self) -> None:
+        if not self.closing:
+            self._step(self.loop.take(Resources(self.places.slots(), self.limit_bytes)))
+
+    def _deepen(self) -> None:
+        with self.lock:
+            if self.places.deepened():
+                self._resize()
+
+    # ------------------------------------------------------------------------------------- fetching
+
+    def opened(self, outcome: Outcome) -> Outcome:
+        """Return the partition, fetched from its worker; for the consumer."""
+        if not isinstance(held := outcome.value, RemotePartition):
+            return outcome
+        return unpack(held.parcel or self._arrived(held))
+
+    def _arrived(self, held: RemotePartition) -> Parcel:
+        found = self.fetching.arrived(held, self._over)
+        if found.digest != held.digest:
+            raise self.differing(held.ticket.runs[held.place], MADE_AGAIN)
+        if found.error:  # it was lost, and making it again fails now
+            raise received(found.error)
+        if found.parcel is None:
+            raise InternalError("a partition came back empty", why=f"task {held.ticket.runs}")
+        return found.parcel
+
+    def _over(self) -> bool:
+        """Return True once no consumer waits any more; raises the error that ended the run."""
+        if isinstance(self.broken, DmlError):
+            raise self.broken
+        return self.closing
+
+    def _used(self, ticket: Ticket) -> None:
+        """Release a ticket whose results have arrived."""
+        if self._last(ticket):
+            ticket.drop()
+
+    def _unfetched(self, ticket: Ticket, error: Exception) -> DmlError:
+        if isinstance(error, distributed.KilledWorker | DmlError):
+            return told(error, self.worked_on(ticket.runs[0], -1))
+        return lost(self.hub.client, error)
+
+    def leave(self) -> None:
+        """Release all tasks to Dask; never blocks."""
+        self.hub.call(self._leave)
+
+    def _leave(self) -> None:
+        self.hub.remove(self)
+        for task in list(self.tasks):
+            task.cancel()
+        self.tickets.clear()
+        for ticket in list(self.live):
+            ticket.drop()
+        self.cargo.drop()
+        self.clean()

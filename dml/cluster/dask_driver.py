@@ -1,0 +1,104 @@
+"""A pipeline is run on the Dask cluster that the settings name, without configuring it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Unpack
+
+from dml.cache.store.open_stores import Where, clear_here
+from dml.cluster.autoscale.cluster_scaler import Staff
+from dml.cluster.cluster import CPU, connected, met_before
+from dml.cluster.dask_crew import DaskCrew
+from dml.cluster.placement import Places, refuse
+from dml.cluster.poison_tasks import Losing
+from dml.cluster.worker_monitor import Hub, lost
+from dml.errors import DmlError, InternalError
+from dml.exec.delivery.meter import Tallies
+from dml.exec.drivers.crew import CrewFeed
+from dml.exec.scheduler.policy import Demand
+from dml.exec.scheduler.speculation import repeatable
+from dml.exec.tasks.job import Job
+from dml.exec.tasks.slices import LIMIT_BYTES, WATCHDOG_S, DriverLoop, Options, Tasks
+from dml.settings import AUTOTUNE, Autoscale, Settings
+
+
+class DaskFeed(CrewFeed):
+    """A feed that also detects a lost cluster, and raises an error that says so."""
+
+    _crew: DaskCrew
+
+    def _check(self) -> None:
+        broken = self._crew.broken
+        if isinstance(broken, DmlError) and not isinstance(broken, InternalError):
+            self._dismiss()
+            raise broken
+        super()._check()
+
+    def _over(self) -> bool:
+        if self._crew.hub.closed:
+            self._crew.fail(lost(self._crew.hub.client))
+        return self._crew.hub.closed
+
+
+def met(settings: Settings) -> Hub:
+    """Connect the cluster that ``settings`` name, and wait for workers that may take part."""
+    hub = Hub.of(connected(settings.scheduler, settings.connect_timeout_s))
+    if isinstance(settings.autoscale, Autoscale):
+        Staff.of(hub).least(settings.autoscale.min)
+    hub.begin(settings.worker_wait_s)
+    return hub
+
+
+def cleared(settings: Settings, entries: Iterable[tuple[Where, str, str]]) -> dict[str, str]:
+    """Have every worker end ``entries``; returns reasons of failures, by worker or for all."""
+    try:
+        hub = Hub.of(connected(settings.scheduler, settings.connect_timeout_s))
+        answers = hub.ask_all(clear_here, [*entries])
+    except (DmlError, OSError, TimeoutError) as error:
+        return {"the cluster": str(error).partition("\n")[0]}
+    wrong = {w: a if isinstance(a, list) else [repr(a)] for w, a in answers.items()}
+    return {f"worker {w}": "; ".join(reasons) for w, reasons in wrong.items() if reasons}
+
+
+def offered(settings: Settings) -> tuple[int, int]:
+    """Return threads and memory in bytes of the last known workers; 0 if not known."""
+    client = met_before(settings.scheduler)
+    hub = None if client is None else client.extensions.get("dml")
+    members = hub.members.values() if isinstance(hub, Hub) else ()
+    every = [each.memory for each in members]
+    return sum(each.threads for each in members), sum(every) if all(every) else 0
+
+
+class Distributed:
+    """The driver of ``executor="distributed"``: uses the cluster that ``settings`` name.
+
+    Every crew that it makes is appended to ``crews``.
+    """
+
+    def __init__(self, settings: Settings, crews: list[DaskCrew] | None = None) -> None:
+        self.settings, self.crews = settings, crews
+
+    def open(
+        self, tasks: Tasks, job: Job, tallies: Tallies, **options: Unpack[Options]
+    ) -> CrewFeed:
+        """Begin the tasks of ``job``; see ``Options`` for the rest, whose slots are not used."""
+        settings, hub = self.settings, met(self.settings)
+        members = hub.members
+        demands = options.get("stages", (Demand(),))
+        refuse(demands, members, ["", *(link.steps[0].label() for link in job.links)])
+        usual = all(dict(demand.resources).get(CPU, 0.0) <= 1.0 for demand in demands)
+        most = None if settings.num_workers == AUTOTUNE else float(settings.num_workers)
+        places = Places(members, most, 1 if usual else 0, demands, hub.leaving)
+        options["slots"] = places.slots()
+        options.setdefault("limit_bytes", LIMIT_BYTES)
+        options["policy"] = Losing(options.get("policy"))
+        loop = DriverLoop.over(tasks, (), options, slots=1)
+        crew = DaskCrew(loop, job, tallies, hub, places)
+        crew.lends = settings.shared_memory
+        crew.race.repeatable = repeatable(job, options.get("speculative", False))
+        crew.wait_s, crew.silent_s = settings.worker_wait_s, settings.worker_silent_s
+        if self.crews is not None:
+            self.crews.append(crew)
+        hub.wait(crew.cargo.ship)
+        hub.call(hub.add, crew)
+        return DaskFeed(crew, options.get("watchdog_s", WATCHDOG_S), options.get("on_event"))

@@ -1,0 +1,1 @@
+"""Sorting, shuffling and joining on a cluster: sorted runs, ranges, two rounds of tasks."""

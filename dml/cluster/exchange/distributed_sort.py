@@ -1,0 +1,403 @@
+"""An operator that needs all rows runs on the workers of a cluster, in two rounds.
+
+In the first, the tasks of the stages write each partition as a sorted run to the disk of their
+worker, and return its first keys only. In the second, each task merges one range of all runs. Both
+are ordinary runs of a driver: the core bounds their memory, Dask reruns the tasks of a lost worker.
+Runs that are lost with their worker are remade by the tasks that made them, and the second round
+resumes behind the last row that was delivered.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from dml.base.amounts import bytes_text
+from dml.cluster.exchange.range_partition import (
+    HELD,
+    ByColumns,
+    ByKey,
+    Ranges,
+    RunIndex,
+    bounds_of,
+    check_same,
+)
+from dml.cluster.exchange.sorted_run_transfer import (
+    Exchange,
+    RunFetcher,
+    settled,
+    shelf_here,
+    unknown,
+)
+from dml.cluster.exchange.sorted_runs import RunsGoneError, kept
+from dml.data.block import Block
+from dml.errors import DmlError, MemoryContractError, WorkerLostError
+from dml.events import Tally
+from dml.exec.delivery.meter import Meter, Metered
+from dml.exec.memory.spill import Spilling
+from dml.exec.scheduler.policy import Demand
+from dml.exec.streams.stream import StageFlow, unsettled
+from dml.exec.tasks.job import Job
+from dml.exec.tasks.partition import PartitionSizes, Piece, ReadTask, TaskList
+from dml.exec.tasks.slices import Outcome, Start
+from dml.exec.tasks.task import beside_rows
+from dml.expr.flow import Again, Flow, Position
+from dml.io.memory.range import Range
+from dml.ops.sort.row_order import Ordering
+from dml.physical.plan import Stage, units_each
+
+if TYPE_CHECKING:
+    from dml.exec.drivers.driver_choice import Opening
+    from dml.exec.streams.stream import Streaming
+    from dml.expr.node import Node
+
+# Extra memory, in partitions, to write a run: the joined rows, and sorted batches.
+SORTING = 2
+# Ranges for each thread of the cluster, unless memory requires more, and bounds of their bytes.
+RANGES, LEAST_RANGE, MOST_RANGE = 4, 1 << 20, 64 << 20
+# A range is planned from a sample, and made in one pass unless it is larger by more than LARGER; no
+# range is planned larger than PLANNED / LARGER of the memory of a thread.
+PLANNED, LARGER = 2, 3
+# Divisor of the memory limit for the reports of all runs, which each process holds.
+TOLD_PART = 4
+# Losses of runs that are tolerated without a row delivered in between.
+MOST_LOSSES = 5
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RunsJob(Job):
+    """The job of the first round: the output of the stages is written as sorted runs."""
+
+    by: Any = None
+    exchange: str = ""
+    root: str | None = None
+
+    def starts(self, mine: Callable[[], Tally]) -> tuple[Start, ...]:
+        """Return the stages' starts, with the last one writing runs."""
+        *before, last = super().starts(mine)
+        return (*before, partial(self._written, last))
+
+    def _written(self, start: Start, argument: Any) -> Iterator[Outcome]:
+        for made in start(argument):
+            yield _told(made, self._kept(made.value))
+
+    def _kept(self, pieces: list[Piece]) -> Block | None:
+        shelf = shelf_here(self.exchange, self.root)
+        try:
+            return kept(shelf, pieces, self.by)
+        except (MemoryContractError, OSError):
+            if Path(shelf.path).exists():
+                raise
+        # The folder was removed while it was written to: the worker is about to be closed.
+        return kept(shelf_here(self.exchange, self.root), pieces, self.by)
+
+
+def _told(made: Outcome, told: Block | None) -> Outcome:
+    """Replace rows by the report of their run; errors and losses stay in place."""
+    pieces = [
+        dataclasses.replace(piece, block=None, firsts=())
+        for piece in made.value
+        if piece.ends or piece.error is not None or piece.losses
+    ]
+    if told is not None:
+        pieces.insert(0, Piece(made.value[0].place, made.value[0].atom, told))
+    held_bytes = (0 if told is None else told.nbytes) + beside_rows(pieces)
+    parked_bytes = made.parked_bytes + SORTING * made.held_bytes
+    return Outcome(pieces, held_bytes, made.rows, made.done, parked_bytes)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MergeJob(Job):
+    """The job of the second round: a task for each range; ``groups`` are made of its rows."""
+
+    ranges: Ranges | None = None
+    fetching: RunFetcher | None = None
+    groups: Any = None
+
+    def starts(self, mine: Callable[[], Tally]) -> tuple[Start, ...]:
+        """Return the start of the only stage."""
+        del mine
+        return (self._partitions,)
+
+    @property
+    def _working_bytes(self) -> int:
+        return 0 if self.ranges is None else self.ranges.working_bytes
+
+    def _partitions(self, task: ReadTask) -> Iterator[Outcome]:
+        """Yield the partitions of a range: about as large as ranges are, most often one."""
+        number, held = task.start, list[Piece]()
+        held_bytes = rows = 0
+        for piece in _ending(self._pieces(number)):
+            held.append(piece)
+            if piece.block is not None:
+                held_bytes += piece.block.nbytes
+                rows += piece.block.n
+            if piece.stops or held_bytes >= self.sizes.target_bytes:
+                whole_bytes = held_bytes + beside_rows(held)
+                yield Outcome(held, whole_bytes, rows, piece.stops, self._working_bytes)
+                held, held_bytes, rows = [], 0, 0
+
+    def _pieces(self, number: int) -> Iterator[Piece]:
+        assert self.ranges is not None and self.fetching is not None  # noqa: S101, PT018
+        made = self.ranges.rows(number, self.fetching)
+        try:
+            for block in (
+                made if self.groups is None else self.groups.groups(self.at, _Pulled(made))
+            ):
+                yield Piece(number, 0, block)
+        except RunsGoneError:
+            raise
+        except DmlError as error:
+            yield Piece(number, 0, error=error)
+
+
+def _ending(pieces: Iterator[Piece]) -> Iterator[Piece]:
+    """Yield the pieces, at least one, with the last one marked as the end."""
+    held: Piece | None = None
+    for piece in pieces:
+        if held is not None:
+            yield held
+        held = piece
+    if held is None or held.error is None:
+        held = Piece(0, 0) if held is None else held
+        held = dataclasses.replace(held, ends=True)
+    yield held
+
+
+class _Pulled:
+    """A flow over blocks, as the input of an operator."""
+
+    def __init__(self, blocks: Iterator[Block]) -> None:
+        self.blocks = blocks
+        self.rest: Block | None = None
+
+    def pull(self, most: int) -> Block | None:
+        """Return up to ``most`` rows."""
+        if self.rest is None or not self.rest.n:
+            self.rest = next(self.blocks, None)
+        if self.rest is None:
+            return None
+        block = self.rest.slice(0, min(most, self.rest.n))
+        self.rest = self.rest.slice(block.n, self.rest.n)
+        return block
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SpreadRun:
+    """The first operators of a run's stream, executed in two rounds of tasks.
+
+    ``sorting`` gives the order, ``groups`` makes groups of rows in that order, if any.
+    """
+
+    run: Streaming
+    finishing: bool
+    sorting: Node
+    groups: Node | None
+
+    @property
+    def count(self) -> int:
+        """The number of operators that are executed."""
+        return 1 if self.groups is None else 2
+
+    def open(self, epoch: int, position: Position | None) -> Flow:
+        """The rows that come out of them."""
+        return opened(self, epoch, position)
+
+
+def opened(spread: SpreadRun, epoch: int, position: Position | None) -> Flow:
+    """Open the rows of a spread operator, from a position of the operator itself on."""
+    rounds = Rounds(spread, epoch)
+    flow = Again(rounds.first, rounds.rows, position)
+    return Metered(flow, spread.run.meter, spread.count)
+
+
+class Rounds:
+    """Both rounds of one epoch."""
+
+    def __init__(self, spread: SpreadRun, epoch: int) -> None:
+        self.spread, self.run = spread, spread.run
+        self.opening = cast("Opening", spread.run.open)
+        self.at = dataclasses.replace(spread.run.at, epoch=epoch)
+        order = cast("Any", spread.sorting).spread(self.at, epoch)
+        together = spread.groups is not None
+        columns = isinstance(order, Ordering)
+        self.by = ByColumns(order, together) if columns else ByKey(order.keys)
+        self.exchange = Exchange(self.opening.settings)
+        job = spread.run.job(epoch, finishing=spread.finishing)
+        fields = {each.name: getattr(job, each.name) for each in dataclasses.fields(job)}
+        self.job = RunsJob(
+            **fields, by=self.by, exchange=self.exchange.name, root=self.exchange.root
+        )
+        units, unit_at = self.job.reading.places, self.job.reading.unit_at
+        self.each = units_each(units, unit_at, spread.run.target_bytes)
+        self.tasks = TaskList(0, units, self.each, 0)
+
+    # ------------------------------------------------------------------------------ the first round
+
+    def first(self) -> StageFlow:
+        """Begin the first round, and return the reports of all runs, in order."""
+        return self._stages(cast("Sequence[ReadTask]", self.tasks), self.run.meter, self.run.lost)
+
+    def _stages(self, tasks: Sequence[ReadTask], meter: Meter, lost: Any) -> StageFlow:
+        demands = [*self.opening.demands]
+        last = demands[-1]
+        sorting = min(SORTING * last.output_bytes, self._spare(last))
+        demands[-1] = dataclasses.replace(last, open_bytes=last.open_bytes + max(0, sorting))
+        feed = dataclasses.replace(self.opening, demands=demands)(
+            tasks,
+            *(self.job, self.run.tallies),
+            settling=unsettled(self.job),
+            on_event=self.run.listener.get("on_event"),
+            on_core=self.run.holding.begin,
+        )
+        return StageFlow(feed, None, meter, lost)
+
+    def _spare(self, demand: Demand) -> int:
+        """Return the memory that a slice may take beyond its demand."""
+        return self.opening.budget.stage_bytes - demand.output_bytes - demand.open_bytes
+
+    def _heard(self, flow: Flow) -> list[Block]:
+        """Return the reports of runs, a block each, and count the written bytes."""
+        told, told_bytes = [], 0
+        most_bytes = self.opening.budget.limit_bytes // TOLD_PART
+        while (block := flow.pull(1 << 62)) is not None:
+            told.append(block)
+            told_bytes += block.nbytes
+            if told_bytes > most_bytes:
+                raise _too_many(told_bytes, most_bytes)
+            if isinstance(self.run.at.spill, Spilling):
+                self.run.at.spill.wrote(int(block["\0bytes"][0].sum()))
+        flow.close()
+        return told
+
+    def _again(self, index: RunIndex, missing: Sequence[int]) -> None:
+        """Remake lost runs, by the tasks that made them."""
+        wanted = sorted({index.places[number] // self.each for number in missing})
+        tasks = [self.tasks[number] for number in wanted]
+        flow = self._stages(tasks, Meter(0), lambda *_, **__: None)
+        check_same(index, self._heard(flow))
+
+    # ----------------------------------------------------------------------------- the second round
+
+    def rows(self, first: Flow) -> Iterator[Block]:
+        """Yield the rows in order."""
+        try:
+            told = self._heard(first)
+            if told:
+                index = RunIndex.of(told, self.by)
+                told.clear()
+                yield from self._merged(self._divided(index))
+        finally:
+            first.close()
+            self.exchange.close()
+
+    def _divided(self, index: RunIndex) -> Ranges:
+        """Return ranges that fit a thread's share of the memory, and enough for all threads."""
+        workers = max(1, self.opening.workers)
+        most = max(1, self.opening.budget.stage_bytes // workers // (HELD + 2))
+        wanted = max(LEAST_RANGE, index.total_bytes // (RANGES * workers))
+        range_bytes = max(1, min(wanted, most * PLANNED // LARGER, MOST_RANGE))
+        most_bytes = min(most, LARGER * max(range_bytes, LEAST_RANGE))
+        if self.opening.settings.target_partition_bytes != "auto":
+            range_bytes = min(range_bytes, self.run.target_bytes)
+        by = self.by if isinstance(self.by, ByColumns) else ByKey(None)
+        return Ranges(index, by, bounds_of(index, by, range_bytes), range_bytes, most_bytes)
+
+    def _merged(self, ranges: Ranges) -> Iterator[Block]:
+        position: Position | None = None
+        losses, cause = 0, RunsGoneError("runs are gone", why="made again, they are nowhere")
+        while losses <= MOST_LOSSES:
+            homes, lost = self._settled(ranges.index)
+            losses += lost
+            if homes is None:
+                continue
+            flow = self._ranged(ranges, homes, position)
+            try:
+                while (block := flow.pull(1 << 62)) is not None:
+                    losses = 0
+                    yield block
+            except RunsGoneError as gone:
+                position, cause = flow.position(), gone
+                self.exchange.avoid(gone)
+                losses += 1
+            else:
+                return
+            finally:
+                flow.close()
+        raise _lost(cause) from cause
+
+    def _settled(self, index: RunIndex) -> tuple[Any, int]:
+        """Locate all runs, and remake missing ones; None, and a loss, if some still are missing."""
+        homes = self.exchange.homes()
+        if missing := unknown(index.names, homes):
+            self._again(index, missing)
+            self.exchange.made(index.names[number] for number in missing)
+            homes = self.exchange.homes()
+        return (None, 1) if unknown(index.names, homes) else (homes, 0)
+
+    def _ranged(self, ranges: Ranges, homes: Any, position: Position | None) -> StageFlow:
+        """Return the rows of all ranges from a position on."""
+        index, settings = ranges.index, self.opening.settings
+        fetching = RunFetcher(
+            *(index.names, index.schema, settled(index.names, homes)),
+            *(index.batch_bytes, settings.worker_silent_s),
+        )
+        stage = Stage(Range(0, len(ranges), 1, 1), ("id",), (), ())
+        size = ranges.range_bytes
+        sizes = PartitionSizes(
+            size, self.opening.budget.stage_bytes, self.opening.budget.atom_bytes
+        )
+        job = MergeJob(
+            stage, self.at, sizes, ranges=ranges, fetching=fetching, groups=self._alone()
+        )
+        open_bytes = ranges.working_bytes
+        if size + open_bytes > sizes.most_bytes:
+            raise _too_wide(index.batch_bytes, size + open_bytes, sizes.most_bytes)
+        demand = Demand("merge", output_bytes=size, open_bytes=open_bytes, bounded=True)
+        start = 0 if position is None else position["unit"]
+        feed = dataclasses.replace(self.opening, demands=(demand,))(
+            cast("Sequence[ReadTask]", TaskList(start, len(ranges), 1, 0)),
+            *(job, self.run.tallies),
+            on_event=self.run.listener.get("on_event"),
+            on_core=self.run.holding.begin,
+        )
+        return StageFlow(feed, position, Meter(0), lambda *_, **__: None)
+
+    def _alone(self) -> Any:
+        """Return the operator that makes groups, without the tree below it."""
+        if self.spread.groups is None:
+            return None
+        node = copy(self.spread.groups)
+        object.__setattr__(node, "input", Range(0, 1))
+        return node
+
+
+def _too_wide(batch_bytes: int, wanted_bytes: int, most_bytes: int) -> MemoryContractError:
+    return MemoryContractError(
+        "rows are too large to be sorted within the memory number",
+        why=f"some that are read at once take {bytes_text(batch_bytes)}, sorting them"
+        f" {bytes_text(wanted_bytes)}; all stages may hold {bytes_text(most_bytes)}",
+        try_="a larger memory_limit=, spread=False, or smaller columns",
+    )
+
+
+def _too_many(told_bytes: int, most_bytes: int) -> MemoryContractError:
+    return MemoryContractError(
+        "rows are too many to be sorted by workers within the memory number",
+        why=f"first keys of what they wrote, of every 16 KiB or more, take {bytes_text(told_bytes)}"
+        f" by now, and may take {bytes_text(most_bytes)}",
+        try_="a larger memory_limit=, or spread=False",
+    )
+
+
+def _lost(cause: RunsGoneError) -> WorkerLostError:
+    return WorkerLostError(
+        "sorted runs were lost again and again",
+        at=", ".join(cause.places),
+        why=cause.why or cause.what,
+        try_="workers that live longer and can reach each other, or spread=False",
+    )

@@ -1,0 +1,556 @@
+"""Sorted runs are divided into ranges of one order, and a range of all runs is merged.
+
+The first keys of all batches are a sample of all rows, evenly spaced by bytes: bounds of ranges are
+taken from them. A range reads from each run the batches that overlap it, and cuts the first and
+the last. Rows of equal keys may be separated, as the place of a row (run, row) breaks ties; if they
+must stay together, all of them are in one range, which is then made in several passes
+(``passes``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from dml.cluster.exchange.sorted_runs import (
+    BYTES,
+    NAME,
+    PLACE,
+    ROWS,
+    SCHEMA,
+    SHORT,
+    BatchSpan,
+    stored_bytes,
+)
+from dml.data.block import Block, concat, to_arrow
+from dml.data.object_values import is_text
+from dml.data.schema import Schema
+from dml.errors import NonDeterminismError
+from dml.kernels.vec import Vec
+from dml.ops.sort.external_sort import Keys, ordered_by
+from dml.ops.sort.row_order import KeyedBlock, Ordering
+
+# Letters, or bytes, of a cut value.
+LONGEST = 256
+# The greatest letter and byte, and the code points that are no letters.
+LAST_LETTER, LAST_BYTE, SURROGATES = 0x10FFFF, 0xFF, range(0xD800, 0xE000)
+
+
+def shortened(heads: Block, ordering: Ordering) -> tuple[Block, int]:
+    """Cut long values of the keys ``heads``; also returns the columns up to the first cut one.
+
+    That number is 0 if nothing was cut. Columns behind it must be left out of comparisons.
+    """
+    columns, first = list(heads.columns), 0
+    for number, (name, down) in enumerate(zip(ordering.names, ordering.descending, strict=True)):
+        at, kind = heads.schema.names.index(name), heads.schema[name]
+        if not is_text(kind):
+            continue
+        values = to_arrow(columns[at], kind).to_pylist()
+        cut = [value if value is None else bounded(value, down=down) for value in values]
+        if cut != values:
+            columns[at] = pa.array(cut, kind)
+            first = first or number + 1
+    return Block(heads.schema, tuple(columns), heads.ids), first
+
+
+def bounded(value: Any, *, down: bool) -> Any:
+    """Return ``value``, or a short bound before it and behind all values with another prefix.
+
+    With ``down``, that is the least value above all with its prefix; itself if there is none.
+    """
+    if len(value) <= LONGEST:
+        return value
+    begin = value[:LONGEST]
+    if not down:
+        return begin
+    above = _above_text(begin) if isinstance(begin, str) else _above_bytes(begin)
+    return value if above is None else above
+
+
+def _above_text(begin: str) -> str | None:
+    begin = begin.rstrip(chr(LAST_LETTER))
+    if not begin:
+        return None
+    letter = ord(begin[-1]) + 1
+    return begin[:-1] + chr(SURROGATES.stop if letter in SURROGATES else letter)
+
+
+def _above_bytes(begin: bytes) -> bytes | None:
+    begin = begin.rstrip(bytes([LAST_BYTE]))
+    return begin[:-1] + bytes([begin[-1] + 1]) if begin else None
+
+
+KEY = "\0key"
+# Bytes in memory while a range is made, for each byte held of it: as read, joined, and sorted.
+HELD = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class ByColumns:
+    """Order by values of columns; equal rows keep their order, or are ``together`` in one range."""
+
+    ordering: Ordering
+    together: bool = False
+    by_run: ClassVar[bool] = True  # equal rows stay run by run
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the key columns."""
+        return self.ordering.names
+
+    def check(self, given: Schema) -> None:
+        """Raise SchemaError unless all key columns exist, and their values have an order."""
+        self.ordering.check(given)
+
+    def stored(self, block: Block) -> Block:
+        """Return the rows unchanged."""
+        return block
+
+    def order(self, block: Block) -> np.ndarray:
+        """Return the order of the rows of ``block``."""
+        return self.ordering.order(block)
+
+    def keyed(self, block: Block) -> KeyedBlock:
+        """Return the keys by which rows compare."""
+        return self.ordering.keyed(block)
+
+    def shortened(self, heads: Block) -> tuple[Block, int]:
+        """Return the keys with long texts cut."""
+        return shortened(heads, self.ordering)
+
+    def placing(self, count: int) -> ByColumns:
+        """Return the order by the first ``count`` columns, if later ones are unknown in bounds."""
+        if not count:
+            return self
+        names, down = self.ordering.names[:count], self.ordering.descending[:count]
+        fewer = dataclasses.replace(self.ordering, names=names, descending=down)
+        return ByColumns(fewer, together=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class ByKey:
+    """Order by numbers derived from ids, then by ids; the numbers are stored as a column."""
+
+    keys: Keys | None
+    together: bool = True
+    names: tuple[str, ...] = (KEY,)
+    by_run: ClassVar[bool] = False
+
+    def check(self, given: Schema) -> None:
+        """Accept any schema, as all rows have ids."""
+
+    def stored(self, block: Block) -> Block:
+        """Return the rows with their keys."""
+        if self.keys is None or KEY in block.schema:
+            return block
+        keys = Vec(self.keys(block.ids), None)
+        kinds = Schema((*block.schema.items(), (KEY, pa.uint64())))
+        return Block(kinds, (*block.columns, keys), block.ids)
+
+    def order(self, block: Block) -> np.ndarray:
+        """Return the order of the rows of ``block``."""
+        return ordered_by(self.keyed(block), block.ids)
+
+    def keyed(self, block: Block) -> np.ndarray:
+        """Return the stored numbers."""
+        return np.asarray(block[KEY][0])
+
+    def shortened(self, heads: Block) -> tuple[Block, int]:
+        """Return the keys unchanged, as numbers are short."""
+        return heads, 0
+
+    def placing(self, count: int) -> ByKey:
+        """Return the same order."""
+        del count
+        return self
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RunIndex:
+    """All batches of all runs, run by run in the order of the stream.
+
+    ``heads`` are the first keys of batches, with the number of the run (``run``) and of the row in
+    it (``row``), ``rows`` and ``nbytes`` their sizes; the batches of run j begin at ``offsets[j]``.
+    ``short`` is the number of columns up to the first that was cut; 0 if none was.
+    """
+
+    schema: Schema
+    names: tuple[str, ...]
+    places: tuple[int, ...]
+    heads: Block
+    run: np.ndarray
+    row: np.ndarray
+    rows: np.ndarray
+    nbytes: np.ndarray
+    offsets: np.ndarray
+    short: int
+
+    @property
+    def total_bytes(self) -> int:
+        """The bytes of all runs."""
+        return int(self.nbytes.sum())
+
+    @property
+    def batch_bytes(self) -> int:
+        """The bytes of the largest batch."""
+        return int(self.nbytes.max(initial=1))
+
+    @staticmethod
+    def of(told: Sequence[Block], by: ByColumns | ByKey) -> RunIndex:
+        """Build the index from the reports of runs, of which there is at least one."""
+        counts = np.array([each.n for each in told])
+        rows = [_numbers(each, ROWS) for each in told]
+        short = [int(_numbers(each, SHORT)[0]) for each in told]
+        return RunIndex(
+            pickle.loads(_first(told[0], SCHEMA)),  # noqa: S301 (of a worker of this run)
+            tuple(_first(each, NAME).hex() for each in told),
+            tuple(int(_numbers(each, PLACE)[0]) for each in told),
+            concat([each.select(by.names) for each in told]),
+            np.repeat(np.arange(len(told)), counts),
+            np.concatenate([np.cumsum(each) - each for each in rows]),
+            np.concatenate(rows),
+            np.concatenate([_numbers(each, BYTES) for each in told]),
+            np.concatenate([[0], np.cumsum(counts)]),
+            min(filter(None, short), default=0),
+        )
+
+
+def _first(block: Block, name: str) -> bytes:
+    column: Any = block[name]
+    return bytes(column[0].as_py())
+
+
+def _numbers(block: Block, name: str) -> np.ndarray:
+    return np.asarray(block[name][0])
+
+
+def check_same(index: RunIndex, told: Sequence[Block]) -> None:
+    """Raise NonDeterminismError if remade runs are not among the runs of ``index``."""
+    known = set(index.names)
+    strange = [each for each in told if _first(each, NAME).hex() not in known]
+    if strange:
+        raise NonDeterminismError(
+            "rows were made again since a worker was lost, and are not what they were",
+            why=f"{len(strange)} of {len(told)} runs differ; some of the others were used already",
+            try_="functions of their row alone, without clocks, counters or random numbers",
+        )
+
+
+def bounds_of(index: RunIndex, by: ByColumns | ByKey, range_bytes: int) -> tuple[int, ...]:
+    """Return the batches whose first rows begin the second range, the third, and so on.
+
+    Ranges have about ``range_bytes``, but for rows that must stay together.
+    """
+    by = by.placing(index.short)
+    order = by.order(index.heads)
+    before = np.cumsum(index.nbytes[order]) - index.nbytes[order]
+    number = before // max(1, range_bytes)
+    found = order[np.flatnonzero(number[1:] > number[:-1]) + 1].tolist()
+    if not by.together:
+        return tuple(found)
+    # a row of a key begins a range of all its rows; the least key is in the first range anyway
+    keyed, kept = by.keyed(index.heads), list[int]()
+    last = keyed[int(order[0])]
+    for each in found:
+        if keyed[each] != last:
+            kept.append(each)
+        last = keyed[each]
+    return tuple(kept)
+
+
+class BatchReader(Protocol):
+    """Reads batches of runs, on any worker."""
+
+    def all(self, spans: Sequence[BatchSpan]) -> list[Block]:
+        """Return the rows of each span."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ranges:
+    """The ranges of all runs; range r begins at ``bounds[r - 1]`` and ends at ``bounds[r]``.
+
+    At most ``most_bytes`` of rows may be held while a range is made.
+    """
+
+    index: RunIndex
+    by: ByColumns | ByKey
+    bounds: tuple[int, ...]
+    range_bytes: int
+    most_bytes: int
+
+    def __len__(self) -> int:
+        return len(self.bounds) + 1
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return the fields, without cached values."""
+        return {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+
+    @property
+    def working_bytes(self) -> int:
+        """The bytes that making a range takes: rows that are held, or batches that are read."""
+        return HELD * max(self.most_bytes, 2 * self.index.batch_bytes)
+
+    @cached_property
+    def placing(self) -> ByColumns | ByKey:
+        """The order that compares rows with bounds."""
+        return self.by.placing(self.index.short)
+
+    @cached_property
+    def heads(self) -> Any:
+        """The keys of all heads."""
+        return self.placing.keyed(self.index.heads)
+
+    @cached_property
+    def _order(self) -> np.ndarray:
+        return self.placing.order(self.index.heads)
+
+    @cached_property
+    def _before(self) -> list[int]:
+        """The number of heads of all runs that precede each bound."""
+        if self.placing.together:
+            order, heads = self._order.tolist(), self.heads
+            return [
+                bisect_left(order, heads[bound], key=heads.__getitem__) for bound in self.bounds
+            ]
+        place = np.empty(len(self._order), "i8")
+        place[self._order] = np.arange(len(place))
+        return [int(place[bound]) for bound in self.bounds]
+
+    def spans(self, number: int) -> list[BatchSpan]:
+        """Return the batches that range ``number`` reads of each run."""
+        base, end = self.index.offsets[:-1], self.index.offsets[1:]
+        first, stop = base, end
+        if number:
+            bound = self.bounds[number - 1]
+            place = base + self._counts(self._before[number - 1])
+            # rows of the previous batch may belong here, unless its head is its only row
+            reaching = (place > base) & (self.index.rows[np.maximum(place, 1) - 1] > 1)
+            if not self.placing.together:
+                reaching[self.index.run[bound]] = False
+            first = place - reaching
+        if number < len(self.bounds):
+            stop = base + self._counts(self._before[number])
+        return [
+            BatchSpan(run, int(first[run] - base[run]), int(stop[run] - base[run]))
+            for run in np.flatnonzero(stop > first).tolist()
+        ]
+
+    def _counts(self, before: int) -> np.ndarray:
+        """Return how many of the first heads in the order each run has."""
+        runs = self.index.run[self._order[:before]]
+        return np.bincount(runs, minlength=len(self.index.names))
+
+    def cut(self, number: int, run: int, block: Block) -> tuple[int, int]:
+        """Return start and stop of the rows of a run's ``block`` in range ``number``."""
+        keys, start, stop = self.placing.keyed(block), 0, block.n
+        if number:
+            start = self._place(self.bounds[number - 1], run, keys, 0)
+        if number < len(self.bounds):
+            stop = self._place(self.bounds[number], run, keys, stop)
+        return start, stop
+
+    def _place(self, bound: int, run: int, keys: Any, exact: int) -> int:
+        """Return how many of the sorted ``keys`` of a run precede a bound.
+
+        For a bound that begins a batch of the same run, that is ``exact``.
+        """
+        own = int(self.index.run[bound])
+        if run == own and not self.placing.together:
+            return exact
+        find = bisect_right if run < own and not self.placing.together else bisect_left
+        return find(keys, self.heads[bound], 0, len(keys))
+
+    def rows(self, number: int, reader: BatchReader) -> Iterator[Block]:
+        """Yield the rows of range ``number`` in order, with their original columns."""
+        names = tuple(name for name in self.index.schema.names if name != KEY)
+        for block in RangePasses(self, number, reader):
+            yield block.select(names) if KEY in block.schema else block
+
+
+# What is read at once, of what is kept; and what is kept of it once it is too much.
+PORTION, REST = 4, 2
+
+
+@dataclasses.dataclass(slots=True)
+class _Strand:
+    """Batches ``first`` to ``stop`` of a run, whose rows before ``row`` were delivered."""
+
+    run: int
+    first: int
+    stop: int
+    row: int
+
+
+@dataclasses.dataclass(slots=True)
+class _Part:
+    """Rows ``row`` to ``row + count`` of a strand, in memory."""
+
+    strand: _Strand
+    row: int
+    count: int
+
+
+class _Held:
+    """The first rows of several runs, run by run.
+
+    ``last`` is the number of the last of them in the order, and ``key`` its key, once later rows
+    were dropped.
+    """
+
+    def __init__(self, by: Any) -> None:
+        self.by = by
+        self.blocks: list[Block] = []
+        self.parts: list[_Part] = []
+        self.nbytes = 0
+        self.last: int | None = None
+        self.key: Any = None
+
+    def add(self, part: _Part, block: Block) -> None:
+        """Add rows that follow the held rows of their run, or are of a later run."""
+        self.parts.append(part)
+        self.blocks.append(block)
+        self.nbytes += stored_bytes(block)
+
+    def _ordered(self) -> tuple[Block, np.ndarray]:
+        """Return all rows, and the order of those up to the last one."""
+        whole = concat(self.blocks)
+        self.blocks.clear()
+        order = self.by.order(whole)
+        if self.last is not None:
+            order = order[: int(np.flatnonzero(order == self.last)[0]) + 1]
+        return whole, order
+
+    def _keep(self, chosen: np.ndarray) -> None:
+        """Keep only the rows ``chosen``, which are sorted numbers: the first of each strand."""
+        ends = np.cumsum([part.count for part in self.parts])
+        counts = np.diff(np.searchsorted(chosen, ends), prepend=0)
+        for part, count in zip(self.parts, counts.tolist(), strict=True):
+            part.count = count
+
+    def trim(self, most_bytes: int) -> None:
+        """Drop the rows that come last, if all take more than ``most_bytes``."""
+        if self.nbytes <= most_bytes or sum(part.count for part in self.parts) == 1:
+            return
+        whole, order = self._ordered()
+        rest = most_bytes // REST
+        count = max(1, min(len(order), len(order) * rest // self.nbytes))
+        kept = whole.take(np.sort(order[:count]))
+        while stored_bytes(kept) > most_bytes and count > 1:
+            count //= 2
+            kept = whole.take(np.sort(order[:count]))
+        chosen = np.sort(order[:count])
+        self._keep(chosen)
+        self.blocks, self.nbytes = [kept], stored_bytes(kept)
+        self.last = int(np.searchsorted(chosen, order[count - 1]))
+        self.key = self.by.keyed(kept)[self.last]
+
+    def taken(self) -> Block | None:
+        """Return all rows in order, and mark them as delivered; None if there are none."""
+        if not self.blocks:
+            return None
+        whole, order = self._ordered()
+        self._keep(np.sort(order))
+        for part in self.parts:
+            if part.count:
+                part.strand.row = part.row + part.count
+        return whole.take(order)
+
+
+class RangePasses:
+    """The rows of range ``number`` in order, read by ``reader``."""
+
+    def __init__(self, ranges: Ranges, number: int, reader: BatchReader) -> None:
+        self.ranges, self.number, self.reader = ranges, number, reader
+        self.index, self.by = ranges.index, ranges.by
+        self.strands = [
+            _Strand(span.run, span.first, span.stop, 0) for span in ranges.spans(number)
+        ]
+
+    def __iter__(self) -> Iterator[Block]:
+        """Yield the rows, a block of each pass."""
+        going = True
+        while going:
+            held = _Held(self.by)
+            for some in self._portions(held):
+                self._read(some, held)
+                held.trim(self.ranges.most_bytes)
+            going = held.last is not None
+            block = held.taken()
+            held.parts.clear()
+            if block is not None:
+                yield block
+                del block
+            self._move_on()
+
+    def _move_on(self) -> None:
+        """Move each strand to the batch of its first undelivered row."""
+        for strand in self.strands:
+            base, end = self.index.offsets[strand.run : strand.run + 2]
+            behind = int(np.searchsorted(self.index.row[base:end], strand.row, "right")) - 1
+            whole = strand.row == self.index.row[end - 1] + self.index.rows[end - 1]
+            strand.first = max(strand.first, strand.stop if whole else behind)
+        self.strands = [strand for strand in self.strands if strand.first < strand.stop]
+
+    def _portions(self, held: _Held) -> Iterator[list[tuple[_Strand, BatchSpan]]]:
+        """Yield the spans to read at once: of neighbouring strands, each once."""
+        most = self.ranges.most_bytes // PORTION
+        some, size = list[tuple[_Strand, BatchSpan]](), 0
+        for strand in self.strands:
+            at = strand.first
+            while at < (reach := self._reach(strand, at, held)):
+                stop, nbytes = self._fitting(strand.run, at, reach, most - size)
+                if stop == at and not some:
+                    stop, nbytes = at + 1, most
+                if stop > at:
+                    some.append((strand, BatchSpan(strand.run, at, stop)))
+                    size += nbytes
+                    at = stop
+                if at < reach:
+                    yield some
+                    some, size = [], 0
+        if some:
+            yield some
+
+    def _reach(self, strand: _Strand, at: int, held: _Held) -> int:
+        """Return the first batch of a strand, from ``at`` on, that need not be read."""
+        if held.last is None:
+            return strand.stop
+        base = int(self.index.offsets[strand.run])
+        heads = self.ranges.heads
+        return int(self._find(heads, held.key, base + at, base + strand.stop)) - base
+
+    @property
+    def _find(self) -> Any:
+        """The search for rows that may precede the last one: among equal keys, an id may decide."""
+        return bisect_left if self.by.by_run else bisect_right
+
+    def _fitting(self, run: int, first: int, stop: int, most_bytes: int) -> tuple[int, int]:
+        """Return the end of the batches from ``first`` that fit ``most_bytes``, and their bytes."""
+        base = int(self.index.offsets[run])
+        sizes = np.cumsum(self.index.nbytes[base + first : base + stop])
+        count = int(np.searchsorted(sizes, most_bytes, "right"))
+        return first + count, int(sizes[count - 1]) if count else 0
+
+    def _read(self, some: list[tuple[_Strand, BatchSpan]], held: _Held) -> None:
+        blocks = self.reader.all([span for _, span in some])
+        blocks.reverse()
+        for strand, span in some:
+            block = blocks.pop()
+            row = int(self.index.row[self.index.offsets[span.run] + span.first])
+            start, stop = self.ranges.cut(self.number, span.run, block)
+            start = max(start, strand.row - row)
+            if held.last is not None and start < stop:
+                stop = self._find(self.by.keyed(block), held.key, start, stop)
+            if start < stop:
+                part = block.slice(start, stop)
+                if part.n < block.n:  # a view would keep all of it
+                    part = part.take(np.arange(part.n))
+                held.add(_Part(strand, row + start, part.n), part)

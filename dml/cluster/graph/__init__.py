@@ -1,0 +1,1 @@
+"""A plan as a static Dask graph, and the functions that its tasks execute."""

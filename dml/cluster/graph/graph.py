@@ -1,0 +1,397 @@
+"""A plan is compiled to a static Dask graph: one task per stage and run of units.
+
+A key is (layer, first unit, end, epoch); the layer's name holds the operator's fingerprint and a
+nonce, so that no two graphs share a key. The resources of a stage are an annotation of its layer,
+and the graph of a ``DelayedPart`` keeps it through ``dask.optimize``, ``persist`` and submission:
+its optimiser only drops unneeded tasks (other optimisers drop annotations: dask#7036).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+from weakref import WeakValueDictionary
+
+import pyarrow as pa
+from dask._task_spec import DataNode, GraphNode, Task, TaskRef
+from dask.base import get_annotations, persist, replace_name_in_key
+from dask.core import flatten
+from dask.delayed import Delayed
+from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
+from distributed import default_client
+
+from dml.cluster.cluster import workers_of
+from dml.cluster.graph import program as work
+from dml.cluster.graph.ordered_chain import Turn, linked, shown
+from dml.cluster.graph.program import GraphProgram, Recipe
+from dml.errors import PlanError
+from dml.exec.streams.stream import unsettled
+from dml.exec.tasks.partition import TaskList
+from dml.exec.tasks.replay_check import impure
+from dml.exec.tasks.unit_reader import Reading
+from dml.expr.facts import Needs, Rows
+from dml.expr.node import Node
+from dml.ops.cache.cache import FIRST
+from dml.physical.plan import Plan
+
+Key: TypeAlias = "tuple[Any, ...]"
+Ref: TypeAlias = Any  # a TaskRef: stands for the value of a task of the graph
+# Default decoded bytes of the rows of one task: 200 ms of work or more, and
+# small enough for a worker to hold several.
+TASK_BYTES = 64 << 20
+GPU = "GPU"
+
+
+class DelayedPart(Delayed):
+    """Rows of a run of units, as one ``pyarrow.Table``; a ``dask.delayed`` value like any other."""
+
+    __slots__ = ()
+
+    def __dask_postpersist__(self) -> tuple[Callable[..., DelayedPart], tuple[()]]:
+        return self._rebuild, ()
+
+    def _rebuild(self, dsk: Any, *, rename: Mapping[str, str] | None = None) -> DelayedPart:
+        """Return the same part over a graph that was optimised, computed or renamed."""
+        new = rename or {}
+        key = replace_name_in_key(self.key, new)
+        if not isinstance(dsk, HighLevelGraph):
+            old = ((_name(layer), made.annotations) for layer, made in self.dask.layers.items())
+            dsk = _relayered(dsk, {new.get(name, name): each for name, each in old})
+        return _part(key, dsk)
+
+    @staticmethod
+    def __dask_optimize__(dsk: HighLevelGraph, keys: Any, **_: Any) -> HighLevelGraph:
+        """Return the tasks that ``keys`` need, unchanged: none is fused, no annotation dropped."""
+        return dsk.cull(set(flatten(keys)))
+
+
+def _part(key: Key, graph: HighLevelGraph) -> DelayedPart:
+    layer = next(layer for layer in graph.layers if _name(layer) == key[0])
+    return DelayedPart(key, graph, None, layer)
+
+
+def _name(layer: str) -> str:
+    """Return the first element of a layer's keys; the layer may add a dot and its graph."""
+    return layer.partition(".")[0]
+
+
+def layered(
+    tasks: Mapping[Any, Any],
+    annotations: Mapping[str, Mapping[str, Any] | None],
+    suffix: str = "",
+) -> HighLevelGraph:
+    """Return the tasks of the layers in ``annotations``; a key begins with its layer's name."""
+    layers: dict[str, dict[Key, Any]] = {}
+    below: dict[str, set[str]] = {}
+    for key, task in tasks.items():
+        if isinstance(key, tuple) and key[0] in annotations:
+            layers.setdefault(key[0], {})[key] = task
+            needed = task.dependencies if isinstance(task, GraphNode) else ()
+            below.setdefault(key[0], set()).update(each[0] for each in needed)
+    made = {
+        name + suffix: MaterializedLayer(layer, annotations=annotations[name])
+        for name, layer in layers.items()
+    }
+    inner = {name: (below[name] - {name}) & layers.keys() for name in layers}
+    return HighLevelGraph(
+        made, {name + suffix: {each + suffix for each in found} for name, found in inner.items()}
+    )
+
+
+_relayered_from: WeakValueDictionary[tuple[int, str], HighLevelGraph] = WeakValueDictionary()
+
+
+def _relayered(
+    tasks: Mapping[Any, Any], annotations: Mapping[str, Mapping[str, Any] | None]
+) -> HighLevelGraph:
+    """Return ``layered`` tasks, in layers of new names: Dask merges graphs by the names of layers.
+
+    Parts that Dask rebuilds from one dict share one graph, so that many cost no more than one.
+    """
+    key = id(tasks), min(annotations)
+    made = _relayered_from.get(key)
+    if made is None:
+        made = layered(tasks, annotations, f".{uuid.uuid4().hex[:8]}")
+        made.made_of = tasks  # while it lives, no other object has that id
+        _relayered_from[key] = made
+    return made
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """The tasks of one kind in a graph under construction."""
+
+    name: str
+    tasks: dict[Key, Any]
+
+    def add(self, place: Key, function: Callable[..., Any], *arguments: Any) -> Ref:
+        """Add a task, whose arguments may be references to other tasks."""
+        key = (self.name, *place)
+        self.tasks[key] = Task(key, function, *arguments)
+        return TaskRef(key)
+
+
+class Graph:
+    """The graph of ``recipe`` under construction; ``epochs`` are those of its stages, in order."""
+
+    def __init__(self, recipe: Recipe, epoch: int, task_bytes: int | None) -> None:
+        self.plan, self.start = recipe.plan, epoch
+        _of_one_input(self.plan)
+        _repeatable(self.plan)
+        self.epochs = epochs_of(self.plan, epoch)
+        self.nonce = uuid.uuid4().hex[:16]
+        self.tasks: dict[Key, Any] = {}
+        self.annotations: dict[str, dict[str, Any] | None] = {}
+        job = recipe.job(self.epochs[0] if self.epochs else epoch)
+        each = units_of_a_task(job.reading, task_bytes or TASK_BYTES)
+        self.units = TaskList(0, job.reading.places, each, 0)
+        self.program = self._program(GraphProgram.of(recipe))
+        self.stages = self._stages()
+        self.settled: Ref = None
+        self.types: Ref = None
+        if self.epochs and unsettled(job):
+            self._settle()
+
+    def layer(self, node: Node, needs: Sequence[Needs] = (), word: str = "") -> Layer:
+        """Make a layer named after ``node``, with the maximum of the resources in ``needs``."""
+        title = f"{type(node).__name__.lower()}{word}"
+        name = f"dml-{title}-{node.digest.hex()[:16]}{self.nonce}"
+        # the user's annotations around this call apply as well
+        given = dict(get_annotations())
+        resources = {**given.get("resources", {}), **resources_of(needs)}
+        given |= {"resources": resources} if resources else {}
+        self.annotations[name] = given or None
+        return Layer(name, self.tasks)
+
+    def _stages(self) -> list[Layer]:
+        first = self.layer((self.plan.stage.source, *self.plan.stage.steps)[-1])
+        links = (self.layer(link.steps[-1], [link.needs]) for link in self.plan.links)
+        return [first, *links]
+
+    def _program(self, program: GraphProgram) -> Ref:
+        """Add the plan as a value of its own: sent to each worker once, not with each task."""
+        layer = self.layer(self.plan.stage.source, word="-program")
+        key = layer.name, "whole"
+        self.tasks[key] = DataNode(key, program)
+        return TaskRef(key)
+
+    def _settle(self) -> None:
+        """Add a task that runs until all schemas are known, and one for the schemas alone."""
+        layer = self.layer(self.plan.on_blocks[-1], one_place(self.plan), "-settled")
+        given = self.program, self.epochs[0], self.units
+        self.settled = layer.add(("rows",), work.settled, *given)
+        self.types = layer.add(("types",), work.typed, self.settled)
+
+    def values(self, epoch: int, number: int, *, rows: bool) -> Ref:
+        """Add the stages of task ``number``, which give pieces or ``rows``."""
+        task = self.units[number]
+        place = task.start, task.stop, epoch
+        if self.settled is not None and (epoch, number) == (self.epochs[0], 0):
+            if rows:
+                return self.stages[-1].add(place, work.first_rows, self.program, self.settled)
+            return self.stages[-1].add(place, work.first, self.settled)
+        functions: list[Callable[..., Any]] = [work.made, *[work.carried] * len(self.plan.links)]
+        if rows:
+            functions[-1] = work.carried_rows if self.plan.links else work.made_rows
+        found: Ref = task
+        for stage, (layer, function) in enumerate(zip(self.stages, functions, strict=True)):
+            which = stage or number
+            found = layer.add(place, function, self.program, epoch, which, found, self.types)
+        return found
+
+    def rows(self) -> Iterator[Ref]:
+        """Yield the tables of all tasks, in order; one empty table if there are no tasks."""
+        count = len(self.units)
+        turns = [(epoch, n, n == count - 1) for epoch in self.epochs for n in range(count)]
+        if not turns:
+            yield self.stages[-1].add(("none",), work.no_rows, self.program, self.types)
+        elif not self.plan.stream:
+            yield from (self.values(epoch, number, rows=True) for epoch, number, _ in turns)
+        else:
+            yield from self._chained(turns)
+
+    def _chained(self, turns: Sequence[tuple[int, int, bool]]) -> Iterator[Ref]:
+        """Yield the tables of a chain of tasks; each task resumes where the previous stopped."""
+        stream = self.plan.stream
+        chain = self.layer(stream[-1], [node.needs for node in stream], "-chain")
+        tables = self.layer(stream[-1])
+        before: Ref = None
+        for epoch, number, last in turns:
+            task = self.units[number]
+            place = task.start, task.stop, epoch
+            values = self.values(epoch, number, rows=False)
+            turn = Turn(self.start, epoch, last)
+            before = chain.add(place, linked, self.program, turn, before, values, self.types)
+            yield tables.add(place, shown, before)
+
+    def parts(self, found: Sequence[Ref]) -> list[DelayedPart]:
+        """Return the values of some tasks, over the whole graph."""
+        whole = layered(self.tasks, self.annotations)
+        return [_part(each.key, whole) for each in found]
+
+
+def units_of_a_task(reading: Reading, task_bytes: int) -> int:
+    """Return the units of one task: as many as make about ``task_bytes``, judged by a few."""
+    if not reading.places:
+        return 1
+    sample = [reading.unit_at(place).nbytes for place in (0, reading.places // 2)]
+    return max(1, task_bytes // max(1, *sample))
+
+
+def resources_of(needs: Sequence[Needs]) -> dict[str, float]:
+    """Return the Dask resources of a task of operators with ``needs``, without processors."""
+    most: dict[str, float] = {}
+    for each in needs:
+        for name, amount in ((GPU, each.num_gpus), *each.resources):
+            most[name] = max(amount, most.get(name, 0))
+    return {name: amount for name, amount in most.items() if amount}
+
+
+def _of_one_input(plan: Plan) -> None:
+    """Raise PlanError for operators of several inputs."""
+    for node, plans in zip(plan.stream, plan.beside, strict=True):
+        if plans:
+            verb = type(node).__name__.lower()
+            raise PlanError(
+                f"a static graph has one source, and {verb} merges several",
+                at=node.label(),
+                why="their rows meet in order, which needs one who waits for all of them",
+                try_="with_options(scheduler=...) and iterate, or write_parquet(...) first",
+            )
+
+
+def _repeatable(plan: Plan) -> None:
+    """Raise PlanError for functions that must not be called again, as Dask may rerun tasks."""
+    if once := impure(plan.operators):
+        raise PlanError(
+            "a function declared pure=False cannot be a part of a static graph",
+            at=once,
+            why="Dask does tasks again whose worker is lost, and the graph may be computed twice",
+            try_="iterate, or write_parquet(...) and read it; or leave pure=False out",
+        )
+
+
+def one_place(plan: Plan) -> list[Needs]:
+    """Return the needs of all stages; PlanError if no single task can have them all."""
+    needs = [link.needs for link in plan.links]
+    if len({tuple(sorted(resources_of([each]))) for each in needs} - {()}) < 2:
+        return needs
+    raise PlanError(
+        "functions of unknown result types need different resources",
+        at=plan.on_blocks[-1].label(),
+        why="in a graph the first rows run through all of them in one task, to know the types",
+        try_="schema={...} for each of these functions, or iterate instead",
+    )
+
+
+def epochs_of(plan: Plan, epoch: int) -> list[int]:
+    """Return the epochs of the stages in ``epoch`` of the plan: several under ``repeat``.
+
+    PlanError if the stream needs all rows at once.
+    """
+    epochs = [epoch]
+    for node in reversed(plan.stream):
+        passes = getattr(node, "n", None) if node.rows is Rows.REPEATED else 1
+        if passes is None or node.rows is Rows.ALL or node.waits:
+            raise PlanError(
+                f"{node.title()} cannot be a part of a static graph",
+                at=node.label(),
+                why="it has no last pass" if passes is None else "it needs all rows at one place",
+                try_=".repeat(n)" if passes is None else "to_dask() before it, or iterate instead",
+            )
+        if node.rows is Rows.WOVEN:
+            raise PlanError(
+                f"{node.title()} cannot be a part of a static graph",
+                at=node.label(),
+                why="its function gives pipelines, and a graph is made before any is called",
+                try_="to_dask() before it, or iterate instead",
+            )
+        if node.rows is Rows.KEPT:
+            if len(epochs) > 1:
+                raise PlanError(
+                    f"several passes over {node.title()} cannot be a part of a static graph",
+                    at=node.label(),
+                    why="each reads the same rows, and a graph keeps none of them",
+                    try_=".repeat(n) before .cache(), or iterate instead",
+                )
+            epochs = [FIRST]
+        epochs = [each * passes + turn for each in epochs for turn in range(passes)]
+    return epochs
+
+
+def compiled(recipe: Recipe, epoch: int, task_bytes: int | None = None) -> list[DelayedPart]:
+    """Return a Delayed for each run of units, in order; PlanError for unsupported plans."""
+    graph = Graph(recipe, epoch, task_bytes)
+    return graph.parts(list(graph.rows()))
+
+
+def data_frame(recipe: Recipe, epoch: int, task_bytes: int | None = None) -> Any:
+    """Return a ``dask.dataframe`` of columns in their Arrow types, a partition for each part.
+
+    PlanError without pandas, and if annotations or types would be lost.
+    """
+    try:
+        import dask.dataframe as frames  # noqa: PLC0415 - an extra, and half a second
+    except ImportError as error:
+        raise PlanError(
+            "a data frame of Dask needs pandas", why=str(error), try_="pip install pandas"
+        ) from None
+    plan = recipe.plan
+    if resources_of([node.needs for node in plan.operators]):
+        raise PlanError(
+            "a data frame of Dask would lose what its functions need",
+            at=plan.operators[-1].label(),
+            why="its optimiser drops annotations, so tasks would run on any worker (dask#7036)",
+            try_="to_dask(), or dask.dataframe.from_delayed(...) of ds.persist()",
+        )
+    if not plan.schema.known:
+        raise PlanError(
+            "a data frame of Dask needs to know its columns",
+            at=plan.operators[-1].label(),
+            why="the types of a function are known only when it has run",
+            try_="schema={...} where the function is given",
+        )
+    graph = Graph(recipe, epoch, task_bytes)
+    layer = graph.layer(plan.operators[-1], word="-frame")
+    found = [layer.add(rows.key[1:], work.framed, rows) for rows in graph.rows()]
+    meta = work.framed(pa.Table.from_batches([], plan.schema.to_arrow()))
+    return frames.from_delayed(graph.parts(found), meta=meta, verify_meta=False)
+
+
+def persisted(parts: Sequence[DelayedPart]) -> list[DelayedPart]:
+    """Return the parts, being computed on the current client, or computed here if there is none.
+
+    PlanError if no worker has the resources of some task: Dask would wait for ever.
+    """
+    layers = parts[0].dask.layers.values()
+    wanted = [dict((layer.annotations or {}).get("resources", {})) for layer in layers]
+    for needed in wanted:
+        _offered(needed)
+    return list(persist(*parts))
+
+
+def _offered(needed: Mapping[str, float]) -> None:
+    try:
+        client: Any = default_client()
+    except ValueError:
+        return  # a scheduler of this process ignores resources
+    workers = workers_of(client).values()
+    there = [dict(worker.get("resources", {})) for worker in workers]
+    if not there or any(_covers(offered, needed) for offered in there):
+        return
+    raise PlanError(
+        f"no worker has {_told(needed)}",
+        at="persist",
+        why=f"{len(there)} workers have {', '.join(sorted({_told(each) for each in there}))}",
+        try_=f'dask worker --resources "{_told(needed).replace(" and ", " ")}"',
+    )
+
+
+def _covers(offered: Mapping[str, float], needed: Mapping[str, float]) -> bool:
+    return all(offered.get(name, 0) >= amount for name, amount in needed.items())
+
+
+def _told(resources: Mapping[str, float]) -> str:
+    return " and ".join(f"{name}={amount:g}" for name, amount in resources.items()) or "nothing"

@@ -1,0 +1,167 @@
+"""Operators that see rows in order run as a chain of tasks, none of which holds all rows.
+
+Each task opens the flow of the stream operators where the previous task stopped, returns the
+elements that the available rows allow, and passes on its position and the pieces that it needs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+
+from dml.cluster.graph.program import GraphProgram, Types, Values, joined
+from dml.data.schema import Schema
+from dml.errors import DmlError
+from dml.exec.delivery.meter import Tallies
+from dml.exec.tasks.error_row import traced
+from dml.exec.tasks.job import Job
+from dml.exec.tasks.partition import Piece
+from dml.exec.tasks.slices import Outcome, PartitionFeed
+from dml.expr.flow import CHUNK, Position
+
+
+class StarvedError(Exception):
+    """Raised when the available rows are used up, and the task is not the last of the stream."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Carried:
+    """The state of a chain of tasks: a position, the pieces it needs, and the settled schemas.
+
+    ``pieces`` have their epochs, from the cut of ``position`` on. ``columns`` are the schema of the
+    rows returned so far; ``ended``: nothing follows.
+    """
+
+    position: Position | None = None
+    pieces: tuple[tuple[int, Piece], ...] = ()
+    schemas: dict[str, Schema] = dataclasses.field(default_factory=dict)
+    columns: pa.Schema = dataclasses.field(default_factory=lambda: pa.schema([]))
+    ended: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class ChainLink:
+    """The output rows of one task of the chain, and the state for the next task."""
+
+    rows: pa.Table
+    carried: Carried
+
+
+@dataclasses.dataclass
+class PieceTape:
+    """The available pieces, in place of a driver; ``whole`` epochs have no further pieces.
+
+    ``cut`` is the position from which the flow requested pieces, when it was first opened.
+    """
+
+    pieces: Sequence[tuple[int, Piece]]
+    whole: Callable[[int], bool]
+    cut: tuple[int, int, int] | None = None
+
+    def open(self, tasks: Any, job: Job, tallies: Tallies, **_: Any) -> PartitionFeed:
+        """Return the pieces of the epoch of ``job`` from the first of ``tasks`` on."""
+        epoch = job.at.epoch
+        cut = epoch, tasks.first, tasks.skip_atoms
+        self.cut = self.cut or cut
+        pieces = [p for e, p in self.pieces if e == epoch and (e, p.place, p.atom) >= cut]
+        return Played(pieces, whole=self.whole(epoch))
+
+
+class Played:
+    """A feed of available pieces."""
+
+    def __init__(self, pieces: list[Piece], *, whole: bool) -> None:
+        self.pieces, self.whole = pieces, whole
+
+    def next(self) -> Outcome | None:
+        """Return all pieces at once; then None, or StarvedError if further pieces would follow."""
+        if self.pieces:
+            pieces, self.pieces = self.pieces, []
+            return Outcome(pieces, 0, sum(p.block.n for p in pieces if p.block is not None))
+        if not self.whole:
+            raise StarvedError
+        return None
+
+    def release(self) -> None:
+        """Do nothing: no memory is accounted for."""
+
+    def settled(self) -> None:
+        """Do nothing: no task runs ahead."""
+
+    def close(self) -> None:
+        """Do nothing: no task runs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Turn:
+    """One task of the chain: the first epoch, the ``epoch`` of its pieces, and if it ends there."""
+
+    start: int
+    epoch: int
+    last: bool
+
+    def whole(self, epoch: int) -> bool:
+        """Return True if all pieces of ``epoch`` are available: it is earlier, or at its end."""
+        return epoch < self.epoch or (epoch == self.epoch and self.last)
+
+
+def linked(
+    program: GraphProgram,
+    turn: Turn,
+    before: ChainLink | None,
+    values: Values,
+    types: Types | None,
+) -> ChainLink:
+    """Return the elements that the stream operators give for the rows so far, and not before.
+
+    A row-local function above a shuffle may be called again for rows at the border of two tasks.
+    """
+    here = Carried() if before is None else before.carried
+    if here.ended:
+        return ChainLink(joined(program, [], here.columns), here)
+    at = program.job(turn.start, types).at
+    at.schemas.update(here.schemas)
+    fresh = ((turn.epoch, piece) for value in values for piece in value)
+    tape = PieceTape((*here.pieces, *fresh), turn.whole)
+    batches, position, ended = _played(program, tape, turn.start, here.position)
+    kept = () if ended else _needed(program, tape, turn.start, position)
+    rows = joined(program, batches, here.columns)
+    return ChainLink(rows, Carried(position, kept, at.schemas.copy(), rows.schema, ended))
+
+
+def _played(
+    program: GraphProgram, tape: PieceTape, epoch: int, position: Position | None
+) -> tuple[list[pa.RecordBatch], Position | None, bool]:
+    """Return the elements that the tape allows, the position after them, and if that is the end."""
+    streaming = program.recipe.streaming(tape.open)
+    plan, batches = streaming.plan, list[pa.RecordBatch]()
+    try:
+        flow = streaming.flow(epoch, position)
+        while (block := flow.pull(CHUNK)) is not None:
+            batches.append(block.to_arrow())
+            position = flow.position()
+    except StarvedError:
+        return batches, position, False
+    except DmlError as error:
+        raise traced(error.under(plan.operators[-1].label()), plan) from (error.__cause__)
+    return batches, position, True
+
+
+def _needed(
+    program: GraphProgram, tape: PieceTape, epoch: int, position: Position | None
+) -> tuple[tuple[int, Piece], ...]:
+    """Return the pieces that a flow from ``position`` on would request."""
+    asked = PieceTape((), lambda _: False)
+    with suppress(StarvedError):
+        program.recipe.streaming(asked.open).flow(epoch, position).pull(1)
+    cut = asked.cut or (epoch, 0, 0)
+    return tuple((e, piece) for e, piece in tape.pieces if (e, piece.place, piece.atom) >= cut)
+
+
+def shown(link: ChainLink) -> pa.Table:
+    """Return the rows of one task of the chain."""
+    return link.rows

@@ -1,0 +1,245 @@
+"""Each task of a static graph executes a plan, which is sent once, on a run of units.
+
+The stages of the plan compute runs of units on any worker and in any order; ``ordered_chain.py``
+has the operators that need all rows in order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import pickle
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from dml.data.schema import Schema
+from dml.errors import PlanError, worded
+from dml.events import Tally
+from dml.exec.delivery.meter import Tallies
+from dml.exec.memory.memory_shares import Budget
+from dml.exec.memory.spill import DiskSpill
+from dml.exec.process.references import pickled
+from dml.exec.streams.stream import Open, Streaming, unsettled
+from dml.exec.tasks.job import Job
+from dml.exec.tasks.partition import PartitionSizes, Piece, ReadTask, TaskList
+from dml.exec.tasks.slices import Outcome, Start
+from dml.expr.flow import At, Compute
+from dml.physical.plan import Plan
+
+Values = list[list[Piece]]
+"""The output of a stage for one task: the pieces of each of its partitions."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Recipe:
+    """A plan with all settings of its tasks; ``sizes`` are those of a partition."""
+
+    plan: Plan
+    at: At
+    sizes: PartitionSizes
+    whole_bytes: int
+
+    @staticmethod
+    def of(plan: Plan, compute: Compute, seed: int, budget: Budget) -> Recipe:
+        """Return the recipe of a run with this budget; each task starts with fresh schemas."""
+        at = At(0, seed, compute, {}, DiskSpill, budget.held_bytes, budget.hold_bytes)
+        sizes = PartitionSizes(budget.target_bytes, budget.stage_bytes, budget.atom_bytes)
+        return Recipe(plan, at, sizes, budget.whole_bytes)
+
+    def job(self, epoch: int) -> Job:
+        """Return the work of the stages in ``epoch``; all epochs share the settled schemas."""
+        at = dataclasses.replace(self.at, epoch=epoch)
+        plan = self.plan
+        return Job(plan.stage, at, self.sizes, self.whole_bytes, links=plan.links)
+
+    def streaming(self, driver: Open) -> Streaming:
+        """Return the operators over the stages, with ``driver`` in place of the stages."""
+        sizes, tallies = self.sizes, Tallies()
+        return Streaming(
+            *(self.plan, self.at, driver, sizes.target_bytes, tallies, sizes.most_bytes),
+            self.whole_bytes,
+            sizes.atom_bytes,
+            cutting=None,
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GraphProgram:
+    """A recipe, serialized once and deserialized once in each process."""
+
+    packed: bytes
+
+    @staticmethod
+    def of(recipe: Recipe) -> GraphProgram:
+        """Serialize a recipe; PlanError if a function of the plan cannot be pickled."""
+        try:
+            return GraphProgram(pickled(recipe))
+        except Exception as error:  # a user's object may raise anything when pickled
+            raise PlanError(
+                "a function of this pipeline cannot be sent to another process",
+                at=recipe.plan.operators[-1].label(),
+                why=worded(error),
+                try_="open files, locks and connections inside the function, not around it",
+            ) from error
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the serialized recipe alone."""
+        return {"packed": self.packed}
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """The deserialized recipe."""
+        recipe: Recipe = pickle.loads(self.packed)  # noqa: S301 (written by ``of``)
+        return recipe
+
+    @cached_property
+    def jobs(self) -> dict[int, Job]:
+        """Jobs by epoch, as far as they were needed here."""
+        return {}
+
+    def job(self, epoch: int, types: Types | None = None) -> Job:
+        """Return the job of ``epoch``, shared by all tasks here; ``types`` are adopted."""
+        if types is not None:
+            self.recipe.at.schemas.update(types.schemas)
+        return self.jobs.setdefault(epoch, self.recipe.job(epoch))
+
+
+@dataclasses.dataclass(frozen=True)
+class Types:
+    """The types that the first rows have settled: schemas by operator, columns, and the task.
+
+    To settle them, the tasks of ``epoch`` with numbers below ``settling`` were run; the first part
+    contains the rows of these tasks.
+    """
+
+    schemas: dict[str, Schema]
+    columns: pa.Schema
+    epoch: int
+    settling: int
+
+
+@dataclasses.dataclass(frozen=True)
+class SettledTypes:
+    """The types, and the pieces of the tasks that settled them."""
+
+    types: Types
+    values: Values
+
+
+def settled(program: GraphProgram, epoch: int, tasks: TaskList) -> SettledTypes:
+    """Run tasks through all stages in order until every type is known, or there are no more."""
+    job = program.job(epoch)
+    values: Values = []
+    done = 0
+    while done < len(tasks):
+        begun = _begun(job, tasks[done])
+        done += 1
+        for start in job.starts(Tally)[1:]:
+            begun = _gone_on(start, begun)
+        values += begun
+        if not unsettled(job):
+            break
+    found = next((p.block for value in values for p in value if p.block is not None), None)
+    columns = pa.schema([]) if found is None else found.schema.to_arrow()
+    return SettledTypes(Types(job.at.schemas.copy(), columns, epoch, done), values)
+
+
+def typed(found: SettledTypes) -> Types:
+    """Return the types alone, which are small: every task needs them."""
+    return found.types
+
+
+def first(found: SettledTypes) -> Values:
+    """Return the output of the tasks that had to run to settle the types."""
+    return found.values
+
+
+def first_rows(program: GraphProgram, found: SettledTypes) -> pa.Table:
+    """Return the output of ``first`` as a table."""
+    return table(program, found.values, found.types)
+
+
+def made(
+    program: GraphProgram, epoch: int, number: int, task: ReadTask, types: Types | None
+) -> Values:
+    """Run the first stage for task ``number``; empty if the first part has its rows."""
+    if types is not None and types.epoch == epoch and number < types.settling:
+        return []
+    return _begun(program.job(epoch, types), task)
+
+
+def made_rows(
+    program: GraphProgram, epoch: int, number: int, task: ReadTask, types: Types | None
+) -> pa.Table:
+    """Return the output of ``made`` as a table."""
+    return table(program, made(program, epoch, number, task, types), types)
+
+
+def carried(
+    program: GraphProgram, epoch: int, stage: int, values: Values, types: Types | None
+) -> Values:
+    """Run stage number ``stage`` on the output of the previous stage."""
+    return _gone_on(program.job(epoch, types).starts(Tally)[stage], values)
+
+
+def carried_rows(
+    program: GraphProgram, epoch: int, stage: int, values: Values, types: Types | None
+) -> pa.Table:
+    """Return the output of ``carried`` as a table."""
+    return table(program, carried(program, epoch, stage, values, types), types)
+
+
+def no_rows(program: GraphProgram, types: Types | None) -> pa.Table:
+    """Return a table without rows."""
+    return table(program, [], types)
+
+
+def _begun(job: Job, task: ReadTask) -> Values:
+    return [_checked(outcome) for outcome in job.starts(Tally)[0](task)]
+
+
+def _gone_on(start: Start, values: Values) -> Values:
+    return [_checked(outcome) for value in values for outcome in start(value)]
+
+
+def _checked(outcome: Outcome) -> list[Piece]:
+    """Return the pieces of a partition; raises the error of a piece, if any."""
+    pieces: list[Piece] = outcome.value
+    for piece in pieces:
+        if piece.error is not None:
+            raise piece.error
+    return pieces
+
+
+def table(program: GraphProgram, values: Values, types: Types | None) -> pa.Table:
+    """Return the rows of a task, in order."""
+    blocks = [piece.block for value in values for piece in value if piece.block is not None]
+    batches = [block.to_arrow() for block in blocks if block.n]
+    return joined(program, batches, pa.schema([]) if types is None else types.columns)
+
+
+def joined(program: GraphProgram, batches: list[pa.RecordBatch], columns: pa.Schema) -> pa.Table:
+    """Return the rows as a table; if there are none, with the plan's schema, else ``columns``."""
+    if batches:
+        return pa.Table.from_batches(batches)
+    schema = program.recipe.plan.schema
+    return pa.Table.from_batches([], schema.to_arrow() if schema.known else columns)
+
+
+def framed(rows: pa.Table) -> Any:
+    """Return the rows as a pandas data frame whose columns keep their Arrow types, even with nulls.
+
+    Tensors become lists of their elements, as a frame has no tensors.
+    """
+    dtype = importlib.import_module("pandas").ArrowDtype  # an extra
+    plain = (_stored(column) for column in rows.columns)
+    return pa.table(list(plain), names=rows.column_names).to_pandas(types_mapper=dtype)
+
+
+def _stored(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not isinstance(column.type, pa.BaseExtensionType):
+        return column
+    chunks = [chunk.storage for chunk in column.chunks]
+    return pa.chunked_array(chunks, type=column.type.storage_type)

@@ -1,0 +1,127 @@
+"""The job of a run is sent to the workers of a cluster: once each, whatever its size.
+
+A small job is part of the task that makes the seat, so that Dask can remake the seat by itself. A
+large job (data in memory) goes to one worker directly, and from there to the others; if that worker
+is lost too early it is sent again. Functions of modules that a worker lacks, or has in another
+state, are sent by value, with all of the user's own modules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Set
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+
+from dml.base.library_code import library_of
+from dml.cluster.worker_monitor import Hub
+from dml.cluster.worker_state import Freight, digest, freight, seated, staying
+from dml.exec.process.references import flat
+from dml.exec.process.task_runner import written
+from dml.exec.tasks.job import Job
+
+INSIDE = 256 << 10  # most bytes of a job that is sent inside a task
+
+
+class Cargo:
+    """The job of one run, serialized once; used on the client's loop."""
+
+    def __init__(self, hub: Hub, run: str, job: Job) -> None:
+        self.hub, self.run, self.job = hub, run, job
+        self.generation, self.by_value = 0, False
+        self.seats: dict[str, Any] = {}
+        self.stays: dict[str, Any] = {}
+        self.sent, self.buffers = written(job)
+        self._apart: Any = None  # the future of a large job
+        self._lock = asyncio.Lock()
+
+    async def ship(self) -> None:
+        """Send a large job to a worker."""
+        size = len(self.sent) + sum(each.raw().nbytes for each in self.buffers)
+        if size > INSIDE:
+            load = Freight(self.run, self.sent, tuple(self.buffers))
+            client, direct = self.hub.client, self.hub.direct
+            there = list(self.hub.members) or None
+            self._apart = await client.scatter(load, workers=there, direct=direct, hash=False)
+
+    def seat(self, place: str) -> Any:
+        """Return the future of the seat on a worker."""
+        if place not in self.seats:
+            load = (freight, self.run, self.sent, *map(flat, self.buffers))
+            self.seats[place] = self.hub.submit(
+                *((seated, self._apart) if self._apart is not None else load),
+                key=("dml-seat", self.run, self.generation, place),
+                workers=[place],
+                allow_other_workers=True,
+            )
+        return self.seats[place]
+
+    def stay(self, place: str) -> None:
+        """Keep the job on a worker, with the generators parked there.
+
+        If a seat was copied elsewhere with a task, Dask drops either copy after a while; the result
+        of this key is used by no task, so it is never copied.
+        """
+        if place not in self.stays:
+            key = ("dml-stay", self.run, self.generation, place)
+            self.stays[place] = self.hub.submit(staying, self.seat(place), key=key, workers=[place])
+
+    def left(self, place: str) -> None:
+        """Forget a worker that is gone, or no longer used."""
+        self.seats.pop(place, None)
+        self.stays.pop(place, None)
+
+    def lies_in(self, keys: Set[Any]) -> bool:
+        """Return True if a large job is one of ``keys``."""
+        return self._apart is not None and self._apart.key in keys
+
+    async def again(self, generation: int, *, refused: bytes = b"") -> bool:
+        """Send the job of ``generation`` anew, once; False if that has been tried in vain.
+
+        By value, if a worker could not open the job with the digest ``refused``; but not if another
+        was sent since: Dask reruns old tasks when their results are lost.
+        """
+        async with self._lock:
+            if self.generation != generation or refused not in {b"", digest(self.sent)}:
+                return True
+            if refused and self.by_value:
+                return False
+            self.generation += 1
+            self.seats.clear()
+            if refused:
+                self.by_value = True
+                self.stays.clear()
+                self.sent, self.buffers = written_by_value(self.job)
+            await self.ship()
+            return True
+
+    def drop(self) -> None:
+        """Release all futures."""
+        self.seats.clear()
+        self.stays.clear()
+        self._apart = None
+
+
+def written_by_value(job: Job) -> tuple[bytes, list[Any]]:
+    """Serialize a job like ``written``, with the user's own modules by value."""
+    before = cloudpickle.list_registry_pickle_by_value()
+    own = [module for name, module in list(sys.modules.items()) if _own(name, module)]
+    added = [module for module in own if module.__name__ not in before]
+    for module in added:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        return written(job)
+    finally:
+        for module in added:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _own(name: str, module: object) -> bool:
+    """Return True for a module that is not a library's, by the name of its import."""
+    if not isinstance(module, ModuleType) or module.__name__ != name or name == "__main__":
+        return False
+    file = getattr(module, "__file__", None)
+    return isinstance(file, str) and file.endswith(".py") and library_of(name) is None

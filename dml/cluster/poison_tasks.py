@@ -1,0 +1,100 @@
+"""Slices that repeatedly lose their workers are given up here, with an error that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import distributed
+
+from dml.errors import DmlError, InternalError, WorkerLostError, worded
+from dml.exec.scheduler.policy import Candidate, Fault, Policy, Seq, State, StreamingPolicy
+
+MOST_LOSSES = 3
+
+
+class NoWorkerError(Exception):
+    """Raised when Dask dropped a task, as its workers were gone, silent or out of memory."""
+
+    def __str__(self) -> str:
+        return "its workers were gone, silent, or had their memory full for a time, more than once"
+
+
+class Losing:
+    """A policy that adds the handling of lost slices: a slice is given up after several losses.
+
+    Dask's report counts twice if it says that several workers died, though some of them may have
+    died of another slice.
+    """
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        self.given_up = False
+        self._usual: Policy = StreamingPolicy() if policy is None else policy
+        self._losses: dict[Seq, int] = {}
+
+    def lose(self, seq: Seq, error: BaseException) -> None:
+        """Count a lost task; the next call of ``retry`` is about it."""
+        several = isinstance(error, distributed.KilledWorker) and error.allowed_failures > 0
+        weight = 2 if several else 1
+        losses = self._losses[seq] = self._losses.get(seq, 0) + weight
+        self.given_up = losses > MOST_LOSSES
+
+    def suspects(self, seq: Seq) -> bool:
+        """Return True if workers may have died of a task."""
+        return seq in self._losses
+
+    def apart(self, seq: Seq) -> bool:
+        """Return True if a task should be retried alone on a worker.
+
+        It is unknown which of its tasks killed a worker: results made just before may not have been
+        reported, and waiting tasks had not begun. Retried in the same company, all are lost again.
+        """
+        return self._losses.get(seq, 0) > 1
+
+    def clear(self, seq: Seq) -> None:
+        """Forget the losses of a task, as one of its slices has succeeded."""
+        self._losses.pop(seq, None)
+
+    @property
+    def wide(self) -> bool:
+        """True if the policy needs all candidates."""
+        return self._usual.wide
+
+    def shape(
+        self, slots: Mapping[str, float], limit_bytes: int
+    ) -> tuple[Mapping[str, float], int]:
+        """Return the slots and limit of the underlying policy."""
+        return self._usual.shape(slots, limit_bytes)
+
+    def choose(self, state: State, candidates: Sequence[Candidate]) -> Candidate | None:
+        """Return the choice of the underlying policy."""
+        return self._usual.choose(state, candidates)
+
+    def fault(self, seq: Seq, k: int, failures: int) -> Fault:
+        """Return the injected fault of the underlying policy: none, except in tests."""
+        return self._usual.fault(seq, k, failures)
+
+    def retry(self, failures: int, *, lost: bool) -> bool:
+        """Return True if a lost slice should be tried on another worker."""
+        return lost and not self.given_up
+
+
+def told(error: BaseException, where: str) -> DmlError:
+    """Turn Dask's error for a task that it gave up into an error about the slice."""
+    if isinstance(error, DmlError):
+        return error
+    if isinstance(error, distributed.KilledWorker | NoWorkerError):
+        found: DmlError = WorkerLostError(
+            "workers died over one piece of work",
+            at=where,
+            why=str(error),
+            try_="the logs of those workers; memory is the usual reason",
+        )
+    else:
+        found = InternalError(
+            "a task could not be run on the cluster",
+            at=where,
+            why=worded(error),
+            try_="the same versions of dml and its dependencies on all workers",
+        )
+    found.__cause__ = error
+    return found

@@ -1,0 +1,342 @@
+"""The state of a run on a Dask worker, and the tasks that use it, are defined here.
+
+A seat is the value of one Dask key per worker: the job, and the generators parked there. It ends
+when the key is released, also because its client has died. If a slice runs on another worker than
+planned, Dask copies the seat there, as the job alone, and drops one of the two copies after a
+while: if something is parked, a second key holds the seat.
+
+The result of a task stays on its worker (``Shipment``); the client is notified at once, in a few
+hundred bytes (``TaskNote``), through Dask's events, which travel with Dask's own report. Between
+processes of one host a shipment is sent as references to shared memory
+(``dml/exec/process/shared_memory.py``); a process that cannot open them requests the bytes. To disk
+it goes as bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import copy_context
+from hashlib import blake2b
+from typing import Any, TypeVar, cast
+
+import dask
+from distributed import get_worker
+from distributed.protocol.serialize import dask_deserialize, dask_serialize
+from distributed.utils import sync
+from distributed.utils_comm import gather_from_workers
+
+from dml.cluster import worker_heap
+from dml.exec.process.neighbours import near
+from dml.exec.process.partition_codec import Parcel
+from dml.exec.process.references import flat
+from dml.exec.process.shared_memory import (
+    Lender,
+    UnopenedError,
+    borrow,
+    held_bytes,
+    is_lent,
+    is_strange,
+    is_unopened,
+    noted,
+)
+from dml.exec.process.task_runner import Answer, Differing, SliceOrder, TaskRunner
+
+T = TypeVar("T")
+SMALL = 600  # most bytes of a partition that is sent with the note
+MADE_AGAIN = "a partition that was lost came back as another one"
+MOST_NOTE = 16 << 10  # a larger error is fetched
+BYTES = ["pickle"]  # Dask's serializer where shared memory cannot be opened
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Freight:
+    """A job as ``dml.exec.process.task_runner.written`` serialized it, for the seats of a run."""
+
+    run: str
+    job: bytes
+    buffers: tuple[Any, ...]
+
+    def __sizeof__(self) -> int:
+        return len(self.job) + sum(memoryview(each).nbytes for each in self.buffers)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Freight, (self.run, self.job, tuple(map(flat, self.buffers)))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shipment:
+    """The result of one task: an answer for each of its orders.
+
+    ``misfit`` is the error if the job could not be opened as it was sent, ``refused`` the digest of
+    that job. ``whence`` is the worker that lends some of it, and the key by which Dask knows it
+    there.
+    """
+
+    answers: tuple[Answer, ...]
+    misfit: bytes = b""
+    refused: bytes = b""
+    whence: tuple[str, Any] | None = None
+
+    def __sizeof__(self) -> int:
+        return 500 + sum(held_bytes(answer.parcel) for answer in self.answers)
+
+    @property
+    def unopened(self) -> bool:
+        """True if an answer's parcel is lent, and not opened here."""
+        return any(is_unopened(answer.parcel) for answer in self.answers)
+
+    @property
+    def strange(self) -> bool:
+        """True if an answer's parcel can never be opened here."""
+        return any(is_strange(answer.parcel) for answer in self.answers)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TaskNote:
+    """The notification of a task's end to the client: the shipment without its columns.
+
+    ``whole`` means that nothing is left out; a note without a shipment means that it must be
+    fetched. ``strange`` means that some shared memory could not be opened where it was needed.
+    """
+
+    ticket: int
+    worker: str
+    shipment: Shipment | None
+    whole: bool = False
+    strange: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ShippedArgument:
+    """A reference to an argument in shipment number ``source`` of a task, at ``place``.
+
+    ``digest`` is that of its first answer, if that was used already.
+    """
+
+    source: int
+    place: int
+    digest: bytes = b""
+
+
+class _Desks:
+    """The desks of jobs in this process: a task that was moved here finds the parked generators.
+
+    Seats may be released during garbage collection, even in a thread that has the lock: a release
+    never waits for the lock, and its holder handles pending releases afterwards.
+    """
+
+    def __init__(self) -> None:
+        self._desks: dict[tuple[str, bytes], tuple[TaskRunner, int]] = {}
+        self._leaving: deque[tuple[str, bytes]] = deque()
+        self._lock = threading.Lock()
+
+    def taken(self, key: tuple[str, bytes]) -> TaskRunner:
+        """Return the desk for one more seat."""
+        with self._lock:
+            desk, seats = self._desks.get(key, (None, 0))
+            desk = desk or TaskRunner()
+            self._desks[key] = desk, seats + 1
+            worker_heap.keep()
+        self._look()
+        return desk
+
+    def left(self, key: tuple[str, bytes]) -> None:
+        """Release one seat; the last release ends the parked generators."""
+        self._leaving.append(key)
+        self._look()
+
+    def _look(self) -> None:
+        while self._leaving and self._lock.acquire(blocking=False):
+            try:
+                ended = list(self._ended())
+            finally:
+                self._lock.release()
+            for desk, run in ended:
+                desk.close(run)
+
+    def _ended(self) -> Iterator[tuple[TaskRunner, str]]:
+        while self._leaving:
+            key = self._leaving.popleft()
+            desk, seats = self._desks.pop(key)
+            if seats > 1:
+                self._desks[key] = desk, seats - 1
+            else:
+                yield desk, key[0]
+        if not self._desks:
+            worker_heap.let_go()
+
+
+_DESKS = _Desks()
+
+
+def digest(job: bytes) -> bytes:
+    """Return the digest of a job as it was sent."""
+    return blake2b(job).digest()
+
+
+class WorkerState:
+    """The job on one worker, and its parked generators; opened by the first slice."""
+
+    def __init__(self, cargo: Freight) -> None:
+        self.key = key = cargo.run, digest(cargo.job)
+        self.cargo, self.desk = cargo, _DESKS.taken(key)
+        weakref.finalize(self, _DESKS.left, key)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return WorkerState, (self.cargo,)
+
+    def __sizeof__(self) -> int:
+        return self.cargo.__sizeof__()
+
+    def do(self, orders: Sequence[SliceOrder], *, lends: bool = False) -> Shipment:
+        """Run all orders, if the job can be opened here, and lend the results if asked to."""
+        cargo = self.cargo
+        if not self.desk.open(cargo.run, cargo.job, cargo.buffers):
+            return Shipment((), self.desk.do(orders[0]).error, self.key[1])
+        return Shipment(tuple(map(self._lent if lends else self.desk.do, orders)))
+
+    def _lent(self, order: SliceOrder) -> Answer:
+        lender = Lender()
+        answer = self.desk.do(order, lender.keep)
+        return dataclasses.replace(answer, parcel=lender.lent(answer.parcel))
+
+
+def seated(cargo: Freight) -> WorkerState:
+    """Make a seat on a worker from a job that is a Dask value; a Dask task."""
+    return WorkerState(cargo)
+
+
+def freight(run: str, job: bytes, *buffers: Any) -> WorkerState:
+    """Make a seat on a worker from a job that comes with the task; a Dask task."""
+    return WorkerState(Freight(run, job, buffers))
+
+
+def staying(seat: WorkerState) -> WorkerState:
+    """Return the seat, so that a second key keeps it on its worker; a Dask task."""
+    return seat
+
+
+def slices(
+    seat: WorkerState,
+    topic: str,
+    ticket: int,
+    orders: bytes,
+    *sources: Shipment,
+    lends: bool = False,
+) -> Shipment:
+    """Run all orders in sequence and send a note; the Dask task that does the work."""
+    every: list[SliceOrder] = pickle.loads(orders)  # noqa: S301 (from the run's own client)
+    worker = get_worker()
+    there = [_at_hand(each, worker) for each in sources]
+    lends = lends and not worker.address.startswith("inproc")
+    made = apart(seat.do, [_with_argument(each, there) for each in every], lends=lends)
+    if any(is_lent(answer.parcel) for answer in made.answers):
+        made = dataclasses.replace(made, whence=(worker.address, worker.get_current_task()))
+    strange = any(each.strange for each in sources)
+    worker.log_event(topic, _note(made, ticket, worker.address, strange=strange))
+    return made
+
+
+def apart(work: Callable[..., T], *args: Any, **options: Any) -> T:
+    """Run ``work`` without the span of this task, of which Dask would warn in data frames."""
+
+    def unspanned() -> T:
+        annotations = getattr(dask.base, "_annotations", None)
+        if annotations is not None:
+            annotations.set(None)
+        return work(*args, **options)
+
+    return copy_context().run(unspanned)
+
+
+def _at_hand(made: Shipment, worker: Any) -> Shipment:
+    """Return a source opened here, or fetched as bytes; UnopenedError if neither works."""
+    made = opened(made)
+    if not made.unopened:
+        return made
+    found = sync(worker.loop, brought, made, worker.rpc)
+    if found is None:
+        raise UnopenedError(f"{made.whence} has it no more")
+    return cast("Shipment", found)
+
+
+async def brought(made: Shipment, rpc: Any) -> Shipment | None:
+    """Fetch the bytes of an unopenable shipment; None if its lender no longer has it."""
+    if made.whence is None:
+        return None
+    address, key = made.whence
+    found = (await gather_from_workers({key: [address]}, rpc=rpc, serializers=BYTES))[0].get(key)
+    return None if found is None or found.unopened else cast("Shipment", found)
+
+
+def opened(made: Shipment) -> Shipment:
+    """Return a shipment over its lenders' memory, as far as that can be opened here."""
+    if not made.unopened:
+        return made
+    answers = (
+        dataclasses.replace(answer, parcel=borrow(answer.parcel)) if answer.parcel else answer
+        for answer in made.answers
+    )
+    return dataclasses.replace(made, answers=tuple(answers))
+
+
+def _dumped(
+    made: Shipment, context: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], list[Any]]:
+    """Serialize references for a process on this host; NotImplementedError makes Dask send bytes.
+
+    It is not verified that the process shares the host: it requests the bytes if it does not.
+    """
+    if not near(context) or not any(is_lent(answer.parcel) for answer in made.answers):
+        raise NotImplementedError
+    answers = (
+        dataclasses.replace(answer, parcel=noted(answer.parcel))
+        if answer.parcel is not None and is_lent(answer.parcel)
+        else answer
+        for answer in made.answers
+    )
+    frames: list[Any] = []
+    slips = dataclasses.replace(made, answers=tuple(answers))
+    body = pickle.dumps(slips, protocol=5, buffer_callback=lambda each: frames.append(each.raw()))
+    return {}, [body, *frames]
+
+
+def _loaded(_header: Mapping[str, Any], frames: Sequence[Any]) -> Shipment:
+    slips: Shipment = pickle.loads(frames[0], buffers=frames[1:])  # noqa: S301 (a worker's)
+    return opened(slips)
+
+
+dask_serialize.register(Shipment, _dumped)  # Dask imports this module before it needs them
+dask_deserialize.register(Shipment, _loaded)
+
+
+def _with_argument(order: SliceOrder, sources: Sequence[Shipment]) -> SliceOrder:
+    if not isinstance(order.argument, ShippedArgument):
+        return order
+    part = order.argument
+    found = sources[part.source].answers[part.place]
+    differs = part.digest and found.digest != part.digest
+    other = Differing(MADE_AGAIN) if differs else None
+    return dataclasses.replace(order, argument=other or found.parcel)
+
+
+def _note(made: Shipment, ticket: int, worker: str, *, strange: bool = False) -> bytes:
+    whole = sum(_bytes(answer.parcel) for answer in made.answers) <= SMALL
+    told = made if whole else Shipment(tuple(map(_bare, made.answers)), made.misfit, made.refused)
+    note = pickle.dumps(TaskNote(ticket, worker, told, whole, strange), protocol=5)
+    return note if len(note) <= MOST_NOTE else pickle.dumps(TaskNote(ticket, worker, None))
+
+
+def _bytes(parcel: Parcel | None) -> int:
+    return 0 if parcel is None else parcel.nbytes + len(parcel.places)
+
+
+def _bare(answer: Answer) -> Answer:
+    if answer.parcel is None:
+        return answer
+    return dataclasses.replace(answer, parcel=Parcel(answer.parcel.outcome, b"", ()))

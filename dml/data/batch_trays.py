@@ -1,0 +1,272 @@
+"""Large arrays that row functions return are copied straight into the memory of their batch.
+
+A decoded image is copied once, when its function returns it: to its place in a tray, an array as
+long as the delivered batch. If all rows of a batch are in their places, joining them copies
+nothing, and the tray is delivered. The position of rows in their epoch comes with each slice. If it
+is unknown, or the place was taken before (the row is made a second time), rows get memory of their
+own, and are copied once more when the batch is gathered.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+from weakref import ref
+
+import numpy as np
+
+from dml.base.fork_guard import COPY, end_copy
+from dml.data import buffer_ownership
+from dml.data.block import Block
+from dml.data.escape_analysis import PLAIN, owned, owned_row
+from dml.data.schema import Schema
+from dml.kernels.rows.ids import RowIds
+from dml.kernels.vec import Vec
+
+# Bytes of an array from which on it has a place: to copy less takes less than to ask for one.
+WIDE_BYTES = 32 << 10
+# Least bytes of a column of a batch with a tray.
+TRAY_BYTES = buffer_ownership.LEAST
+# Most bytes of such a column: a larger batch may be the whole data, and mostly shorter.
+MOST_BYTES = 256 << 20
+
+Form: TypeAlias = tuple[str, tuple[int, ...]]
+"""Type code and shape of the elements of a column."""
+
+Found: TypeAlias = "np.ndarray | None"
+
+
+class Expected(NamedTuple):
+    """Rows of the operator ``digest`` are delivered once, only as batches of ``rows`` rows."""
+
+    digest: bytes
+    rows: int
+
+
+class Trays:
+    """The trays of one run; unpickled in another process, they expect no rows."""
+
+    def __init__(self) -> None:
+        self.expected: Expected | None = None
+        self._made: dict[tuple[int, str, int], _Tray] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Trays, ()
+
+    def desk(self, digest: bytes, schema: Schema, ids: RowIds, epoch: int) -> TrayDesk:
+        """For rows of ``schema`` that the operator with ``digest`` makes, one for each of ``ids``.
+
+        It has no places: the positions of the rows in their epoch are unknown.
+        """
+        del digest, ids, epoch
+        return TrayDesk(_wide(schema))
+
+    def fits(self, digest: bytes, schema: Schema) -> bool:
+        """Return True if rows of ``schema`` made by the operator ``digest`` have trays."""
+        expected = self.expected
+        if expected is None or expected.digest != digest:
+            return False
+        sizes = [expected.rows * _bytes(form) for form in _wide(schema).values()]
+        return bool(sizes) and min(sizes) >= TRAY_BYTES and max(sizes) <= MOST_BYTES
+
+    def part(self, epoch: int, length: int, column: tuple[str, Form], rows: range) -> Found:
+        """Return the places of rows of the epoch in a column of their batch; None if taken."""
+        name, form = column
+        batch, row = divmod(rows.start, length)
+        key, places = (epoch, name, batch), range(row, row + len(rows))
+        tray = self._made.get(key)
+        array = None if tray is None else tray.array()
+        if tray is None or array is None:
+            array = np.empty((length, *form[1]), form[0])
+            tray = self._made[key] = _Tray(array, partial(self._gone, key))
+        return array[places.start : places.stop] if tray.take(places) else None
+
+    def _gone(self, key: tuple[int, str, int], tray: _Tray) -> None:
+        if self._made.get(key) is tray:
+            self._made.pop(key, None)
+
+
+class Numbered(Trays):
+    """The ``trays`` of a run for rows with ``ids``; the first is row ``first`` of its epoch.
+
+    A row that occurs twice has the place of its first occurrence.
+    """
+
+    def __init__(self, trays: Trays, ids: RowIds, first: int) -> None:
+        super().__init__()
+        self.trays, self.first = trays, first
+        self._high, self._low = ids.arrays()
+
+    def desk(self, digest: bytes, schema: Schema, ids: RowIds, epoch: int) -> TrayDesk:
+        """Return a desk for rows, with places if rows of the operator have trays."""
+        expected = self.trays.expected
+        if expected is None or not len(ids) or not self.trays.fits(digest, schema):
+            return super().desk(digest, schema, ids, epoch)
+        high, low = ids.slice(0, 1).arrays()
+        found = np.flatnonzero((self._low == low) & (self._high == high))
+        if not len(found) or self.first + int(found[0]) < 0:
+            return super().desk(digest, schema, ids, epoch)
+        part = partial(self.trays.part, epoch, expected.rows)
+        return TrayDesk(_wide(schema), part, self.first + int(found[0]), expected.rows)
+
+
+class _Tray:
+    """A weakly referenced array of a batch, and the ranges of its rows that were taken."""
+
+    def __init__(self, array: np.ndarray, gone: Callable[[_Tray], None]) -> None:
+        start = array.ctypes.data
+        buffer_ownership.alone(start, array)
+
+        def forget(_: object) -> None:  # called before the memory can be reused
+            buffer_ownership.gone(start)
+            gone(self)
+
+        self.array = ref(array, forget)
+        self._taken: list[range] = []
+
+    def take(self, rows: range) -> bool:
+        """Take ``rows``; returns True for the first caller, if none of them were taken.
+
+        Of concurrent threads, the first to append to the list is first.
+        """
+        self._taken.append(rows)
+        earlier = itertools.takewhile(lambda each: each is not rows, self._taken)
+        return not any(rows.start < each.stop and each.start < rows.stop for each in earlier)
+
+
+class TrayDesk:
+    """A desk allocates memory for the rows of a block, whose large columns are ``wide``.
+
+    ``part`` finds places in trays of ``length`` rows; the block begins at ``first`` in the epoch.
+    """
+
+    def __init__(
+        self,
+        wide: Mapping[str, Form],
+        part: Callable[[tuple[str, Form], range], Found] | None = None,
+        first: int = 0,
+        length: int = 1,
+    ) -> None:
+        self.wide, self._part, self._first, self._length = wide, part, first, length
+
+    def edge(self, start: int) -> int | None:
+        """Return the row of the block where the tray of row ``start`` ends; None without a tray."""
+        if self._part is None:
+            return None
+        return start + self._length - (self._first + start) % self._length
+
+    def rows(self, start: int, stop: int, *, proven: bool = False) -> list[Any]:
+        """Return an empty list for the rows that a function returns for ``start`` to ``stop``.
+
+        A function ``proven`` pure does not reuse its arrays, so they need no copy.
+        """
+        if not self.wide:
+            return [] if proven else CopiedRows()
+        return Placed({name: self._room(name, start, stop) for name in self.wide})
+
+    def moved(self, block: Block, start: int) -> Block:
+        """Return ``block``, made of the rows from ``start`` on, with its wide arrays in trays."""
+        columns = list(block.columns)
+        for at, (name, values) in enumerate(zip(block.schema, columns, strict=True)):
+            if self._part is not None and name in self.wide and isinstance(values, Vec):
+                room = self._room(name, start, start + block.n)
+                room[:] = values.values
+                columns[at] = Vec(room, values.valid)
+        return Block(block.schema, tuple(columns), block.ids, block.rows)
+
+    def _room(self, name: str, start: int, stop: int) -> np.ndarray:
+        code, shape = form = self.wide[name]
+        found: Found = None
+        if self._part is not None and (edge := self.edge(start)) is not None and stop <= edge:
+            found = self._part((name, form), range(self._first + start, self._first + stop))
+        return np.empty((stop - start, *shape), code) if found is None else found
+
+
+class _Counting(list[int]):
+    """Measures the reference count in ``append`` of a row that only the caller references."""
+
+    def append(self, row: Any) -> None:
+        super().append(sys.getrefcount(row))
+
+
+_COUNTED = _Counting()
+_COUNTED.append({"x": 0})
+_APPEND = list.append
+
+
+class CopiedRows(list[Any]):
+    """Rows that a function returned; values that it may still reference and change are copied."""
+
+    def append(self, row: Any) -> None:
+        """Add a row."""
+        if COPY[0]:
+            end_copy()
+        sole = sys.getrefcount(row) <= _COUNTED[0]
+        if sole and type(row) is dict and PLAIN.issuperset(map(type, row.values())):
+            return _APPEND(self, row)  # the usual case, in a few hundred nanoseconds
+        return _APPEND(self, owned_row(row, sole=sole))
+
+
+class Placed(CopiedRows):
+    """Copied rows whose arrays go to ``places``, by column, as long as all arrays of it fit."""
+
+    def __init__(self, places: dict[str, np.ndarray]) -> None:
+        super().__init__()
+        self.places, self._count = places, 0
+
+    def append(self, row: Any) -> None:
+        """Add a row."""
+        _APPEND(self, self._copied(row))
+
+    def whole(self, name: str) -> np.ndarray | None:
+        """Return the column of this name; None if not all its arrays are in their places."""
+        found = self.places.get(name)
+        return found[: len(self)] if found is not None and self._count == len(self) else None
+
+    def _copied(self, row: Any) -> Any:
+        end_copy()
+        at, made = len(self), dict[str, Any](row) if isinstance(row, Mapping) else None
+        self._count += 1
+        for name, array in list(self.places.items()):
+            value = None if made is None else made.get(name)
+            if made is not None and _fits(value, array) and at < len(array):
+                array[at] = value
+                made[name] = array[at]
+            else:
+                del self.places[name]
+        if made is None:
+            return owned(row)
+        for name, value in made.items():
+            if name not in self.places and type(value) not in PLAIN:
+                made[name] = owned(value)
+        return made
+
+
+def placed(rows: list[Any], name: str) -> Vec | None:
+    """Return a column of rows, if all its arrays have been copied to their places; else None."""
+    found = rows.whole(name) if isinstance(rows, Placed) else None
+    return None if found is None else Vec(found)
+
+
+def _fits(value: Any, array: np.ndarray) -> bool:
+    same = _is_array(value) and value.dtype == array.dtype
+    return bool(same and value.shape == array.shape[1:])
+
+
+def _wide(schema: Schema) -> dict[str, Form]:
+    """Return the columns whose values have at least ``WIDE_BYTES``."""
+    forms = zip(schema, schema.forms, strict=True) if schema.known else ()
+    return {name: form for name, form in forms if _bytes(form) >= WIDE_BYTES}
+
+
+def _is_array(value: Any) -> bool:
+    return type(value) is np.ndarray
+
+
+def _bytes(form: Form) -> int:
+    code, shape = form
+    return int(code[1]) * math.prod(shape) if code != "arrow" else 0

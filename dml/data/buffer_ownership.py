@@ -1,0 +1,176 @@
+"""Memory that can be handed to users writable without a copy is registered here, by address.
+
+The pages of a private mapping are copied on write: neither the file nor another mapping of it
+changes. A cached file is mapped for one run *alone*: an array over it can be delivered as it is, if
+no other block of the run shows the same rows. Memory lent by another process has many readers, and
+is mapped a second time to be given away: each byte of this mapping is delivered once, since a user
+may write to it. The registry is by address, so that no block or operator has to carry a flag.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right, insort
+from collections.abc import Sequence
+from typing import Any
+from weakref import ref
+
+import numpy as np
+
+# A smaller part of lent memory is copied: it would keep the file mapped, and page faults cost more
+# than copying.
+LEAST = 1 << 20
+# An array is handed over if it is at least one PART-th of the lent file, which it keeps mapped.
+PART = 4
+
+
+class Alone:
+    """Memory from address ``start`` on with a single reader; it lives as long as ``owner``."""
+
+    def __init__(self, start: int, owner: Any) -> None:
+        self.start, self.nbytes = start, memoryview(owner).nbytes
+        self.finished = False  # no float in it is NaN
+        self._owner = ref(owner)
+
+    def holds(self, place: int) -> bool:
+        """Return True if an address lies in this memory."""
+        return self.start <= place < self.start + self.nbytes
+
+    def array(self, place: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray | None:
+        """Return an array from address ``place`` on; None if it is not inside this memory."""
+        owner = self._owner()
+        if owner is None or not self.holds(place):
+            return None
+        try:
+            return np.ndarray(shape, dtype, owner, place - self.start)
+        except TypeError:  # it ends before
+            return None
+
+
+class Lent:
+    """A second mapping, ``memory``, of the bytes at address ``start``, without other readers."""
+
+    def __init__(self, start: int, memory: memoryview) -> None:
+        self.start, self.memory = start, memory
+        self._asked: list[tuple[int, int]] = []
+
+    def take(self, start: int, stop: int) -> memoryview | None:
+        """Return the bytes between two addresses; None if some are outside, or were taken before.
+
+        Of concurrent threads, the first to append to the list is first.
+        """
+        first, last = asked = start - self.start, stop - self.start
+        if first < 0 or last > len(self.memory):
+            return None
+        self._asked.append(asked)
+        earlier = itertools.takewhile(lambda each: each is not asked, self._asked)
+        if any(first < end and begin < last for begin, end in earlier):
+            return None
+        return self.memory[first:last]
+
+
+# Sorted start addresses, and the memory at each. Each call on either is one step of the
+# interpreter, so threads need no lock, on which a garbage collection could deadlock.
+_STARTS: list[int] = []
+_PLACES: dict[int, Alone | Lent] = {}
+
+
+def alone(start: int, owner: Any) -> None:
+    """Register the buffer of ``owner``, which begins at ``start``, as read by one run only."""
+    _known(Alone(start, owner))
+
+
+def lent(start: int, memory: memoryview) -> None:
+    """Register ``memory``, to be given away, as a copy of the shared bytes at ``start``."""
+    _known(Lent(start, memory))
+
+
+def gone(start: int) -> None:
+    """Remove the memory at ``start`` from the registry; called before it is unmapped.
+
+    An address that was never registered is ignored.
+    """
+    if _PLACES.pop(start, None) is not None:
+        _STARTS.remove(start)
+
+
+def owned(array: np.ndarray) -> np.ndarray:
+    """Return the elements in private writable memory, copied unless they are lent."""
+    if array.nbytes < LEAST or not array.flags.c_contiguous:
+        return array.copy()
+    start = array.ctypes.data
+    found = _near(start)
+    if not isinstance(found, Lent) or array.nbytes * PART < len(found.memory):
+        return array.copy()
+    memory = found.take(start, start + array.nbytes)
+    if memory is None:
+        return array.copy()
+    return np.frombuffer(memory, array.dtype).reshape(array.shape)
+
+
+def handed(array: np.ndarray) -> np.ndarray | None:
+    """Return a writable array of the same elements over memory of one run; None if elsewhere."""
+    return _over(array, array.shape) if array.flags.c_contiguous else None
+
+
+def joined(arrays: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Join arrays that are adjacent in memory of one run; None if they are not."""
+    first, rows, place = arrays[0], 0, arrays[0].ctypes.data
+    for each in arrays:
+        same = each.dtype == first.dtype and each.shape[1:] == first.shape[1:]
+        if not same or not each.flags.c_contiguous or each.ctypes.data != place:
+            return None
+        place += each.nbytes
+        rows += len(each)
+    found = _over(first, (rows, *first.shape[1:]))
+    if found is not None:
+        found.flags.writeable = False  # other arrays may share parts of it
+    return found
+
+
+def overlapping(arrays: Sequence[np.ndarray]) -> bool:
+    """Return True if any two of the C-contiguous arrays share memory."""
+    places = sorted((array.ctypes.data, array.nbytes) for array in arrays)
+    ends = (start + nbytes for start, nbytes in places)
+    return any(end > after[0] for end, after in zip(ends, places[1:], strict=False))
+
+
+def finish(array: np.ndarray) -> None:
+    """Mark the run's memory that contains ``array`` as free of NaN: it needs no canonicalizing."""
+    place = array.ctypes.data
+    found = _near(place)
+    if isinstance(found, Alone) and found.holds(place):
+        found.finished = True
+
+
+def finished(array: np.ndarray) -> bool:
+    """Return True if the memory that contains ``array`` was marked by ``finish``."""
+    if not _STARTS:
+        return False
+    place = array.ctypes.data
+    found = _near(place)
+    return isinstance(found, Alone) and found.finished and found.holds(place)
+
+
+def _known(memory: Alone | Lent) -> None:
+    _PLACES[memory.start] = memory
+    insort(_STARTS, memory.start)
+
+
+def _over(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
+    """Return an array of ``shape`` over the registered memory that ``array`` begins in, or None."""
+    place = array.ctypes.data
+    found = _near(place)
+    return found.array(place, array.dtype, shape) if isinstance(found, Alone) else None
+
+
+def _near(address: int) -> Alone | Lent | None:
+    """Return the registered memory with the greatest start up to ``address``, or None.
+
+    During a concurrent change the result may be wrong, but memory that contains ``address`` is
+    always found: the caller has an array there.
+    """
+    try:
+        return _PLACES.get(_STARTS[bisect_right(_STARTS, address) - 1])
+    except IndexError:
+        return None

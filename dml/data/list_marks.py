@@ -1,0 +1,93 @@
+"""Marks are types of list columns to be delivered as padded arrays, or as values and offsets.
+
+A mark is a type over lists of numbers. It changes only how a batch is delivered: in blocks, tables
+and files such a column still consists of lists, so that rows may leave or join a batch before it is
+delivered, and the width is that of the delivered batch.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+
+class Mark(pa.ExtensionType):  # type: ignore[misc]
+    """Base of the types that say how lists of ``storage`` are delivered; equal by parameters."""
+
+    def __init__(self, storage: pa.DataType, **params: Any) -> None:
+        self.params = params
+        super().__init__(storage, f"dml.{type(self).__name__.lower()}")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return json.dumps(self.params, sort_keys=True).encode()
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage: pa.DataType, serialized: bytes) -> Self:
+        return cls(storage, **json.loads(serialized))
+
+    def __str__(self) -> str:
+        shown = "".join(f", {name}={value!r}" for name, value in self.params.items())
+        return f"{type(self).__name__.lower()}<{self.storage_type.value_type}{shown}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mark) and self._parts() == other._parts()
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self._parts())
+
+    def _parts(self) -> tuple[object, ...]:
+        # Arrow compares types by name and storage alone
+        return type(self), self.storage_type, self.__arrow_ext_serialize__()
+
+
+class Padded(Mark):
+    """Lists as one array (n, width), padded with ``fill``; width None is the longest list's."""
+
+    def __init__(self, storage: pa.DataType, *, fill: float, width: int | None) -> None:
+        super().__init__(storage, fill=fill, width=width)
+
+
+class Ragged(Mark):
+    """Lists as two arrays: the values of all lists, and the offsets (n + 1,) i8."""
+
+
+NOTE = b"dml.mark"
+
+
+def noted(name: str, kind: pa.DataType) -> pa.Field:
+    """Return a field of the plain type, with the mark in its metadata."""
+    note = (
+        {NOTE: json.dumps([type(kind).__name__, kind.params])} if isinstance(kind, Mark) else None
+    )
+    return pa.field(name, plain(kind), metadata=note)
+
+
+def of_note(field: pa.Field) -> pa.DataType:
+    """Return the type, with its mark, from a field made by ``noted``."""
+    note = (field.metadata or {}).get(NOTE)
+    if note is None:
+        return field.type
+    word, params = json.loads(note)
+    return {"Padded": Padded, "Ragged": Ragged}[word](field.type, **params)
+
+
+def plain(kind: pa.DataType) -> pa.DataType:
+    """Return the type without its mark."""
+    return kind.storage_type if isinstance(kind, Mark) else kind
+
+
+def lengths_of(lists: pa.Array) -> np.ndarray:
+    """Return the number of elements of each list (n,) i8; 0 where it is null."""
+    if pa.types.is_fixed_size_list(lists.type):
+        found = np.full(len(lists), lists.type.list_size, dtype=np.int64)
+    else:
+        found = np.diff(lists.offsets.to_numpy()).astype(np.int64)
+    if lists.null_count:
+        found[lists.is_null().to_numpy(zero_copy_only=False)] = 0
+    return found

@@ -1,0 +1,95 @@
+"""Arrow columns are measured as Python objects, and cut so that few objects exist at a time.
+
+A short text in a list is 6 bytes in a column and 60 as an object, so a block of 8 MiB can become
+100 MB of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from dml.data.block import Block
+from dml.data.list_marks import Padded, lengths_of
+from dml.data.schema import code_of
+
+# Bytes of Python objects, each with its slot in the container: a text or bytes without its
+# characters, a number or another scalar, a list, a dict; measured with CPython 3.11.
+TEXT_BYTES, SINGLE_BYTES, LIST_BYTES, DICT_BYTES = 60, 40, 90, 240
+# Rows are passed to functions in pieces that take about this much as objects.
+PIECE_BYTES = 4 << 20
+
+
+def object_bytes(values: Any) -> int:
+    """Estimate the bytes of ``values`` (an array) as Python objects."""
+    if isinstance(values, pa.ExtensionArray):
+        return object_bytes(values.storage)
+    kind = values.type
+    if _is_list(kind):
+        return LIST_BYTES * len(values) + object_bytes(values.flatten())
+    if pa.types.is_struct(kind):
+        return DICT_BYTES * len(values) + sum(map(object_bytes, values.flatten()))
+    if is_text(kind):
+        return TEXT_BYTES * len(values) + int(values.nbytes)
+    return SINGLE_BYTES * len(values)
+
+
+def many_objects(kind: pa.DataType) -> bool:
+    """Return True for structs, and lists of non-numbers: each row is many objects."""
+    if pa.types.is_struct(kind):
+        return True
+    return _is_list(kind) and code_of(kind.value_type) == "arrow"
+
+
+def shown_bytes(block: Block) -> int:
+    """Return the bytes of the arrays or Python lists that nested columns are delivered as.
+
+    Padded arrays are as wide as their longest list; nested lists, and lists of non-numbers, are
+    Python objects. Other columns are no larger than in the block.
+    """
+    pairs = block.schema.items()
+    nested = [name for name, kind in pairs if isinstance(kind, Padded) or many_objects(kind)]
+    return sum(_shown_bytes(block.schema[name], block[name]) for name in nested)
+
+
+def _shown_bytes(kind: pa.DataType, lists: Any) -> int:
+    if not isinstance(kind, Padded):
+        return object_bytes(lists)
+    width = kind.params["width"]
+    longest = int(lengths_of(lists).max(initial=0)) if width is None else width
+    return len(lists) * longest * int(lists.type.value_type.bit_width) // 8
+
+
+def rows_in_piece(block: Block) -> int:
+    """Return the number of rows to pass to a function at a time: all, unless many objects."""
+    nested = [c for c in block.columns if isinstance(c, pa.Array) and pa.types.is_nested(c.type)]
+    nbytes = sum(map(object_bytes, nested))
+    return block.n if nbytes <= PIECE_BYTES else max(1, block.n * PIECE_BYTES // nbytes)
+
+
+def in_pieces(block: Block) -> Iterator[Block]:
+    """Yield ``block``, or its rows in parts if they are many Python objects."""
+    step = rows_in_piece(block)
+    if step >= block.n:
+        yield block
+        return
+    for start in range(0, block.n, step):
+        yield block.slice(start, min(start + step, block.n))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Return True for texts and bytes of variable length."""
+    types = pa.types
+    return bool(
+        types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_binary(kind)
+        or types.is_large_binary(kind)
+    )

@@ -1,0 +1,125 @@
+"""Tensors whose shapes differ by row are Arrow columns of the elements and shape of each row.
+
+kind = OpenTensor(pa.uint8(), (None, None, 3))       # images of any height and width
+column = column_of([np.zeros((4, 6, 3), "u1")], kind)
+arrays_in(column)                                    # the arrays again, as read-only views
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Self, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+Shape: TypeAlias = "tuple[int | None, ...]"
+NAME = "dml.tensor"
+
+
+class OpenTensor(pa.ExtensionType):  # type: ignore[misc]
+    """Tensors of one type and number of axes; an axis that is None in ``shape`` is of any length.
+
+    ``stacked`` tensors were made by a function of batches: rows of one batch with equal shapes are
+    delivered as one array.
+    """
+
+    def __init__(self, value_type: pa.DataType, shape: Shape, *, stacked: bool = False) -> None:
+        self.value_type, self.shape, self.stacked = value_type, tuple(shape), stacked
+        lengths = pa.list_(pa.int32(), len(self.shape))
+        super().__init__(pa.struct({"data": pa.large_list(value_type), "shape": lengths}), NAME)
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return json.dumps([self.shape, self.stacked]).encode()
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage: pa.DataType, serialized: bytes) -> Self:
+        shape, stacked = json.loads(serialized)
+        return cls(storage.field("data").type.value_type, tuple(shape), stacked=stacked)
+
+    @property
+    def axes(self) -> str:
+        """The axes as text: ``?,?,3``."""
+        return ",".join("?" if length is None else str(length) for length in self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.value_type}[{self.axes}]"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OpenTensor) and self._parts() == other._parts()
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self._parts())
+
+    def _parts(self) -> tuple[object, ...]:
+        return self.value_type, self.shape, self.stacked
+
+    def holds(self, array: np.ndarray) -> bool:
+        """Return True if the shape of ``array`` has this number of axes and these known lengths."""
+        return self.covers(array.shape)
+
+    def covers(self, shape: tuple[int, ...]) -> bool:
+        """Return True if ``shape`` has this number of axes and these known lengths."""
+        pairs = zip(shape, self.shape, strict=False)
+        return len(shape) == len(self.shape) and all(b is None or a == b for a, b in pairs)
+
+
+# Arrow finds the type by this name when it reads data of other processes and files; if the module
+# is loaded a second time, as in a notebook, the new type replaces the old one.
+with suppress(pa.ArrowKeyError):
+    pa.unregister_extension_type(NAME)
+pa.register_extension_type(OpenTensor(pa.uint8(), (None, None)))
+
+
+def column_of(arrays: Sequence[np.ndarray | None], kind: OpenTensor) -> pa.ExtensionArray:
+    """Build a column with one row per array, each of which fits ``kind``; None is null."""
+    dtype, axes = kind.value_type.to_pandas_dtype(), len(kind.shape)
+    there = [np.zeros((0,) * axes, dtype) if array is None else array for array in arrays]
+    ends = np.cumsum([0, *(array.size for array in there)], dtype=np.int64)
+    flat = np.empty(int(ends[-1]), dtype)
+    for array, start, stop in zip(there, ends[:-1], ends[1:], strict=True):
+        flat[start:stop] = array.reshape(-1)
+    shapes = np.array([array.shape for array in there], np.int32).reshape(len(there), axes)
+    parts = [
+        pa.LargeListArray.from_arrays(pa.array(ends), pa.array(flat)),
+        pa.FixedSizeListArray.from_arrays(pa.array(shapes.reshape(-1)), axes),
+    ]
+    absent = pa.array([array is None for array in arrays], pa.bool_())
+    fields = list(kind.storage_type)
+    storage = pa.StructArray.from_arrays(parts, fields=fields, mask=absent)
+    return pa.ExtensionArray.from_storage(kind, storage)
+
+
+def arrays_in(column: pa.ExtensionArray) -> list[np.ndarray | None]:
+    """Return the array of each row, as a read-only view; None where it is null."""
+    flat, ends, shapes = _parts_of(column)
+    valid = column.is_valid().to_numpy(zero_copy_only=False)
+    return [
+        flat[start:stop].reshape(shape) if there else None
+        for start, stop, shape, there in zip(ends[:-1], ends[1:], shapes, valid, strict=True)
+    ]
+
+
+def stacked_in(column: pa.ExtensionArray) -> np.ndarray | None:
+    """Return all rows as one read-only view (n, *shape); None if shapes differ or any is null."""
+    flat, ends, shapes = _parts_of(column)
+    if not len(column) or column.null_count or (shapes != shapes[0]).any():
+        return None
+    return flat[ends[0] : ends[-1]].reshape(len(column), *shapes[0])
+
+
+def _parts_of(column: pa.ExtensionArray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the elements of all rows, the offsets of rows (n + 1,), and the shapes (n, axes)."""
+    data, lengths = column.storage.field("data"), column.storage.field("shape")
+    ends = data.offsets.to_numpy()
+    values = data.values.slice(ends[0], ends[-1] - ends[0])
+    flat = values.to_numpy(zero_copy_only=False)
+    flat.flags.writeable = False
+    axes = len(column.type.shape)
+    known = lengths.values.slice(lengths.offset * axes, len(lengths) * axes).fill_null(0)
+    return flat, ends - ends[0], known.to_numpy().reshape(len(column), axes)

@@ -1,0 +1,241 @@
+"""Rows that functions return are cut into blocks by bytes, so that a block has few large rows.
+
+The size of a row is unknown before the function returns it. So a function is called on a few rows
+first, then on four times as many, as long as the bytes returned so far allow it; the size of rows
+of numbers alone is known. How a block is cut depends on the rows of that block alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from dml.data.block import Block, concat
+from dml.data.layouts import TEXTS
+from dml.data.schema import Schema, code_of
+
+# Most rows that exist as dicts at a time: few enough to stay in the processor's cache.
+CALLS = 16384
+# Bytes of one block of returned rows, without its last row.
+PART_BYTES = 2 << 20
+# Rows that a function is called on before its result is measured: at first, and at most.
+FIRST_STEP, GROWTH, MOST_STEP = 1, 4, 4096
+# Number of first rows from which unknown types of returned columns are inferred, and the bytes of
+# returned rows that are enough (SEMANTICS, "Values").
+SETTLING_ROWS, SETTLING_BYTES = 64, 4 << 20
+# A block from which an expression would make more than LARGE_BYTES is computed in parts with
+# results of about LARGE_PART_BYTES; for text, the size is estimated from SAMPLED_ROWS rows.
+LARGE_BYTES, LARGE_PART_BYTES, SAMPLED_ROWS = 32 << 20, 8 << 20, 64
+# A returned row may take at most one ROW_SHARE-th of the bytes that a task may gather.
+ROW_SHARE = 2
+# Types whose values take no bytes to speak of besides their slot in a row.
+PLAIN = frozenset({int, float, bool, type(None)})
+PLAIN_BYTES = 16
+
+
+def row_bytes(schema: Schema) -> int | None:
+    """Return the bytes of the values of one row; None if they differ by row, or are unknown."""
+    if not schema.known or any(code == "arrow" for code, _ in schema.forms):
+        return None
+    return sum(int(code[1]) * math.prod(shape) for code, shape in schema.forms)
+
+
+class CallPace:
+    """The number of rows of a function's next call; ``schema`` is that of the returned rows."""
+
+    def __init__(self, schema: Schema | None) -> None:
+        each = None if schema is None else row_bytes(schema)
+        self.known, self.each_bytes = each is not None, each or 0.0
+        few = -(-PART_BYTES // max(1, each or 1))  # as many as make a block
+        self.step = FIRST_STEP if each is None else max(1, min(CALLS, few))
+        self.most = MOST_STEP if each is None else self.step
+
+    def made(self, rows: int, nbytes: int) -> None:
+        """Record the bytes of the last rows; later rows are expected to be as large."""
+        if self.known:
+            return
+        self.each_bytes = max(self.each_bytes, nbytes / max(1, rows))
+        allowed = int(PART_BYTES // max(1.0, self.each_bytes))
+        self.step = max(1, min(GROWTH * self.step, self.most, allowed))
+
+
+def by_weight(
+    n: int,
+    schema: Schema,
+    work: Callable[[int, int], Iterator[Block]],
+    edge: Callable[[int], int | None] = lambda _: None,
+) -> Iterator[Block]:
+    """Run ``work`` on ``n`` rows, in blocks of ``CALLS`` rows, fewer where rows are large.
+
+    ``work`` is called with consecutive ranges of rows, and makes rows of ``schema`` of each row on
+    its own. If it raises, the rows made before are yielded first. A block that begins at some row
+    ends at its ``edge``, if there is one.
+    """
+    pace, start = CallPace(schema), 0
+    while start < n:
+        made, end = _Weighing(), min(n, start + CALLS, edge(start) or n)
+        try:
+            while start < end and made.weight < PART_BYTES:
+                stop = min(start + pace.step, end)
+                before = made.weight
+                made.extend(work(start, stop))
+                pace.made(stop - start, made.weight - before)
+                start = stop
+        except Exception:
+            yield from made.whole()
+            raise
+        yield from made.whole()
+
+
+class _Weighing:
+    """Blocks gathered so far, and their weight."""
+
+    def __init__(self) -> None:
+        self.blocks, self.weight = list[Block](), 0
+
+    def extend(self, blocks: Iterator[Block]) -> None:
+        for block in blocks:
+            self.blocks.append(block)
+            self.weight += block.weight
+
+    def whole(self) -> Iterator[Block]:
+        """Yield all blocks as one, if there are any, and drop the references to them."""
+        if self.blocks:
+            made = concat(self.blocks) if len(self.blocks) > 1 else self.blocks[0]
+            self.blocks.clear()
+            yield made
+
+
+class Weighing:
+    """Detects when rows that arrive one by one reach ``PART_BYTES``; measured when ``due``."""
+
+    def __init__(self) -> None:
+        self.step, self.each_bytes = FIRST_STEP, 1.0
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a new block; its rows may be as large as any before."""
+        self.rows = self.nbytes = 0
+        self.due = self.step
+
+    def enough(self, rows: Sequence[Any]) -> bool:
+        """Measure the ``rows`` that are new since the last call; True if the block is full."""
+        new = rows[self.rows :]
+        if not new:
+            return False
+        weight = weighed(new)
+        self.nbytes, self.rows = self.nbytes + weight, len(rows)
+        self.each_bytes = max(self.each_bytes, weight / len(new))
+        self.step = max(1, min(GROWTH * self.step, MOST_STEP, int(PART_BYTES // self.each_bytes)))
+        self.due = self.rows + self.step
+        return self.nbytes >= PART_BYTES
+
+
+class NumberedRows:
+    """A reader of the rows of ``blocks`` in order, which computes blocks on request."""
+
+    def __init__(self, blocks: Iterator[Block]) -> None:
+        self.blocks = blocks
+        self.at_hand: Block | None = None
+
+    def look(self) -> None:
+        """Compute the first block, if no block is at hand."""
+        if self.at_hand is None:
+            self.at_hand = next(self.blocks, None)
+
+    def take(self, rows: int) -> Iterator[Block]:
+        """Yield the next ``rows`` rows, in one or more blocks; fewer only at the end."""
+        while rows:
+            block = self.at_hand or next(self.blocks, None)
+            if block is None:
+                return
+            self.at_hand = block.slice(rows, block.n) if block.n > rows else None
+            rows -= min(rows, block.n)
+            yield block.slice(0, block.n - (self.at_hand.n if self.at_hand else 0))
+
+
+def in_parts(block: Block, schema: Schema, sample: Callable[[Block], int]) -> Iterator[Block]:
+    """Yield ``block`` whole, or in parts if rows of ``schema`` computed from it would be large.
+
+    ``sample`` returns the bytes of the result for some rows; called if ``schema`` gives no size.
+    """
+    each: float | None = row_bytes(schema)
+    if each is None and block.n > SAMPLED_ROWS:
+        each = sample(block.slice(0, SAMPLED_ROWS)) / SAMPLED_ROWS
+    if each is None or each * block.n <= LARGE_BYTES:
+        yield block
+        return
+    step = max(1, int(LARGE_PART_BYTES // each))
+    for start in range(0, block.n, step):
+        yield block.slice(start, start + step)
+
+
+def unfit(values: Sequence[Any], schema: Schema | None, most_bytes: int) -> tuple[int, int] | None:
+    """Return the index and bytes of the largest row, if these are more than ``most_bytes``.
+
+    If only the sum of all rows is too large, its bytes are returned. None if no row is too large,
+    and all together are at most twice ``most_bytes`` or twice ``SETTLING_BYTES``.
+    """
+    each = None if schema is None else row_bytes(schema)
+    nbytes = _of_text(values, schema) if each is None else each * len(values)
+    if nbytes <= most_bytes:
+        return None
+    sizes = [held_bytes(value) if each is None else each for value in values]
+    heaviest = max(sizes)
+    if heaviest <= most_bytes and nbytes <= 2 * max(most_bytes, SETTLING_BYTES):
+        return None
+    return sizes.index(heaviest), heaviest if heaviest > most_bytes else nbytes
+
+
+def _of_text(values: Sequence[Any], schema: Schema | None) -> int:
+    """Return the bytes of rows of ``schema``; of text alone if only text differs in size."""
+    kinds = [] if schema is None else [n for n, k in schema.items() if code_of(k) == "arrow"]
+    try:
+        if kinds and all(schema[n] in TEXTS for n in kinds if schema is not None):
+            return sum(sum(map(len, map(itemgetter(name), values))) for name in kinds)
+    except (KeyError, TypeError, IndexError):  # a null, or a bad row, which is reported elsewhere
+        pass
+    return weighed(values)
+
+
+def weighed(values: Sequence[Any]) -> int:
+    """Estimate the bytes of some rows, which are dicts of values, or any objects."""
+    first = values[0] if values else None
+    if not isinstance(first, Mapping):
+        return sum(map(held_bytes, values))
+    try:
+        columns = [list(map(itemgetter(name), values)) for name in first]
+    except Exception:  # noqa: BLE001 - a row that does not fit, which is reported elsewhere
+        return sum(map(held_bytes, values))
+    return sum(map(_weighed, columns))
+
+
+def _weighed(column: list[Any]) -> int:
+    kinds = frozenset(map(type, column))
+    if kinds <= PLAIN:
+        return PLAIN_BYTES * len(column)
+    return sum(map(len if kinds in LENGTHS else held_bytes, column))
+
+
+LENGTHS = (frozenset({str}), frozenset({bytes}))
+
+
+def held_bytes(value: Any) -> int:
+    """Estimate the bytes of a value, with all nested values."""
+    try:
+        if isinstance(value, str | bytes | bytearray):
+            return len(value)
+        if isinstance(value, np.ndarray):
+            return int(value.nbytes)
+        if isinstance(value, Mapping):
+            return sum(map(held_bytes, value.values()))
+        if isinstance(value, list | tuple):
+            plain = not value or type(value[0]) in PLAIN
+            return PLAIN_BYTES * len(value) if plain else sum(map(held_bytes, value))
+    except Exception:  # noqa: BLE001 - an object of the user's, of which no column can be made either
+        return PLAIN_BYTES
+    return PLAIN_BYTES

@@ -1,0 +1,1 @@
+"""Delivery to the training loop: the iterator, its checkpoints, batches made ahead, accounts."""

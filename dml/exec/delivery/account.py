@@ -1,0 +1,302 @@
+"""The account of one run: delivered rows, the work of each operator, warnings."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from dml.base.amounts import counted
+from dml.events import (
+    Event,
+    Names,
+    Operator,
+    OperatorTotals,
+    RunFinished,
+    RunStarted,
+    Waits,
+    Warned,
+)
+from dml.exec.delivery.prefetch import Received
+from dml.exec.streams.stream import Streaming
+from dml.exec.tasks.skipped_rows import Loss
+from dml.expr.facts import Rows
+from dml.expr.node import Node
+from dml.kernels.compiled.tier_choice import Counts
+from dml.ops.row.lifted import LiftedNode
+from dml.ops.row.segment import Segment
+from dml.ops.row.tiers import refusal
+from dml.physical.plan import Plan
+
+NAME_LETTERS = 200
+
+# The warning that quotes users' errors: it is shown, but not sent to telemetry.
+SKIPPED = "RowsSkipped"
+
+QUARANTINED = "StoredRowsQuarantined"
+
+_log = logging.getLogger("dml")
+
+
+class Scaling(Protocol):
+    """Decides the number of workers, and reports its decisions."""
+
+    def events(self, run: str, at: float) -> list[Event]:
+        """Return the decisions so far, and the present state, as events."""
+
+
+class Account:
+    """Counts the work of one run; ``tell`` gets every event when the run ends, once.
+
+    ``counts`` are those of the kernels' tiers, which the runs of a process share; ``names`` gives
+    the fingerprints of all operators by ordinal, if there are any, and ``complete`` adds to the
+    events of a run that came to its end.
+    """
+
+    def __init__(
+        self,
+        started: RunStarted,
+        streaming: Streaming,
+        counts: Counts,
+        tell: Callable[[Event], None] | None = None,
+        names: Callable[[], Sequence[Names]] = tuple,
+        *,
+        complete: Callable[[list[Event]], list[Event]] = list,
+    ) -> None:
+        self.started, self.streaming, self.counts, self.tell = started, streaming, counts, tell
+        self._names, self._complete = names, complete
+        self.received = Received()
+        self.scaling: Scaling | None = None
+        self.warnings: list[Warned] = []
+        self.final: list[Event] | None = None
+        self._before = dataclasses.replace(counts)
+        self._process_cpu = time.process_time()
+        self._once = threading.Lock()
+
+    def resumed(self) -> None:
+        """Note that the run continues from a saved state."""
+        self.started = dataclasses.replace(self.started, resumed=True)
+
+    def stalled(self, told: dict[str, Any]) -> None:
+        """Report a stall that the driver's watchdog found, as an event and a log line."""
+        place = ", ".join(f"{key} {told[key]}" for key in ("stage", "unit", "slice") if key in told)
+        text = f"no progress for {told['waited_s']:.0f} s, waiting for {place or 'work to begin'}"
+        self.warn("Stalled", text)
+
+    def warn(self, name: str, text: str) -> None:
+        """Record a warning, and log it."""
+        self.warnings.append(Warned(run=self.started.run, at=time.time(), name=name, text=text))
+        _log.warning("%s: %s", name, text)
+
+    def finished(self, status: str, error: BaseException | None) -> None:
+        """Close the account and publish its events, once."""
+        with self._once:
+            if self.final is not None:
+                return
+            kind = "" if error is None else type(error).__name__
+            self.final = self._events(status, kind)
+            if status == "finished":
+                self.final = self._complete(self.final)
+        for event in self.final if self.tell is not None else ():
+            if not (isinstance(event, Warned) and event.name == SKIPPED):
+                self.tell(event)  # type: ignore[misc]
+
+    def so_far(self) -> list[Event]:
+        """Return the events of the run, finished or not."""
+        return list(self.final) if self.final is not None else self._events("running", "")
+
+    def _events(self, status: str, error_kind: str) -> list[Event]:
+        now = time.time()
+        operators: list[OperatorTotals] = []
+        for streaming in self.streaming.running.all:
+            stream = _numbered(self._stream(streaming, now), len(streaming.plan.on_blocks))
+            operators += _numbered([*self._on_blocks(streaming, now), *stream], len(operators))
+        operators = [
+            dataclasses.replace(each, fingerprints=names)
+            for each, names in zip(operators, self._names() or [{}] * len(operators), strict=True)
+        ]
+        return [
+            self.started,
+            *operators,
+            Waits(run=self.started.run, at=now, consumer_s=self.received.wait_s),
+            *self.warnings,
+            *self._skipped(now),
+            *self._verified(now),
+            *self._wrong(operators, now),
+            *([] if self.scaling is None else self.scaling.events(self.started.run, now)),
+            self._ending(status, error_kind, operators, now),
+        ]
+
+    def _skipped(self, now: float) -> list[Warned]:
+        """Return warnings of lost rows with the text of the first error, which may quote values."""
+        return [
+            Warned(
+                run=self.started.run,
+                at=now,
+                name=SKIPPED,
+                text=_told(loss, streaming.plan.operators[ordinal]),
+            )
+            for streaming in self.streaming.running.all
+            for ordinal, loss in sorted(streaming.losses.by_operator.items())
+        ]
+
+    def _verified(self, now: float) -> list[Event]:
+        """Return the result of the comparison with the plan as written, if it was asked for."""
+        watching = self.streaming.watching
+        return [] if watching is None else [watching.event(self.started.run, now)]
+
+    def _wrong(self, operators: Sequence[OperatorTotals], now: float) -> list[Warned]:
+        """Return a warning for each operator with a cache entry that a worker found to be wrong."""
+        text = "stored rows of {} were not those that are computed: their entry is quarantined"
+        return [
+            Warned(run=self.started.run, at=now, name=QUARANTINED, text=text.format(each.name))
+            for each in operators
+            if each.cache_wrong
+        ]
+
+    def _ending(
+        self,
+        status: str,
+        error_kind: str,
+        operators: list[OperatorTotals],
+        now: float,
+    ) -> RunFinished:
+        received, meter = self.received, self.streaming.running.meter
+        meter.look(0.0)
+        return RunFinished(
+            run=self.started.run,
+            at=now,
+            status=status,
+            rows=received.rows,
+            batches=received.batches,
+            bytes=received.nbytes,
+            bytes_read=self._bytes_read(operators),
+            seconds=time.perf_counter() - received.started,
+            first_batch_s=received.first_s,
+            cpu_s=sum(each.cpu_s or 0.0 for each in operators),
+            process_cpu_s=time.process_time() - self._process_cpu,
+            peak_bytes=meter.peak_bytes or None,
+            error_kind=error_kind,
+        )
+
+    def _bytes_read(self, operators: Sequence[OperatorTotals]) -> int:
+        """Return the bytes that all sources fetched: each is the first operator of its plan."""
+        sizes = [len(plan.operators) for plan in self.streaming.running.plan.all]
+        return sum(operators[sum(sizes[:i])].bytes_in for i in range(len(sizes)))
+
+    def _on_blocks(self, streaming: Streaming, now: float) -> Sequence[OperatorTotals]:
+        """Return the totals of the source and of the operators that run on its blocks."""
+        plan = streaming.plan
+        described = [self._described(plan, *each) for each in enumerate(plan.on_blocks)]
+        found = streaming.tallies.total().totals(described, run=self.started.run, at=now)
+        return [
+            dataclasses.replace(each, skipped=_skipped(streaming, each.ordinal)) for each in found
+        ]
+
+    def _stream(self, streaming: Streaming, now: float) -> list[OperatorTotals]:
+        """Return the totals of operators over the stream; seconds exclude operators below."""
+        plan, cells = streaming.plan, streaming.meter.cells
+        found = []
+        sliced = self._sliced(streaming, now)
+        for number, node in enumerate(plan.stream):
+            if number in sliced:
+                found.append(sliced[number])
+                continue
+            below, own = cells[number], cells[number + 1]
+            beside = [run.meter.cells[-1] for run in streaming.beside[number]]
+            described = self._described(plan, number, node)
+            calls = below.rows if described.lifted.startswith("no") and not node.batched else 0
+            found.append(
+                OperatorTotals(
+                    run=self.started.run,
+                    at=now,
+                    **dataclasses.asdict(described),
+                    rows_in=below.rows + sum(each.rows for each in beside),
+                    rows_out=own.rows,
+                    bytes_in=below.nbytes + sum(each.nbytes for each in beside),
+                    bytes_out=own.nbytes,
+                    seconds=max(
+                        0.0, own.seconds - below.seconds - sum(each.seconds for each in beside)
+                    ),
+                    cpu_s=max(0.0, own.cpu_s - below.cpu_s - sum(each.cpu_s for each in beside)),
+                    blocks=own.blocks,
+                    python_calls=own.blocks if node.batched and described.lifted else calls,
+                    skipped=_skipped(streaming, len(plan.on_blocks) + number),
+                    **_kept(streaming, node),
+                )
+            )
+        return found
+
+    def _sliced(self, streaming: Streaming, now: float) -> dict[int, OperatorTotals]:
+        """Return the totals of stream operators that ran as slices, as counted by their workers."""
+        plan, tally = streaming.plan, streaming.tallies.total()
+        first = len(plan.on_blocks)
+        ran = sorted(ordinal - first for ordinal, _ in tally.cells() if ordinal >= first)
+        described = [self._described(plan, first + number, plan.stream[number]) for number in ran]
+        made = tally.totals(described, run=self.started.run, at=now)
+        return {
+            number: dataclasses.replace(
+                each, ordinal=number, skipped=_skipped(streaming, first + number)
+            )
+            for number, each in zip(ran, made, strict=True)
+        }
+
+    def _described(self, plan: Plan, ordinal: int, node: Node) -> Operator:
+        return Operator(
+            ordinal=ordinal,
+            operator=type(node).__name__,
+            name=node.title()[:NAME_LETTERS],
+            lifted=lifted(node),
+            tier=self._tier() if isinstance(node, Segment | LiftedNode) else "",
+            medium=medium(node, plan.stage.columns) if not node.inputs else "",
+        )
+
+    def _tier(self) -> str:
+        """Return the kernel tiers that computed expressions in this process since the run began."""
+        numpy = self.counts.numpy > self._before.numpy
+        compiled = self.counts.compiled > self._before.compiled
+        return "+".join(["numpy"] * numpy + ["compiled"] * compiled)
+
+
+def _skipped(streaming: Streaming, ordinal: int) -> int:
+    """Return how many rows operator ``ordinal`` of a plan lost in the delivered stream."""
+    found = streaming.losses.by_operator.get(ordinal)
+    return 0 if found is None else found.rows
+
+
+def _told(loss: Loss, node: Node) -> str:
+    rows, errors = counted(loss.rows, "row", "rows"), counted(loss.errors, "error", "errors")
+    return f"{node.title()} lost {rows} to {errors}; the first: {loss.what}, at {loss.at}"
+
+
+def _kept(streaming: Streaming, node: Node) -> dict[str, Any]:
+    """Return what a cache keeps now, and its hits and misses in blocks."""
+    return {} if node.rows is not Rows.KEPT else streaming.at.keep.kept_figures(node)
+
+
+def _numbered(operators: Sequence[OperatorTotals], first: int) -> list[OperatorTotals]:
+    """Number the operators from ``first`` on."""
+    return [dataclasses.replace(each, ordinal=n) for n, each in enumerate(operators, first)]
+
+
+def lifted(node: Node) -> str:
+    """Return whether a function runs as expressions: "yes", "no: <why>"; "" if there is none."""
+    if isinstance(node, LiftedNode):
+        trust = node.trust
+        if trust.differs:
+            return "no: calling it gave something else"
+        only = trust.blocks and trust.called_blocks == trust.blocks
+        return "no: every block had a row outside the proof" if only else "yes"
+    fn = node.calls if node.inputs else None
+    if fn is None:
+        return ""
+    return f"no: {refusal(node)}"
+
+
+def medium(source: Any, columns: tuple[str, ...]) -> str:
+    """Return where the bytes of a source come from: "local" or "memory"."""
+    local = source.unit_count and source.stored_bytes(source.unit(0), columns)
+    return "local" if local else "memory"

@@ -1,0 +1,348 @@
+"""The iterator delivers elements to the training loop: in order, resumable, exactly once."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from operator import length_hint
+from sys import is_finalizing
+from time import perf_counter
+from typing import Any, NamedTuple, Protocol, Self
+
+from dml.data.schema import Schema
+from dml.data.schema_text import schema_of, schema_text
+from dml.errors import DmlError, PlanError, WorkerLostError
+from dml.events import Event
+from dml.exec.delivery.checkpoint import blamed, check, mismatch, sealed
+from dml.exec.delivery.prefetch import (
+    DEPTH,
+    SLOW_S,
+    Ahead,
+    BatchMaker,
+    ChunkShelf,
+    Element,
+    ElementChunk,
+    Maker,
+    PrefetchPace,
+    Received,
+    RowMaker,
+)
+from dml.exec.memory.memory_report import MemoryReport, memory_report
+from dml.exec.streams.stream import Streaming
+from dml.exec.tasks.error_row import exhausted, traced
+from dml.expr.flow import UNBOUNDED, Position
+
+VERSION = 1
+
+
+class StreamMark(NamedTuple):
+    """A place in the stream: position, whether it is the end, bytes of the element before it."""
+
+    position: Position | None
+    over: bool
+    nbytes: int
+
+
+class Report(Protocol):
+    """The account of a run, as the iterator sees it; keeps telemetry out of ``exec``."""
+
+    received: Received
+
+    def resumed(self) -> None:
+        """Note that the run continues from a saved state."""
+
+    def finished(self, status: str, error: BaseException | None) -> None:
+        """Note the end of the run: no more elements are delivered."""
+
+    def so_far(self) -> list[Event]:
+        """Return the events of the run so far."""
+
+
+class Far(Protocol):
+    """A run in another process, whose elements this process delivers."""
+
+    @property
+    def report(self) -> Report:
+        """The account of the run."""
+
+    def begin(self, epoch: int, position: Position | None) -> Maker:
+        """Return a maker that fetches the chunks from ``position`` on."""
+
+    def same(self) -> dict[str, Any]:
+        """Return the values that a resuming run must match; {} if they are those of a local run."""
+
+    def told_of_memory(self) -> MemoryReport:
+        """Return the memory report of the run in the other process."""
+
+
+class Elements(Iterator[Element]):
+    """Iterator over a run: dicts of arrays (batches) or dicts of scalars (rows).
+
+    ``state_dict()`` at any moment is the caller's position; loaded into a new iterator of the same
+    pipeline, in any process, it gives exactly the rest. Safe to call from several threads.
+
+    ``ahead`` chunks are made before they are requested; None starts this where chunks are slow.
+    """
+
+    def __init__(
+        self,
+        streaming: Streaming,
+        epoch: int,
+        report: Report,
+        *,
+        ahead: int | None = 0,
+        ahead_bytes: int = UNBOUNDED,
+        limit_bytes: int = UNBOUNDED,
+        table: Callable[[list[Event]], Any] = list,
+        process: str = "",
+        on_restore: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._limit_bytes = limit_bytes
+        self._streaming, self.report = streaming, report
+        self._ahead, self._ahead_bytes = ahead, ahead_bytes
+        self._process, self._on_restore, self._table = process, on_restore, table
+        self.epoch = epoch
+        self._begin: Position | None = None
+        self._maker: Maker | None = None
+        self._far: Far | None = None
+        # One value, so that a state taken at any moment never sees a chunk with another's elements.
+        self._now: tuple[ElementChunk | None, Iterator[Element]] = (None, iter(()))
+        self._lock = threading.Lock()
+        self._over = self._ended = False
+        self._resumed = False  # from a state, with no element delivered since
+        self._pace = PrefetchPace(SLOW_S if ahead is None else math.inf)
+
+    def __iter__(self) -> Elements:
+        return self
+
+    def __repr__(self) -> str:
+        title = self._streaming.running.plan.operators[-1].title()
+        return f"Elements of epoch {self.epoch} of {title}; .stats() and .state_dict() tell more"
+
+    def __next__(self) -> Element:
+        with self._lock:
+            for element in self._now[1]:
+                return element
+            return self._refill()
+
+    def handed_over(self, far: Far) -> Self:
+        """Let ``far`` make the elements; before the first element."""
+        self._far, self.report = far, far.report
+        return self.when_asked()
+
+    def when_asked(self) -> Self:
+        """Make no element before it is requested, unless settings set a number."""
+        self._pace.stop()
+        return self
+
+    def _refill(self) -> Element:
+        """Return the first element of the next chunk."""
+        if self._over:
+            raise StopIteration
+        started, pace = perf_counter(), self._pace
+        try:
+            if self._maker is None or pace.pays():
+                self._maker = self._goes_on()
+            chunk = self._maker.make()
+        except BaseException as raised:
+            error = self.placed(blamed(raised) if self._resumed else raised)
+            self._finish("failed" if isinstance(error, Exception) else "interrupted", error)
+            if error is raised:
+                raise
+            raise error from raised
+        if chunk is None:
+            self._ended = True
+            self._finish("finished", None)
+            raise StopIteration
+        ready = iter(chunk.elements)
+        self._now, self._resumed = (chunk, ready), False
+        now = perf_counter()
+        self.report.received.chunk(chunk, ready, now - started)
+        if pace.from_s < math.inf:  # unless that is already decided
+            pace.gave(len(chunk.elements), chunk.nbytes, started, now)
+        return next(ready)
+
+    def _goes_on(self) -> Maker:
+        """Return the maker of the next chunk: a new one, or the present one, from now on ahead."""
+        # After an interruption here the maker belongs to the thread, if that has started.
+        maker, self._maker = self._maker, None
+        if maker is None:
+            return self.maker()
+        self._pace.stop()
+        if self._streaming.running.at.keep.fills_disk:
+            return maker
+        try:
+            return Ahead(maker, ChunkShelf(DEPTH, self._ahead_bytes))
+        except WorkerLostError:  # no more threads can be started
+            return maker
+
+    def placed(self, raised: BaseException) -> BaseException:
+        """Add to an error the operator and the source row that it is about."""
+        error = exhausted("") if isinstance(raised, MemoryError) else raised
+        if isinstance(error, DmlError):
+            plan = self._streaming.running.plan
+            error.under(plan.operators[-1].label())
+            traced(error, plan)
+        return error
+
+    def maker(self) -> Maker:
+        """Return the maker of elements from the caller's position on, for other delivery code."""
+        far = self._far
+        return self._start() if far is None else far.begin(self.epoch, self._begin)
+
+    def _start(self) -> Maker:
+        streaming, epoch, begin = self._streaming, self.epoch, self._begin
+        maker: Maker = (
+            BatchMaker(streaming, epoch, begin, runs=not self._ahead)
+            if streaming.plan.batched
+            else RowMaker(streaming, epoch, begin)
+        )
+        ahead = self._ahead
+        return Ahead(maker, ChunkShelf(ahead, self._ahead_bytes)) if ahead else maker
+
+    def _where(self) -> Position | None:
+        """Return the caller's position: after the last element that it got."""
+        chunk, ready = self._now
+        if chunk is None:
+            return self._begin
+        return chunk.position(len(chunk.elements) - length_hint(ready))
+
+    def _finish(self, status: str, error: BaseException | None) -> None:
+        """End the iteration; the delivered counts and the position stay as they are."""
+        self._over = True
+        maker, self._maker = self._maker, None
+        self._begin = self._where()
+        self._now = None, iter(())
+        self.report.finished(status, error)
+        if maker is not None:
+            maker.close()
+
+    def close(self) -> None:
+        """Stop; the state stays as it is."""
+        with self._lock:
+            if not self._over and self._maker is not None:
+                self._finish("stopped", None)
+            self._over = True
+
+    def __del__(self, ends: Callable[[], bool] = is_finalizing) -> None:
+        # An abandoned loop: only this object knows that no more elements are needed. When Python
+        # exits, the report is no use, and half of its modules are gone, the globals of this one
+        # too: the function that checks for the exit must not be one of them.
+        if not getattr(self, "_over", True) and self._maker is not None and not ends():
+            self._over = True
+            self.report.finished("stopped", None)
+
+    def __enter__(self) -> Elements:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def events(self) -> list[Event]:
+        """Return the work of this run so far, as events."""
+        return self.report.so_far()
+
+    def memory_report(self) -> MemoryReport:
+        """Return the memory that this run holds, or has held: see ``Dataset.memory_report``."""
+        return self.told_of_memory()
+
+    @property
+    def told_of_memory(self) -> Callable[[], MemoryReport]:
+        """A function that reports the memory of this run, without keeping its iterator alive."""
+        if self._far is not None:
+            return self._far.told_of_memory
+        return partial(memory_report, self._streaming, self._limit_bytes)
+
+    def stats(self) -> Any:
+        """Return the work of each operator so far: rows, bytes, seconds; as ``Dataset.stats``."""
+        return self._table(self.events())
+
+    @property
+    def ahead_bytes(self) -> int:
+        """The most bytes of elements that may wait for their consumer."""
+        return self._ahead_bytes
+
+    def mark(self) -> StreamMark:
+        """Return the caller's position in short form, for a later ``state_dict``."""
+        chunk = self._now[0]
+        nbytes = 0 if chunk is None else chunk.nbytes // max(1, len(chunk.elements))
+        return StreamMark(self._where(), self._ended, nbytes)
+
+    def state_dict(self, mark: StreamMark | None = None) -> dict[str, Any]:
+        """Return the caller's position, now or at ``mark``, as plain JSON data.
+
+        At most 4 kB for operators with bounded state. Never waits: it may be called while another
+        thread is in ``next``, or by a user's function.
+        """
+        at, mark = self._streaming.running.at, mark or self.mark()
+        schemas = {key: schema_text(schema) for key, schema in at.schemas.copy().items()}
+        return sealed(
+            {
+                **((self._far and self._far.same()) or self.same()),
+                "process": self._process,
+                "epoch": self.epoch,
+                "schemas": schemas,
+                "position": mark.position,
+                "over": mark.over,
+            }
+        )
+
+    def same(self) -> dict[str, Any]:
+        """Return the values that a saved state must share with the run that continues from it."""
+        running = self._streaming.running
+        return {
+            "version": VERSION,
+            "fingerprint": running.plan.name,
+            "seed": running.at.seed,
+            "data": _data_of(running),
+        }
+
+    def begin_at(
+        self, epoch: int, position: Position | None, schemas: Mapping[str, Schema]
+    ) -> None:
+        """Begin at another iterator's position in the same pipeline; before the first element."""
+        self.epoch, self._begin = epoch, position
+        self._streaming.at.schemas.update(schemas)
+
+    @property
+    def running(self) -> Streaming:
+        """The run, or the run that has replaced it."""
+        return self._streaming.running
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from ``state``; only before the first element.
+
+        ResumeMismatchError if it belongs to another pipeline, data or version; FingerprintError if
+        the pipeline has a function without a name that other processes can check.
+        """
+        with self._lock:
+            if self._maker is not None or self._over:
+                raise PlanError(
+                    "load_state_dict on an iterator that has started",
+                    at=self._streaming.plan.operators[-1].label(),
+                    why="a run begins with its first element",
+                    try_="it = iter(ds); it.load_state_dict(state)",
+                )
+            label = self._streaming.plan.operators[-1].label()
+            check(state, self.state_dict(), self._process, label)
+            try:
+                loaded = {k: schema_of(v) for k, v in state["schemas"].items()}
+            except Exception as error:
+                raise mismatch("a type in the saved state cannot be read", str(error)) from error
+            self.begin_at(state["epoch"], state["position"], loaded)
+            self._over = self._ended = state["over"]
+            self._resumed = True
+            self.report.resumed()
+            self._on_restore(self.epoch)
+
+
+def _data_of(streaming: Streaming) -> list[int | str | None]:
+    """Return values that identify data without reading it: rows, units, atoms, and footers."""
+    found: list[int | str | None] = []
+    for plan in streaming.plan.all:
+        source = plan.stage.source
+        counts = (source.row_count, source.unit_count, source.atom_count)
+        found += [*counts, source.likeness().hex()]
+    return found

@@ -1,0 +1,186 @@
+"""Counters of a run: tallies for workers, a meter for stream operators and waits."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from time import perf_counter, thread_time
+
+from dml.data.block import Block
+from dml.events import Tally
+from dml.exec.memory.memory_meter import anonymous_bytes, give_back
+from dml.expr.batch_run import BatchRun, Between, Fits
+from dml.expr.flow import UNBOUNDED, Flow, GatherQuota, Position
+
+# Seconds of wall time for which a thread's CPU time is estimated before it is measured again.
+ASKED_S = 1e-4
+# Of so many blocks of a stream operator, the bytes of one are measured, and stand for all.
+WEIGHED = 32
+# Seconds between two looks at the memory of the process, which take some 10 microseconds.
+LOOK_S = 0.01
+# Seconds between two requests to the allocators, which walk all they have.
+GIVE_BACK_S = 0.1
+
+
+class Tallies:
+    """One tally per thread, so that counting takes no lock.
+
+    Keyed by the thread's number, which the next thread may inherit together with the tally, and not
+    in a threading.local: see ``Bench`` in dml/exec/process/task_runner.py.
+    """
+
+    def __init__(self) -> None:
+        self._by_thread: dict[int, Tally] = {}
+
+    def mine(self) -> Tally:
+        """Return the tally of this thread."""
+        thread = threading.get_ident()
+        found = self._by_thread.get(thread)
+        if found is None:
+            found = self._by_thread[thread] = Tally()
+        return found
+
+    def total(self) -> Tally:
+        """Return the sums of all threads."""
+        return Tally().merge(*self._by_thread.copy().values())
+
+
+class Processor:
+    """CPU seconds of the calling thread; mostly estimated from the wall clock, which is cheaper."""
+
+    __slots__ = ("_asked_at", "_seconds", "_thread")
+
+    def __init__(self) -> None:
+        self._asked_at, self._seconds, self._thread = -math.inf, 0.0, -1
+
+    def at(self, now: float) -> float:
+        """Return the seconds of this thread at time ``now``, right to a tenth of a millisecond."""
+        thread, past = threading.get_ident(), now - self._asked_at
+        if past <= ASKED_S and thread == self._thread:
+            return self._seconds + past
+        self._asked_at, self._thread = now, thread
+        self._seconds = thread_time()
+        return self._seconds
+
+
+class Cell:
+    """The sums at one place in the stream: the rows that passed, and the seconds spent below."""
+
+    __slots__ = ("blocks", "cpu_s", "rows", "seconds", "weighed_bytes", "weighed_rows")
+
+    def __init__(self) -> None:
+        self.blocks = self.rows = self.weighed_rows = self.weighed_bytes = 0
+        self.seconds = self.cpu_s = 0.0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that passed, estimated from every 32nd block."""
+        return self.weighed_bytes * self.rows // max(1, self.weighed_rows)
+
+
+class Meter:
+    """Counts in ``cells[0]`` the stage's output and waits, in ``cells[i]`` stream operator i."""
+
+    def __init__(self, operators: int, most_bytes: int = UNBOUNDED) -> None:
+        self.cells, self.processor = [Cell() for _ in range(operators + 1)], Processor()
+        self.peak_bytes, self.most_bytes = 0, most_bytes
+        self._look_at = self._give_back_at = 0.0
+
+    def waited(self, started: float, cpu_s: float, now: float) -> None:
+        """Add a wait for the stage, or its work in this thread, which had used ``cpu_s`` before."""
+        cell = self.cells[0]
+        cell.seconds += now - started
+        cell.cpu_s += self.processor.at(now) - cpu_s
+
+    def partition(self, rows: int, nbytes: int, now: float) -> None:
+        """Add a partition that the stage delivered."""
+        cell = self.cells[0]
+        cell.blocks += 1
+        cell.rows += rows
+        cell.weighed_rows += rows
+        cell.weighed_bytes += nbytes
+        self.seen(now)
+
+    def seen(self, now: float) -> None:
+        """Check memory again, if that is due."""
+        if now >= self._look_at:
+            self.look(now)
+
+    def look(self, now: float) -> None:
+        """Measure the memory of the process; near the limit, free memory that allocators hold."""
+        self._look_at = now + LOOK_S
+        found = anonymous_bytes() or 0
+        self.peak_bytes = max(self.peak_bytes, found)
+        if found > self.most_bytes and now >= self._give_back_at:
+            self._give_back_at = now + GIVE_BACK_S
+            give_back()
+
+
+class Metered:
+    """A flow whose rows and time are added up, time below it included; a microsecond a pull.
+
+    They are added to ``meter.cells[number]``.
+    """
+
+    def __init__(self, flow: Flow, meter: Meter, number: int) -> None:
+        self.flow, self.meter, self.cell = flow, meter, meter.cells[number]
+        self.processor = meter.processor
+        self._pull_run: Callable[[Fits], BatchRun | None] | None = getattr(flow, "pull_run", None)
+        self.inside: Callable[[Position, int], Between] | None = getattr(
+            flow, "inside", None
+        )  # positions inside the last block
+
+    def pull(self, most: int) -> Block | None:
+        """As ``pull`` of the flow."""
+        cell, started = self.cell, perf_counter()
+        cpu_s = self.processor.at(started)
+        block = self.flow.pull(most)
+        now = perf_counter()
+        cell.seconds += now - started
+        cell.cpu_s += self.processor.at(now) - cpu_s
+        self.meter.seen(now)
+        if block is not None:
+            if not cell.blocks % WEIGHED:
+                cell.weighed_bytes += block.nbytes
+                cell.weighed_rows += block.ids.count
+            cell.blocks += 1
+            cell.rows += block.ids.count
+        return block
+
+    def pull_run(self, fits: Fits) -> BatchRun | None:
+        """Return batches that lie side by side in memory, if the flow has any."""
+        if self._pull_run is None:
+            return None
+        cell, started = self.cell, perf_counter()
+        cpu_s = self.processor.at(started)
+        run = self._pull_run(fits)
+        now = perf_counter()
+        cell.seconds += now - started
+        cell.cpu_s += self.processor.at(now) - cpu_s
+        self.meter.seen(now)
+        if run is not None:
+            rows = run.block.ids.count
+            cell.weighed_bytes += run.block.nbytes
+            cell.weighed_rows += rows
+            cell.blocks += rows // run.n
+            cell.rows += rows
+        return run
+
+    def pull_piece(self, room: GatherQuota) -> list[Block] | None:
+        """Return all rows of a unit, where the flow can tell units apart."""
+        started = perf_counter()
+        blocks: list[Block] | None = self.flow.pull_piece(room)  # type: ignore[attr-defined]
+        self.cell.seconds += perf_counter() - started
+        for block in blocks or ():
+            self.cell.blocks += 1
+            self.cell.rows += block.n
+        return blocks
+
+    def position(self) -> Position:
+        """As ``position`` of the flow."""
+        return self.flow.position()
+
+    def close(self) -> None:
+        """As ``close`` of the flow."""
+        self.flow.close()

@@ -1,0 +1,137 @@
+"""Costs of operators in the runs of this process, by the fingerprint of their work.
+
+Telemetry gives the same to all processes, once a run has ended; these are there while it goes on,
+and where telemetry is off.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dml.exec.streams.stream import Streaming
+from dml.io.source import Source
+from dml.profile import TURNS
+
+MOST_RUNS, MOST_NAMES = 32, 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class OperatorWork:
+    """The work of an operator: rows that cost seconds, rows out and their bytes."""
+
+    rows: float = 0.0
+    seconds: float = 0.0
+    given: float = 0.0
+    nbytes: float = 0.0
+
+    def __add__(self, other: OperatorWork) -> OperatorWork:
+        mine, theirs = dataclasses.astuple(self), dataclasses.astuple(other)
+        return OperatorWork(*(a + b for a, b in zip(mine, theirs, strict=True)))
+
+
+NOTHING = OperatorWork()
+
+
+class ObservedCosts:
+    """The work of all runs of a process, those that go on included."""
+
+    def __init__(self) -> None:
+        self._ended: OrderedDict[str, OperatorWork] = OrderedDict()
+        self._runs: deque[Watched] = deque()
+        self._lock = threading.Lock()
+
+    def watch(
+        self, run: Streaming, names: Sequence[str], workers: int, rows: Mapping[int, str]
+    ) -> None:
+        """Count the work of ``run``, whose operators have these names, plans beside it included.
+
+        ``rows`` maps numbers of operators to the fingerprint of their rows for the present data:
+        the name of an operator is the same for all data.
+        """
+        with self._lock:
+            self._runs.append(Watched(run, names, workers, rows))
+            while len(self._runs) > MOST_RUNS:
+                for name, did in self._runs.popleft().did().items():
+                    self._ended[name] = self._ended.pop(name, NOTHING) + did
+            while len(self._ended) > MOST_NAMES:
+                self._ended.popitem(last=False)
+
+    def of(self, names: Sequence[str]) -> list[OperatorWork]:
+        """Return the work of each operator with one of ``names``."""
+        with self._lock:
+            runs, ended = list(self._runs), dict(self._ended)
+        found = [run.did() for run in runs]
+        return [
+            sum((each.get(name, NOTHING) for each in found), ended.get(name, NOTHING))
+            for name in names
+        ]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._runs.clear()
+            self._ended.clear()
+
+
+SEEN = ObservedCosts()
+
+
+class OperatorKind(NamedTuple):
+    """Whether an operator is a source, and whether it calls a function."""
+
+    reads: bool
+    calls: bool
+
+
+class Watched:
+    """One run on ``workers`` workers: the object refers only to the run's counters.
+
+    It does not refer to the run or its operators, which have functions and data of the user.
+    """
+
+    def __init__(
+        self, run: Streaming, names: Sequence[str], workers: int, rows: Mapping[int, str]
+    ) -> None:
+        self.rows = [(names[number], name) for number, name in rows.items()]
+        self.parts = [
+            (
+                [OperatorKind(isinstance(node, Source), node.calls is not None) for node in blocks],
+                each.tallies,
+                each.meter.cells,
+            )
+            for each in run.all
+            for blocks in [each.plan.on_blocks]
+        ]
+        self.names, self.turns = names, min(TURNS, workers - 1)
+
+    def did(self) -> dict[str, OperatorWork]:
+        """Return the work of every operator so far."""
+        found: dict[str, OperatorWork] = {}
+        names = iter(self.names)
+        for kinds, tallies, cells in self.parts:
+            sums = dict(tallies.total().cells())
+            for ordinal, kind in enumerate(kinds):
+                name = next(names)
+                if ordinal in sums:
+                    found[name] = found.get(name, NOTHING) + self._of_cell(sums[ordinal], kind)
+            for number in range(1, len(cells)):
+                name, below, cell = next(names), cells[number - 1], cells[number]
+                own_s = max(0.0, cell.cpu_s - below.cpu_s)
+                did = OperatorWork(below.rows, own_s, cell.rows, cell.nbytes)
+                found[name] = found.get(name, NOTHING) + did
+        return found | {name: found[step] for step, name in self.rows if step in found}
+
+    def _of_cell(self, cell: Any, kind: OperatorKind) -> OperatorWork:
+        """Return the work of one operator in a stage.
+
+        As in ``profile.work_s``, waits count if they are too long to be turns of other threads.
+        """
+        worked = waited = min(cell.cpu_s, cell.seconds)
+        if kind.reads or kind.calls:
+            waited = cell.seconds - self.turns * worked
+        rows = cell.rows_out if kind.reads else cell.rows_in
+        return OperatorWork(rows, max(worked, waited), cell.rows_out, cell.bytes_out)

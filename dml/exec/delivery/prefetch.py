@@ -1,0 +1,460 @@
+"""Elements for the training loop are made in chunks, in its thread or ahead in another one."""
+
+from __future__ import annotations
+
+import atexit
+import math
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from contextvars import copy_context
+from functools import partial
+from operator import length_hint
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+from dml.base.fork_guard import guarded
+from dml.data.batch_trays import Expected
+from dml.data.block import Block
+from dml.data.row_slicing import row_bytes
+from dml.data.schema import Schema
+from dml.exec.delivery.checkpoint import unreached
+from dml.exec.drivers.sync import LEFT
+from dml.exec.slicing.lanes import all_stay
+from dml.exec.streams.stream import Streaming
+from dml.exec.tasks.error_row import started
+from dml.exec.tasks.skipped_rows import Counted
+from dml.expr.batch_run import Between, Fits
+from dml.expr.facts import Rows as Fact
+from dml.expr.flow import Position
+from dml.expr.node import Node
+from dml.udfs.calling.batch_arrays import (
+    BatchConversion,
+    arrays_of,
+    batch_of,
+    batches_of,
+    own_arrays_of,
+    separable,
+)
+from dml.udfs.calling.python_rows import own_rows
+
+# Rows per chunk where rows are delivered one by one.
+ROWS = 1024
+# Where dml decides: a quicker element is made when it is asked for, since passing it to a thread
+# costs much of that time (benchmarks/results/prefetch.md). After so many more slow chunks than
+# quick ones, up to so many of the following are made ahead, within their limit of bytes.
+SLOW_S, SLOW_CHUNKS, DEPTH = 1e-4, 3, 2
+# Nor are elements made ahead where the loop takes less than this for each: no time would be saved.
+LOOP_S = 5e-5
+# Seconds per byte of memory that was not used before, which chunks made ahead need.
+NEW_BYTE_S = 7e-10
+# Seconds that an ending process, or the close of a run, waits for elements still being made.
+ENDING_S = 5.0
+# Operators that leave rows as they are.
+MOVING = (Fact.PERMUTED, Fact.GROUPED, Fact.REPEATED, Fact.SLICE)
+# Those of them that give no row twice.
+ONCE = (Fact.PERMUTED, Fact.GROUPED, Fact.SLICE)
+ALIKE = (Fact.SAME, Fact.FEWER)  # steps of which the same is true, if they call no function
+
+Element = dict[str, Any]
+Figures = tuple[int, int, int, float, float, float | None]
+"""Rows, batches and bytes delivered; seconds waited; start; seconds until the first element."""
+
+
+class ElementChunk:
+    """Elements that were made together: batches, or some rows; and their positions.
+
+    ``base`` is the flow's position before the rows, of which ``skipped`` were dropped, or behind
+    the batches (``skipped`` is -1); ``between`` gives the position after a number of rows inside
+    the chunk. Rows that another run could deliver in another order have positions ``between`` them,
+    too, up to ``base``.
+    """
+
+    __slots__ = ("base", "between", "each", "elements", "nbytes", "rows", "skipped")
+
+    def __init__(
+        self,
+        elements: list[Element],
+        *,
+        rows: int,
+        nbytes: int,
+        base: Position,
+        skipped: int = -1,
+        between: Between | None = None,
+    ) -> None:
+        self.elements, self.rows, self.nbytes = elements, rows, nbytes
+        self.base, self.skipped, self.between = base, skipped, between
+        self.each = rows // len(elements)
+
+    def position(self, given: int) -> Position:
+        """Return the position of a caller that got ``given`` elements."""
+        if self.between is None:
+            return self.base if self.skipped < 0 else {"in": self.base, "row": self.skipped + given}
+        inside = given < len(self.elements)
+        position = self.between(given * self.each) if inside else self.base
+        return position if self.skipped < 0 else {"in": position, "row": 0}
+
+
+class Received:
+    """Counts the elements that the caller got, and its waits; exact at any moment."""
+
+    __slots__ = ("_chunk", "_made", "first_s", "started", "wait_s")
+
+    def __init__(self) -> None:
+        self._made = (0, 0, 0)  # rows, batches and bytes, those of the chunk at hand among them
+        self.wait_s, self.started = 0.0, time.perf_counter()
+        self.first_s: float | None = None
+        self._chunk: tuple[Any, int, int, int] = (iter(()), 0, 0, 0)  # elements left; of each
+
+    @property
+    def rows(self) -> int:
+        """Rows delivered."""
+        return self._left(0)
+
+    @property
+    def batches(self) -> int:
+        """Batches delivered."""
+        return self._left(1)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes delivered."""
+        return self._left(2)
+
+    def figures(self) -> Figures:
+        """Return all counts at this moment, to be sent to another process."""
+        return self.rows, self.batches, self.nbytes, self.wait_s, self.started, self.first_s
+
+    @staticmethod
+    def of(figures: Figures) -> Received:
+        """Return the counts that ``figures`` of another process hold."""
+        made = Received()
+        made._made = figures[:3]
+        made.wait_s, made.started, made.first_s = figures[3:]
+        return made
+
+    def _left(self, what: int) -> int:
+        ready, *each = self._chunk
+        return self._made[what] - length_hint(ready) * each[what]
+
+    def chunk(self, chunk: ElementChunk, ready: Any, waited_s: float) -> None:
+        """Add a chunk, which is counted as its elements leave ``ready``."""
+        number = len(chunk.elements)
+        rows, batches, nbytes = self._made
+        one = int(chunk.skipped < 0)
+        self._made = rows + chunk.rows, batches + number * one, nbytes + chunk.nbytes
+        self._chunk = ready, chunk.each, one, chunk.nbytes // number
+        self.wait_s += waited_s
+        if self.first_s is None:
+            self.first_s = time.perf_counter() - self.started
+
+
+class Maker(Protocol):
+    """Makes chunks, one after the other."""
+
+    def make(self) -> ElementChunk | None:
+        """Return the next chunk; None at the end."""
+
+    def close(self) -> None:
+        """Stop; safe to call twice."""
+
+
+class BatchMaker:
+    """Makes each batch as a dict of arrays; with ``runs``, all batches of a block in one chunk."""
+
+    def __init__(
+        self, streaming: Streaming, epoch: int, position: Position | None, *, runs: bool = True
+    ) -> None:
+        # Where rows only move from here on, and no operator reads them, workers finish them;
+        # otherwise it is done at the end.
+        stream = streaming.plan.stream
+        finishing = all(node.rows in MOVING and node.looks_at is None for node in stream)
+        free = not streaming.in_order
+        self.flow = streaming.flow(epoch, position, finishing=finishing, free=free)
+        self.pull_run = getattr(self.flow, "pull_run", None) if finishing and runs else None
+        made: BatchConversion = batch_of if finishing else arrays_of
+        self.arrays_of: Callable[[Block], Element] = made
+        self.fits: Fits = separable
+        expected = _batches(streaming)
+        if expected is not None:
+            streaming.at.trays.expected = expected
+        if expected is not None or once(streaming):
+            self.arrays_of = partial(own_arrays_of, made=made)
+            self.fits = partial(separable, once=True)
+        self.schema: Schema | None = None
+        self.row_bytes: int | None = None
+
+    def make(self) -> ElementChunk | None:
+        """Return the next batch or batches, with the position after them."""
+        pull_run = self.pull_run
+        run = None if pull_run is None else guarded(partial(pull_run, self.fits))
+        if run is not None:
+            rows, nbytes = run.block.ids.count, run.block.nbytes
+            batches = batches_of(run.block, run.n)
+            base = self.flow.position()
+            return ElementChunk(batches, rows=rows, nbytes=nbytes, base=base, between=run.between)
+        block = guarded(partial(self.flow.pull, 1))
+        if block is None:
+            return None
+        arrays, rows = self.arrays_of(block), block.ids.count
+        if block.schema is not self.schema:
+            self.schema, self.row_bytes = block.schema, row_bytes(block.schema)
+        nbytes = block.nbytes if self.row_bytes is None else rows * self.row_bytes
+        return ElementChunk([arrays], rows=rows, nbytes=nbytes, base=self.flow.position())
+
+    def close(self) -> None:
+        """Close the flow."""
+        self.flow.close()
+
+
+def _batches(streaming: Streaming) -> Expected | None:
+    """Return the rows expected of the last function, if each is delivered once, in batches.
+
+    No other code may see its results: later steps call no function, and nothing is cached.
+    """
+    plan = streaming.plan
+    nodes = plan.operators[1:]
+    batch = next((at for at, node in enumerate(nodes) if node.regroups), len(nodes))
+    last = max((at for at, node in enumerate(nodes[:batch]) if node.places), default=batch)
+    one_by_one = all(all_stay(node) for node in nodes[last:batch])
+    behind = [node for node in nodes[batch:] if node.rows in ONCE]
+    called = any(node.calls is not None for node in nodes[last + 1 :])
+    alone = streaming.taps is None and streaming.watching is None and not any(plan.beside)
+    if called or not (last < batch < len(nodes) and one_by_one and alone):
+        return None
+    if len(behind) < len(nodes) - batch or _over_stored(streaming) is not None:
+        return None
+    size: int = behind[0].n  # type: ignore[attr-defined]
+    return Expected(nodes[last].digest, size)
+
+
+def once(streaming: Streaming) -> bool:
+    """Return whether stored rows are delivered once, and no other code sees their memory."""
+    plan, over = streaming.plan, _over_stored(streaming)
+    kept = [node for node in plan.stream if node.rows is Fact.KEPT]
+    return (
+        (over is not None or len(kept) > 0)
+        and streaming.taps is None
+        and streaming.watching is None
+        and not any(step.calls or step.rows not in ALIKE for step in over or ())
+        and all(node.rows in ONCE or node in kept for node in plan.stream)
+        and not any(node.keeps_in_memory for node in kept)
+    )
+
+
+def _over_stored(streaming: Streaming) -> list[Node] | None:
+    """Return the workers' steps that stored rows may go through; None if no store is read."""
+    plan, looks = streaming.plan, streaming.at.store.looks
+    steps = [*plan.stage.steps, *(step for link in plan.links for step in link.steps)]
+    stored = [step.rows is Fact.STORED for step in steps]
+    if not looks and not any(stored):
+        return None
+    lowest = 0 if looks else stored.index(True)  # a store may have the rows of any step
+    return [step for step, own in list(zip(steps, stored, strict=True))[lowest:] if not own]
+
+
+class RowMaker:
+    """Makes rows as dicts, 1024 at once; positions count within the block of the rows."""
+
+    def __init__(self, streaming: Streaming, epoch: int, position: Position | None) -> None:
+        start = position or {"in": None, "row": 0}
+        # rows to be dropped are the next ones in order
+        free = not (streaming.in_order or start["row"])
+        self.flow = streaming.flow(epoch, start["in"], free=free)
+        self.inside: Callable[[Position, int], Between] | None = getattr(self.flow, "inside", None)
+        self.skip: int = start["row"]
+        self.allowance = streaming.allowance
+
+    def make(self) -> ElementChunk | None:
+        """Return the next rows that were not delivered before."""
+        while True:
+            before = self.flow.position()
+            pull = partial(guarded, partial(self.flow.pull, ROWS))
+            # rows lost before the saved position were counted by the run before
+            block: Block | None = self.allowance.heard(Counted(), pull) if self.skip else pull()
+            if block is None:
+                if self.skip:
+                    raise unreached(self.skip)
+                return None
+            between = None
+            if self.inside is not None:
+                before, between = self.flow.position(), self.inside(before, block.n)
+            cut = min(self.skip, block.n)
+            self.skip -= cut
+            if cut < block.n:
+                block = block.slice(cut, block.n)
+                made, size = own_rows(block), {"rows": block.n, "nbytes": block.nbytes}
+                return ElementChunk(made, **size, base=before, skipped=cut, between=between)
+
+    def close(self) -> None:
+        """Close the flow."""
+        self.flow.close()
+
+
+class PrefetchPace:
+    """Decides whether elements are so slow that they are better made ahead.
+
+    ``slow`` is how many more chunks were slow than quick; a wait of no more than ``from_s`` is
+    quick, however few elements it was for, and so is any wait of a loop that takes next to no time.
+    ``missed_s`` is the time that could have been saved so far; making ahead pays once that covers
+    the cost of the memory of the chunks ahead, which is high where chunks are large.
+    """
+
+    __slots__ = ("elements", "from_s", "loop_s", "missed_s", "nbytes", "slow", "until")
+
+    def __init__(self, from_s: float) -> None:
+        self.from_s, self.slow = from_s, 0
+        self.until = math.inf  # when the first element of the chunk at hand was given
+        # how long the loop took for so many elements, newer ones counting for more
+        self.loop_s = self.elements = self.missed_s = 0.0
+        self.nbytes = 0  # of the largest chunk
+
+    def pays(self) -> bool:
+        """Return whether the following chunks are better made ahead."""
+        costs_s = NEW_BYTE_S * (DEPTH + 1) * self.nbytes
+        return self.slow >= SLOW_CHUNKS and self.missed_s >= costs_s
+
+    def gave(self, elements: int, nbytes: int, started: float, until: float) -> None:
+        """Record a chunk of elements and bytes, after a wait from ``started`` to ``until``."""
+        loop_s = max(0.0, started - self.until)
+        self.loop_s = self.loop_s / 2 + loop_s
+        self.missed_s += min(loop_s, until - started)
+        self.nbytes = max(self.nbytes, nbytes)
+        if until - started > self.from_s:
+            self._waited(elements, until - started)
+        elif self.slow:  # a batch that is ready takes microseconds
+            self.slow -= 1
+        self.elements, self.until = self.elements / 2 + elements, until
+
+    def _waited(self, elements: int, wait_s: float) -> None:
+        busy = self.loop_s >= LOOP_S * self.elements
+        if busy and wait_s > self.from_s * elements:
+            self.slow += 1
+        elif self.slow:
+            self.slow -= 1
+
+    def stop(self) -> None:
+        """Stop deciding: no chunk counts as slow from now on."""
+        self.from_s, self.slow = math.inf, 0
+
+
+class ChunkShelf:
+    """A queue of chunks between a maker's thread and the caller, limited in number and bytes.
+
+    Only the maker keeps the counts, from messages about chunks that were taken.
+    """
+
+    def __init__(self, depth: int, most_bytes: int) -> None:
+        self.depth, self.most_bytes = depth, most_bytes
+        self.chunks: SimpleQueue[Any] = SimpleQueue()
+        self.taken: SimpleQueue[int] = SimpleQueue()  # the size of each
+        self.held = self.nbytes = 0
+        self.stopped = False
+
+    def put(self, chunk: Any) -> bool:
+        """Add a chunk or an exception once there is room, or an end; False once stopped."""
+        size = _size(chunk)
+        if chunk is not None:
+            self.wait(size)
+        self.held += 1
+        self.nbytes += size
+        self.chunks.put(chunk)
+        return not self.stopped
+
+    def wait(self, size: int) -> bool:
+        """Wait until there is room for a chunk of that size; False once stopped."""
+        while not self.stopped and self._full(size):
+            self.nbytes -= self.taken.get()
+            self.held -= 1
+        return not self.stopped
+
+    def _full(self, size: int) -> bool:
+        return self.held >= self.depth or (self.held > 0 and self.nbytes + size > self.most_bytes)
+
+    def get(self, timeout_s: float | None = None) -> Any:
+        """Return the next chunk; ``queue.Empty`` if there is none within ``timeout_s``."""
+        chunk = self.chunks.get(timeout=timeout_s)
+        self.taken.put(_size(chunk))
+        return chunk
+
+    def stop(self) -> None:
+        """Tell the thread to end; safe during garbage collection, as are these queues."""
+        self.stopped = True
+        self.taken.put(0)
+
+
+def _size(chunk: Any) -> int:
+    return 0 if chunk is None or isinstance(chunk, BaseException) else int(chunk.nbytes)
+
+
+class Working(Protocol):
+    """Makes objects with ``nbytes``, one after the other."""
+
+    def make(self) -> Any:
+        """Return the next object; None at the end."""
+
+    def close(self) -> None:
+        """Stop; safe to call twice."""
+
+
+class Ahead:
+    """Makes chunks in a separate thread, as far ahead as ``shelf`` has room."""
+
+    def __init__(self, maker: Working, shelf: ChunkShelf) -> None:
+        self.shelf = shelf
+        # context variables of the caller (a decimal context) hold there, too
+        work = partial(copy_context().run, _work, maker, shelf)
+        self.thread = threading.Thread(target=work, name="dml-ahead", daemon=True)
+        self.stop = weakref.finalize(self, shelf.stop)
+        _WORKING[self.thread] = shelf
+        try:
+            started(self.thread)
+        except BaseException:  # by an interrupt, the thread may have begun
+            shelf.stop()
+            raise
+
+    def make(self) -> Any:
+        """Return the next chunk; raises the error of making it."""
+        got = self.shelf.get()
+        if isinstance(got, BaseException):
+            raise got
+        return got
+
+    def close(self) -> None:
+        """Stop making; returns when the thread has released the run.
+
+        A function called by the thread that does not return for long is left to the thread.
+        """
+        self.stop()
+        if self.thread is not threading.current_thread():
+            self.thread.join(ENDING_S)
+
+
+def _work(maker: Working, shelf: ChunkShelf) -> None:
+    outer = LEFT.get()  # of a thread that waits for this one
+    LEFT.set(lambda: shelf.stopped or outer())
+    try:
+        while not shelf.stopped:
+            chunk = maker.make()
+            if not shelf.put(chunk) or chunk is None:
+                return
+    except BaseException as error:  # noqa: BLE001 - it is raised where the caller waits
+        shelf.put(error)
+    finally:
+        maker.close()
+
+
+_WORKING: weakref.WeakKeyDictionary[threading.Thread, ChunkShelf] = weakref.WeakKeyDictionary()
+
+
+def _end_all() -> None:
+    """End the makers of runs that are still open, before libraries that they use are torn down."""
+    working, deadline = list(_WORKING.items()), time.perf_counter() + ENDING_S
+    for _, shelf in working:
+        shelf.stop()
+    for thread, _ in working:
+        thread.join(max(0.0, deadline - time.perf_counter()))
+
+
+atexit.register(_end_all)

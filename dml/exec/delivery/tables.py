@@ -1,0 +1,133 @@
+"""Rows are delivered as Arrow: record batches as they are made, or tables one by one."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dml.data.block import empty
+from dml.data.schema import Schema
+from dml.errors import DmlError, PlanError
+from dml.events import Event
+from dml.exec.delivery.iterator import Elements
+from dml.exec.delivery.prefetch import Ahead, ChunkShelf, ElementChunk, Maker, Received
+from dml.exec.streams.stream import Streaming
+from dml.exec.tasks.error_row import traced
+from dml.expr.flow import CHUNK, Position
+from dml.udfs.calling.batch_arrays import arrays_of
+from dml.udfs.calling.data_frames import in_pandas
+
+
+def record_batches(streaming: Streaming, epoch: int) -> Generator[pa.RecordBatch, None, None]:
+    """Yield the rows in order; errors name their operator and their row of the source.
+
+    Batches of the pipeline come whole; other ends of record batches have no meaning.
+    """
+    plan = streaming.plan
+    try:
+        flow = streaming.flow(epoch, None)
+        try:
+            while (block := flow.pull(CHUNK)) is not None:
+                yield block.to_arrow()
+        finally:
+            flow.close()
+    except DmlError as error:
+        error.under(plan.operators[-1].label())
+        raise traced(error, plan) from error.__cause__
+    for each in streaming.running.all:
+        each.losses.tell()
+
+
+def with_library(name: str, verb: str) -> None:
+    """PlanError if the library ``name`` is not installed; checked before any row is read."""
+    if importlib.util.find_spec(name) is None:
+        raise PlanError(
+            f"{verb} needs {name}", why="it is not installed", try_=f"pip install {name}"
+        )
+
+
+class Unaccounted:
+    """The report of a run that keeps no account."""
+
+    def __init__(self) -> None:
+        self.received = Received()
+
+    def resumed(self) -> None:
+        """Do nothing."""
+
+    def finished(self, status: str, error: BaseException | None) -> None:
+        """Do nothing."""
+
+    def so_far(self) -> list[Event]:
+        """Return no events."""
+        return []
+
+
+class TableElements(Elements):
+    """Iterator over a run that delivers each batch as a ``pyarrow.Table``, with its nulls.
+
+    Its states are interchangeable with those of the iterator that delivers arrays.
+    """
+
+    def _start(self) -> Maker:
+        maker = _Maker(self._streaming, self.epoch, self._begin, self.form)
+        ahead = self._ahead
+        return Ahead(maker, ChunkShelf(ahead, self._ahead_bytes)) if ahead else maker
+
+    @staticmethod
+    def form(table: pa.Table) -> Any:
+        """Convert a batch to the delivered format."""
+        return table
+
+
+class Frames(TableElements):
+    """Iterator over a run that delivers each batch as a pandas data frame."""
+
+    @staticmethod
+    def form(table: pa.Table) -> Any:
+        """Convert a batch to the delivered format."""
+        return in_pandas(table)
+
+
+class PolarsFrames(TableElements):
+    """Iterator over a run that delivers each batch as a Polars data frame."""
+
+    @staticmethod
+    def form(table: pa.Table) -> Any:
+        """Convert a batch to the delivered format."""
+        return importlib.import_module("polars").from_arrow(table)
+
+
+FORMS = {"arrow": TableElements, "pandas": Frames, "polars": PolarsFrames}
+
+
+class _Maker:
+    """Makes each batch as a table, in the delivered format."""
+
+    def __init__(
+        self, streaming: Streaming, epoch: int, position: Position | None, form: Any
+    ) -> None:
+        self.flow, self.form = streaming.flow(epoch, position), form
+
+    def make(self) -> ElementChunk | None:
+        """Return the next batch, with the position after it."""
+        block = self.flow.pull(1)
+        if block is None:
+            return None
+        formed = self.form(pa.Table.from_batches([block.to_arrow()]))
+        rows, nbytes = block.n, block.nbytes
+        return ElementChunk([formed], rows=rows, nbytes=nbytes, base=self.flow.position())
+
+    def close(self) -> None:
+        """Close the flow."""
+        self.flow.close()
+
+
+def nothing(schema: Schema) -> dict[str, np.ndarray]:
+    """Return a batch without rows."""
+    return arrays_of(empty(schema))

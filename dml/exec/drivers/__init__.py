@@ -1,0 +1,1 @@
+"""Drivers, which give tasks to workers: the caller's thread, threads, processes."""

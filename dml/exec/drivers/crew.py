@@ -1,0 +1,235 @@
+"""The common base of drivers with workers: a loop under one lock, and its consumer."""
+
+from __future__ import annotations
+
+import abc
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable
+
+from dml.errors import InternalError
+from dml.exec.drivers.sync import LEFT, LeftError, SyncFeed
+from dml.exec.scheduler.messages import Consumed, Event, Run, Tick
+from dml.exec.tasks.slices import DriverLoop, Failure, OnEvent, Outcome
+
+TICK_S = 0.5  # between two checks by a waiting consumer
+MORE_S = 0.1  # the same, of a consumer that adds tasks while it waits
+CLEAN_S = 0.1  # after which a lock shared by crews is taken to be this thread's own
+
+
+class Crew(abc.ABC):
+    """Workers of one kind and their scheduling loop; holds no feed, so that a dropped feed can die.
+
+    The core is stepped by any thread with news, under one lock. A subclass defines how slices are
+    handed out (``hand_out``) and how its workers are dismissed (``leave``); it passes the result of
+    each slice to ``ended``. ``dismiss`` takes no lock, since it may run inside garbage collection
+    in any thread.
+    """
+
+    def __init__(self, loop: DriverLoop) -> None:
+        self.loop = loop
+        self.ledger = loop.core.ledger
+        self.lock = threading.Lock() if self.ledger is None else self.ledger.lock
+        self.news: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.waiting = self.closing = self.eager = False
+        self.broken: BaseException | None = None
+
+    @abc.abstractmethod
+    def hand_out(self, runs: Iterable[Run]) -> None:
+        """Give slices to workers; the caller holds the lock."""
+
+    @abc.abstractmethod
+    def leave(self) -> None:
+        """Ask all workers to stop; never blocks."""
+
+    def join(self, deadline: float) -> None:  # noqa: B027 (not every kind of worker needs it)
+        """Wait for slices that still run, until ``deadline`` at the latest."""
+
+    def ended(self, run: Run, result: Outcome | Failure | None, seconds: float) -> None:
+        """Pass the result of a slice to the loop, and hand out the next slices; from any thread."""
+        with self.lock:
+            try:
+                self.hand_out([] if self.closing else self.loop.end(run, result, seconds))
+                self.others()
+            except BaseException as error:  # noqa: BLE001  (or the consumer would wait for ever)
+                self.broken = error
+            finally:
+                self.wake()
+
+    def others(self) -> None:
+        """Let the run's other crews start slices that now can; the caller holds the lock."""
+        if self.ledger is not None:
+            self.ledger.changed(self.loop.core)
+
+    def relaunch(self) -> None:
+        """Start slices that now can, after another crew has freed resources; the lock is held."""
+        if not self.closing:
+            try:
+                self.hand_out(self.loop.take(Tick()))
+            except BaseException as error:  # noqa: BLE001  (it is this crew's, not the caller's)
+                self.broken = error
+                self.wake()
+
+    def tick(self) -> None:  # noqa: B027 (not every kind of worker needs it)
+        """Do periodic work while the consumer waits."""
+
+    def opened(self, outcome: Outcome) -> Outcome:
+        """Return a stored partition, ready for the consumer."""
+        return outcome
+
+    def wake(self) -> None:
+        """Wake the consumer if it waits and there is news; the caller holds the lock."""
+        seen = self.loop.offers or self.loop.core.finished or self.broken
+        if self.waiting and (seen or self.eager):
+            self.waiting = False
+            self.news.put(None)
+
+    def dismiss(self) -> None:
+        """Ask all workers to stop, and wake the consumer; never blocks."""
+        self.closing = True
+        self.leave()
+        self.news.put(None)
+
+    def clean(self) -> None:
+        """Drop stored and parked partitions, unless another thread holds the lock and does it."""
+        # a lock shared with other crews is free in a moment, unless this thread holds it
+        if self.lock.acquire(timeout=0.0 if self.ledger is None else CLEAN_S):
+            try:
+                self.loop.forget()
+                self.others()
+            finally:
+                self.lock.release()
+            self.loop.runtime.close()
+
+
+class CrewFeed(SyncFeed):
+    """Partitions of a run, in order, made ahead by a crew as far as memory allows.
+
+    The laws are those of ``SyncFeed``. The crew is dismissed by ``close``, when the feed is
+    dropped, and at interpreter exit; a slice that is running then ends first, its result is
+    dropped, and no thread waits for it. Arguments of tasks must not hold the feed, or it is never
+    freed.
+    """
+
+    def __init__(self, crew: Crew, watchdog_s: float, on_event: OnEvent | None) -> None:
+        self._crew = crew
+        super().__init__(crew.loop, watchdog_s, on_event)
+
+    def _begin(self) -> None:
+        self._dismiss = weakref.finalize(self, self._crew.dismiss)
+        with self._crew.lock:
+            if self._crew.ledger is not None:
+                self._crew.ledger.join(self._loop.core, self._crew.relaunch)
+            self._crew.hand_out(self._loop.begin())
+
+    def next(self, more: Callable[[], None] | None = None) -> Outcome | None:
+        """Return the next partition, or None after the last; raises the error of its unit."""
+        crew, loop = self._crew, self._loop
+        crew.eager = more is not None
+        while not crew.closing:
+            with crew.lock:
+                self._check()
+                self._let_go()
+                result = self._offered()
+                crew.closing |= result is None and loop.core.finished
+                crew.waiting = result is None and not crew.closing
+                loop.core.awaited = crew.waiting or crew.ledger is None
+                if crew.waiting and crew.ledger is not None:
+                    crew.relaunch()
+            if result is not None:
+                return self._opened(result)
+            if crew.waiting:
+                self._wait(more)
+            if more is not None and not crew.closing:
+                more()
+        self.close()
+        return None
+
+    def release(self) -> None:
+        """Report that the last partition is no longer held; ``next`` does it too."""
+        with self._crew.lock:
+            self._let_go()
+
+    def close(self, join_s: float = 0.0) -> None:
+        """Stop and drop everything; may be called at any time, from any thread, and never hangs.
+
+        ``join_s`` waits up to so many seconds for slices that still run.
+        """
+        self._held = None
+        self._dismiss()
+        self._crew.clean()
+        if join_s:
+            self._crew.join(time.perf_counter() + join_s)
+
+    def _opened(self, result: Outcome | Failure) -> Outcome:
+        return self._crew.opened(super()._opened(result))
+
+    def _tell(self, event: Event) -> None:
+        with self._crew.lock:
+            self._step(event)
+
+    def _let_go(self) -> None:
+        if self._held is not None:
+            held, self._held = self._held, None
+            self._step(Consumed(held))
+
+    def _step(self, event: Event) -> None:
+        """Step the core from the consumer's side; the lock is held."""
+        try:
+            self._crew.hand_out(self._loop.take(event))
+            self._crew.others()
+        except BaseException as error:
+            self._crew.broken = error
+            raise
+
+    def _offered(self) -> Outcome | Failure | None:
+        """Return the next partition in order, if it is made; the lock is held."""
+        if not self._loop.offers:
+            return None
+        self.at = self._held = self._loop.offers.popleft()
+        return self._loop.stored[self.at]
+
+    def _check(self) -> None:
+        if self._crew.broken is not None:
+            self._dismiss()
+            raise InternalError(
+                "the run stopped inside its scheduler", why=repr(self._crew.broken)
+            ) from self._crew.broken
+
+    def _wait(self, more: Callable[[], None] | None) -> None:
+        """Sleep until a worker has news, calling ``on_event`` when it takes long.
+
+        LeftError once the consumer itself is abandoned, since its thread would stay otherwise.
+        """
+        start, told, left = time.perf_counter(), 1, LEFT.get()
+        tick_s = min(TICK_S if more is None else MORE_S, self._watchdog_s)
+        while True:
+            try:
+                self._crew.news.get(timeout=tick_s)
+                break
+            except queue.Empty:
+                if self._over():
+                    break
+                if left():
+                    raise LeftError from None
+                if more is not None:
+                    more()
+                self._crew.tick()
+                waited_s = time.perf_counter() - start
+                if waited_s >= told * self._watchdog_s:
+                    told += 1
+                    self._watch(waited_s)
+        self._waited_s += time.perf_counter() - start
+
+    def _over(self) -> bool:
+        """Return whether there will be no more news."""
+        return False
+
+    def _watch(self, waited_s: float) -> None:
+        with self._crew.lock:
+            running = sorted(self._loop.core.running(), key=lambda pair: pair[1])
+        now = time.perf_counter()
+        oldest = next(((run, now - started) for run, started in running), None)
+        self._stalled(oldest, waited_s)

@@ -1,0 +1,81 @@
+"""The driver that settings name is opened here: it runs the tasks of a stage."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Protocol, Unpack
+
+from dml.exec.delivery.meter import Tallies
+from dml.exec.drivers.promotion import MovingFeed, Promoting, PromotingFeed
+from dml.exec.drivers.sync import Sync, SyncFeed
+from dml.exec.drivers.threads import Threads
+from dml.exec.memory.memory_shares import Budget, in_turn
+from dml.exec.scheduler.baseline_policies import policy_of
+from dml.exec.scheduler.policy import Demand
+from dml.exec.scheduler.shared_slots import Ledger
+from dml.exec.tasks.job import Job
+from dml.exec.tasks.slices import Options, PartitionFeed, Tasks
+from dml.settings import Settings
+
+
+class TaskCluster(Protocol):
+    """A cluster that takes the tasks of a run; its driver is in ``dml/cluster``."""
+
+    def open(
+        self, tasks: Tasks, job: Job, tallies: Tallies, **options: Unpack[Options]
+    ) -> PartitionFeed:
+        """Begin the tasks of ``job``."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Opening:
+    """Opens a driver, with all that is decided before the first task.
+
+    ``slots`` are those of this host; a cluster knows its own.
+    """
+
+    settings: Settings
+    slots: Mapping[str, float]
+    budget: Budget
+    demands: Sequence[Demand]
+    ledger: Ledger | None = None
+    cluster: TaskCluster | None = None
+
+    @property
+    def workers(self) -> int:
+        """How many slices of this host run at once."""
+        return int(self.slots["cpu"])
+
+    @property
+    def limit_bytes(self) -> int:
+        """Most bytes of partitions, for all crews that work side by side."""
+        return self.budget.stage_bytes if self.ledger is None else self.ledger.limit_bytes
+
+    def __call__(
+        self, tasks: Tasks, job: Job, tallies: Tallies, **options: Unpack[Options]
+    ) -> SyncFeed | PromotingFeed | MovingFeed | PartitionFeed:
+        """Begin the tasks of ``job``."""
+        demands = options.get("stages", self.demands[: 1 + len(job.links)])
+        pairs = zip(demands, job.once, strict=True)
+        demands = tuple(dataclasses.replace(each, once=once) for each, once in pairs)
+        options |= Options(
+            stages=in_turn(demands) if self.settings.executor == "sync" else demands,
+            slots=self.slots,
+            limit_bytes=self.limit_bytes,
+            ledger=self.ledger,
+            policy=policy_of(self.settings.scheduler_policy),
+            watchdog_s=self.settings.watchdog_s,
+            speculative=self.settings.speculative,
+        )
+        if self.settings.executor == "processes":
+            from dml.exec.drivers.processes import Processes  # noqa: PLC0415
+
+            return Processes().open(tasks, job, tallies, **options)
+        if self.cluster is not None:
+            return self.cluster.open(tasks, job, tallies, **options)
+        if self.settings.executor == "sync":
+            return Sync().open(tasks, job.starts(tallies.mine), **options)
+        if self.settings.executor == "threads":
+            return Threads().open(tasks, job.starts(tallies.mine), **options)
+        return Promoting().open(tasks, job, tallies, **options)

@@ -1,0 +1,181 @@
+"""A driver that runs tasks in processes of this host, for work that holds Python's lock."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterable
+from functools import partial
+from typing import Unpack
+
+from dml.errors import WorkerLostError
+from dml.exec.delivery.meter import Tallies
+from dml.exec.drivers.crew import CrewFeed
+from dml.exec.drivers.remote import RemoteCrew
+from dml.exec.process.channel import Message
+from dml.exec.process.environment import Surroundings
+from dml.exec.process.pool_share import PendingAnswer, company_of
+from dml.exec.process.task_runner import Answer, written
+from dml.exec.scheduler.messages import Run
+from dml.exec.scheduler.speculation import repeatable
+from dml.exec.tasks.error_row import started
+from dml.exec.tasks.job import Job
+from dml.exec.tasks.slices import WATCHDOG_S, DriverLoop, Options, Tasks
+
+
+class _Processes(RemoteCrew):
+    """A thread per worker process sends orders and waits for answers.
+
+    A desk, with its thread, is added when a slice finds all desks busy; the core hands out no more
+    slices than there are slots.
+
+    A desk's worker may also serve desks of other runs of the same pipeline. The job, with the
+    arrays in it, lies in memory once for all workers.
+    """
+
+    def __init__(self, loop: DriverLoop, job: Job, tallies: Tallies) -> None:
+        super().__init__(loop, job, tallies)
+        self.message = Message(("job", Surroundings.now(), self.name, *written(job)))
+        self.company = company_of(job.at.spill)
+        self.desks: dict[str, _Desk] = {}
+        self.seats: dict[int, list[_Desk]] = {}  # of stages with limited width
+        self.at_work = 0
+
+    def hand_out(self, runs: Iterable[Run]) -> None:
+        """Give each slice to the home of its task, or to the least busy desk."""
+        for run in runs:
+            self.begun(run)
+            home = self.homes.get(run.seq)
+            desk = self._least(run.stage) if home is None else self.desks[home]
+            desk.take(run)
+
+    def _least(self, stage: int) -> _Desk:
+        """Return the least busy desk among those where the stage may run.
+
+        A stage of limited width, such as a class with a costly constructor, stays at its desks.
+        """
+        width = self.loop.core.demands[stage].max_parallel
+        seats = self.seats.setdefault(stage, [])
+        if width is not None and len(seats) >= width:
+            return min(seats, key=_busy)
+        others = [desk for desk in self.desks.values() if width is None or desk not in seats]
+        desk = min(others, key=_busy, default=None)
+        if desk is None or desk.busy:
+            name = f"desk-{len(self.desks)}"
+            desk = self.desks[name] = _Desk(self, name)
+        if width is not None:
+            seats.append(desk)
+        return desk
+
+    def leave(self) -> None:
+        """Ask all workers to stop; never blocks."""
+        if not self.at_work:
+            self.message.close()
+        for desk in list(self.desks.values()):
+            desk.tasks.put(None)
+
+    def left(self) -> None:
+        """Note that a desk has stopped; the last one releases the job."""
+        with self.lock:
+            self.at_work -= 1
+            if not self.at_work:
+                self.message.close()
+        self.clean()
+
+    def join(self, deadline: float) -> None:
+        """Wait for slices that still run, until ``deadline`` at the latest."""
+        for desk in list(self.desks.values()):
+            desk.thread.join(max(0.0, deadline - time.perf_counter()))
+
+
+class _Desk:
+    """This run's queue at one worker, which may serve other runs in between."""
+
+    def __init__(self, crew: _Processes, name: str) -> None:
+        self.crew, self.name = crew, name
+        self.tasks: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
+        self.shared = crew.ledger is not None and crew.ledger.shares_slots
+        self.member = crew.company.join(crew.name, shared=self.shared)
+        self.thread = threading.Thread(target=self.work, name=f"dml-{name}", daemon=True)
+        crew.at_work += 1
+        try:
+            started(self.thread)
+        except WorkerLostError:
+            crew.at_work -= 1
+            crew.company.leave(crew.name, self.member)
+            raise
+
+    @property
+    def busy(self) -> int:
+        """Orders before the next one; with a slot for each, also the orders of other runs."""
+        return self.member.orders if self.shared else self.member.waiting[self.crew.name]
+
+    def take(self, run: Run) -> None:
+        """Add one slice to the queue; the caller holds the lock."""
+        self.member.waiting[self.crew.name] += 1
+        self.tasks.put(run)
+
+    def work(self) -> None:
+        """Serve slices until the crew is dismissed."""
+        crew = self.crew
+        try:
+            while (run := self.tasks.get()) is not None and not crew.closing:
+                self.serve(run)
+        finally:
+            crew.company.leave(crew.name, self.member)
+            crew.left()
+
+    def serve(self, run: Run) -> None:
+        """Run one slice: its answer, the loss of the worker or the failure goes to the crew."""
+        crew = self.crew
+        try:
+            found = self.asked(run)
+        except BaseException as error:  # noqa: BLE001  (or the consumer would wait for ever)
+            found = PendingAnswer(error=error)
+        if isinstance(found.error, WorkerLostError):
+            crew.lost(run, self.name, found.error, found.place)
+        elif found.error is not None:
+            crew.failed(run, self.name, found.error)
+        elif found.answer is None:  # another attempt was faster before this one began
+            crew.counts(run, lost=True)
+        else:
+            self.taken(run, found.answer)
+
+    def asked(self, run: Run) -> PendingAnswer:
+        """Send the slice to the worker; returns the answer or the error."""
+        crew, unwanted = self.crew, partial(self.crew.unwanted, run)
+        try:
+            with crew.lock:
+                order = None if unwanted() else crew.order(run)
+            return (
+                PendingAnswer() if order is None else self.member.ask(order, crew.message, unwanted)
+            )
+        finally:
+            with crew.lock:
+                self.member.waiting[crew.name] -= 1
+
+    def taken(self, run: Run, answer: Answer) -> None:
+        """Pass an answer to the crew."""
+        crew = self.crew
+        try:
+            crew.answered(run, self.name, answer)
+        except BaseException as error:  # noqa: BLE001  (it holds what a user's function made)
+            crew.failed(run, self.name, error)
+
+
+def _busy(desk: _Desk) -> int:
+    return desk.busy
+
+
+class Processes:
+    """Driver of ``executor="processes"``: worker processes on this host, no cluster."""
+
+    def open(
+        self, tasks: Tasks, job: Job, tallies: Tallies, **options: Unpack[Options]
+    ) -> CrewFeed:
+        """Begin the tasks of ``job``; for the rest see ``Options``."""
+        loop = DriverLoop.over(tasks, (), options, slots=2)
+        crew = _Processes(loop, job, tallies)
+        crew.race.repeatable = repeatable(job, options.get("speculative", False))
+        return CrewFeed(crew, options.get("watchdog_s", WATCHDOG_S), options.get("on_event"))

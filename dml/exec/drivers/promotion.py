@@ -1,0 +1,233 @@
+"""Stages move from threads to processes here if their functions hold Python's lock.
+
+Two threads that run Python take turns: each is on a processor for half of the time that it works.
+That share is measured, on slices long enough to be worth a process, while at least two run. Only
+functions that are proven pure may move, since slices begun by threads are begun again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+
+from dml.exec.delivery.meter import Tallies
+from dml.exec.drivers.crew import CrewFeed
+from dml.exec.drivers.threads import Busy, Threads
+from dml.exec.tasks.job import Job
+from dml.exec.tasks.slices import Arriving, Options, Outcome
+from dml.expr.node import Node
+from dml.ops.row.lifted import LiftedNode
+from dml.physical.plan import Stage
+
+if TYPE_CHECKING:
+    from dml.exec.drivers.processes import Processes
+
+SLICES, SLICE_S = 4, 0.005  # measured slices, and their least mean duration
+SHARE = 0.65  # CPU share of the time in which two or more threads work: 1/2 means Python
+WORTH = 8  # least number of tasks left: a process takes a third of a second to start
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rest(Sequence[Any]):
+    """The tasks of a run from number ``first`` on."""
+
+    tasks: Sequence[Any]
+    first: int
+
+    def __len__(self) -> int:
+        return max(0, len(self.tasks) - self.first)
+
+    def __getitem__(self, i: Any) -> Any:
+        return self.tasks[self.first + i]
+
+
+class PromotingFeed:
+    """Partitions from threads, until processes are found to be faster; then from processes."""
+
+    def __init__(
+        self, feed: CrewFeed, busy: Busy, tasks: int, onwards: Callable[[int, bool], CrewFeed]
+    ) -> None:
+        self.feed, self.busy, self.tasks, self.onwards = feed, busy, tasks, onwards
+        self.unsettled, self.watching = True, True
+
+    def next(self) -> Outcome | None:
+        """Return the next partition; None at the end."""
+        outcome = self.feed.next()
+        if self.watching and outcome is not None and outcome.done:
+            self._look(self.feed.at[0] + 1)
+        return outcome
+
+    def _look(self, following: int) -> None:
+        """Continue in processes from task ``following`` on, if that is worth it."""
+        if self.tasks - following < WORTH:
+            self.watching = False
+        elif self.busy.slices >= SLICES:
+            # one look is enough where threads do run side by side
+            self.watching = False
+            if self.busy.seconds >= SLICES * SLICE_S and self.busy.share < SHARE:
+                self.feed.close()
+                self.feed = self.onwards(following, self.unsettled)
+
+    def release(self) -> None:
+        """Report that the last partition is no longer held."""
+        self.feed.release()
+
+    def settled(self) -> None:
+        """Note that every schema is known."""
+        self.unsettled = False
+        self.feed.settled()
+
+    def close(self) -> None:
+        """Stop."""
+        self.feed.close()
+
+
+class MovingFeed:
+    """Slices of a lane on threads; on processes once their functions are known to hold the lock.
+
+    Slices under way end where they are; all results are delivered in order.
+    """
+
+    threaded = True
+
+    def __init__(self, feed: CrewFeed, onwards: Callable[[], CrewFeed]) -> None:
+        self.feed, self.onwards = feed, onwards
+        self.tasks: dict[int, tuple[CrewFeed, int]] = {}
+        self.order = dict[int, None]()
+        self.count, self.at = 0, (0,)
+        self.in_order = True
+        self.feeds = [feed]
+
+    def give(self, task: Any) -> int:
+        """Add a task; returns its number."""
+        number, self.count = self.count, self.count + 1
+        self.tasks[number] = self.feed, self.feed.give(task)
+        self.order[number] = None
+        return number
+
+    def next(self, more: Callable[[], None] | None = None) -> Outcome | None:
+        """Return the next partition: in order, or of the tasks that began first."""
+        first = next(iter(self.order))
+        feed, _ = self.tasks[first]
+        outcome = feed.next(more)
+        if outcome is not None and not self.in_order:
+            first = next(n for n in self.order if self.tasks[n] == (feed, feed.at[0]))
+        self.at = (first,)
+        if outcome is None or outcome.done:
+            del self.order[first]
+        return outcome
+
+    def forget(self, number: int) -> None:
+        """Release a finished task, and threads that have no task left."""
+        feed, own = self.tasks.pop(number)
+        feed.forget(own)
+        if feed is not self.feed and all(other is not feed for other, _ in self.tasks.values()):
+            feed.close()
+
+    def unordered(self) -> None:
+        """Deliver partitions as they are made, those of threads first."""
+        self.in_order = False
+        for feed in self.feeds:
+            feed.unordered()
+
+    def narrow(self, width: int) -> None:
+        """As ``narrow`` of the feed."""
+        self.feed.narrow(width)
+
+    def alone(self) -> None:
+        """Continue in processes."""
+        self.threaded = False
+        self.feed = self.onwards()
+        self.feeds.append(self.feed)
+        if not self.in_order:
+            self.feed.unordered()
+
+    @property
+    def unfinished(self) -> int:
+        """Tasks that have not delivered all their partitions yet."""
+        return sum(feed.unfinished for feed in self.feeds)
+
+    def release(self) -> None:
+        """Report that the last partition is no longer held."""
+        for feed in self.feeds:
+            feed.release()
+
+    def settled(self) -> None:
+        """Do nothing: slices do not depend on schemas to settle."""
+
+    def close(self) -> None:
+        """Stop."""
+        for feed in self.feeds:
+            feed.close()
+
+
+class Promoting:
+    """Driver of ``executor="auto"``: threads, or processes once they are known to be faster."""
+
+    # Stages that have moved, and lanes by the digest of their last operator: their next epoch
+    # begins in processes.
+    moved: ClassVar[weakref.WeakSet[Stage]] = weakref.WeakSet()
+    lanes: ClassVar[set[bytes]] = set()
+
+    def open(
+        self,
+        tasks: Sequence[Any] | Arriving,
+        job: Job,
+        tallies: Tallies,
+        **options: Unpack[Options],
+    ) -> CrewFeed | PromotingFeed | MovingFeed:
+        """Begin the tasks of ``job``; for the rest see ``Options``."""
+        if isinstance(tasks, Arriving):
+            return self._slices(tasks, job, tallies, **options)
+        if job.stage in self.moved:
+            return _processes().open(tasks, job, tallies, **options)
+        threads = Threads()
+        feed = threads.open(tasks, job.starts(tallies.mine), **options)
+        if job.links or not movable(job.stage):
+            return feed
+
+        def onwards(first: int, unsettled: bool) -> CrewFeed:  # noqa: FBT001
+            self.moved.add(job.stage)
+            options["settling"] = bool(options.get("settling")) and unsettled
+            return _processes().open(Rest(tasks, first), job, tallies, **options)
+
+        return PromotingFeed(feed, threads.busy, len(tasks), onwards)
+
+    def _slices(
+        self, tasks: Arriving, job: Job, tallies: Tallies, **options: Unpack[Options]
+    ) -> CrewFeed | MovingFeed:
+        name = job.stage.steps[-1].digest
+        if name in self.lanes:
+            return _processes().open(tasks, job, tallies, **options)
+        feed = Threads().open(tasks, job.starts(tallies.mine), **options)
+
+        def onwards() -> CrewFeed:
+            self.lanes.add(name)
+            return _processes().open(Arriving(), job, tallies, **options)
+
+        return MovingFeed(feed, onwards) if pure(job.stage.steps) else feed
+
+
+def pure(steps: Sequence[Node]) -> bool:
+    """Return whether steps call functions as they are, all of them proven pure."""
+    called = [
+        node.calls for node in steps if node.calls is not None and not isinstance(node, LiftedNode)
+    ]
+    return bool(called) and not any(fn.purity for fn in called)
+
+
+def movable(stage: Stage) -> bool:
+    """Return whether a stage reads files and calls functions as they are, all proven pure."""
+    source = stage.source
+    if not pure(stage.steps) or not source.unit_count:
+        return False
+    return source.stored_bytes(source.unit(0), stage.columns) > 0
+
+
+def _processes() -> Processes:
+    """The driver of processes, loaded by the first run that needs it."""
+    from dml.exec.drivers.processes import Processes  # noqa: PLC0415
+
+    return Processes()

@@ -1,0 +1,201 @@
+"""A driver that runs tasks in the caller's own thread, so that a debugger sees everything."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any, Unpack
+
+from dml.exec.scheduler.messages import (
+    Arrive,
+    Consumed,
+    Event,
+    Resources,
+    Run,
+    Settled,
+    Tick,
+    Unordered,
+)
+from dml.exec.scheduler.policy import Seq
+from dml.exec.tasks.slices import (
+    WATCHDOG_S,
+    DriverLoop,
+    Failure,
+    OnEvent,
+    Options,
+    Outcome,
+    Start,
+    Tasks,
+)
+
+# Whether the results of this context are no longer needed.
+LEFT: ContextVar[Callable[[], bool]] = ContextVar("left", default=lambda: False)
+
+
+class LeftError(BaseException):
+    """Raised in a thread that waits for a partition which is no longer needed."""
+
+
+class SyncFeed:
+    """Partitions of a run, in order, each made on request.
+
+    Law: the sequence of ``next()`` is that of the units, each unit's partitions in their order,
+    whatever the policy, the slots and the memory; an exception of a unit is raised at its place. A
+    partition is charged to the memory limit until ``release()``, the next ``next()`` or
+    ``close()``. One caller at a time. ``at`` is the place (unit, slice, ...) of the last partition.
+    """
+
+    at: Seq = ()
+
+    def __init__(self, loop: DriverLoop, watchdog_s: float, on_event: OnEvent | None) -> None:
+        self._loop, self._watchdog_s, self._on_event = loop, watchdog_s, on_event
+        self._held: Seq | None = None
+        self._waited_s = 0.0
+        self._pending: deque[Run] = deque()
+        self._begin()
+
+    def give(self, task: Any) -> int:
+        """Add a task to those that arrive; returns its number."""
+        number = self._loop.units.add(task)  # type: ignore[union-attr]
+        self._tell(Arrive(1, last=False))
+        return number
+
+    def forget(self, number: int) -> None:
+        """Release a task that has delivered all its partitions."""
+        self._loop.units.pop(number, None)  # type: ignore[union-attr]
+
+    def narrow(self, width: int) -> None:
+        """Let no more than ``width`` slices of a stage run at once from now on."""
+        self._loop.core.width = width
+        self._tell(Tick())
+
+    def alone(self) -> None:
+        """Run slices one at a time, since their functions hold Python's lock."""
+        self.narrow(1)
+
+    @property
+    def threaded(self) -> bool:
+        """Whether slices run side by side in threads of this process."""
+        return False
+
+    @property
+    def unfinished(self) -> int:
+        """Tasks that have not delivered all their partitions yet."""
+        return self._loop.core.live
+
+    def next(self, more: Callable[[], None] | None = None) -> Outcome | None:
+        """Return the next partition, or None after the last; raises the error of its unit.
+
+        After an exception, or after ``close``, it returns None. Where workers run side by side,
+        ``more`` is called whenever a task has ended and another one is waited for.
+        """
+        self.release()
+        while not self._loop.offers:
+            if self._loop.core.finished:
+                self.close()
+                return None
+            if not self._pending:
+                self._await()
+            self._work()
+        self.at = self._held = self._loop.offers.popleft()
+        return self._opened(self._loop.stored[self.at])
+
+    def release(self) -> None:
+        """Report that the last partition is no longer held; ``next`` does it too."""
+        if self._held is not None:
+            held, self._held = self._held, None
+            self._tell(Consumed(held))
+
+    def settled(self) -> None:
+        """Report that the first rows have settled the schemas: units may run side by side."""
+        self._tell(Settled())
+
+    def unordered(self) -> None:
+        """Deliver partitions as they are made from now on, whatever their order."""
+        self._tell(Unordered())
+
+    def resize(self, slots: Mapping[str, float], limit_bytes: int) -> None:
+        """Change slots and memory from now on; running slices keep theirs."""
+        self._tell(Resources(slots, limit_bytes))
+
+    def close(self) -> None:
+        """Stop, drop stored partitions, end parked generators; may be called at any time."""
+        self._held = None
+        self._pending.clear()
+        self._loop.forget()
+        self._loop.runtime.close()
+
+    def stats(self) -> dict[str, float]:
+        """Return counts of slices, failures, replays, forced starts; seconds; most bytes held."""
+        loop = self._loop
+        return {
+            "slices": loop.tally.slices,
+            "busy_s": loop.tally.busy_s,
+            "failures": loop.tally.failures,
+            "replayed": loop.runtime.replayed,
+            "waited_s": self._waited_s,
+            "peak_bytes": loop.core.peak_bytes,
+            "forced": loop.core.forced,
+        }
+
+    def _begin(self) -> None:
+        core = self._loop.core
+        if core.ledger is not None:
+            core.ledger.join(core, self._look)
+        self._pending.extend(self._loop.begin())
+
+    def _tell(self, event: Event) -> None:
+        self._pending.extend(self._loop.take(event))
+
+    def _await(self) -> None:
+        """Let the core start the awaited slice, whatever other crews of the run hold."""
+        self._loop.core.awaited = True
+        self._tell(Tick())
+        self._loop.core.awaited = self._loop.core.ledger is None
+
+    def _look(self) -> None:
+        """Start slices that now can."""
+        self._pending.extend(self._loop.take(Tick()))
+
+    def _opened(self, result: Outcome | Failure) -> Outcome:
+        if isinstance(result, Outcome):
+            return result
+        self.close()
+        raise result.error
+
+    def _work(self) -> None:
+        """Run one slice in this thread; an interrupt leaves it to be run again by the next call."""
+        run = self._pending[0]
+        result, seconds = self._loop.perform(run)
+        self._pending.popleft()
+        self._waited_s += seconds
+        if seconds > self._watchdog_s:
+            self._stalled((run, seconds), seconds)
+        self._pending.extend(self._loop.end(run, result, seconds))
+
+    def _stalled(self, oldest: tuple[Run, float] | None, waited_s: float) -> None:
+        """Report the slice that the consumer waits for: the longest running, and its seconds."""
+        if self._on_event is None:
+            return
+        event: dict[str, Any] = {"event": "stalled", "waited_s": waited_s}
+        if oldest is not None:
+            run, seconds = oldest
+            stage = self._loop.core.demands[run.stage].name
+            event |= {"stage": stage, "unit": run.seq[0], "slice": run.k, "running_s": seconds}
+        self._on_event(event)
+
+
+class Sync:
+    """Driver of ``executor="sync"``: one slot, no threads, every partition made on request."""
+
+    def open(
+        self, units: Tasks, start: Start | Sequence[Start], **options: Unpack[Options]
+    ) -> SyncFeed:
+        """Begin a run over ``units``, each passed to ``start``, in delivery order.
+
+        ``start`` is a generator function that yields a unit's partitions; a chain of stages has one
+        each, and the later ones get a partition's value. For the rest see ``Options``.
+        """
+        loop = DriverLoop.over(units, start, options, slots=1)
+        return SyncFeed(loop, options.get("watchdog_s", WATCHDOG_S), options.get("on_event"))

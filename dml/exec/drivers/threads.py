@@ -1,0 +1,156 @@
+"""A driver that runs tasks in threads of the caller's process, ahead of the caller."""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Unpack
+
+from dml.exec.drivers.crew import Crew, CrewFeed
+from dml.exec.process.single_thread import single_threaded
+from dml.exec.scheduler.messages import Run
+from dml.exec.tasks.error_row import started
+from dml.exec.tasks.slices import WATCHDOG_S, DriverLoop, Failure, Options, Outcome, Start, Tasks
+
+# Seconds that an ending process waits for slices that still run.
+ENDING_S = 5.0
+
+
+@dataclasses.dataclass(slots=True)
+class Busy:
+    """Totals of slices that ran while at least two did: their number, seconds and CPU seconds."""
+
+    slices: int = 0
+    seconds: float = 0.0
+    cpu_s: float = 0.0
+
+    @property
+    def share(self) -> float:
+        """The share of their time that slices were on a processor."""
+        return self.cpu_s / self.seconds if self.seconds else 1.0
+
+    def add(self, seconds: float, cpu_s: float) -> None:
+        """Count a slice."""
+        self.slices += 1
+        self.seconds += seconds
+        self.cpu_s += cpu_s
+
+
+class _Threads(Crew):
+    """Worker threads; each takes its next slice itself, without a hop through another thread.
+
+    Threads are made when a slice finds no idle one, and are daemons.
+    """
+
+    def __init__(self, loop: DriverLoop, busy: Busy) -> None:
+        super().__init__(loop)
+        self.busy = busy
+        self.tasks: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
+        self.idle = 0
+        self.threads: list[threading.Thread] = []
+        _CREWS.add(self)
+
+    def hand_out(self, runs: Iterable[Run]) -> None:
+        """Give slices to idle workers, or to new ones; the caller holds the lock."""
+        for run in runs:
+            self.tasks.put(run)
+            if self.idle:
+                self.idle -= 1
+                continue
+            name = f"dml-{len(self.threads)}"
+            worker = threading.Thread(target=_work, args=(self,), name=name, daemon=True)
+            started(worker)
+            self.threads.append(worker)
+
+    def perform(self, run: Run) -> Run | None:
+        """Run one slice, report it to the core, and return the slice to run next, if any."""
+        began, cpu = len(self.loop.core.active), time.thread_time()
+        try:
+            with single_threaded():
+                result, seconds = self.loop.perform(run)
+        except BaseException as error:  # noqa: BLE001  (even an exit is the consumer's to see)
+            result, seconds = Failure(error), 0.0
+        with self.lock:
+            if min(began, len(self.loop.core.active)) > 1:
+                self.busy.add(seconds, time.thread_time() - cpu)
+            try:
+                return self.finish(run, result, seconds)
+            except BaseException as error:  # noqa: BLE001  (or the consumer would wait for ever)
+                self.broken = error
+                return None
+            finally:
+                self.wake()
+
+    def finish(self, run: Run, result: Outcome | Failure | None, seconds: float) -> Run | None:
+        """Take a result into the loop; the caller holds the lock."""
+        runs = [] if self.closing else self.loop.end(run, result, seconds)
+        self.hand_out(runs[1:])
+        self.others()
+        if runs:
+            return runs[0]
+        self.idle += 1
+        return None
+
+    def leave(self) -> None:
+        """Ask all threads to stop; never blocks."""
+        for _ in self.threads:
+            self.tasks.put(None)
+
+    def join(self, deadline: float) -> None:
+        """Wait for slices that still run, until ``deadline`` at the latest."""
+        for worker in self.threads:
+            worker.join(max(0.0, deadline - time.perf_counter()))
+
+
+def _work(crew: _Threads) -> None:
+    run: Run | None = None
+    while True:
+        run = run or crew.tasks.get()
+        if run is None or crew.closing:
+            break
+        run = crew.perform(run)
+    crew.clean()
+
+
+_CREWS: weakref.WeakSet[_Threads] = weakref.WeakSet()
+
+
+def _end_all() -> None:
+    """End slices of runs that are still open, before libraries that they use are torn down."""
+    deadline = time.perf_counter() + ENDING_S
+    for crew in list(_CREWS):
+        crew.dismiss()
+    for crew in list(_CREWS):
+        crew.join(deadline)
+
+
+atexit.register(_end_all)
+
+
+class ThreadsFeed(CrewFeed):
+    """Partitions that threads of this process make."""
+
+    @property
+    def threaded(self) -> bool:
+        """Always true."""
+        return True
+
+
+class Threads:
+    """Driver with worker threads in the caller's process; ``busy`` measures their CPU share."""
+
+    def __init__(self) -> None:
+        self.busy = Busy()
+
+    def open(
+        self, units: Tasks, start: Start | Sequence[Start], **options: Unpack[Options]
+    ) -> CrewFeed:
+        """Begin a run over ``units``; the parameters are those of ``Sync.open``."""
+        loop = DriverLoop.over(units, start, options, slots=2)
+        crew = _Threads(loop, self.busy)
+        return ThreadsFeed(crew, options.get("watchdog_s", WATCHDOG_S), options.get("on_event"))

@@ -1,0 +1,248 @@
+"""A budget divides the memory limit of a run among its consumers; all shares are decided here.
+
+Private and shared memory of all processes is counted (dml/exec/memory/memory_meter.py).
+It stays at most the limit plus ``OVERHEAD_BYTES`` for each process: interpreter, libraries and
+their own allocations. An empty pipeline measures 30 MiB, numba adds 20, a process that
+compiles kernels takes 120; the rest is room for freed memory that allocators keep
+(benchmarks/bench_memory.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from dml.base.amounts import bytes_text
+from dml.data.row_slicing import CALLS
+from dml.data.schema import Schema
+from dml.errors import MemoryContractError, PlanError
+from dml.exec.scheduler.policy import Demand, require
+from dml.exec.slicing.lanes import Lane, stream_lanes
+from dml.expr.facts import Needs, Rows
+from dml.expr.node import Node
+from dml.io.source import Unit
+from dml.physical.plan import Link, Plan, Stage
+
+MIB = 1 << 20
+OVERHEAD_BYTES = 200 * MIB
+# Parts of the limit: all operators that hold rows, by the heaviest; batches being delivered.
+HELD_SHARE = {0: 0.0, 1: 0.15, 2: 0.3}
+DELIVERY_SHARE = 0.1
+# The part of caches, of the limit of each plan that has one; the other uses divide the rest.
+KEPT_SHARE = 0.5
+# Partitions are small enough for this many of them per worker, and no larger than suits caches.
+PARTITIONS_PER_WORKER = 6
+MOST_TARGET, LEAST_TARGET = 16 * MIB, 256 << 10
+# Rows of a flow that are worth a task, however small partitions are to be.
+LEAST_SLICE = 64 << 10
+# Units whose sizes are sampled.
+SAMPLED = 16
+# A unit is decoded at once if this many would fit into a worker's part of the stage: that is
+# an eighth faster than atom by atom (benchmarks/dml_loader.py, w2).
+WHOLES_PER_WORKER, MOST_WHOLE = 8, 64 * MIB
+# More read-ahead than this per worker does not help, however large the machine.
+MOST_PER_WORKER = 512 * MIB
+# Bytes of one value of a row as Python has it: the object, and its place in a dict.
+CELL_BYTES = 100
+# Bytes of a slice beyond its accounted ones: a second copy of its block, in the form of its
+# producer, or serialized for another process. Part of ``OVERHEAD_BYTES``, for six threads.
+HAND_BYTES = 8 * MIB
+# Bytes of a block beside its rows: its own objects, and those of a column. Measured: 1.2 KiB and
+# 200 bytes, which matters for a million partitions of a row each.
+BLOCK_BYTES, COLUMN_BYTES = 1024, 256
+# Stands for the number of columns where only a run can tell.
+MANY_COLUMNS = 32
+# The name of a stage, for messages.
+NAME_LETTERS = 80
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Budget:
+    """Bytes of each use of memory.
+
+    ``stage_bytes``: partitions stored, parked and in the making; ``target_bytes``: one of them.
+    ``atom_bytes``: the part of an atom in several blocks that a task may gather.
+    ``held_bytes``: one operator that holds rows of the stream. ``ahead_bytes``: prefetched batches.
+    ``whole_bytes``: a unit that is decoded at once.
+    """
+
+    limit_bytes: int
+    stage_bytes: int
+    target_bytes: int
+    atom_bytes: int
+    held_bytes: int
+    ahead_bytes: int
+    whole_bytes: int
+
+    @property
+    def hold_bytes(self) -> int:
+        """Bytes that an operator over the stream may hold; where none gathers, those of a task."""
+        return self.held_bytes or self.atom_bytes
+
+    def slice_bytes(self, workers: int) -> int:
+        """Bytes of a slice of a flow: a partition, and no less than is worth a task."""
+        most = self.stage_bytes // (2 * PARTITIONS_PER_WORKER * workers)  # input and output
+        return max(self.target_bytes, min(LEAST_SLICE, most))
+
+
+def sized(unit: Unit, whole_bytes: int) -> Unit:
+    """``unit``, marked to be decoded at once if it takes no more than ``whole_bytes``."""
+    return dataclasses.replace(unit, at_once=unit.nbytes <= whole_bytes)
+
+
+def working_bytes(plan: Plan, whole_bytes: int = 0) -> int:
+    """The most bytes that reading one unit takes beside its output, judged by a sample of units.
+
+    Cached on the source: every run needs it twice.
+    """
+    source, columns = plan.stage.source, plan.stage.columns
+    held: dict[tuple[object, ...], int] = source.__dict__.setdefault("_working_bytes", {})
+    key = columns, whole_bytes
+    if key not in held:
+        step = max(1, source.unit_count // SAMPLED)
+        units = (sized(source.unit(i), whole_bytes) for i in range(0, source.unit_count, step))
+        held[key] = max((source.working_bytes(unit, columns) for unit in units), default=0)
+    return held[key]
+
+
+def fits(plan: Plan, budget: Budget) -> None:
+    """Raise MemoryContractError, as a run would, where reading one unit exceeds ``stage_bytes``.
+
+    Judged by a sample of the units.
+    """
+    working = working_bytes(plan, budget.whole_bytes)
+    if working > budget.stage_bytes:
+        raise too_large(plan.stage, working, budget.stage_bytes)
+
+
+def too_large(stage: Stage, working: int, most_bytes: int, place: str = "") -> MemoryContractError:
+    """The error for a unit at ``place`` that takes ``working`` bytes, of the ``most_bytes``."""
+    return MemoryContractError(
+        f"one {stage.source.unit_name} does not fit into the memory number",
+        at="; ".join(filter(None, (stage.source.label(), place))),
+        why=f"reading it takes {bytes_text(working)} for pages and one atom of its"
+        f" {len(stage.columns)} columns; the stage may hold {bytes_text(most_bytes)}",
+        try_=f"a larger memory_limit=, fewer num_workers= or columns, {stage.source.to_shrink}",
+    )
+
+
+def calls_bytes(node: Node, rows: int = CALLS, schemas: Mapping[str, Schema] | None = None) -> int:
+    """Bytes of ``rows`` rows as Python rows, input and output of a user's function.
+
+    Functions of batches hold none; children of rows are passed on one by one. ``schemas`` are the
+    settled ones.
+    """
+    if node.calls is None or node.by_atom:
+        return 0
+    below = node.inputs[0]
+    known = below.schema if schemas is None else schemas.get(below.digest.hex(), below.schema)
+    held = min(rows, CALLS) * (1 if node.rows is Rows.MORE else 2)
+    return held * (len(known) or MANY_COLUMNS) * CELL_BYTES
+
+
+def demands_of(plan: Plan, budget: Budget) -> tuple[Demand, ...]:
+    """The reservation of a slice of each stage: a partition, which ends with a block.
+
+    A task of the first stage also has a decoder, one of a later stage its declared memory.
+    """
+    source = plan.stage.source
+    step = max(1, source.unit_count // SAMPLED)
+    units = (source.unit(i) for i in range(0, source.unit_count, step))
+    block = max((unit.nbytes // max(1, unit.atoms or 1) for unit in units), default=0)
+    output = min(budget.target_bytes + block, budget.stage_bytes)
+    working = working_bytes(plan, budget.whole_bytes)
+    first = Demand(output_bytes=output, open_bytes=working, bounded=True)
+    return (first, *(_demand(link, output) for link in plan.links))
+
+
+def _demand(link: Link, output_bytes: int) -> Demand:
+    return _asked(link.steps, link.needs, output_bytes, link.needs.memory)
+
+
+def lane_demand(lane: Lane, target_bytes: int, most_bytes: int) -> Demand:
+    """The reservation of a slice of a lane, and of its input."""
+    output = min(2 * target_bytes, most_bytes)
+    return _asked(lane.nodes, lane.needs, output, lane.needs.memory)
+
+
+def _asked(steps: Sequence[Node], needs: Needs, output_bytes: int, open_bytes: int) -> Demand:
+    amounts = (("cpu", needs.num_cpus), ("gpu", needs.num_gpus), *needs.resources)
+    return Demand(
+        name=" > ".join(node.title() for node in steps)[:NAME_LETTERS],
+        resources=tuple((name, amount) for name, amount in amounts if amount),
+        output_bytes=output_bytes,
+        open_bytes=open_bytes,
+        max_parallel=needs.concurrency,
+        bounded=True,
+    )
+
+
+def in_turn(demands: Sequence[Demand]) -> tuple[Demand, ...]:
+    """The same demands in one thread: each slice has the thread and all processors to itself."""
+    alone = [{**dict(demand.resources), "cpu": 1.0} for demand in demands]
+    pairs = zip(demands, alone, strict=True)
+    return tuple(dataclasses.replace(each, resources=tuple(has.items())) for each, has in pairs)
+
+
+def refuse(
+    plan: Plan, demands: Sequence[Demand], slots: Mapping[str, float] | None, most_bytes: int
+) -> None:
+    """Raise PlanError, at the user's line, for a need that this run could never meet.
+
+    ``slots`` is None for a cluster, whose driver knows them; ``most_bytes`` is the share of all
+    stages.
+    """
+    lanes = [(lane.nodes, lane_demand(lane, 0, most_bytes)) for lane in stream_lanes(plan).values()]
+    linked = [(link.steps, demand) for link, demand in zip(plan.links, demands[1:], strict=True)]
+    for steps, demand in (*linked, *lanes):
+        where = steps[0].label()
+        _offered(demand, slots, where)
+        if demand.open_bytes > most_bytes:
+            raise PlanError(
+                f"stage {demand.name!r} needs memory={demand.open_bytes}",
+                at=where,
+                why=f"all stages together may hold {most_bytes} bytes of memory_limit",
+                try_="a larger memory_limit=, or less memory= for the stage",
+            )
+
+
+def _offered(demand: Demand, slots: Mapping[str, float] | None, where: str) -> None:
+    try:
+        require((demand,) if slots is not None else (), slots or {})
+    except PlanError as error:
+        raise error.located(where) from None
+
+
+def kept_bytes(plan: Plan, limit_bytes: int) -> int:
+    """Bytes that the caches over the stages of ``plan`` may use of its part of the memory limit."""
+    caching = any(node.keeps_in_memory for node in plan.stream)
+    return int(limit_bytes * KEPT_SHARE) if caching else 0
+
+
+def divided(plan: Plan, limit_bytes: int, workers: int, target_bytes: int | None) -> Budget:
+    """Shares of ``limit_bytes`` for a run of ``plan``; ``target_bytes`` None derives it."""
+    usable = limit_bytes - kept_bytes(plan, limit_bytes)
+    holders = [node.gathers for node in plan.stream]
+    held_share = HELD_SHARE[max(holders, default=0)]
+    stage = int(usable * (1 - held_share - DELIVERY_SHARE))
+    stage = min(stage, workers * MOST_PER_WORKER)
+    whole = min(MOST_WHOLE, stage // workers // WHOLES_PER_WORKER)
+    working = working_bytes(plan, whole)
+    if target_bytes is None:
+        asked = workers * working + sum(link.needs.memory for link in plan.links)
+        spare = (stage - asked) // (PARTITIONS_PER_WORKER * workers * (1 + len(plan.links)))
+        target_bytes = max(LEAST_TARGET, min(MOST_TARGET, spare))
+    return Budget(
+        limit_bytes,
+        stage,
+        target_bytes,
+        stage // workers,
+        int(usable * held_share) // max(1, sum(count > 0 for count in holders)),
+        int(usable * DELIVERY_SHARE),
+        whole,
+    )
+
+
+def objects_bytes(blocks: int, columns: int) -> int:
+    """Bytes of ``blocks`` with ``columns`` columns together, beside their rows."""
+    return blocks * BLOCK_BYTES + columns * COLUMN_BYTES

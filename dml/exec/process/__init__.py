@@ -1,0 +1,1 @@
+"""Worker processes of this host: starting them, messages, shared memory, serialization."""

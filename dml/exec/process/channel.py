@@ -1,0 +1,300 @@
+"""Messages between a process and its workers on one host.
+
+Small data goes through a Unix socket; the large buffers of a message lie in one nameless file in
+memory, whose descriptor travels with it, and which the receiver maps. Nothing has a name on disk,
+so a killed process leaves nothing behind (docs/decisions/007-nameless-files.md).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import pickle
+import select
+import socket
+import struct
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pyarrow as pa
+
+from dml.data.buffer_ownership import lent
+from dml.errors import MemoryContractError
+from dml.exec.process.memory_map import mapping
+
+HEAD = struct.Struct("<QQQ")  # bytes of the pickle, number of buffers, bytes in the file
+# A file may not grow: a limit of the process or of the system.
+FULL = (errno.EFBIG, errno.ENOSPC, errno.EDQUOT)
+PLACE = struct.Struct("<QQ")  # where a buffer begins in the file, and its bytes
+NUMBER = struct.Struct("<q")
+SMALL = 1 << 15  # buffers that together are no larger stay in the pickle
+ALIGNED = 64
+LARGE = 1 << 20  # buffers of so many bytes begin at a page, so that each can be mapped separately
+
+Fill = Callable[[Any], None]
+"""Writes data into an open Arrow stream."""
+
+
+class Sheet:
+    """A nameless file in memory, written from its start to its end; made by the first write.
+
+    It is released by ``close`` or with the object; a receiver of its descriptor keeps it. ``make``
+    creates the file, if it must be of another kind than usual.
+    """
+
+    def __init__(self, make: Callable[[], int] | None = None) -> None:
+        self.file, self.size = -1, 0
+        self._make = make or _nameless
+        self._kept: dict[int, tuple[Any, int]] = {}  # by address, unique while the buffers live
+        self._close: Callable[[], object] = _nothing
+
+    def keep(self, fill: Fill) -> Any:
+        """Write with ``fill`` into the file; returns the data as a buffer over it: one copy."""
+        file = self._opened()
+        with _roomy(), pa.OSFile(_path(file), "ab") as sink:
+            fill(sink)
+            length = sink.tell() - self.size
+            sink.write(bytes(-length % ALIGNED))
+            start, self.size = self.size, sink.tell()
+        buffer = mapped(file, lends=False).slice(start, length)  # the file grows
+        self._kept[buffer.address] = buffer, start
+        return buffer
+
+    def place(self, view: memoryview) -> tuple[int, int]:
+        """Return offset and size of ``view`` in this file; copies it there unless it lies there."""
+        if self._kept and view.nbytes:
+            buffer, start = self._kept.get(pa.py_buffer(view).address, (b"", 0))
+            if len(buffer) == view.nbytes:
+                return start, view.nbytes
+        file = self._opened()
+        if view.nbytes >= LARGE:
+            self.size = -(-self.size // mmap.PAGESIZE) * mmap.PAGESIZE
+        start = self.size
+        rest = view
+        with _roomy():
+            while rest.nbytes:
+                done = os.pwrite(file, rest, start + view.nbytes - rest.nbytes)
+                rest = rest[done:]
+            self.size += -(-view.nbytes // ALIGNED) * ALIGNED
+            os.ftruncate(file, self.size)
+        return start, view.nbytes
+
+    def close(self) -> None:
+        """Release the file."""
+        self._close()
+
+    def _opened(self) -> int:
+        if self.file < 0:
+            self.file = self._make()
+            self._close = weakref.finalize(self, os.close, self.file)
+        return self.file
+
+
+@contextmanager
+def _roomy() -> Iterator[None]:
+    """Write to a nameless file; MemoryContractError if its size limit is exceeded."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise MemoryContractError(
+            "there is no room for what another process is to read",
+            why=f"it lies in a file without a name: {error}",
+            try_="a higher limit on the size of files (ulimit -f), or executor='threads'",
+        ) from error
+
+
+def _nothing() -> None:
+    """Do nothing: no file was opened."""
+
+
+def _nameless() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("dml", os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def _path(file: int) -> str:
+    return f"/dev/fd/{file}"
+
+
+def mapped(file: int, *, lends: bool = True) -> Any:
+    """Return all of ``file`` as a read-only buffer, which needs no descriptor while it lives.
+
+    A large one may be lent once to a function that writes in it, unseen by other code
+    (``buffer_ownership``).
+    """
+    size = os.fstat(file).st_size
+    if size < LARGE or not lends:
+        with pa.memory_map(_path(file)) as whole:
+            return whole.read_buffer()
+    memory = mapping(file, 0, size, writable=False)  # a shared one would hinder seals of the file
+    with suppress(OSError):  # no more mappings are left to this process
+        lent(ctypes.addressof(memory), own(file, 0, size))
+    return pa.py_buffer(memoryview(memory).cast("B").toreadonly())
+
+
+def own(file: int, start: int, size: int) -> memoryview:
+    """Return ``size`` bytes of ``file`` as a private writable buffer, with nothing beside them.
+
+    Large ones are mapped: a page is copied when it is first written to. That needs no descriptor,
+    as Python's own maps would. Small ones are copied, so that keeping them costs little.
+    """
+    if size < LARGE or start % mmap.PAGESIZE:
+        return _copied(file, start, size)
+    return memoryview(mapping(file, start, size)).cast("B")
+
+
+def _copied(file: int, start: int, size: int) -> memoryview:
+    found = memoryview(bytearray(size))
+    rest = found
+    while rest.nbytes:
+        done = os.preadv(file, [rest], start + size - rest.nbytes)
+        if not done:
+            raise OSError("a message is shorter than it says")
+        rest = rest[done:]
+    return found
+
+
+class Message:
+    """An object ready to be sent, any number of times; ``close`` releases its large buffers.
+
+    Some of its buffers may already lie in ``sheet``. Raises the errors of pickling ``value``.
+    """
+
+    def __init__(self, value: Any, sheet: Sheet | None = None) -> None:
+        buffers: list[pickle.PickleBuffer] = []
+        self.body = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+        self.sheet = sheet or Sheet()
+        self.places = b""
+        views = [buffer.raw() for buffer in buffers]
+        if sum(view.nbytes for view in views) > SMALL:
+            self.places = b"".join(PLACE.pack(*self.sheet.place(view)) for view in views)
+        elif views:
+            self.body = pickle.dumps(value, protocol=5)
+
+    def close(self) -> None:
+        """Release the file; receivers keep it."""
+        self.sheet.close()
+
+
+class Channel:
+    """One end of a connection: one sender and one receiver at a time.
+
+    With ``writable``, received buffers belong to the receiver alone.
+    """
+
+    def __init__(self, end: socket.socket, *, writable: bool = False) -> None:
+        self.socket, self.writable = end, writable
+        self._poll = select.poll()
+        self._poll.register(end, select.POLLIN)
+
+    def send(self, value: Any, sheet: Sheet | None = None) -> None:
+        """Send one object; OSError if the other end is gone."""
+        message = Message(value, sheet)
+        try:
+            self.post(message)
+        finally:
+            message.close()
+
+    def post(self, message: Message) -> None:
+        """Send a prepared message."""
+        count = len(message.places) // PLACE.size
+        head = HEAD.pack(len(message.body), count, message.sheet.size if count else 0)
+        socket.send_fds(self.socket, [head], [message.sheet.file] if count else [])
+        if count:
+            self.socket.sendall(message.places)
+        self.socket.sendall(message.body)
+
+    def heard(self, seconds: float) -> bool:
+        """Return whether there is data, or the other end is gone; waits up to ``seconds``.
+
+        OSError if the connection is closed.
+        """
+        if self.socket.fileno() < 0:
+            raise OSError(errno.EBADF, "the connection is closed")
+        return bool(self._poll.poll(seconds * 1000))
+
+    def receive(self) -> Any:
+        """Return the next object, its large buffers mapped; EOFError when the other end is gone."""
+        flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+        head, files, _, _ = socket.recv_fds(self.socket, HEAD.size, 1, flags)
+        try:
+            if not head:
+                raise EOFError
+            head += self._exactly(HEAD.size - len(head))
+            length, count, size = HEAD.unpack(head)
+            places = self._exactly(count * PLACE.size)
+            body = self._exactly(length)
+            buffers = _buffers(files, size, places, self.writable) if count else None
+        finally:
+            for file in files:
+                os.close(file)
+        return pickle.loads(body, buffers=buffers)  # noqa: S301 (one's own worker, or parent)
+
+    def _exactly(self, count: int) -> bytearray:
+        """Receive the next ``count`` bytes."""
+        found = bytearray(count)
+        view = memoryview(found)
+        while view.nbytes:
+            done = self.socket.recv_into(view)
+            if not done:
+                raise EOFError
+            view = view[done:]
+        return found
+
+    def close(self) -> None:
+        """Close the connection."""
+        with suppress(KeyError, ValueError):  # the descriptor's number may be reused from now on
+            self._poll.unregister(self.socket)
+        self.socket.close()
+
+
+def _buffers(files: Sequence[int], size: int, places: bytearray, writable: bool) -> list[Any]:  # noqa: FBT001
+    """Return the buffers at ``places`` of the file that came with the message."""
+    if not files:
+        raise OSError("a message came without its file: this process has too many files open")
+    there = os.fstat(files[0]).st_size
+    if there < size:
+        raise OSError(f"a message came with {there} of its {size} bytes")
+    if writable:
+        return [own(files[0], start, length) for start, length in PLACE.iter_unpack(places)]
+    whole = mapped(files[0])
+    return [whole[start : start + length] for start, length in PLACE.iter_unpack(places)]
+
+
+class MemoryNote:
+    """A number in nameless memory that a process leaves for another, even if it is killed.
+
+    ``file`` is None for a new one, which reads -1.
+    """
+
+    def __init__(self, file: int | None = None) -> None:
+        self.file = _nameless() if file is None else file
+        if file is None:
+            os.ftruncate(self.file, NUMBER.size)
+        self._memory = mmap.mmap(self.file, NUMBER.size)
+        if file is None:
+            self.write(-1)
+
+    def write(self, number: int) -> None:
+        """Write ``number``; 0.2 microseconds."""
+        NUMBER.pack_into(self._memory, 0, number)
+
+    def read(self) -> int:
+        """Return the number written last."""
+        found: int = NUMBER.unpack_from(self._memory)[0]
+        return found
+
+    def close(self) -> None:
+        """Release the memory; may be called again."""
+        if not self._memory.closed:
+            self._memory.close()
+            os.close(self.file)

@@ -1,0 +1,172 @@
+"""Partitions are packed into buffers, and opened over the same memory in another process.
+
+A partition travels as its description (pickled: places, ids, errors) and its columns: the blocks as
+one Arrow IPC stream per schema, so that a slice of a large buffer sends its own part only, and
+function results without types yet as a pickle. The receiver of a parcel reads its columns where
+they lie: in a mapped file, or in the bytes that the network delivered.
+``dml/exec/process/exception_codec.py`` says how errors travel.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+
+from dml.data.block import Block
+from dml.data.schema import Schema
+from dml.errors import DmlError, InternalError
+from dml.exec.process.exception_codec import received, shipped
+from dml.exec.tasks.partition import Piece
+from dml.exec.tasks.skipped_rows import Loss
+from dml.exec.tasks.slices import Outcome
+from dml.kernels.rows.ids import RowIds
+from dml.udfs.calling.type_inference import Returned
+
+Keep = Callable[[Callable[[Any], None]], Any]
+"""Takes a function that writes into a stream; returns the written data as a buffer."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Place:
+    """A piece without its data, which is in ``column``, -1 if the piece is empty.
+
+    ``ids`` are those of its block, None where it has none.
+    """
+
+    place: int
+    atom: int
+    ends: bool
+    error: bytes
+    ids: RowIds | None
+    column: int
+    losses: tuple[Loss, ...]
+    firsts: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Parcel:
+    """A partition in transit: ``outcome`` without its value, the data of its pieces in ``columns``.
+
+    Each column is a stream of blocks of one schema, or the pickle of results without types yet.
+
+    ``places`` are the pieces without their blocks, and ``arrays`` their large arrays. ``lent`` says
+    where neighbours find all this, or where it was found (``dml/exec/process/shared_memory.py``): a
+    parcel with ``lent`` and without columns was not opened. Pickling copies columns as bytes, and
+    then drops ``lent``.
+    """
+
+    outcome: Outcome
+    places: bytes
+    columns: tuple[Any, ...]
+    arrays: tuple[Any, ...] = ()
+    lent: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        lent = None if self.columns else self.lent
+        return Parcel, (self.outcome, self.places, self.columns, self.arrays, lent)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the columns and of ids that are written out."""
+        return sum(memoryview(each).nbytes for each in (*self.columns, *self.arrays))
+
+
+def size_of(fill: Callable[[Any], None]) -> int:
+    """Return the bytes that ``fill`` writes, without copying them."""
+    sink = pa.MockOutputStream()
+    fill(sink)
+    found: int = sink.size()
+    return found
+
+
+def in_memory(fill: Callable[[Any], None]) -> Any:
+    """Return the data that ``fill`` writes, in memory of this process: copied once."""
+    kept = pa.allocate_buffer(size_of(fill))
+    with pa.FixedSizeBufferWriter(kept) as sink:
+        fill(sink)
+    return kept
+
+
+def pack(outcome: Outcome, keep: Keep = in_memory) -> Parcel:
+    """Pack a partition as a parcel; its columns are copied once, to where ``keep`` puts them."""
+    schemas: list[Schema | None] = []  # of each column, None for results
+    holding: list[list[Piece]] = []
+    places: list[_Place] = []
+    for piece in outcome.value:
+        schema = None if piece.block is None else piece.block.schema
+        if piece.returned is not None or (schema is not None and schemas[-1:] != [schema]):
+            schemas.append(schema)
+            holding.append([])
+        column = -1 if piece.returned is None and schema is None else len(holding) - 1
+        if column >= 0:
+            holding[column].append(piece)
+        places.append(_placed(piece, column))
+    columns = tuple(keep(_filling(held)) for held in holding)
+    arrays: list[pickle.PickleBuffer] = []
+    described = pickle.dumps((tuple(schemas), places), protocol=5, buffer_callback=arrays.append)
+    empty = dataclasses.replace(outcome, value=None)
+    return Parcel(empty, described, columns, tuple(pa.py_buffer(each.raw()) for each in arrays))
+
+
+def _placed(piece: Piece, column: int) -> _Place:
+    ids = None if piece.block is None else piece.block.ids
+    failed = piece.error if piece.returned is None else piece.returned.error
+    error = b"" if failed is None else shipped(failed)
+    stands = (piece.place, piece.atom, piece.ends)
+    return _Place(*stands, error, ids, column, piece.losses, piece.firsts)
+
+
+def unpack(parcel: Parcel) -> Outcome:
+    """Return the partition; its columns lie in the parcel's memory."""
+    schemas, places = pickle.loads(parcel.places, buffers=parcel.arrays)  # noqa: S301 (a worker's)
+    columns = zip(schemas, parcel.columns, strict=True)
+    held = [_results(each) if schema is None else _blocks(each) for schema, each in columns]
+    pieces = [_piece(each, schemas, held) for each in places]
+    return dataclasses.replace(parcel.outcome, value=pieces)
+
+
+def _piece(place: _Place, schemas: Sequence[Schema | None], held: Sequence[Iterator[Any]]) -> Piece:
+    error = received(place.error) if place.error else None
+    if error is not None and not isinstance(error, DmlError):
+        raise InternalError("a piece came with an error that is none of dml's", why=repr(error))
+    found = next(held[place.column]) if place.column >= 0 else None
+    stands = (place.place, place.atom)
+    if isinstance(found, Returned):
+        made = found._replace(error=error)
+        return Piece(*stands, ends=place.ends, losses=place.losses, returned=made)
+    if found is not None and place.ids is not None:
+        found = Block.from_arrow(found, place.ids, schemas[place.column])
+    return Piece(*stands, found, place.ends, error, place.losses, place.firsts)
+
+
+def _filling(held: Sequence[Piece]) -> Callable[[Any], None]:
+    """Return a function that writes a column: blocks as a stream, or one piece's raw results."""
+    if held[0].returned is not None:
+        results = cloudpickle.dumps(held[0].returned._replace(error=None))
+        return partial(_write_results, results)
+    blocks = [piece.block for piece in held if piece.block is not None]
+    return partial(_write, blocks[0].schema.to_arrow(), [block.to_arrow() for block in blocks])
+
+
+def _write_results(results: bytes, sink: Any) -> None:
+    sink.write(results)
+
+
+def _write(schema: pa.Schema, batches: Sequence[pa.RecordBatch], sink: Any) -> None:
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+
+
+def _blocks(column: Any) -> Iterator[pa.RecordBatch]:
+    yield from pa.ipc.open_stream(column)
+
+
+def _results(column: Any) -> Iterator[Returned]:
+    yield pickle.loads(column)  # noqa: S301 (a worker's)

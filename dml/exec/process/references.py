@@ -1,0 +1,193 @@
+"""Users' code is pickled by value, and the names that it must refer to are compared.
+
+Functions of a main module travel whole. Those of other modules travel as names, and the process
+that reads them imports its own; if that is an older or newer version, results would differ without
+notice. So names travel with digests of their code (``dml/udfs/identity/function_fingerprint.py``).
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import pickle
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
+
+import cloudpickle
+import numpy as np
+
+from dml.errors import PlanError
+from dml.udfs.identity.function_fingerprint import identity
+
+# The most functions compared of a module that is referred to as a whole.
+MOST = 200
+
+Place = tuple[str, str]
+
+# Objects of functools that pickle as a name, or not at all: one of them has a lock.
+CACHED = type(functools.lru_cache(len))
+DISPATCHING = cast("types.FunctionType", functools.singledispatch(len)).__code__
+
+
+class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles as cloudpickle does, and functools wrappers by value if their functions are."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Return how ``obj`` is restored."""
+        made = _remade(obj)
+        return super().reducer_override(obj) if made is None else made
+
+
+class _Noting(Pickler):
+    """Pickles, and records references by name: to modules of the user's, and to their contents."""
+
+    def __init__(self, sink: io.BytesIO, callback: Callable[[pickle.PickleBuffer], object]) -> None:
+        super().__init__(sink, protocol=5, buffer_callback=callback)
+        self.referred: dict[Place, Any] = {}
+
+    def reducer_override(self, obj: Any) -> Any:
+        """As ``Pickler.reducer_override``."""
+        found = super().reducer_override(obj)
+        if isinstance(obj, types.ModuleType):
+            self.referred |= dict(_inside(obj))
+        elif found is NotImplemented and isinstance(obj, types.FunctionType | type | CACHED):
+            own = _own(sys.modules.get(obj.__module__))
+            self.referred |= {(obj.__module__, obj.__qualname__): obj} if own else {}
+        return found
+
+
+def dumped(value: Any, callback: Callable[[pickle.PickleBuffer], object]) -> bytes:
+    """Return ``value`` as bytes, without its large arrays; raises errors of pickling."""
+    sink = io.BytesIO()
+    pickler = _Noting(sink, callback)
+    pickler.dump(value)
+    names = {place: _name(obj) for place, obj in pickler.referred.items()}
+    return pickle.dumps(names) + sink.getvalue()
+
+
+def flat(buffer: Any) -> pickle.PickleBuffer:
+    """Return the bytes of a buffer as an array's, for sending them on.
+
+    Dask makes a memoryview of a memoryview of other buffers, such as Arrow's. Before Python 3.12.7
+    that may end the process when garbage is collected (CPython's issue 77894).
+    """
+    view = pickle.PickleBuffer(buffer).raw()
+    array: Any = np.frombuffer(view, np.uint8) if view.nbytes else b""
+    return pickle.PickleBuffer(array)
+
+
+def loaded(sent: bytes, buffers: Sequence[Any]) -> Any:
+    """Return the value that was ``dumped``.
+
+    Raises errors of unpickling, and PlanError where a name refers to different code here.
+    """
+    source = io.BytesIO(sent)
+    names: dict[Place, tuple[Any, ...]] = pickle.load(source)  # noqa: S301 (of our own client)
+    value = pickle.load(source, buffers=buffers)  # noqa: S301
+    for (module, name), there in names.items():
+        here = _name(_found(module, name))
+        if there and here != there:
+            raise PlanError(
+                f"{module}.{name} is something else in the worker",
+                why=f"{_told(here)}; where the run was begun, {_told(there)}",
+                try_="the same code and libraries on both sides; restart what has loaded others",
+            )
+    return value
+
+
+def pickled(value: Any) -> bytes:
+    """Return ``value`` as bytes, with main-module code by value; raises errors of pickling."""
+    sink = io.BytesIO()
+    Pickler(sink).dump(value)
+    return sink.getvalue()
+
+
+def _remade(obj: Any) -> tuple[Any, ...] | None:
+    """Return how a functools object is restored around its function; None for other objects.
+
+    A cache starts empty. Self-references are restored correctly: functions are known to the pickler
+    before the objects that they refer to, and classes are registered after the dispatching
+    function.
+    """
+    if isinstance(obj, functools.cached_property):
+        state = {name: value for name, value in vars(obj).items() if name != "lock"}
+        return _property, (type(obj), obj.func), state
+    if isinstance(obj, CACHED) and not _by_name(obj):
+        asked = obj.cache_parameters()
+        return _cached, (obj.__wrapped__, asked["maxsize"], asked["typed"]), dict(vars(obj))
+    if getattr(obj, "__code__", None) is DISPATCHING and not _by_name(obj):
+        registry = dict(obj.registry)
+        return functools.singledispatch, (obj.__wrapped__,), registry, None, None, _register
+    return None
+
+
+def _by_name(obj: Any) -> bool:
+    """Return whether readers find the object in a module: not main, nor one sent by value."""
+    module = obj.__module__
+    if module == "__main__" or _found(module, obj.__qualname__) is not obj:
+        return False
+    travels = cloudpickle.list_registry_pickle_by_value()
+    return not any(module == each or module.startswith(f"{each}.") for each in travels)
+
+
+def _property(kind: type, func: Callable[..., Any]) -> Any:
+    """Make a cached property, possibly of a user's class; before Python 3.12 it has a lock."""
+    made: Any = object.__new__(kind)
+    functools.cached_property.__init__(made, func)
+    return made
+
+
+def _cached(fn: Callable[..., Any], maxsize: int | None, typed: bool) -> Any:  # noqa: FBT001
+    return functools.lru_cache(maxsize, typed)(fn)
+
+
+def _register(dispatching: Any, registry: dict[type, Callable[..., Any]]) -> None:
+    for kind, fn in registry.items():
+        dispatching.register(kind, fn)
+
+
+def _inside(module: types.ModuleType) -> Iterator[tuple[Place, Any]]:
+    """Yield functions and classes of a module of the user's own."""
+    if not _own(module):
+        return
+    found = [v for v in vars(module).values() if isinstance(v, types.FunctionType | type)]
+    for value in found[:MOST]:
+        if value.__module__ == module.__name__:
+            yield (module.__name__, value.__qualname__), value
+
+
+def _own(module: types.ModuleType | None) -> bool:
+    """Return whether a module is the user's and can be imported: not main, not installed."""
+    file = getattr(module, "__file__", None)
+    if module is None or module.__name__ == "__main__" or not isinstance(file, str):
+        return False
+    return not file.startswith((sys.prefix, sys.base_prefix)) and not _ours(module.__name__)
+
+
+def _ours(name: str) -> bool:
+    return name == "dml" or name.startswith("dml.")
+
+
+def _found(module: str, name: str) -> Any:
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _name(obj: Any) -> tuple[Any, ...]:
+    """Return the digest of the object's code and its libraries; empty if it has none."""
+    try:
+        known = identity(obj)
+    except Exception:  # noqa: BLE001 (it looks into whatever the user's objects are)
+        return ()
+    return known.code, tuple(tuple(library) for library in known.libraries)
+
+
+def _told(name: tuple[Any, ...]) -> str:
+    if not name:
+        return "it cannot be found here"
+    versions = ", ".join(" ".join(map(str, library)) for library in name[1])
+    return f"its code is {name[0].hex()[:8]}" + (f" with {versions}" if versions else "")

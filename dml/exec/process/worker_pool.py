@@ -1,0 +1,366 @@
+"""The pool of worker processes: starts them, and keeps idle ones for the next run."""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import itertools
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from typing import Generic, TypeVar
+
+from dml.errors import WorkerLostError, worded
+from dml.exec.memory.memory_meter import children, descendants, end_session
+from dml.exec.process.channel import Channel, MemoryNote, Message
+from dml.exec.process.environment import Surroundings
+from dml.exec.process.task_runner import Answer, SliceOrder
+
+IDLE_S = 15.0  # a worker that was idle for so long is ended
+END_S = 1.0  # its time to clean up then, or at interpreter exit
+ENDING_S = 600.0  # a worker given back in the middle of work may take so long to finish it
+# Freed memory that the C library's allocator keeps, lest the kernel clear and map pages of every
+# large row anew; an idle worker returns it, too (GNU's mallopt).
+REUSING = {"MALLOC_TRIM_THRESHOLD_": str(32 << 20), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
+STOPPED_S = 30.0  # a worker that stays stopped by a signal for so long is killed
+HEARD_S = 0.5  # interval of checks whether an awaited answer is still needed
+
+
+class UnwantedError(Exception):
+    """An answer is no longer needed, and its worker is still working."""
+
+
+class ChildProcess:
+    """A process that serves this one, and the connection to it; it ends when this one does.
+
+    It runs ``module`` with the descriptors of its ends of two connections, messages and lifeline,
+    and ``files``, as its arguments.
+    """
+
+    def __init__(self, module: str, files: Sequence[int], environment: dict[str, str]) -> None:
+        self.idle_since = self.stood_s = 0.0
+        with ExitStack() as undone, ExitStack() as theirs:
+            ours, messages = (undone.enter_context(end) for end in socket.socketpair())
+            self.lifeline, life = (undone.enter_context(end) for end in socket.socketpair())
+            self.channel = Channel(ours)
+            theirs.callback(messages.close)
+            theirs.callback(life.close)
+            given = (messages.fileno(), life.fileno(), *files)
+            self.process = _started(module, given, environment)
+            undone.pop_all()
+
+    def ready(self) -> bool:
+        """Return whether the process lives and can take on other work."""
+        return self.process.poll() is None
+
+    @property
+    def ending(self) -> bool:
+        """Whether the process lives and is still finishing its former work."""
+        return False
+
+    @property
+    def stays(self) -> bool:
+        """Whether the process is kept, however long it has been idle."""
+        return False
+
+    def look(self) -> None:
+        """Receive messages that it has sent while idle."""
+
+    def halted(self, seconds: float) -> bool:
+        """Return whether a signal has stopped it, after a wait of ``seconds`` since the last call.
+
+        A process that stays stopped for half a minute is killed, with an OSError.
+        """
+        found = _stopped(self.process.pid)
+        self.stood_s = self.stood_s + seconds if found else 0.0
+        if self.stood_s > STOPPED_S:
+            self.process.kill()
+            self.process.wait()
+            raise OSError("somebody had stopped it, and it did not go on")
+        return found
+
+    def ended(self, seconds: float) -> int:
+        """Wait for the process, kill it after ``seconds``; returns its exit code."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
+    def hang_up(self) -> None:
+        """Tell the process to end, if it is idle."""
+        self.channel.close()
+
+    def close(self, seconds: float = 0.0) -> None:
+        """End the process, which may clean up for ``seconds``."""
+        begun = descendants(self.process.pid)
+        self.channel.close()
+        self.ended(seconds)
+        end_session(self.process.pid, begun)
+        self.let_go()
+
+    def abandon(self) -> None:
+        """Release the process in a forked child: it belongs to the parent."""
+        self.process.returncode = 0
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Close this side's connections."""
+        self.channel.close()
+        self.lifeline.close()
+
+
+class Worker(ChildProcess):
+    """A worker process.
+
+    ``place`` is the unit that it was reading when it was lost, -1 if that is not known.
+    """
+
+    _names = itertools.count()
+
+    def __init__(self) -> None:
+        self.name = f"worker-{next(self._names)}"
+        self.used, self.jobs = False, set[str]()
+        self.place, self.number = -1, 0
+        with ExitStack() as undone:
+            self.note = MemoryNote()
+            undone.callback(self.note.close)
+            environment = {**REUSING, **Surroundings.now().environment}
+            super().__init__("dml.exec.process.worker", (self.note.file,), environment)
+            undone.pop_all()
+        ALL.add(self)
+
+    def do(self, order: SliceOrder, job: Message, unwanted: Callable[[], bool]) -> Answer:
+        """Run an order; WorkerLostError if the process dies, UnwantedError on ``unwanted``.
+
+        A process that was stopped for half a minute is killed. After any exception, the worker
+        cannot be used again.
+        """
+        self.note.write(-1)
+        try:
+            if order.name not in self.jobs:
+                self.jobs.add(order.name)
+                self.channel.post(job)
+            self.number += 1
+            self.channel.send(dataclasses.replace(order, number=self.number))
+            self._await(unwanted)
+            number, answer = self.channel.receive()
+        except (EOFError, OSError) as error:
+            raise self._lost(error) from error
+        if number != self.number:
+            raise self._lost(OSError(f"order {number} was answered, and not {self.number}"))
+        found: Answer = answer
+        return found
+
+    def _await(self, unwanted: Callable[[], bool]) -> None:
+        patience, self.stood_s = 2, 0.0
+        while not self.channel.heard(HEARD_S):
+            patience -= unwanted()
+            if not patience:
+                raise UnwantedError
+            self.halted(HEARD_S)
+
+    def forget(self, name: str) -> bool:
+        """Release a run; False if the process is gone."""
+        self.used = True
+        self.jobs.discard(name)
+        try:
+            self.channel.send(("close", name))
+        except OSError:
+            return False
+        return self.process.poll() is None
+
+    def alone(self) -> bool:
+        """Return whether no child process that a function started there is alive."""
+        return not children(self.process.pid)
+
+    def _lost(self, error: Exception) -> WorkerLostError:
+        self.place = self.note.read()
+        self.channel.close()  # if it lives, it ends now
+        code = self.ended(END_S)
+        self.close()
+        why = f"killed by signal {-code}" if code < 0 else f"it ended with code {code}"
+        why = f"{why} ({error})" if str(error) else why
+        return WorkerLostError(
+            "a worker process died",
+            at=f"process {self.process.pid}",
+            why=why,
+            try_="a larger memory_limit= or fewer num_workers= if memory ran out; the function"
+            " alone on those rows if it is to blame",
+        )
+
+    def let_go(self) -> None:
+        """Close this side's connections and the note."""
+        super().let_go()
+        self.note.close()
+
+
+def _stopped(pid: int) -> bool:
+    """Return whether a signal has stopped the process; False where that is unknown."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] == b"T"
+    except (OSError, IndexError):
+        return False
+
+
+ALL: weakref.WeakSet[Worker] = weakref.WeakSet()
+
+
+def _started(
+    module: str, files: tuple[int, ...], environment: dict[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start a process of this interpreter, with the same module path."""
+    here = Surroundings.now()
+    optimized = ["-" + "O" * sys.flags.optimize] if sys.flags.optimize else []
+    return subprocess.Popen(  # noqa: S603 (this interpreter, no words of others)
+        [sys.executable, "-P", *optimized, "-m", module, *map(str, files)],
+        pass_fds=files,
+        stdin=subprocess.DEVNULL,
+        env={**environment, "PYTHONPATH": os.pathsep.join(here.path)},
+        start_new_session=True,  # Ctrl-C in a terminal is the parent's alone
+    )
+
+
+One = TypeVar("One", bound=ChildProcess)
+
+
+class ProcessPool(Generic[One]):
+    """Processes that wait for the next run: starting one takes a third of a second.
+
+    ``start`` makes one, which is in ``every`` while it is referred to. Giving one back takes no
+    lock and starts no thread: the garbage collector may do it, at any point of the same thread's
+    code here.
+    """
+
+    def __init__(self, start: Callable[[], One], every: weakref.WeakSet[One]) -> None:
+        self.start, self.every = start, every
+        self._idle: deque[One] = deque()
+        self._watched = False
+        self._lock = threading.Lock()  # guards searches of idle workers
+
+    def take(self, *, fresh: bool = False, liked: Callable[[One], bool] = lambda _: False) -> One:
+        """Return a live worker, a new one if ``fresh``; WorkerLostError if none can be started.
+
+        Workers that are ``liked`` come first. Those that are still ending are left alone.
+        """
+        worker = (None if fresh else self._ready(liked)) or self._new()
+        with self._lock:
+            if not self._watched:
+                with suppress(RuntimeError):  # no thread can be started: the next call tries again
+                    threading.Thread(target=self._watch, name="dml-pool", daemon=True).start()
+                    self._watched = True
+        return worker
+
+    def _ready(self, liked: Callable[[One], bool]) -> One | None:
+        later = list[One]()
+        try:
+            while (worker := self._popped(liked)) is not None:
+                if worker.ready():
+                    return worker
+                if worker.ending:
+                    later.append(worker)
+                else:
+                    worker.close()
+        finally:
+            self._idle.extendleft(later)
+        return None
+
+    def _popped(self, liked: Callable[[One], bool]) -> One | None:
+        with self._lock:
+            waiting = self._emptied()
+            if not waiting:
+                return None
+            order = [(liked(worker), number) for number, worker in enumerate(waiting)]
+            found = waiting.pop(max(order)[1])
+            self._idle.extendleft(reversed(waiting))
+        return found
+
+    def _emptied(self) -> list[One]:
+        """Remove and return all idle workers, the last one given back last."""
+        found = list[One]()
+        with suppress(IndexError):
+            while True:
+                found.append(self._idle.popleft())
+        return found
+
+    def _new(self) -> One:
+        try:
+            return self.start()
+        except OSError as error:
+            raise WorkerLostError(
+                "a worker process could not be started",
+                why=worded(error),
+                try_="fewer num_workers=; see the limits on processes and open files (ulimit -a)",
+            ) from error
+
+    def give_back(self, worker: One) -> None:
+        """Return an idle worker to the pool."""
+        worker.idle_since = time.monotonic()
+        self._idle.append(worker)
+
+    def close(self) -> None:
+        """End all idle workers."""
+        with self._lock:
+            idle = self._emptied()
+        _end(idle)
+
+    def forked(self) -> None:
+        """Reset the pool in a forked child, and release the parent's workers."""
+        self._idle, self._watched, self._lock = deque(), False, threading.Lock()
+        for worker in list(self.every):
+            worker.abandon()
+        self.every.clear()
+
+    def _watch(self) -> None:
+        """End workers that were idle for long; stops when there are no workers."""
+        going = False
+        while not going:
+            time.sleep(IDLE_S / 4)
+            for each in self._waiting():
+                each.look()
+            going = self._swept()
+
+    def _waiting(self) -> list[One]:
+        with self._lock:
+            found = self._emptied()
+            self._idle.extendleft(reversed(found))
+        return found
+
+    def _swept(self) -> bool:
+        """End workers that are overdue; True if no other workers exist, idle or in use."""
+        with self._lock:
+            found = self._emptied()
+            old = [each for each in found if _late(each)]
+            self._idle.extendleft(each for each in reversed(found) if each not in old)
+            self._watched = len(self.every) > len(old)
+            going = not self._watched
+        _end(old)
+        return going
+
+
+def _late(worker: ChildProcess) -> bool:
+    """Return whether a worker was idle for so long that it must be ended."""
+    idle_s = time.monotonic() - worker.idle_since
+    return idle_s >= (ENDING_S if worker.ending else IDLE_S) and not worker.stays
+
+
+def _end(workers: Sequence[ChildProcess]) -> None:
+    for worker in workers:
+        worker.hang_up()
+    until = time.monotonic() + END_S
+    for worker in workers:
+        with suppress(OSError):
+            worker.close(max(0.0, until - time.monotonic()))
+
+
+POOL = ProcessPool(Worker, ALL)
+atexit.register(POOL.close)
+os.register_at_fork(after_in_child=POOL.forked)

@@ -1,1 +1,0 @@
-"""This folder decides how many workers a run should have, and has a cluster follow."""

@@ -1,0 +1,362 @@
+"""Scheduling policies of other systems are the baselines that the usual policy is compared with.
+
+None of them changes a byte of the delivered data, and all obey the memory law of a run, which
+takes precedence over the aim of a policy. In those systems a task keeps its slot until its last
+partition. Here a parked task has no slot, so these policies reserve its slot for it.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from dml.errors import PlanError
+from dml.exec.scheduler.policy import (
+    EPSILON,
+    Candidate,
+    Demand,
+    Fault,
+    Load,
+    Policy,
+    Seq,
+    State,
+    StreamingPolicy,
+    admits,
+    head_room,
+)
+from dml.physical.plan import Plan
+
+PERIOD_S = 1.0  # seconds between two refills of the budget
+LEAST_SLOTS = 1e-3  # for a stage whose slots are all taken: it gets some in the end
+
+
+@dataclasses.dataclass
+class Baseline(abc.ABC):
+    """Common base of the policies; an instance belongs to one run, whose slots it stores."""
+
+    retries: int = 0
+    lost_retries: int = 3
+    wide: bool = False
+    slots: dict[str, float] = dataclasses.field(default_factory=dict, init=False)
+
+    def shape(
+        self, slots: Mapping[str, float], limit_bytes: int
+    ) -> tuple[Mapping[str, float], int]:
+        """Slots and limit to run with: the given ones."""
+        self.slots = dict(slots)
+        return slots, limit_bytes
+
+    @abc.abstractmethod
+    def choose(self, state: State, candidates: Sequence[Candidate]) -> Candidate | None:
+        """The task to start now, or None to leave the slot free."""
+
+    def fault(self, seq: Seq, k: int, failures: int) -> Fault:
+        """Disturbance of a slice: none."""
+        return ""
+
+    def retry(self, failures: int, *, lost: bool) -> bool:
+        """True to run a slice again that has failed ``failures`` times."""
+        return failures <= (self.lost_retries if lost else self.retries)
+
+    def apart(self, state: State, task: Candidate) -> bool:
+        """True if ``task`` takes no slot of a parked one; the head of the line may do so."""
+        if task.head or not task.fresh:
+            return True
+        asked = state.loads[task.stage].demand.resources
+        return all(self.left(state.loads, name) >= amount - EPSILON for name, amount in asked)
+
+    def left(self, loads: Sequence[Load], name: str) -> float:
+        """Amount of a resource that the begun tasks of ``loads`` leave free."""
+        return self.slots.get(name, 0.0) - sum(begun(load) * _each(load, name) for load in loads)
+
+
+def begun(load: Load) -> int:
+    """Number of tasks of a stage that have begun and not ended."""
+    return load.running + len(load.parked)
+
+
+def _each(load: Load, name: str) -> float:
+    return dict(load.demand.resources).get(name, 0.0)
+
+
+def _first(tasks: Sequence[Candidate]) -> Candidate | None:
+    """The task nearest the sink, then the first in order."""
+    return min(tasks, key=lambda task: (-task.stage, task.seq), default=None)
+
+
+def _going_on(tasks: Sequence[Candidate]) -> Candidate | None:
+    """The head of the line, else a task that already has its slot."""
+    return _first([task for task in tasks if task.head or not task.fresh])
+
+
+def fits(state: State, task: Candidate) -> bool:
+    """The memory law alone: ``task`` fits, and the work that must follow it will still fit.
+
+    In order, that is the head's way to the sink. Without order any partition may drain instead.
+    """
+    need = state.used_bytes + task.need_bytes
+    if task.head or need > state.limit_bytes:
+        return need <= state.limit_bytes
+    if state.ordered:
+        leaving = state.offered_bytes + state.head_reserved_bytes
+        return need - leaving + head_room(state) <= state.limit_bytes
+    below = state.loads[task.stage + 1 :]
+    return need + max((each.output_bytes for each in below), default=0) <= state.limit_bytes
+
+
+# ---------------------------------------------------- the streaming batch model, Algorithms 1 and 2
+
+
+class Rate(NamedTuple):
+    """Figures of a stage after the source: available slots, seconds and bytes of a task."""
+
+    slots: float
+    seconds: float
+    input_bytes: float
+    output_bytes: float
+
+
+def source_partition_s(rates: Sequence[Rate]) -> float:
+    """Seconds in which the stages after the source process one partition of it.
+
+    Algorithm 2, lines 1 to 13. The source itself adds nothing, as in the example that the paper
+    computes: the rate at which data leaves is decisive.
+    """
+    total, multiple = 0.0, 1.0
+    for rate in rates:
+        total += rate.seconds / rate.slots * multiple
+        multiple *= rate.output_bytes / rate.input_bytes
+    return total
+
+
+@dataclasses.dataclass
+class Conservative(Baseline):
+    """Starts tasks with guaranteed room for their output, the stage with the least output first.
+
+    Algorithm 1 of the streaming batch model without lines 4 to 8, and its section 4.3.2.
+    """
+
+    def choose(self, state: State, candidates: Sequence[Candidate]) -> Candidate | None:
+        """A task that already has its slot, else the stage with the least stored output."""
+        sure = [each for each in candidates if admits(state, each) and self.apart(state, each)]
+        return _going_on(sure) or least_buffered(state, sure)
+
+
+def least_buffered(state: State, tasks: Sequence[Candidate]) -> Candidate | None:
+    """Algorithm 1, line 18: the task of the stage with the least stored output."""
+
+    def buffered(task: Candidate) -> tuple[int, int, Seq]:
+        return state.loads[task.stage].out_bytes, -task.stage, task.seq
+
+    return min(tasks, key=buffered, default=None)
+
+
+@dataclasses.dataclass
+class Optimistic(Baseline):
+    """Starts the source first, as fast as data is expected to leave; the rest as there is room.
+
+    Algorithms 1 and 2 of the streaming batch model. Budget and memory: the budget, which bounds the
+    input, is never more than the free part of the limit, since it would grow without bound
+    otherwise. The source starts on its budget alone. Time passes for the budget at events of the
+    core, a whole second at a time.
+    """
+
+    budget: float = dataclasses.field(default=math.inf, init=False)
+    refilled: float = dataclasses.field(default=0.0, init=False)
+    most: int = dataclasses.field(default=1, init=False)
+
+    def fault(self, seq: Seq, k: int, failures: int) -> Fault:
+        """Disturbance of a slice: none; records the number of slices of a unit."""
+        if len(seq) == 1:
+            self.most = max(self.most, k + 1)
+        return ""
+
+    def choose(self, state: State, candidates: Sequence[Candidate]) -> Candidate | None:
+        """The source if the budget allows it, else the stage with the least stored output."""
+        self.refill(state)
+        fitting = [each for each in candidates if fits(state, each) and self.apart(state, each)]
+        held = _going_on(fitting)
+        if held is not None:
+            return held
+        size = state.loads[0].output_bytes * self.most
+        for task in fitting:
+            if task.stage == 0 and self.budget >= size:
+                self.budget -= size
+                return task
+        return least_buffered(state, [task for task in fitting if task.stage])
+
+    def refill(self, state: State) -> None:
+        """Refill the budget for every second since the last refill: Algorithm 2, line 14."""
+        if self.budget == math.inf:
+            self.budget, self.refilled = state.limit_bytes, state.now
+        seconds = (state.now - self.refilled) // PERIOD_S * PERIOD_S
+        if seconds > 0:
+            self.refilled += seconds
+            each = max(source_partition_s(self.rates(state)), EPSILON)
+            self.budget += state.loads[0].output_bytes / each * seconds
+        self.budget = min(self.budget, float(state.limit_bytes - state.used_bytes))
+
+    def rates(self, state: State) -> list[Rate]:
+        """Figures of the stages after the source."""
+        return [self._rate(state.loads, stage) for stage in range(1, len(state.loads))]
+
+    def _rate(self, loads: Sequence[Load], stage: int) -> Rate:
+        load, above = loads[stage], loads[stage - 1]
+        others = [each for each in loads if each is not load]
+        asked = [(name, amount) for name, amount in load.demand.resources if amount > 0]
+        slots = min((self.left(others, name) / amount for name, amount in asked), default=1.0)
+        each = slices_each(load, above)
+        return Rate(
+            max(slots, LEAST_SLOTS), load.seconds * each, max(_mean(above), 1.0), _mean(load) * each
+        )
+
+
+def slices_each(load: Load, above: Load) -> float:
+    """Mean partitions of a task whose input comes from ``above``; 1 before there is one."""
+    tasks = above.samples - len(load.ready)
+    return max(1.0, load.samples / tasks) if tasks > 0 else 1.0
+
+
+def _mean(load: Load) -> float:
+    return sum(load.sizes) / len(load.sizes) if load.sizes else float(load.output_bytes)
+
+
+# ---------------------------------------------------------------------------- ways of other systems
+
+
+@dataclasses.dataclass
+class Staged(Baseline):
+    """Each stage is completed before the next one starts, as in batch systems.
+
+    Where its output exceeds memory, a stage runs as far as memory allows; then the next stages
+    process that output, one after another, before it continues.
+    """
+
+    stage: int = dataclasses.field(default=0, init=False)
+
+    def choose(self, state: State, candidates: Sequence[Candidate]) -> Candidate | None:
+        """The next task of the stage whose turn it is."""
+        fitting = [task for task in candidates if admits(state, task)]
+        for _ in state.loads:
+            ours = [task for task in fitting if task.stage == self.stage]
+            found = _going_on(ours) or _first(ours)
+            if found is not None or state.loads[self.stage].running:
+                return found
+            self.stage = (self.stage + 1) % len(state.loads)
+        return None
+
+
+@dataclasses.dataclass
+class Static(Baseline):
+    """Each stage has slots of its own for the whole run, as in stream systems.
+
+    A stage with ``concurrency=`` has that many; the other stages share the rest evenly.
+    """
+
+    quotas: list[float] = dataclasses.field(default_factory=list, init=False)
+
+    def shape(
+        self, slots: Mapping[str, float], limit_bytes: int
+    ) -> tuple[Mapping[str, float], int]:
+        """Slots and limit to run with: the given ones; quotas are computed anew."""
+        self.quotas = []
+        return super().shape(slots, limit_bytes)
+
+    def choose(self, state: State, candidates: Sequence[Candidate]) -> Candidate | None:
+        """The first task, nearest the sink, of a stage that has a free slot of its own."""
+        self.quotas = self.quotas or shared([load.demand for load in state.loads], self.slots)
+        fitting = [each for each in candidates if admits(state, each) and self._has(state, each)]
+        return _first(fitting)
+
+    def _has(self, state: State, task: Candidate) -> bool:
+        load = state.loads[task.stage]
+        taken = begun(load) if task.fresh and not task.head else load.running
+        return taken < self.quotas[task.stage]
+
+
+def shared(demands: Sequence[Demand], slots: Mapping[str, float]) -> list[float]:
+    """Slots of each stage that may run at once: its ``max_parallel``, else an equal share.
+
+    At least one each, even where there are fewer slots than stages.
+    """
+    quotas = [float(demand.max_parallel or 0) for demand in demands]
+    open_ = [n for n, demand in enumerate(demands) if not demand.max_parallel]
+    left = dict(slots)
+    for demand in demands:
+        _take(demand, demand.max_parallel or 0, left)
+    while open_:
+        open_ = [n for n in open_ if _room(demands[n], left)]
+        for n in open_:
+            if _room(demands[n], left):
+                _take(demands[n], 1, left)
+                quotas[n] += 1
+    return [max(quota, 1.0) for quota in quotas]
+
+
+def _room(demand: Demand, left: Mapping[str, float]) -> bool:
+    """True if another slice fits into ``left``; False for a slice that occupies no resource."""
+    asked = [(name, amount) for name, amount in demand.resources if amount > 0]
+    return bool(asked) and all(left.get(name, 0.0) >= n - EPSILON for name, n in asked)
+
+
+def _take(demand: Demand, slices: int, left: dict[str, float]) -> None:
+    for name, amount in demand.resources:
+        left[name] = left.get(name, 0.0) - slices * amount
+
+
+def as_one(
+    plan: Plan, demands: Sequence[Demand], most_bytes: int
+) -> tuple[Plan, tuple[Demand, ...]]:
+    """``plan`` with one stage that runs all steps, and reserves the largest need of any of them.
+
+    Its memory is the sum of all needs; PlanError if that is more than ``most_bytes``.
+    """
+    asked = sum(link.needs.memory for link in plan.links)
+    if asked > most_bytes:
+        raise PlanError(
+            f"one task of all stages needs memory={asked}",
+            at=plan.links[0].steps[0].label(),
+            why=f"all stages together may hold {most_bytes} bytes of memory_limit",
+            try_='a larger memory_limit=, or scheduler_policy="adaptive"',
+        )
+    most: dict[str, float] = {}
+    for demand in demands:
+        for name, amount in demand.resources:
+            most[name] = max(amount, most.get(name, 0.0))
+    bounds = [demand.max_parallel for demand in demands if demand.max_parallel is not None]
+    whole = dataclasses.replace(
+        demands[0],
+        resources=tuple(most.items()),
+        open_bytes=sum(demand.open_bytes for demand in demands),
+        max_parallel=min(bounds, default=None),
+    )
+    stage = dataclasses.replace(plan.stage, steps=plan.on_blocks[1:])
+    return dataclasses.replace(plan, stage=stage, links=()), (whole,)
+
+
+FUSED = "fused"
+# By the names in settings: the class of the policy, and its law for explain.
+POLICIES: dict[str, tuple[type[Policy], str]] = {
+    "adaptive": (
+        StreamingPolicy,
+        "the stage with the fewest seconds of work waiting below it starts",
+    ),
+    "conservative": (Conservative, "what is sure of room for its output starts"),
+    "optimistic": (Optimistic, "the source starts as fast as data is expected to leave"),
+    "staged": (Staged, "each stage is made whole, or as far as memory holds, before the next"),
+    "static": (Static, "each stage has slots of its own: concurrency=, or an equal share"),
+    FUSED: (StreamingPolicy, "one task runs all stages, and holds the most that any of them needs"),
+}
+
+
+def policy_of(name: str) -> Policy:
+    """A new policy for a run, by its name in settings."""
+    return POLICIES[name][0]()
+
+
+def told(name: str) -> str:
+    """The line of ``explain`` about a policy; empty for the usual one."""
+    return "" if name == "adaptive" else f"\npolicy  {name}: {POLICIES[name][1]}"

@@ -1,0 +1,93 @@
+"""Events from a driver to the scheduling core, and the actions that the core returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from dml.exec.scheduler.policy import Fault, Seq
+
+
+class Arrive(NamedTuple):
+    """``units`` more units of stage 0 exist; ``last`` says that no more will arrive."""
+
+    units: int
+    last: bool = True
+
+
+class SliceDone(NamedTuple):
+    """A slice ended; ``nbytes`` None means that the task had no partition left to produce.
+
+    ``working_bytes`` is the peak memory of the running slice beyond its output and parked bytes.
+    """
+
+    seq: Seq
+    nbytes: int | None
+    seconds: float
+    more: bool
+    parked_bytes: int = 0
+    working_bytes: int = 0
+
+
+class TaskFailed(NamedTuple):
+    """A slice raised an error, or (``lost``) its worker was lost."""
+
+    seq: Seq
+    lost: bool = False
+
+
+class Consumed(NamedTuple):
+    """The consumer released the partition that was offered as ``seq``."""
+
+    seq: Seq
+
+
+class Resources(NamedTuple):
+    """Slots or memory changed; running slices keep their reservations."""
+
+    slots: Mapping[str, float]
+    limit_bytes: int
+
+
+class Settled(NamedTuple):
+    """The types that the first rows determine are settled: units other than the head may run."""
+
+
+class Unordered(NamedTuple):
+    """From now on partitions are offered in the order in which they are completed."""
+
+
+class Close(NamedTuple):
+    """The consumer has stopped: nothing more is started, all stored partitions are freed."""
+
+
+class Tick(NamedTuple):
+    """Time has passed; nothing else changed."""
+
+
+Event = Arrive | SliceDone | TaskFailed | Consumed | Resources | Settled | Unordered | Close | Tick
+
+
+class Run(NamedTuple):
+    """Run slice ``k`` of task ``seq``; at stage 0 ``seq`` is the unit, below the partition."""
+
+    seq: Seq
+    stage: int
+    k: int
+    fault: Fault
+
+
+class Offer(NamedTuple):
+    """Hand partition ``seq`` (or the error in its place) to the consumer as the next one."""
+
+    seq: Seq
+    failed: bool
+
+
+class Free(NamedTuple):
+    """Release the stored partition ``seq``."""
+
+    seq: Seq
+
+
+Action = Run | Offer | Free

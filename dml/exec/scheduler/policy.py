@@ -1,0 +1,380 @@
+"""The policy decides which task runs next within memory: pure functions of a state."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol
+
+from dml.errors import PlanError
+
+RECENT_PEAKS = 16  # slices whose largest peak is expected of the next one
+# Peaks of smaller inputs are not scaled up: most of that memory does not grow with the input.
+LEAST_BYTES = 1 << 20
+
+
+class Peaks:
+    """Peak memory of slices of one stage beside their partitions, by the bytes of their input."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[int, int]] = deque(maxlen=RECENT_PEAKS)
+        self._most = 0
+
+    def add(self, given_bytes: int, working_bytes: int) -> None:
+        """Record a slice: bytes of its input, and its peak beyond the accounted memory."""
+        self._seen.append((given_bytes, working_bytes))
+        self._most = max(each for _, each in self._seen)
+
+    def expected(self, given_bytes: int = 0) -> int:
+        """Expected peak of a slice with ``given_bytes`` of input; 0 where nothing is known.
+
+        The largest recent peak, and more in proportion if the input is larger.
+        """
+        if not self._most or given_bytes <= LEAST_BYTES:
+            return self._most
+        return max(_scaled(given_bytes, *seen) for seen in self._seen)
+
+
+def _scaled(given_bytes: int, seen_bytes: int, working_bytes: int) -> int:
+    least = max(seen_bytes, LEAST_BYTES)
+    return working_bytes * given_bytes // least if given_bytes > least else working_bytes
+
+
+Seq = tuple[int, ...]
+"""Place in delivery order: (unit, slice of stage 0, slice of stage 1, ...)."""
+
+Fault = Literal["", "drop", "lose"]
+"""Deliberate fault of a slice: drop its parked generator first, or lose its result afterwards."""
+
+DOWNSTREAM_SHARE = (
+    0.7  # of the limit, kept for stages below; tuned on tests/exec/scheduler/test_policy.py
+)
+AMPLE = 3  # ready tasks per slot of the stages below; more only while memory is not scarce
+SCARCE_SHARE = 0.5  # of the limit; below it no task has to leave room
+REST_SHARE = 0.5  # of the expected output of unfinished tasks; tuned on tests/exec/test_random.py
+RECENT = 64  # outputs whose largest is the estimate of the next one
+TRUSTED = 4  # slices before measured sizes may go below the declared ones
+SMOOTHING = 0.3  # weight of the newest duration
+EPSILON = 1e-9  # fractions of a slot that add up to one may miss it by rounding
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Resource needs of one task of a stage; sizes and seconds are priors until measured.
+
+    Parameters
+    ----------
+    name : the stage, for messages
+    resources : (resource, amount) a running slice occupies; a parked one occupies none
+    output_bytes : prior of the bytes of one partition (the target partition size bounds it)
+    open_bytes : prior of the bytes a started task holds between slices (decoded inputs)
+    seconds : prior of the seconds of one slice
+    max_parallel : bound on slices of this stage that run at once, e.g. a pool of stateful workers
+    bounded : True promises that no task exceeds the declared sizes and always reserves them, which
+        keeps the limit hard; False reserves the largest recent size, which a larger task may exceed
+    once : the operator, in words, that forbids to repeat any work of a task; usually ""
+    """
+
+    name: str = "read"
+    resources: tuple[tuple[str, float], ...] = (("cpu", 1.0),)
+    output_bytes: int = 16 * MIB
+    open_bytes: int = 0
+    seconds: float = 1.0
+    max_parallel: int | None = None
+    bounded: bool = False
+    once: str = ""
+
+    def parallel(self, slots: Mapping[str, float]) -> float:
+        """Number of slices of this stage that ``slots`` could run at once, without other stages."""
+        asked = [slots.get(name, 0.0) / amount for name, amount in self.resources if amount > 0]
+        return min([*asked, math.inf if self.max_parallel is None else self.max_parallel])
+
+
+def require(demands: Sequence[Demand], slots: Mapping[str, float]) -> None:
+    """Raise PlanError for a stage that needs a resource which ``slots`` does not have."""
+    for demand in demands:
+        for name, amount in demand.resources:
+            if slots.get(name, 0.0) < amount - EPSILON:
+                more = "num_workers=" if name == "cpu" else f'resources={{"{name}": {amount:g}}}'
+                have = ", ".join(f"{key}={value:g}" for key, value in sorted(slots.items()))
+                raise PlanError(
+                    f"stage {demand.name!r} needs {name}={amount:g}, which no slot offers",
+                    why=f"the run has {have or 'no slots'}",
+                    try_=f"fewer {name} for the stage, or more of it: with_options({more})",
+                )
+
+
+@dataclass(slots=True)
+class Load:
+    """Current figures of a stage: counts, bytes and measured sizes."""
+
+    demand: Demand
+    parallel: float
+    running: int = 0
+    ready_tasks: int = 0
+    open_tasks: int = 0
+    done_tasks: int = 0
+    made: int = 0
+    longest: int = 0
+    ready_bytes: int = 0
+    out_bytes: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+    output_bytes: int = 0
+    open_bytes: int = 0
+    held_bytes: int = 0  # peak of its stored partitions
+    sizes: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT))
+    opens: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT))
+    ready: list[Seq] = field(default_factory=list)  # tasks that could begin, lowest first
+    parked: list[Seq] = field(default_factory=list)  # tasks between two slices
+    peaks: Peaks = field(default_factory=Peaks)  # memory of slices while they ran
+    asked: dict[str, float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.asked = dict(self.demand.resources)
+        self.seconds = self.demand.seconds
+        self.output_bytes, self.open_bytes = self.demand.output_bytes, self.demand.open_bytes
+
+    @property
+    def slice_bytes(self) -> int:
+        """Upper estimate of the bytes of a task, from its beginning on."""
+        return self.need_bytes(0, begins=True)
+
+    def need_bytes(self, given_bytes: int, *, begins: bool) -> int:
+        """Upper estimate of a slice with ``given_bytes`` of input; ``begins`` adds open inputs."""
+        opened = self.open_bytes if begins else 0
+        return self.output_bytes + opened + self.peaks.expected(given_bytes)
+
+    @property
+    def mean(self) -> float:
+        """Mean number of slices of a task; 1 before any task has ended."""
+        return self.made / self.done_tasks if self.done_tasks else 1.0
+
+    def arrived(self, nbytes: int) -> None:
+        """Count a new input partition."""
+        self.ready_bytes += nbytes
+        self.ready_tasks += 1
+
+    def ended(self, slices: int) -> None:
+        """Count the end of a task that had ``slices`` slices."""
+        self.open_tasks -= 1
+        self.done_tasks += 1
+        self.longest = max(self.longest, slices)
+
+    def rest_bytes(self, k: int, *, kept: bool) -> int:
+        """Expected remaining output of a task that has made ``k`` partitions.
+
+        As many partitions as the longest task, if it made more than the mean. Else as many as the
+        mean if partitions are ``kept`` until earlier ones are consumed; 0 if a later stage
+        processes them, since some leave before the rest arrive.
+        """
+        left = self.longest - k if k > self.mean else (self.mean - k) * kept
+        return int(max(0.0, left) * sum(self.sizes) / max(1, len(self.sizes)))
+
+    def held(self, name: str) -> float:
+        """Amount of a resource that the running slices of the stage occupy."""
+        return self.running * self.asked.get(name, 0.0)
+
+    def measure(self, seconds: float, nbytes: int | None, parked_bytes: int) -> None:
+        """Update the estimates with a finished slice; ``nbytes`` None means it had no output."""
+        self.samples += 1
+        self.seconds += max(SMOOTHING, 1.0 / self.samples) * (seconds - self.seconds)
+        if nbytes is None:
+            return
+        self.made += 1
+        self.sizes.append(nbytes)
+        self.opens.append(parked_bytes)
+        self.held_bytes = max(self.held_bytes, self.out_bytes + nbytes)
+        self.output_bytes, self.open_bytes = max(self.sizes), max(self.opens)
+        if self.samples < TRUSTED or self.demand.bounded:
+            self.output_bytes = max(self.output_bytes, self.demand.output_bytes)
+            self.open_bytes = max(self.open_bytes, self.demand.open_bytes)
+
+
+@dataclass(slots=True)
+class State:
+    """The whole input of a decision; bytes are accounted, not sampled from the process.
+
+    ``stored`` counts partitions from their making until they are consumed, ``offered`` the part
+    of it that is offered to the consumer and not yet released, ``parked`` the bytes of suspended
+    generators, ``reserved`` the expected output of running slices, ``head_reserved`` that of the
+    head task; ``now`` is the driver's clock, in seconds. ``beside_bytes`` are used by other cores
+    of the run, ``beside_room`` is still needed by the heads of their lines. ``begun`` are the
+    unfinished tasks behind the head, in order, where memory is scarce; ``begun_bytes`` is the
+    expected remaining output of each of them and those before it.
+    """
+
+    loads: list[Load]
+    limit_bytes: int
+    stored_bytes: int = 0
+    offered_bytes: int = 0
+    parked_bytes: int = 0
+    reserved_bytes: int = 0
+    head_reserved_bytes: int = 0
+    ordered: bool = True
+    now: float = 0.0
+    beside_bytes: int = 0
+    beside_room: int = 0
+    begun: list[Seq] = field(default_factory=list)
+    begun_bytes: list[int] = field(default_factory=list)
+
+    @property
+    def own_bytes(self) -> int:
+        """Bytes that tasks of this core hold or have reserved."""
+        return self.stored_bytes + self.parked_bytes + self.reserved_bytes
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes held or reserved now; never above the limit except for a forced head task."""
+        return self.own_bytes + self.beside_bytes
+
+    @property
+    def scarce(self) -> bool:
+        """True if more than ``SCARCE_SHARE`` of the memory limit is used."""
+        return self.used_bytes > SCARCE_SHARE * self.limit_bytes
+
+    def rest_before(self, seq: Seq) -> int:
+        """Bytes to leave to tasks before ``seq``: a share of their expected remaining output.
+
+        Earlier tasks get memory earlier: otherwise many tasks are half done when the line reaches
+        the first of them, memory is full, and the rest wait.
+        """
+        place = bisect_left(self.begun, seq)
+        return int(REST_SHARE * self.begun_bytes[place - 1]) if place else 0
+
+
+class Candidate(NamedTuple):
+    """A slice that could start now: enough slots are free."""
+
+    stage: int
+    seq: Seq
+    fresh: bool
+    head: bool
+    need_bytes: int
+
+
+class Policy(Protocol):
+    """The decisions of a run; ``wide`` requests all startable tasks, not one per stage."""
+
+    @property
+    def wide(self) -> bool: ...
+
+    def shape(
+        self, slots: Mapping[str, float], limit_bytes: int
+    ) -> tuple[Mapping[str, float], int]: ...
+
+    def choose(self, state: State, candidates: Sequence[Candidate]) -> Candidate | None: ...
+
+    def fault(self, seq: Seq, k: int, failures: int) -> Fault: ...
+
+    def retry(self, failures: int, *, lost: bool) -> bool: ...
+
+
+def head_room(state: State) -> int:
+    """Bytes that the head of the line may still need on its way through all stages."""
+    return sum(load.slice_bytes for load in state.loads)
+
+
+def downstream_room(state: State, stage: int) -> int:
+    """Bytes that ``stage`` must leave free for the stages below it.
+
+    Each stage below owns a part of ``DOWNSTREAM_SHARE`` of the limit in proportion to the output
+    of all its slots; together never less than one output of the largest, so that one partition
+    can always drain. Source: the streaming batch model, section 4.3, with hard admission.
+    """
+    below = state.loads[stage + 1 :]
+    if not below:
+        return 0
+    busy = [load.parallel for load in below]
+    busy[0] = min(busy[0], below[0].ready_tasks + below[0].open_tasks + 1)
+    want = [n * load.slice_bytes for n, load in zip(busy, below, strict=True)]
+    scale = min(1.0, DOWNSTREAM_SHARE * state.limit_bytes / max(sum(want), 1.0))
+    room = 0.0
+    for share, load in zip(want, below, strict=True):
+        taken = load.out_bytes + load.running * load.output_bytes
+        taken += load.open_tasks * load.open_bytes
+        room += max(0.0, scale * share - taken)
+    return max(int(room), sum(load.slice_bytes for load in below))
+
+
+def ample(state: State, stage: int) -> bool:
+    """True if enough tasks are ready below ``stage`` that more would only take memory."""
+    below = state.loads[stage + 1 :]
+    if not below:
+        return False
+    return below[0].ready_tasks >= AMPLE * max(load.parallel for load in below)
+
+
+def admits(state: State, task: Candidate) -> bool:
+    """True when ``task`` fits under the limit and leaves the room that other tasks need to finish.
+
+    The head of the line needs only to fit. Every other task also leaves room for the head's
+    way to the sink, not counting bytes that are offered or already reserved for the head.
+    """
+    need = state.used_bytes + task.need_bytes
+    if need > state.limit_bytes:
+        return False
+    if task.head:
+        return True
+    need += state.beside_room
+    if state.scarce and task.fresh and ample(state, task.stage):
+        return False
+    if need + downstream_room(state, task.stage) > state.limit_bytes:
+        return False
+    if not state.ordered:
+        return True
+    need += state.rest_before(task.seq)
+    leaving = state.offered_bytes + state.head_reserved_bytes
+    return need - leaving + head_room(state) <= state.limit_bytes
+
+
+def backlog_s(state: State, stage: int) -> float:
+    """Seconds of work for the next stage in outputs of ``stage`` that are stored or being made."""
+    if stage + 1 == len(state.loads):
+        return 0.0
+    load, below = state.loads[stage], state.loads[stage + 1]
+    items = below.ready_bytes + load.running * load.output_bytes
+    return items / max(load.output_bytes, 1) * below.seconds / max(below.parallel, 1e-9)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamingPolicy:
+    """The default policy: the head, then least buffered work below, nearest the sink, and order.
+
+    Parameters
+    ----------
+    retries : times a slice that raised is run again before its error is delivered
+    lost_retries : times a slice whose worker was lost is run again
+    """
+
+    retries: int = 0
+    lost_retries: int = 3
+    wide: bool = False
+
+    def shape(
+        self, slots: Mapping[str, float], limit_bytes: int
+    ) -> tuple[Mapping[str, float], int]:
+        """Slots and limit to run with: the given ones."""
+        return slots, limit_bytes
+
+    def choose(self, state: State, candidates: Sequence[Candidate]) -> Candidate | None:
+        """The admissible task to start now, or None to leave the slot free."""
+        fitting = [task for task in candidates if admits(state, task)]
+        if len(fitting) < 2:
+            return fitting[0] if fitting else None
+        return min(
+            fitting,
+            key=lambda task: (not task.head, backlog_s(state, task.stage), -task.stage, task.seq),
+        )
+
+    def fault(self, seq: Seq, k: int, failures: int) -> Fault:
+        """Disturbance of a slice: none."""
+        return ""
+
+    def retry(self, failures: int, *, lost: bool) -> bool:
+        """True to run a slice again that has failed ``failures`` times."""
+        return failures <= (self.lost_retries if lost else self.retries)

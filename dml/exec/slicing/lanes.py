@@ -1,0 +1,267 @@
+"""A plan is divided into lanes: neighbouring operators that process slices of a flow in parallel.
+
+A *lane* is a run of row-local operators of equal needs, at least one of which calls a user's
+function. Its input is any ordered flow; a *slice* is a run of its input's rows that one worker
+takes at a time, cut by time and bytes. Where lanes begin is a function of the plan alone, since
+positions are nested by them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+
+from dml.errors import ResumeMismatchError
+from dml.expr.facts import Needs, ResumeCost, Rows
+from dml.expr.flow import Position
+from dml.expr.node import Node
+from dml.physical.plan import Plan
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Lane:
+    """Operators that run as slices; ``first`` is the ordinal of the first of them in the plan.
+
+    ``group_rows`` is the number of input rows of a group, of which slices are multiples; 0 where
+    rows are processed one by one. With ``atoms`` a group ends with its atom. ``batched`` says that
+    elements are batches. ``sections`` is the number of its functions, by which positions are nested
+    whatever their needs: functions of equal needs share a slice. With ``free`` slices are delivered
+    as they complete; with ``single`` each has one element, so no position lies inside it.
+    """
+
+    nodes: tuple[Node, ...]
+    first: int
+    batched: bool = False
+    group_rows: int = 0
+    atoms: bool = False
+    sections: int = 1
+    free: bool = False
+    single: bool = False
+
+    @property
+    def needs(self) -> Needs:
+        """Resources that a slice occupies."""
+        return _needs(self.nodes)
+
+    @property
+    def title(self) -> str:
+        """The operators, for messages."""
+        return " > ".join(node.title() for node in self.nodes)
+
+    def outer(self, before: Position, given: int) -> Position:
+        """The position behind ``given`` outputs of the input that follows ``before``."""
+        for _ in range(self.sections - 1):
+            before = {"in": before, "drop": 0}
+        return {"in": before, "drop": given}
+
+    def inner(self, position: Position | None) -> Position | None:
+        """The position of the lane's input."""
+        for _ in range(self.sections):
+            position = None if position is None else position["in"]
+        return position
+
+
+def _needs(nodes: Sequence[Node]) -> Needs:
+    return next((node.needs for node in nodes if called(node)), Needs())
+
+
+def called(node: Node) -> bool:
+    """True if the operator calls a user's function as it is, not expressions proven equal to it."""
+    return node.calls is not None and bool(node.inputs) and not node.proven
+
+
+def all_stay(node: Node) -> bool:
+    """True for an operator of rows that loses none."""
+    kept = node.rows is Rows.FEWER and getattr(node, "predicate", None) == ()
+    return not node.batched and (node.rows is Rows.SAME or kept)
+
+
+def runs_apart(node: Node) -> bool:
+    """True if the output for an element, or for a group of rows, depends on its input alone."""
+    if node.group_rows:
+        return True
+    if len(node.inputs) != 1 or node.opens_flow or not node.runs_blocks:
+        return False
+    return node.rows in (Rows.SAME, Rows.FEWER, Rows.MORE)
+
+
+def stage_lanes(plan: Plan, *, joined: bool = True) -> tuple[int, tuple[Lane, ...]]:
+    """Number of steps that run where units are read, and the lanes of the steps behind them.
+
+    Steps that only look up stored rows are in no lane. Unless ``joined``, each function has one.
+    """
+    steps = plan.on_blocks[1:]
+    begin = next((n for n, step in enumerate(steps) if called(step)), len(steps))
+    lanes = list[Lane]()
+    first = begin
+    for stored, some in groupby(steps[begin:], lambda step: step.rows is Rows.STORED):
+        nodes = tuple(some)
+        if not stored:
+            lanes += _lanes(nodes, 1 + first, batched=False, joined=joined)
+        first += len(nodes)
+    rest = [node for lane in lanes for node in lane.nodes]
+    return (begin, tuple(lanes)) if all(map(runs_apart, rest)) else (len(steps), ())
+
+
+def keeps_units(plan: Plan) -> bool:
+    """True if rows of the stages are stored, or looked up, unit by unit."""
+    return any(step.rows is Rows.STORED for step in plan.on_blocks)
+
+
+def nested(position: Position | None, lanes: Sequence[Lane]) -> Position | None:
+    """A position of the stages as a position of ``lanes`` over the units."""
+    if position is None or "in" in position or not lanes:
+        return position
+    found: Position = {**position, "drop": 0}
+    for lane in lanes:
+        found = lane.outer(found, position["drop"] if lane is lanes[-1] else 0)
+    return found
+
+
+def fits(position: Position | None, lanes: Sequence[Lane]) -> bool:
+    """True if no lane would have to begin between two of its functions."""
+    for lane in reversed(lanes):
+        free = None if position is None else position.get("free")
+        if free is not None and free["sections"] != lane.sections:
+            return False
+        for number in range(lane.sections):
+            if position is not None and number and position["drop"]:
+                return False
+            position = None if position is None else position["in"]
+    return True
+
+
+def other_needs(node: Node) -> ResumeMismatchError:
+    """The error for a position that lies between two functions which share a lane here."""
+    return ResumeMismatchError(
+        "the saved position lies between rows that this run does not make",
+        at=node.label(),
+        why="functions asked for other resources where it was saved",
+        try_="the same num_cpus=, memory=, concurrency= ... of every function",
+    )
+
+
+def fits_units(position: Position | None) -> bool:
+    """True if a position of lanes is at the begin of an atom, or among the output of one."""
+    drops = _drops(position)
+    return not any(drops[1:]) and "free" not in (position or ())
+
+
+def flat(position: Position | None) -> Position | None:
+    """A position of lanes that ``fits_units`` as a position of the stages."""
+    drops = _drops(position)
+    while position is not None and "in" in position:
+        position = position["in"]
+    return position if position is None or len(drops) < 2 else {**position, "drop": drops[0]}
+
+
+def _drops(position: Position | None) -> list[int]:
+    """Number of delivered rows of each flow, the topmost first."""
+    found = []
+    while position is not None:
+        found.append(position.get("drop", 0))
+        position = position.get("in")
+    return found
+
+
+def stream_lanes(plan: Plan, start: int = 0) -> dict[int, Lane]:
+    """The lanes of the stream from operator ``start`` on, by the number of their first operator."""
+    found, number, base = dict[int, Lane](), start, len(plan.on_blocks)
+    stream = plan.stream
+    while number < len(stream):
+        stop, batched = number, stream[number].inputs[0].batched
+        while stop < len(stream) and _continues(stream[stop], batched=batched):
+            stop += 1
+        if any(map(called, stream[number:stop])):
+            lanes = _lanes(stream[number:stop], base + number, batched=batched, joined=True)
+            found |= {lane.first - base: lane for lane in lanes}
+        number = max(stop, number + 1)
+    return found
+
+
+# The number of the lanes where a source is read, beside those of the stream.
+STAGE = -1
+
+
+def freed_lanes(
+    plan: Plan, stream: Mapping[int, Lane], stage: Sequence[Lane], position: Position | None
+) -> dict[int, Lane]:
+    """The lane whose rows may be delivered as they complete, and the lanes above as they change.
+
+    It is the topmost lane of rows, or else of batches. No operator above it may recompute rows to
+    reach its position, since they would come in another order: batches are gathered, passes
+    repeated, each batch is changed by itself. Where rows are delivered one by one no operator is
+    above it. There is none for a ``position`` of an ordered run that lies inside a slice of a lane
+    above.
+    """
+    ends = {number + len(lane.nodes): number for number, lane in stream.items()}
+    end, above = len(plan.stream), list[int]()
+    while end:
+        number = ends.get(end)
+        if number is not None and not stream[number].batched:
+            return _freed(stream, number, above)
+        if number is not None:
+            above.append(number)
+            lane = stream[number]
+            if any(_drops(position)[: lane.sections]):
+                return {}
+            position = lane.inner(position)
+        elif not (plan.batched and _stays_between(plan.stream[end - 1])):
+            break
+        elif plan.stream[end - 1].rows is Rows.REPEATED:
+            position = None if position is None else position["in"]
+        end = end - 1 if number is None else number
+    if not end and stage:
+        return {STAGE: dataclasses.replace(stage[-1], free=True)} | _freed(stream, None, above)
+    return _freed(stream, above[0], []) if above else {}
+
+
+def _freed(stream: Mapping[int, Lane], number: int | None, above: Sequence[int]) -> dict[int, Lane]:
+    found = {each: dataclasses.replace(stream[each], single=True) for each in above}
+    if number is not None:
+        found[number] = dataclasses.replace(stream[number], free=True)
+    return found
+
+
+def _stays_between(node: Node) -> bool:
+    """True if an operator's position is that of its input, or the pass beside it."""
+    if node.rows is Rows.REPEATED or node.inputs[0].batched:
+        return node.rows is Rows.REPEATED or runs_apart(node)
+    return node.rows is Rows.GROUPED and node.held == ResumeCost()
+
+
+def apart(lane: Lane) -> tuple[Lane, ...]:
+    """The functions of a lane in a lane each."""
+    lanes = _lanes(lane.nodes, lane.first, batched=lane.batched, joined=False)
+    return tuple(dataclasses.replace(each, single=lane.single) for each in lanes)
+
+
+def has_parallel_work(plan: Plan) -> bool:
+    """True if some rows are made as slices, or by pipelines that functions return."""
+    opens = any(node.rows is Rows.WOVEN and node.calls is not None for node in plan.stream)
+    return bool(opens or stage_lanes(plan)[1] or stream_lanes(plan))
+
+
+def _continues(node: Node, *, batched: bool) -> bool:
+    return runs_apart(node) and node.inputs[0].batched is batched
+
+
+def _lanes(steps: Sequence[Node], first: int, *, batched: bool, joined: bool) -> Iterator[Lane]:
+    """A lane for each function with the steps behind it; neighbours of equal needs share one."""
+    begin, sections = 0, 1
+    begins = [n for n, step in enumerate(steps) if n and _begins(steps[:n], step)]
+    for section, end in zip([0, *begins], [*begins, len(steps)], strict=True):
+        following = steps[end : begins[begins.index(end) + 1] if end in begins[:-1] else None]
+        together = joined and following and not following[0].group_rows
+        if together and _needs(following) == _needs(steps[section:end]):
+            sections += 1
+            continue
+        nodes, here = tuple(steps[begin:end]), steps[begin]
+        yield Lane(nodes, first + begin, batched, here.group_rows, here.within_atoms, sections)
+        begin, sections = end, 1
+
+
+def _begins(before: Sequence[Node], step: Node) -> bool:
+    """True if a function begins a section: behind other functions, or where it reads groups."""
+    return step.group_rows > 0 or (called(step) and any(map(called, before)))

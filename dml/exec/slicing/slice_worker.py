@@ -1,0 +1,343 @@
+"""A worker runs the operators of a lane on a slice: some rows of a flow."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property, partial
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, cast
+
+from dml.data.batch_trays import Numbered, Trays
+from dml.data.block import Block, concat
+from dml.errors import DmlError
+from dml.events import Tally
+from dml.exec.process.partition_codec import Parcel, pack, unpack
+from dml.exec.slicing.lanes import Lane, all_stay
+from dml.exec.tasks.error_row import as_error
+from dml.exec.tasks.job import Job
+from dml.exec.tasks.partition import Piece
+from dml.exec.tasks.skipped_rows import Noted
+from dml.exec.tasks.slices import Outcome, Start
+from dml.exec.tasks.steps import Steps
+from dml.exec.tasks.task import Parked, blocks_of, partitions_of
+from dml.expr.facts import Rows
+from dml.expr.node import Node, op
+from dml.kernels.rows.ids import RowIds
+from dml.udfs.calling.batch_arrays import finished
+from dml.udfs.calling.type_inference import Returned
+
+if TYPE_CHECKING:
+    from dml.data.schema import Schema
+
+
+@op
+class Hole(Node):
+    """A placeholder for an input that is not sent, with its schema, digest and place as written."""
+
+    schema_below: Schema
+    name: bytes
+
+    rows = Rows.SOURCE
+
+    def infer(self) -> Schema:
+        """The schema of the input."""
+        return self.schema_below
+
+    @property
+    def digest(self) -> bytes:
+        """The digest of the input, so that keys derived from operators above it stay the same."""
+        return self.name
+
+
+def detached(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """The chain ``nodes`` over a ``Hole`` in place of its input; digests and places stay."""
+    below = nodes[0].inputs[0]
+    made: Node = Hole(below.schema, below.digest)
+    given: dict[str, Any] = {name: getattr(below, name) for name in PLACES}
+    made.__dict__.update(given)
+    out = list[Node]()
+    for node in nodes:
+        copy = object.__new__(type(node))
+        copy.__dict__.update(node.__getstate__())
+        copy.__dict__[node.input_names[0]] = made
+        out.append(copy)
+        made = copy
+    return tuple(out)
+
+
+PLACES = ("ordinal", "level", "batched")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slice:
+    """Rows on which the operators from ``begin`` to ``end`` of a lane are run, piece by piece.
+
+    With ``untyped`` the last of them returns its function's results before types are settled. With
+    ``slow`` a run that is closed stops between two calls of a function. ``first`` is the number of
+    the first row among the delivered rows of the epoch, in a process with preallocated places.
+    """
+
+    pieces: Sequence[Piece]
+    begin: int
+    end: int
+    untyped: bool = False
+    slow: bool = False
+    first: int | None = None
+
+    @property
+    def start(self) -> int:
+        """The place of the unit of the first rows."""
+        return self.pieces[0].place
+
+    @property
+    def stop(self) -> int:
+        """The place behind the unit of the last rows."""
+        return self.pieces[-1].place + 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its rows."""
+        return sum(piece.block.nbytes for piece in self.pieces if piece.block is not None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # columns are cut to their part, and travel as buffers
+        parcel = pack(Outcome(list(self.pieces), 0, 0))
+        return _received, (parcel, self.begin, self.end, self.untyped, self.slow)
+
+
+def _received(parcel: Parcel, *rest: Any) -> Slice:
+    return Slice(unpack(parcel).value, *rest)
+
+
+class Origin:
+    """Origin of the rows of a lane; ``begun`` is called with the place of their unit.
+
+    Only the process that reads units, by ``below``, knows them; elsewhere the origin is a slice.
+    """
+
+    def __init__(self, title: str, below: Job | None) -> None:
+        self.title, self.below = title, below
+        self.begun = cast("Callable[[int], None]", _unheard)
+
+    def unit_at(self, place: int) -> Any:
+        """The unit at a place; where no units are read, this origin."""
+        return self if self.below is None else self.below.reading.unit_at(place)
+
+    @property
+    def place(self) -> str:
+        """The origin in words."""
+        return f"a slice of {self.title}"
+
+
+def _unheard(_place: int) -> None:
+    """Ignore the place."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SliceJob(Job):
+    """A job whose tasks are slices of ``lane``; its steps are the lane's.
+
+    ``below`` reads the units of the rows, if the lane lies over a source.
+    """
+
+    lane: Lane = dataclasses.field(kw_only=True)
+    below: Job | None = dataclasses.field(kw_only=True, default=None)
+
+    def __getstate__(self) -> dict[str, object]:
+        """State for another process: the operators without those below them."""
+        nodes = detached(self.lane.nodes)
+        hole: Any = nodes[0].inputs[0]
+        stage = dataclasses.replace(self.stage, source=hole, steps=nodes)
+        state = super().__getstate__()
+        lane = dataclasses.replace(self.lane, nodes=nodes)
+        return {**state, "stage": stage, "lane": lane, "below": None}
+
+    @cached_property
+    def reading(self) -> Any:
+        """The origin of the rows."""
+        return Origin(self.lane.title, self.below)
+
+    @cached_property
+    def _halt(self) -> threading.Event:
+        return threading.Event()
+
+    def stop(self) -> None:
+        """Process no further row in this process."""
+        self._halt.set()
+
+    @property
+    def stopped(self) -> bool:
+        """True if the output is no longer needed."""
+        return self._halt.is_set()
+
+    def finish(self, piece: Piece) -> Piece:
+        """An output piece of the last operator, in the form in which it is delivered."""
+        if not self.finishing or piece.block is None:
+            return piece
+        return dataclasses.replace(piece, block=finished(piece.block))
+
+    @cached_property
+    def _steps(self) -> dict[tuple[int, int, bool], Steps]:
+        return {}
+
+    def steps_between(self, begin: int, end: int, *, slow: bool = False) -> Steps:
+        """The operators from ``begin`` to ``end`` as steps; ``slow`` ones can be stopped."""
+        found = self._steps.get((begin, end, slow))
+        if found is None:
+            made = Steps(self.lane.nodes[begin:end], self.at, self.lane.first + begin)
+            found = self._steps.setdefault((begin, end, slow), self._heeding(made, slow=slow))
+        return found
+
+    def _heeding(self, steps: Steps, *, slow: bool) -> Steps:
+        """The steps, with ``slow`` functions that are no longer called after ``stop``."""
+        heeding = {
+            number: partial(_unless, self._halt, cast("Any", node).fn.call)
+            for number, node in enumerate(steps.nodes)
+            if slow and node.calls is not None and not node.proven
+        }
+        return steps.calling(heeding) if heeding else steps
+
+    def starts(self, mine: Callable[[], Tally]) -> tuple[Start, ...]:
+        """The function that begins a slice."""
+        return (partial(_sliced, self, mine=mine),)
+
+
+class StoppedError(Exception):
+    """A function is not called, since its output is no longer needed."""
+
+
+def _unless(halt: threading.Event, call: Callable[..., Any], *args: Any) -> Any:
+    """The result of ``call``, or StoppedError."""
+    if halt.is_set():
+        raise StoppedError
+    return call(*args)
+
+
+def _sliced(job: SliceJob, given: Slice, mine: Callable[[], Tally]) -> Iterator[Outcome]:
+    """The output partitions of a slice; an error ends them."""
+    steps = job.steps_between(given.begin, given.end - given.untyped)
+    rows = sum(piece.block.n for piece in given.pieces if piece.block is not None)
+    parked = Parked(steps, job.lane.needs.memory, job.sizes, grain=1, rows=rows)
+    work = _Working(job, given, parked, mine, _trays(job, given))
+    make = work.of_batches if job.lane.batched else work.of_rows
+    return partitions_of(_marked(_pieces(job, given, make)), parked)
+
+
+def _trays(job: SliceJob, given: Slice) -> Trays | None:
+    """The trays for large values of the rows, if places are allocated for them."""
+    made, nodes = job.at.trays, job.lane.nodes[given.begin : given.end]
+    if given.first is None or made.expected is None or not all(map(all_stay, nodes)):
+        return None
+    for node in nodes:
+        schema = node.schema if node.schema.known else job.at.schemas.get(node.digest.hex())
+        if schema is not None and made.fits(node.digest, schema):
+            ids = [piece.block.ids for piece in given.pieces if piece.block is not None]
+            return Numbered(made, RowIds.concat(ids), given.first)
+    return None
+
+
+def _marked(pieces: Iterator[Piece]) -> Iterator[tuple[Piece, bool]]:
+    """The pieces, each with whether it is the last."""
+    held = next(pieces)
+    for piece in pieces:
+        yield held, False
+        held = piece
+    yield held, True
+
+
+def _pieces(
+    job: SliceJob, given: Slice, make: Callable[[Sequence[Piece], Noted], Iterator[Piece]]
+) -> Iterator[Piece]:
+    """A piece for each output block, one for losses behind it, one for an error."""
+    noted = Noted(each=job.at.bounded)
+    for (place, atom), group in groupby(given.pieces, attrgetter("where")):
+        job.reading.begun(place)
+        try:
+            for piece in make(list(group), noted):
+                yield dataclasses.replace(piece, losses=noted.taken(_as_it_is))
+            if losses := noted.taken(_as_it_is):
+                yield Piece(place, atom, losses=losses)
+        except Exception as raised:  # noqa: BLE001 - whatever happens stands in its place
+            error = as_error(raised, "")
+            yield Piece(place, atom, error=error, losses=noted.taken(_as_it_is))
+            return
+    yield Piece(place, atom)
+
+
+def _as_it_is(error: DmlError) -> DmlError:
+    return error
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Working:
+    """A slice that is being processed; ``mine`` returns the tally of the current thread."""
+
+    job: SliceJob
+    given: Slice
+    parked: Parked
+    mine: Callable[[], Tally]
+    trays: Trays | None = None
+
+    def of_rows(self, pieces: Sequence[Piece], noted: Noted) -> Iterator[Piece]:
+        """Output for rows of one atom."""
+        begin, end, slow = self.given.begin, self.given.end, self.given.slow
+        last, place, atom = end - self.given.untyped, pieces[0].place, pieces[0].atom
+        steps = self.job.steps_between(begin, last, slow=slow)
+        steps = steps if self.trays is None else steps.placing(self.trays)
+        made = steps.run(self._blocks(pieces, noted), self.mine, noted)
+        if self.given.untyped:
+            calling = self.job.steps_between(last, end, slow=slow)
+            if calling.by_batch:
+                untyped = self._untyped(calling, made, noted)
+            else:
+                untyped = calling.returned(made, self.mine, noted)
+            yield from (Piece(place, atom, returned=each) for each in untyped)
+            return
+        for out in self.parked.fitting(made):
+            yield self._ended(Piece(place, atom, out))
+
+    def of_batches(self, pieces: Sequence[Piece], noted: Noted) -> Iterator[Piece]:
+        """Output for each batch: one batch, or none if no row of it is left."""
+        for piece in pieces:
+            block = next(self._blocks((piece,), noted), None)
+            last = self.given.end - self.given.untyped
+            for number in range(self.given.begin, last):
+                if block is not None:
+                    steps = self.job.steps_between(number, number + 1, slow=self.given.slow)
+                    parts = [out for out in steps.run((block,), self.mine, noted) if out.n]
+                    block = concat(parts) if parts else None
+            if block is not None and self.given.untyped:
+                calling = self.job.steps_between(last, last + 1, slow=self.given.slow)
+                for each in self._untyped(calling, (block,), noted):
+                    yield Piece(piece.place, piece.atom, returned=each)
+            elif block is not None:
+                for out in self.parked.fitting((block,)):
+                    yield self._ended(Piece(piece.place, piece.atom, out))
+
+    def _untyped(self, calling: Steps, blocks: Iterable[Block], noted: Noted) -> Iterator[Returned]:
+        """Output of a step's function for a batch, in the types of this batch alone."""
+        firsts = list[RowIds]()
+
+        def seen() -> Iterator[Block]:
+            for block in blocks:
+                if block.n and not firsts:
+                    firsts.append(block.ids.slice(0, 1))
+                yield block
+
+        for out in calling.apart().run(seen(), self.mine, noted):
+            if out.n:
+                yield Returned([out], [1], out.ids, firsts[0], out.nbytes)
+
+    def _ended(self, piece: Piece) -> Piece:
+        whole = self.given.end == len(self.job.lane.nodes)
+        return self.job.finish(piece) if whole else piece
+
+    def _blocks(self, pieces: Sequence[Piece], noted: Noted) -> Iterator[Block]:
+        """The blocks of the pieces; no more once the job is stopped."""
+        for block in blocks_of(pieces, noted):
+            if self.job.stopped:
+                return
+            yield block

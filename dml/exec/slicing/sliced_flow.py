@@ -1,0 +1,536 @@
+"""The operators of a lane run over any ordered flow: slices in parallel, rows in order.
+
+The consumer's thread takes slices of the input and gives them to workers, which return their output
+in the order of the slices. A position is the input's before the oldest slice that is not wholly
+delivered, and the number of its outputs that were: those are made again, and dropped. The places
+where slices are cut never change the output.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import islice
+from time import perf_counter
+from typing import Any, Protocol
+
+from dml.data.block import Block
+from dml.errors import DmlError
+from dml.exec.delivery.checkpoint import unreached
+from dml.exec.scheduler.policy import Seq
+from dml.exec.slicing.lanes import Lane
+from dml.exec.slicing.slice_input import SliceInput
+from dml.exec.slicing.slice_sizes import LONG_S, PER_WORKER, SlicePace, Width
+from dml.exec.slicing.slice_worker import Slice, SliceJob
+from dml.exec.slicing.type_gates import Gate, gates_of
+from dml.exec.tasks.partition import Piece
+from dml.exec.tasks.slices import Outcome
+from dml.expr.flow import GatherQuota, Position
+
+# Rows under way for each worker, from which on one slow row does hold up the rest.
+FAR = 64
+
+
+class LaneFeed(Protocol):
+    """A driver whose tasks arrive one by one."""
+
+    @property
+    def at(self) -> Seq:
+        """The place of the last partition: the number of its task comes first."""
+
+    @property
+    def unfinished(self) -> int:
+        """Number of tasks with partitions still to come."""
+
+    def give(self, task: Any) -> int:
+        """Add a task; returns its number."""
+
+    def forget(self, number: int) -> None:
+        """Remove a task that is over."""
+
+    @property
+    def threaded(self) -> bool:
+        """True if slices run in parallel in threads of this process."""
+
+    def unordered(self) -> None:
+        """Return partitions as they complete from now on."""
+
+    def narrow(self, width: int) -> None:
+        """Run at most ``width`` slices at once."""
+
+    def alone(self) -> None:
+        """Do without threads: the functions hold Python's lock, so threads would contend."""
+
+    def next(self, more: Callable[[], None] | None = None) -> Outcome | None:
+        """The next partition, in order; ``more`` is called when a task ends during the wait."""
+
+    def release(self) -> None:
+        """Release the last partition."""
+
+    def close(self) -> None:
+        """Stop the driver."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class LanePart:
+    """Consecutive rows in progress through the lane.
+
+    ``before`` is the input's position before them, and ``start`` their place in the input since the
+    flow was opened. ``skip`` of their outputs were delivered by an earlier run, ``given`` by this
+    one; ``loose`` parts need not wait for those before them. ``number`` is that of their task,
+    ``gate`` the gate where they stop, None if nowhere. ``waiting`` are the pieces that have reached
+    the gate, which has processed the first ``seen``. ``seconds`` and ``cpu_s`` were spent on them,
+    and meanwhile ``others_s`` on other threads, while ``beside`` slices ran at once, of whose time
+    ``share_s`` is their part.
+    """
+
+    before: Position
+    rows: int
+    start: int = 0
+    skip: int = 0
+    given: int = 0
+    loose: bool = False
+    number: int = -1
+    gate: Gate | None = None
+    seen: int = 0
+    pieces: deque[Piece] = dataclasses.field(default_factory=deque)
+    waiting: list[Piece] = dataclasses.field(default_factory=list)
+    over: bool = False
+    arrived: bool = False
+    seconds: float = 0.0
+    cpu_s: float = 0.0
+    others_s: float = 0.0
+    beside: int = 1
+    share_s: float = 0.0
+    nbytes: int = 0
+    given_bytes: int = 0
+
+
+class Hearing(Protocol):
+    """Receives losses of rows, and completes errors."""
+
+    def lost(self, piece: Piece, *, again: bool) -> DmlError | None:
+        """Count the losses of a piece; returns an error if they are too many.
+
+        An earlier run counted them if they precede, ``again``, rows that it delivered.
+        """
+
+    def placed(self, error: DmlError, place: int | None) -> DmlError:
+        """The error with its row's origin, a unit at ``place``; None: the input raised it."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LaneWork:
+    """How the rows of a lane are made: job, driver, input, slice sizes, receiver of losses."""
+
+    job: SliceJob
+    feed: LaneFeed
+    taking: SliceInput
+    pace: SlicePace
+    hearing: Hearing
+
+
+class SlicedFlow:
+    """The rows of a lane, in order."""
+
+    def __init__(self, work: LaneWork, position: Position | None) -> None:
+        self.job, self.feed, self.taking, self.pace = work.job, work.feed, work.taking, work.pace
+        self.lane: Lane = work.job.lane
+        self.hearing, pace = work.hearing, work.pace
+        self.width = Width(pace.workers)
+        self.gates = gates_of(self.lane.nodes, self.job.at)
+        self.parts, self.running = deque[LanePart](), dict[int, LanePart]()
+        self.rest: Block | None = None
+        self.where: tuple[int, int] = (0, 0)
+        self.wheres: list[tuple[int, int]] = []
+        self.skip: int = 0 if position is None else position["drop"]
+        self.given = self.rows = self.given_bytes = 0
+        self.taken = -self.skip  # rows, behind those delivered before the flow was opened
+        self.since = 0.0  # when the wait for the next result began
+        self.asked = 1
+        self.ended = self.failing = self.closed = False
+        # a function that begins the next pass; and that pass, once it has begun
+        self.then: Callable[[SlicePace], SlicedFlow | None] | None = None
+        self.next_pass: SlicedFlow | None = None
+        self.error: DmlError | None = None
+        self.input_error: DmlError | None = None
+
+    # Output of the flow
+
+    def pull(self, most: int) -> Block | None:
+        """Up to ``most`` rows, or a batch."""
+        self.asked = most
+        block = self.rest or self._next_block()
+        if block is None:
+            return None
+        if self.lane.batched or block.n <= most:
+            self.rest = None
+        else:
+            self.rest, block = block.slice(most, block.n), block.slice(0, most)
+        self._gave(1 if self.lane.batched else block.n)
+        if self.rest is None:
+            self._pass()
+        return block
+
+    def pull_piece(self, room: GatherQuota) -> list[Block] | None:
+        """All output of the next unit, which may be empty; None at the end."""
+        self._pass()
+        if not self.parts:
+            self._fill()
+        if not self.parts:
+            return None
+        out, before = list[Block](), self.parts[0].before
+        self.wheres = []
+        while self.parts and self.parts[0].before is before:
+            block, self.rest = self.rest or self._next_block(before), None
+            if block is None:
+                break
+            room.take(block)
+            out.append(block)
+            self.wheres.append(self.where)
+            self._gave(block.n)
+            self._pass()
+        return out
+
+    def position(self) -> Position:
+        """The input's position before the oldest part, and the number of its delivered outputs."""
+        parts: Sequence[LanePart] = self.parts
+        if self.given and self.lane.single and self.lane.batched:
+            # a batch is the whole output of a part, also before its task has reported its end
+            given = parts[0].before
+            parts = [part for part in parts if part.before is not given]
+            return self.lane.outer(parts[0].before if parts else self.taking.after, self.skip)
+        if not parts:
+            return self.lane.outer(self.taking.after, self.skip)
+        return self.lane.outer(parts[0].before, self.given + self.skip)
+
+    def close(self) -> None:
+        """Stop: no call of a function begins any more in this process."""
+        if self.next_pass is not None and (self.parts or not self.ended):
+            self.next_pass.close()  # its rows are not needed
+        self.closed = True
+        self.job.stop()
+        self.rest = None
+        self.parts.clear()
+        self.running.clear()
+        self.feed.close()
+        self.taking.close()
+
+    def _next_block(self, before: Position | None = None) -> Block | None:
+        """The next rows that were not delivered before; raises the error in their place.
+
+        None also at the end of the output for the input that follows ``before``.
+        """
+        while (piece := self._next_piece(before)) is not None:
+            self.where = piece.where
+            error = self.hearing.lost(piece, again=self.skip > 0) if piece.losses else None
+            if error is None and piece.error is not None:
+                place = None if piece.error is self.input_error else piece.place
+                error = self.hearing.placed(piece.error, place)
+            if error is not None:
+                self.error = error
+                self.feed.close()
+                raise error
+            block = self._unskipped(piece.block)
+            if block is not None:
+                return block
+        if self.skip and before is None:
+            raise unreached(self.skip)
+        return None
+
+    def _unskipped(self, block: Block | None) -> Block | None:
+        """``block`` without rows that a resumed flow delivered before; None if none are left."""
+        if block is None or not self.skip:
+            return block.bare() if block is not None and block.n else None
+        count = 1 if self.lane.batched else block.n
+        dropped = min(self.skip, count)
+        self.skip -= dropped
+        self._gave(dropped)
+        if dropped == count:
+            return None
+        return block.slice(dropped, block.n)
+
+    def _gave(self, count: int) -> None:
+        """Count delivered outputs of the current part."""
+        self.given += count
+
+    # Results of parts
+
+    def _next_piece(self, before: Position | None) -> Piece | None:
+        if self.error is not None:
+            raise self.error
+        while True:
+            self._pass()
+            if before is not None and (not self.parts or self.parts[0].before is not before):
+                return None
+            if (part := self._ready()) is not None:
+                return part.pieces.popleft()
+            self._fill()
+            if self.running:
+                self._receive()
+            elif (gate := self._gate()) is not None and self.parts:
+                gate.settle(self.job.at)  # there are no other rows
+                self._through(gate)
+            elif not self.parts:
+                return None
+
+    def _ready(self) -> LanePart | None:
+        """The part whose pieces are to be delivered now, if it has some."""
+        return self.parts[0] if self.parts and self.parts[0].pieces else None
+
+    def _pass(self) -> None:
+        """Remove parts at the front that are wholly delivered."""
+        while self.parts and self.parts[0].over and not self.parts[0].pieces:
+            part = self.parts.popleft()
+            self._handed_on(part)
+            if not self.parts or self.parts[0].before is not part.before:
+                self.given = 0
+
+    def _handed_on(self, part: LanePart) -> None:
+        """Account for a part that was wholly delivered."""
+        self.rows -= part.rows
+        self.given_bytes -= part.given_bytes
+        self.pace.handed += part.rows
+
+    def _receive(self) -> None:
+        """Process the next result of the driver."""
+        self.since = perf_counter()
+        outcome = self.feed.next(self._more)
+        number = next(iter(self.running)) if outcome is None else self.feed.at[0]
+        part = self.running[number]
+        pieces: list[Piece] = []
+        done = outcome is None or outcome.done
+        if outcome is not None:
+            exact = self.lane.free or self.lane.single  # no position is to lie behind the last row
+            pieces = [piece for piece in outcome.value if not exact or _tells(piece)]
+            part.seconds += outcome.seconds
+            part.cpu_s += outcome.cpu_s
+            part.others_s += outcome.others_s
+            part.beside = max(1, outcome.beside)
+            part.share_s += outcome.share_s
+            part.nbytes += sum(each.block.nbytes for each in pieces if each.block is not None)
+        self.failing |= any(each.error is not None for each in pieces)
+        if done:
+            del self.running[number]
+            self.feed.forget(number)
+            self.pace.measured(part.rows, part.seconds, part.nbytes)
+            self._look_at(part)
+        if part.gate is None:
+            part.pieces.extend(pieces)
+            part.over = done
+        else:
+            self._come(part, pieces, done=done)
+
+    def _look_at(self, part: LanePart) -> None:
+        """Judge by an ended slice whether threads contend for Python's lock."""
+        feed: LaneFeed = self.feed
+        if self.width.decided or not feed.threaded:
+            return
+        width = self.width.measured(part)
+        if self.width.alone:
+            feed.alone()
+            self.pace.workers = 1 if self.feed.threaded else self.pace.workers
+        elif width is not None:
+            self.feed.narrow(width)
+
+    def _come(self, part: LanePart, pieces: list[Piece], *, done: bool) -> None:
+        """Add pieces at the gate of ``part``: they wait, or go on if it is open."""
+        part.waiting += pieces
+        part.arrived = done
+        if part.gate is not None and part.gate.open:
+            self._go_on(part, part.gate)
+        while (gate := self._gate()) is not None and self._opened(gate):
+            self._through(gate)
+
+    def _opened(self, gate: Gate) -> bool:
+        """True if a gate opens by the pieces that have reached it, in order.
+
+        That is as far as all parts have arrived that precede it, here or at an earlier gate.
+        """
+        for part in self.parts:
+            if part.gate is None:
+                continue
+            if part.gate is not gate:
+                break
+            new, part.seen = part.waiting[part.seen :], len(part.waiting)
+            gate.take(new, self.job.at)
+            if gate.open or not part.arrived:
+                break
+        return gate.open
+
+    def _through(self, gate: Gate) -> None:
+        """Continue all parts that wait at an open gate."""
+        for part in [part for part in self.parts if part.gate is gate]:
+            self._go_on(part, gate)
+
+    def _go_on(self, part: LanePart, gate: Gate) -> None:
+        """Continue the pieces at an open gate: to the consumer, or as a new part."""
+        pieces, part.waiting = gate.typed(part.waiting, self.job.at), []
+        failed = any(each.error is not None for each in pieces)
+        self.failing |= failed
+        if gate.index + 1 == len(self.lane.nodes):
+            part.pieces.extend(self._finished(pieces))
+        else:
+            self._further(part, pieces, gate.index + 1)
+        if part.arrived:
+            part.over, part.gate = True, None
+
+    def _further(self, part: LanePart, pieces: list[Piece], begin: int) -> None:
+        """Start the pieces that passed a gate as a new part, with the losses on the way."""
+        some = any(each.block or each.error for each in pieces)
+        further = LanePart(part.before, 0, pieces=deque(() if some else pieces), over=not some)
+        self.parts.insert(self.parts.index(part), further)
+        if some:
+            self._start(further, pieces, begin)
+
+    def _finished(self, pieces: list[Piece]) -> list[Piece]:
+        return [self.job.finish(each) for each in pieces]
+
+    # Input of the workers
+
+    def _more(self) -> None:
+        """Give out more slices when a task has ended while the consumer waits for another."""
+        waited_s = perf_counter() - self.since
+        slice_s = next(iter(self.running.values())).rows * (self.pace.row_s or 0.0)
+        if (width := self.width.given_up(waited_s, slice_s)) is not None:
+            self.feed.narrow(width)
+        if not self._alone:  # else the consumer waits for the only slice
+            self._fill(waited_s)
+
+    def _fill(self, waited_s: float = 0.0) -> None:
+        """Give slices to workers until enough are under way."""
+        while not (self.ended or self.failing) and self._wanted(waited_s):
+            self._give(waited_s)
+        if self.ended and not self.failing and self.feed.unfinished < self.pace.workers:
+            self._go_ahead()
+
+    def _go_ahead(self) -> None:
+        """Begin the next pass with workers that are idle in this one."""
+        if self.lane.needs.concurrency and (self.feed.unfinished or self._gate()):
+            return  # both together would run more at once
+        if self.then is not None:
+            self.next_pass, self.then = self.then(self.pace), None
+        if self.next_pass is not None and not self.next_pass.closed:
+            try:
+                self.next_pass.begin()
+            except Exception:  # noqa: BLE001 - it is opened again, and fails, in its turn
+                self.next_pass.close()
+
+    def begin(self) -> None:
+        """Give slices to workers before the first rows are requested."""
+        self._fill()
+
+    def _wanted(self, waited_s: float) -> bool:
+        gate, unfinished = self._gate(), self.feed.unfinished
+        if self._alone:
+            return not unfinished
+        if gate is not None:
+            rows = sum(part.rows for part in self.running.values())
+            few = unfinished < max(1, self.pace.workers)
+            if gate.batches and self.running and not self.pace.cutting.ahead:
+                return False
+            if gate.batches or waited_s < LONG_S:
+                return few and not self._heavy and gate.wants(rows, len(self.running))
+        rows = self._under_way(waited_s)
+        return self.pace.admits(len(self.parts), rows, unfinished, waiting=waited_s > 0)
+
+    @property
+    def _alone(self) -> bool:
+        """True if functions hold Python's lock, or may: they run only while rows are awaited."""
+        return (self.width.alone or self.width.trying) and self.feed.threaded
+
+    @property
+    def _heavy(self) -> bool:
+        """True if the unprocessed input of the workers is large: they get no more meanwhile.
+
+        A gate counts rows and their results, however large the input rows are.
+        """
+        given = sum(part.given_bytes for part in self.running.values())
+        most = self.pace.workers * self.pace.cutting.most_bytes
+        return given >= most and len(self.running) >= self.pace.workers
+
+    def _under_way(self, waited_s: float) -> int:
+        """Rows taken and not delivered; after a long wait, rows not made behind the awaited slice.
+
+        One slow row must not hold up the rest; a caller that only looks at rows waits less long.
+        """
+        if waited_s < LONG_S or self._far:
+            return self.rows
+        newest = islice(reversed(self.running.values()), max(0, self.feed.unfinished - 1))
+        return sum(part.rows for part in newest)
+
+    def _gate(self) -> Gate | None:
+        """The first closed gate."""
+        while self.gates and self.gates[0].open:
+            self.gates.pop(0)
+        return self.gates[0] if self.gates else None
+
+    @property
+    def _far(self) -> bool:
+        """True if too many rows are under way: then one slow row does hold up the rest."""
+        most = PER_WORKER * self.pace.workers * self.pace.cutting.most_bytes
+        each = max(self.pace.row_bytes, self.given_bytes / max(1, self.rows))
+        return self.rows >= FAR * self.pace.workers or each * self.rows >= most
+
+    def _give(self, waited_s: float) -> None:
+        """Take the next rows and give them to a worker, or record the end of the input."""
+        rows, gate = self.pace.rows(self._under_way(waited_s)), self._gate()
+        if gate is not None:
+            under_way = sum(part.rows for part in self.running.values())
+            rows = min(rows, gate.most_rows(under_way))
+        elif self._alone:
+            rows = min(rows, max(self.asked, self.pace.short_rows))
+        elif not self.pace.cutting.ahead:
+            rows = min(rows, self.asked)
+        if (taken := self._taken(rows)) is None:
+            return
+        part, pieces = taken
+        part.given_bytes = sum(each.block.nbytes for each in pieces if each.block is not None)
+        self.parts.append(part)
+        self.rows += part.rows
+        self.given_bytes += part.given_bytes
+        self._start(part, pieces, 0, self.taken)
+        self.taken += part.rows
+
+    def _taken(self, rows: int) -> tuple[LanePart, list[Piece]] | None:
+        """The next rows as a part; None at the end of the input, or at its error."""
+        try:
+            taken = self.taking.take(max(rows, self.pace.least))
+        except DmlError as error:
+            self._end(error)
+            self.input_error, self.failing = error, True
+            return None
+        if taken is None:
+            self._end(None)
+            self.ended = True
+            return None
+        before, pieces = taken
+        return LanePart(before, self._count(pieces)), pieces
+
+    def _end(self, error: DmlError | None) -> None:
+        """Put losses of the input, and its error, behind the rows before them."""
+        last = Piece(*self.taking.where, error=error, losses=self.taking.heard())
+        if last.losses or error is not None:
+            self.parts.append(LanePart(self.taking.after, 0, pieces=deque([last]), over=True))
+
+    def _count(self, pieces: Sequence[Piece]) -> int:
+        blocks = (piece.block for piece in pieces if piece.block is not None)
+        return len(pieces) if self.lane.batched else sum(block.n for block in blocks)
+
+    def _start(
+        self, part: LanePart, pieces: Sequence[Piece], begin: int, first: int | None = None
+    ) -> None:
+        """Give a worker the operators from ``begin`` on, up to the next closed gate."""
+        gate = self._gate()
+        part.gate = gate
+        end = len(self.lane.nodes) if gate is None else gate.index + 1
+        task = Slice(pieces, begin, end, gate is not None, slow=self.pace.slow, first=first)
+        part.number = self.feed.give(task)
+        self.running[part.number] = part
+
+
+def _tells(piece: Piece) -> bool:
+    """False for a piece without rows, results, losses or an error."""
+    rows = piece.block is not None and piece.block.n > 0
+    return bool(rows or piece.losses) or piece.error is not None or piece.returned is not None

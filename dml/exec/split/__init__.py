@@ -1,1 +1,0 @@
-"""One run shared among the ranks of a training."""

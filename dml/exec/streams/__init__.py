@@ -1,0 +1,1 @@
+"""A plan becomes one ordered flow: stages below, stream operators above, runs inside of runs."""

@@ -1,0 +1,310 @@
+"""The flows of pipelines inside a run are read ahead in parallel, in a thread each."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable
+from queue import Empty
+from time import perf_counter, process_time, thread_time
+from typing import Any
+
+from dml.data.block import Block
+from dml.exec.delivery.prefetch import Ahead, ChunkShelf
+from dml.exec.drivers.sync import LEFT, LeftError
+from dml.exec.process.single_thread import single_threaded
+from dml.exec.slicing.slice_sizes import GROWTH, PATIENCE_S, Width
+from dml.exec.streams.nested_run import NestedFlow, Read
+from dml.exec.tasks.skipped_rows import Allowance
+from dml.expr.flow import Position
+
+# Pulls of a flow that wait for the consumer, rows of one at most, and bytes of all of them.
+DEPTH, MOST_ROWS, MOST_BYTES = 4, 256, 1 << 20
+# Rows read ahead may take one part in this many of the bytes of a flow, and as much in the place
+# that the flow takes before another flow has left it.
+PART = 4
+# Flows that are read ahead at most: each has a thread. Where there are more, none is.
+MOST_FLOWS = 256
+# A pipeline takes some 15 ms to be begun and ended in worker processes, two or more at a time.
+SHORT_S = 0.05
+# Seconds after which a waiting thread checks again whether it is still needed.
+LOOK_S = 0.1
+# Seconds after which a consumer that waits for rows does other work.
+AGAIN_S = 0.01
+
+
+@dataclasses.dataclass(slots=True)
+class _Spent:
+    """Time and rows of a pull, in the form that ``Width`` takes."""
+
+    rows: int
+    seconds: float
+    cpu_s: float
+    others_s: float
+    beside: int
+    share_s: float
+
+
+class _Clock:
+    """Measures time from its creation."""
+
+    def __init__(self) -> None:
+        self.started = perf_counter(), thread_time(), process_time()
+
+    def spent(self) -> tuple[float, float, float]:
+        """Seconds elapsed, processor seconds of this thread, and those of other threads."""
+        now = perf_counter(), thread_time(), process_time()
+        seconds, cpu_s, all_s = (a - b for a, b in zip(now, self.started, strict=True))
+        return seconds, cpu_s, max(0.0, all_s - cpu_s)
+
+
+class PullLimit:
+    """Limits the pulls of ``flows`` flows: at most ``most`` run at once.
+
+    If ``most`` is smaller, one of the pulls is reserved for the flow that the consumer waits for,
+    so it never waits for a later flow. Flows that only compute in Python are pulled one at a time,
+    when they are awaited: threads would contend for Python's lock.
+    """
+
+    def __init__(self, most: int, flows: int) -> None:
+        self.most, self.flows, self.width = most, flows, Width(most)
+        self.pipeline_s: float | None = None  # of a flow that was read to its end
+        self.running = set[_Reader]()
+        self.head: _Reader | None = None
+        self.moved = threading.Condition()
+
+    def enter(self, reader: _Reader) -> bool:
+        """Wait until ``reader`` may pull; False if its rows are no longer needed."""
+        with self.moved:
+            while not (reader.shelf.stopped or self.admits(reader)):
+                self.moved.wait(LOOK_S)
+            wanted = not reader.shelf.stopped
+            if wanted:
+                self.running.add(reader)
+        return wanted
+
+    def admits(self, reader: _Reader) -> bool:
+        """True if ``reader`` may pull now."""
+        others = self.most if self.most >= self.flows else self.most - 1
+        return reader is self.head or len(self.running - {self.head}) < others
+
+    def leave(self, reader: _Reader, rows: int, spent: tuple[float, float, float]) -> None:
+        """Record a pull of ``reader``: its rows, and times of a ``_Clock``."""
+        with self.moved:
+            beside = len(self.running)
+            self.running.discard(reader)
+            pull = _Spent(rows, *spent, beside, spent[0] / beside)
+            self.most = self.width.measured(pull) or self.most
+            self.moved.notify_all()
+
+    def ended(self, seconds: float) -> None:
+        """Record a flow that was read to its end, and the seconds of its pulls."""
+        with self.moved:
+            before = seconds if self.pipeline_s is None else self.pipeline_s
+            self.pipeline_s = (before + seconds) / 2
+
+    def awaits(self, reader: _Reader | None) -> None:
+        """Set the reader that the consumer waits for, or None."""
+        with self.moved:
+            self.head = reader
+            self.moved.notify_all()
+
+
+class _Reader:
+    """Opens a flow and pulls its rows: few where they take long, or many bytes.
+
+    It must not reference the owner of its rows: garbage collection of the owner ends the reading.
+    """
+
+    def __init__(
+        self, opener: Callable[[], NestedFlow], gate: PullLimit, shelf: ChunkShelf
+    ) -> None:
+        self.opener, self.gate, self.shelf = opener, gate, shelf
+        self.flow: NestedFlow | None = None
+        self.rows, self.nbytes = 1, 0  # of the next pull; of all so far
+        self.next_bytes = 0
+        self.seconds = 0.0  # of all pulls
+        self.over = False
+
+    def make(self) -> Read | None:
+        """The result of the next pull, once there is room for it."""
+        wanted = not self.over and self.shelf.wait(self.next_bytes)
+        if not wanted or not self.gate.enter(self):
+            return None
+        clock, rows = _Clock(), 0
+        try:
+            with single_threaded():
+                read = self._read()
+            rows = 0 if read.block is None else read.block.n
+        finally:
+            spent = clock.spent()
+            self.seconds += spent[0]
+            self.gate.leave(self, rows, spent)
+        if read.block is None:
+            self.gate.ended(self.seconds)
+            self.close()
+        else:
+            self._learn(read.block, spent[0])
+        return read
+
+    def _read(self) -> Read:
+        if self.flow is None:
+            self.flow = self.opener()
+        return Read() if self.shelf.stopped else self.flow.read(self.rows)
+
+    def _learn(self, block: Block, seconds: float) -> None:
+        """Set the number of rows of the next pull."""
+        self.nbytes += block.nbytes
+        each = max(1, block.nbytes // block.n)
+        fitting = self.shelf.most_bytes // DEPTH // each
+        patient = int(PATIENCE_S * block.n / max(seconds, 1e-9))
+        self.rows = max(1, min(MOST_ROWS, GROWTH * self.rows, fitting, patient))
+        self.next_bytes = self.rows * each
+
+    def close(self) -> None:
+        """Close the flow."""
+        self.over = True
+        if self.flow is not None:
+            self.flow.close()
+
+
+class ReadingFlow:
+    """The rows of a flow that a thread reads ahead; positions are of delivered rows.
+
+    The thread ends with the flow, when this is closed or garbage-collected, and at interpreter
+    exit; a pull that is under way ends first, and is not waited for.
+    """
+
+    def __init__(
+        self,
+        opener: Callable[[], NestedFlow],
+        position: Position | None,
+        gate: PullLimit,
+        most_bytes: int,
+        *,
+        allowance: Allowance,
+        meanwhile: Callable[[], Callable[[], None] | None],
+    ) -> None:
+        self.base, self.given, self.meanwhile = position, 0, meanwhile
+        self.gate, self.allowance = gate, allowance
+        self.read: Read | None = None  # the next result, not processed yet
+        self.rest: Block | None = None
+        self.after: Position | None = None
+        self.ended, self.taken_bytes = False, 0
+        self.shelf = ChunkShelf(DEPTH, most_bytes)
+        self.reader = _Reader(opener, gate, self.shelf)
+        self.ahead = Ahead(self.reader, self.shelf)
+
+    @property
+    def over(self) -> bool:
+        """True if the whole flow was read, and only waiting rows are left."""
+        return self.reader.over
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of waiting rows."""
+        return self.reader.nbytes - self.taken_bytes
+
+    def look(self, *, wait: bool) -> int:
+        """Number of available rows; see ``dml.expr.nested_pipelines``."""
+        while self.rest is None and not self.ended:
+            if self.read is None:
+                if not wait and self.shelf.chunks.empty():
+                    return 0
+                self.read = self._next()
+            if not wait and not self.read.plain:
+                return 0
+            self.rest = self.read.told(self.allowance).block
+            self.ended = self.rest is None
+            self.after, self.read = self.read.after, None
+        return 0 if self.rest is None else self.rest.n
+
+    def _next(self) -> Read:
+        if not self.shelf.chunks.empty():
+            got = self.shelf.get()
+        else:
+            self.gate.awaits(self.reader)
+            try:
+                got = self._awaited()
+            finally:
+                self.gate.awaits(None)
+        found = Read(error=got) if isinstance(got, BaseException) else got or Read()
+        self.taken_bytes += found.nbytes
+        return found
+
+    def _awaited(self) -> Any:
+        """The next result; meanwhile other flows may end, and make room for later ones."""
+        left = LEFT.get()
+        while True:
+            try:
+                return self.shelf.get(AGAIN_S)
+            except Empty:
+                if left():
+                    raise LeftError from None
+                work = self.meanwhile()
+                if work is not None:
+                    work()
+
+    def pull(self, most: int) -> Block | None:
+        """Up to ``most`` rows; None at the end."""
+        self.look(wait=True)
+        block = self.rest
+        if block is None:
+            return None
+        self.given += min(most, block.n)
+        self.rest = block.slice(most, block.n) if most < block.n else None
+        if self.rest is None:
+            self.base, self.given = self.after, 0
+        return block.slice(0, most) if most < block.n else block
+
+    def position(self) -> Position | None:
+        """The flow's position before the available rows, and how many of those were delivered."""
+        if not self.given:
+            return self.base
+        start = self.base or {"at": None, "schemas": {}}
+        return {**start, "drop": start.get("drop", 0) + self.given}
+
+    def close(self) -> None:
+        """Stop reading."""
+        self.ahead.stop()
+        self.rest, self.ended = None, True
+
+
+class SideBySide:
+    """Opens ``flows`` flows that are read ahead, ``most`` of them at once."""
+
+    def __init__(self, most: int, flows: int, allowance: Allowance) -> None:
+        self.gate, self.allowance = PullLimit(most, flows), allowance
+
+    @property
+    def short(self) -> bool:
+        """True if pipelines are so short that worker processes are not worthwhile."""
+        return self.gate.pipeline_s is not None and self.gate.pipeline_s < SHORT_S
+
+    def open(
+        self,
+        opener: Callable[[], NestedFlow],
+        position: Position | None,
+        most_bytes: int,
+        meanwhile: Callable[[], Callable[[], None] | None],
+    ) -> ReadingFlow:
+        """The flow that ``opener`` returns, which is at ``position``."""
+        where = (opener, position, self.gate, _ahead_bytes(most_bytes))
+        return ReadingFlow(*where, allowance=self.allowance, meanwhile=meanwhile)
+
+    @staticmethod
+    def own_bytes(most_bytes: int) -> int:
+        """Bytes that a flow itself may use, of those for the flow and its rows."""
+        return most_bytes - 2 * _ahead_bytes(most_bytes)
+
+
+def _ahead_bytes(most_bytes: int) -> int:
+    return min(MOST_BYTES, most_bytes // PART)
+
+
+def side_by_side(
+    flows: int, workers: int, at_once: int | None, allowance: Allowance
+) -> SideBySide | None:
+    """The reader of ``flows`` flows in parallel; None where they are read one after the other."""
+    most = min(flows, workers, workers if at_once is None else at_once)
+    return SideBySide(most, flows, allowance) if most > 1 and flows <= MOST_FLOWS else None

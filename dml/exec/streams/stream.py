@@ -1,0 +1,597 @@
+"""A plan is opened as one ordered flow: stages on a driver, the stream operators above them."""
+
+from __future__ import annotations
+
+import dataclasses
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property, partial
+from time import perf_counter
+from typing import Any, Protocol, TypeAlias, Unpack, cast
+
+from dml.data.block import Block
+from dml.data.row_slicing import SETTLING_ROWS
+from dml.errors import DmlError, ResumeMismatchError
+from dml.events import Event
+from dml.exec.delivery.checkpoint import unreached
+from dml.exec.delivery.meter import Meter, Tallies
+from dml.exec.memory.memory_report import Holding
+from dml.exec.slicing.lanes import (
+    STAGE,
+    Lane,
+    apart,
+    fits,
+    fits_units,
+    flat,
+    freed_lanes,
+    keeps_units,
+    nested,
+    other_needs,
+    stage_lanes,
+    stream_lanes,
+)
+from dml.exec.slicing.open_lanes import LanePasses, open_lane
+from dml.exec.slicing.slice_sizes import Cutting
+from dml.exec.streams.stream_operator import metered, open_node
+from dml.exec.tasks.coalesced_units import further, joined, placed
+from dml.exec.tasks.error_row import traced
+from dml.exec.tasks.job import Job
+from dml.exec.tasks.partition import Firsts, PartitionSizes, Piece, ReadTask, TaskList
+from dml.exec.tasks.skipped_rows import Allowance, Counted, Loss, Losses
+from dml.exec.tasks.slices import OnEvent, Options, PartitionFeed, Tasks
+from dml.exec.tasks.task import beside_rows
+from dml.expr.batch_run import Between
+from dml.expr.flow import UNBOUNDED, WHOLE, At, Flow, GatherQuota, Opener, Position, untyped
+from dml.expr.nested_pipelines import Nested, unopened
+from dml.physical.plan import Plan, units_each
+
+Lost: TypeAlias = Callable[..., DmlError | None]
+"""Counts losses; returns the error if they are too many."""
+
+START: Position = {"unit": 0, "atom": 0, "drop": 0}
+
+
+class Open(Protocol):
+    """A driver with all its options, except the tasks to run."""
+
+    def __call__(
+        self, tasks: Tasks, job: Job, tallies: Tallies, **options: Unpack[Options]
+    ) -> PartitionFeed:
+        """Begin the tasks of ``job``, counted in ``tallies``; the driver adds the other options."""
+
+
+class SpreadingCluster(Protocol):
+    """A cluster whose workers may do operators that need all rows."""
+
+    def spread(self, run: Streaming, *, finishing: bool) -> Any:
+        """The first operators of the stream that they do, with ``count`` and ``open``; or None."""
+
+
+class Watching(Protocol):
+    """Compares some output of a run with the plan as written, before the run goes on."""
+
+    def watch(
+        self, run: Streaming, job: Job, epoch: int, start: Position | None
+    ) -> Callable[[Sequence[Piece]], None] | None:
+        """A check for every partition of the stages, which are opened at ``epoch``."""
+
+    def guarded(
+        self, open_: Callable[[], Flow], epoch: int, position: Position | None, *, finishing: bool
+    ) -> Flow:
+        """The flow that ``open_`` returns, or that of the plan as written once the two differ."""
+
+    def running(self, run: Streaming) -> Streaming:
+        """``run``, or the run that replaced it."""
+
+    def event(self, run: str, at: float) -> Event:
+        """The comparisons so far as an event."""
+
+    def told(self, hear: Callable[[str, str], None]) -> None:
+        """Report differences by calling ``hear`` with a name and a text."""
+
+
+class StreamTaps(Protocol):
+    """Opens the parts of a run that are shared with other runs."""
+
+    def tap(
+        self,
+        run: Streaming,
+        number: int,
+        open_input: Opener,
+        epoch: int,
+        position: Position | None,
+    ) -> Flow | None:
+        """The flow of operator ``number`` over the stream of ``run``; None if it is not shared."""
+
+
+class StageFlow:
+    """The rows of one epoch of the last stage, in reading order; ``meter`` counts partitions.
+
+    ``check`` is called with each partition before any of its rows are delivered, and may raise.
+    """
+
+    def __init__(
+        self,
+        feed: PartitionFeed,
+        position: Position | None,
+        meter: Meter,
+        lost: Lost,
+        check: Callable[[Sequence[Piece]], None] | None = None,
+    ) -> None:
+        self.feed, self.meter, self.lost, self.check = feed, meter, lost, check
+        start = position or START
+        self.pieces: deque[Piece] = deque()
+        self.block: Block | None = None  # the current block, delivered up to row ``start``
+        self.start = 0
+        self.where: tuple[int, int] = (start["unit"], start["atom"])  # of the last piece
+        self.place, self.atom = self.where
+        self.drop: int = start["drop"]  # rows from the current atom on: delivered, or never to be
+        self.to_drop = self.drop
+        self.resumed = bool(self.atom or self.drop)  # within an atom, which must exist
+        self.error: DmlError | None = None
+        self.held = self.ending = False
+        # number of functions, where those above have positions of their own
+        self.functions = 0
+        self.wheres: list[tuple[int, int]] = []  # of the blocks of the last unit
+        self.firsts: Firsts = ()  # of the units after that at ``place``, in the current piece
+        self.empty = 0
+        self.unsettled = True
+
+    def pull(self, most: int) -> Block | None:
+        """Up to ``most`` rows."""
+        while self.block is None:
+            if not self._next_piece():
+                return None
+        return self._given(self.block, most)
+
+    def _given(self, block: Block, most: int) -> Block:
+        start, rows = self.start, block.ids.count
+        stop = start + most
+        if stop < rows:
+            self.start = stop
+            self.drop += most
+            return block.slice(start, stop)
+        self.block, self.start = None, 0
+        self.drop += rows - start
+        if self.ending:
+            self._end_unit()
+        return block.slice(start, rows) if start else block
+
+    def _end_unit(self) -> None:
+        # empty units are passed when more rows are requested
+        full = bisect_left(self.firsts, self.drop)
+        self.place, self.empty = self.place + 1 + full, len(self.firsts) - full
+        self.atom, self.drop = 0, self.to_drop
+        self.ending, self.firsts = False, ()
+
+    def at_hand(self) -> tuple[Block, int] | None:
+        """The block of the next rows, and how many of its rows are left."""
+        block = self.block
+        return None if block is None else (block, block.ids.count - self.start)
+
+    def between(self) -> Between:
+        """Positions within the current block, by the number of rows delivered from here on."""
+        return partial(further, self.place, self.atom, self.drop, self.firsts)
+
+    def pull_piece(self, room: GatherQuota) -> list[Block] | None:
+        """All remaining rows of the current unit; None at the end."""
+        place, out = self.place, list[Block]()
+        self.wheres = []
+        while self.place == place:
+            if self.block is not None:
+                room.take(self.block)
+                self.wheres.append(self.where)
+                out.append(self._given(self.block, WHOLE))
+            elif not self._next_piece():
+                return out or None
+        return out
+
+    def _next_piece(self) -> bool:
+        """Make the next piece the current one; False at the end. Raises the piece's error."""
+        self.place, self.empty = self.place + self.empty, 0
+        while not self.pieces:
+            if self.error is not None:
+                raise self.error
+            if not self._next_partition():
+                self._reached()
+                return False
+        piece, self.resumed = self.pieces.popleft(), False
+        if piece.where != (self.place, self.atom):
+            self.place, self.atom, self.drop = piece.place, piece.atom, self.to_drop
+        self.where = piece.where
+        error = self.lost(piece.losses, again=self.to_drop > 0) or piece.error
+        if error is not None:
+            self.error = error
+            self.feed.close()
+            raise error
+        self.ending, self.firsts = piece.ends, piece.firsts
+        self.block = self._undropped(piece.block)
+        if self.ending and self.block is None:
+            self._end_unit()
+        return True
+
+    def _reached(self) -> None:
+        """ResumeMismatchError if a resumed flow has not reached its position."""
+        if self.resumed or self.to_drop:
+            raise unreached(self.to_drop)
+
+    def _undropped(self, block: Block | None) -> Block | None:
+        """``block`` from the first row that was not delivered before a resume, if there is one."""
+        rows = 0 if block is None else block.n
+        self.start = min(self.to_drop, rows)
+        self.to_drop -= self.start
+        return block if self.start < rows else None
+
+    def _next_partition(self) -> bool:
+        if self.held:
+            self.feed.release()
+            self.held = False
+        started = perf_counter()
+        cpu_s = self.meter.processor.at(started)
+        outcome = self.feed.next()
+        now = perf_counter()
+        self.meter.waited(started, cpu_s, now)
+        if outcome is None:
+            return False
+        rows_bytes = outcome.held_bytes - beside_rows(outcome.value)
+        self.meter.partition(outcome.rows, rows_bytes, now)
+        self.held = True
+        if self.unsettled and outcome.rows:
+            self.unsettled = False
+            self.feed.settled()
+        if self.check is not None:
+            self._look_at(outcome.value, self.check)
+        self.pieces = deque(outcome.value)
+        return True
+
+    def _look_at(self, pieces: Sequence[Piece], check: Callable[[Sequence[Piece]], None]) -> None:
+        """Call ``check`` with the partition; its error ends the flow."""
+        try:
+            check(pieces)
+        except DmlError as error:
+            self.error = error
+            self.feed.close()
+            raise
+
+    def position(self) -> Position:
+        """Place of the unit, atom in the unit, delivered rows of that atom."""
+        found = placed(self.place, self.atom, self.drop, self.firsts)
+        return {**found, "functions": self.functions} if self.functions else found
+
+    def close(self) -> None:
+        """Stop the driver."""
+        self.block = None
+        self.pieces.clear()
+        self.feed.close()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Streaming:
+    """How a plan is run: options that affect the timing of a run, never its results."""
+
+    plan: Plan
+    at: At
+    open: Open
+    target_bytes: int
+    tallies: Tallies
+    stage_bytes: int = UNBOUNDED
+    whole_bytes: int = 0
+    atom_bytes: int = UNBOUNDED
+    beside: tuple[tuple[Streaming, ...], ...] = ()
+    kept_bytes: int = 0
+    allowance: Allowance = dataclasses.field(default_factory=Allowance)
+    watching: Watching | None = None
+    taps: StreamTaps | None = None
+    cutting: Cutting | None = dataclasses.field(default_factory=Cutting)
+    in_order: bool = True
+    nested: Nested = unopened
+    cluster: SpreadingCluster | None = None
+
+    @property
+    def running(self) -> Streaming:
+        """This run, or its replacement where it differed from the plan as written."""
+        return self if self.watching is None else self.watching.running(self)
+
+    @cached_property
+    def losses(self) -> Losses:
+        """Losses of rows to errors of functions."""
+        return Losses(self.allowance, self.plan.operators)
+
+    @cached_property
+    def holding(self) -> Holding:
+        """Memory accounts of its drivers."""
+        return Holding()
+
+    @cached_property
+    def listener(self) -> dict[str, OnEvent]:
+        """The receiver of events about long waits, once it is set."""
+        return {}
+
+    def hear(self, on_event: OnEvent) -> None:
+        """Set ``on_event`` as the receiver of events about long waits of a driver."""
+        for each in self.all:
+            each.listener["on_event"] = on_event
+
+    @property
+    def all(self) -> Iterator[Streaming]:
+        """This run and those of the plans beside it, in the order of ``Plan.all``."""
+        yield self
+        for runs in self.beside:
+            for run in runs:
+                yield from run.all
+
+    @cached_property
+    def meter(self) -> Meter:
+        """The meter of rows and time from the stage to the consumer."""
+        return Meter(len(self.plan.stream), self.stage_bytes + self.kept_bytes)
+
+    def flow(
+        self, epoch: int, position: Position | None, *, finishing: bool = False, free: bool = False
+    ) -> Flow:
+        """Elements of ``epoch`` from ``position`` on; with ``finishing``, as they are delivered.
+
+        With ``free`` they come in any order where possible; each still comes once.
+        """
+        open_ = partial(self._flow, epoch, position, finishing=finishing, free=free)
+        if self.watching is None:
+            return open_()
+        return self.watching.guarded(open_, epoch, position, finishing=finishing)
+
+    def _flow(self, epoch: int, position: Position | None, *, finishing: bool, free: bool) -> Flow:
+        try:
+            opener = self.opener(position, finishing=finishing, free=free)
+            if position is None:
+                return opener(epoch, None)
+            # opening makes delivered rows again, with the same losses before them
+            return self.allowance.heard(Counted(), partial(opener, epoch, position))
+        except (KeyError, TypeError, ValueError) as error:
+            if position is None:  # no position can be at fault
+                raise
+            raise ResumeMismatchError(
+                "the saved position does not fit this pipeline", why=f"{type(error).__name__}"
+            ) from error
+
+    def opener(
+        self, position: Position | None = None, *, finishing: bool = False, free: bool = False
+    ) -> Opener:
+        """Opener of the whole plan's flow; with ``free`` in any order, from ``position`` on."""
+        source = None if any(self.beside) else self.plan.stage.source
+        passes = LanePasses(source, self.plan.stream)
+        done = 0
+        spread = None if self.cluster is None else self.cluster.spread(self, finishing=finishing)
+        if spread is not None:
+            done = spread.count
+        sliced = self.taps is None and self.cutting is not None
+        lanes = stream_lanes(self.plan, done) if sliced else {}
+        if free:
+            lanes |= self._freed(lanes, done, position)
+        opener: Opener = partial(
+            self._open_stage, passes, finishing=finishing, top=lanes.pop(STAGE, None)
+        )
+        opener = opener if spread is None else spread.open
+        while done < len(self.plan.stream):
+            if (lane := lanes.get(done)) is not None:
+                done += len(lane.nodes)
+                passes = LanePasses(source, self.plan.stream[done:])
+                opener = partial(self._open_over, lane, passes, opener)
+            else:
+                opener = partial(open_node, self, self.plan.stream[done], opener, done)
+                done += 1
+        return opener
+
+    def _freed(
+        self, lanes: Mapping[int, Lane], start: int, position: Position | None
+    ) -> dict[int, Lane]:
+        """The lanes that change where the order of elements is free."""
+        if self.watching is not None:
+            return {}
+        stage = () if start or self.whole_units else self.lanes[1]
+        return freed_lanes(self.plan, lanes, stage, position)
+
+    def _open_over(
+        self, lane: Lane, passes: LanePasses, opener: Opener, epoch: int, position: Position | None
+    ) -> Flow:
+        """The flow of a lane of the stream."""
+        made, number = opener, lane.first + len(lane.nodes) - len(self.plan.on_blocks)
+        for each in (lane,) if fits(position, (lane,)) else apart(lane):
+            made = partial(open_lane, self, each, None, made, False, False)  # noqa: FBT003 (bound)
+        return metered(partial(passes.open, made), self.meter, number, epoch, position)
+
+    @cached_property
+    def lanes(self) -> tuple[int, tuple[Lane, ...]]:
+        """Number of steps that run where units are read, and the lanes behind them."""
+        return stage_lanes(self.plan)
+
+    @property
+    def whole_units(self) -> bool:
+        """True if functions of the stages are called where a unit is read, for all of it."""
+        apart = self.cutting is None or self.cutting.units
+        if apart or self.watching is not None or keeps_units(self.plan):
+            return True
+        return self.at.store.looks
+
+    def _reading(self, epoch: int, steps: int, places: int | None) -> Job:
+        """The job that reads ``places`` units and runs the first ``steps`` operators on them."""
+        at, plan = dataclasses.replace(self.at, epoch=epoch), self.plan
+        stage = dataclasses.replace(plan.stage, steps=plan.on_blocks[1 : 1 + steps])
+        made = Job(stage, at, self.sizes, self.whole_bytes)
+        made.reading.places = made.reading.places if places is None else places
+        return made
+
+    def sliced(
+        self,
+        epoch: int,
+        position: Position | None,
+        passes: LanePasses,
+        *,
+        finishing: bool,
+        places: int | None = None,
+        top: Lane | None = None,
+    ) -> Flow:
+        """The rows of the first ``places`` units; functions are called in slices of the read rows.
+
+        ``top`` is the last lane, where it is not the usual one.
+        """
+        lanes = partial(self._open_lanes, finishing=finishing, places=places, top=top)
+        return metered(partial(passes.open, lanes), self.meter, 0, epoch, position)
+
+    def _open_lanes(
+        self,
+        epoch: int,
+        position: Position | None,
+        *,
+        finishing: bool,
+        places: int | None,
+        top: Lane | None,
+    ) -> Flow:
+        steps, lanes = self.lanes
+        lanes = lanes if top is None else (*lanes[:-1], top)
+        position = nested(position, lanes)
+        if not fits(position, lanes):
+            steps, lanes = stage_lanes(self.plan, joined=False)
+        job = self._reading(epoch, steps, places)
+        opener: Opener = partial(self._open_job, job)
+        units = bool(self.plan.stream) and self.plan.stream[0].takes_units
+        for lane in lanes:
+            last = finishing and lane is lanes[-1]
+            opener = partial(open_lane, self, lane, job, opener, last, units)
+        return opener(epoch, position)
+
+    def _settle(self, epoch: int) -> None:
+        """Settle the types of functions of later stages, before any unit is made.
+
+        By slices of the first rows: a later stage gets some rows of a unit alone.
+        """
+        from dml.exec.tasks.rehearsal import refuse_twice  # noqa: PLC0415
+
+        nodes = [node for link in self.plan.links for node in link.steps if untyped(node, self.at)]
+        if not nodes or self.cutting is None or self.cutting.units:
+            return
+        refuse_twice(self.plan.on_blocks)
+        looking = dataclasses.replace(
+            self, tallies=Tallies(), allowance=Allowance(), watching=None, beside=()
+        )
+        with suppress(DmlError):  # it is raised in its place
+            flow = looking.sliced(epoch, None, LanePasses(), finishing=False)
+            try:
+                while any(untyped(node, self.at) for node in nodes) and flow.pull(1) is not None:
+                    pass
+            finally:
+                flow.close()
+
+    def _open_job(self, job: Job, _epoch: int, position: Position | None) -> Flow:
+        start, meter = position or START, Meter(0, self.meter.most_bytes)
+        functions = sum(step.calls is not None for step in job.steps)
+        if start["drop"] and start.get("functions", 0) != functions:
+            raise other_needs(self.plan.operators[-1])
+        flow = StageFlow(self._fed(job, start), position, meter, self.lost)
+        flow.functions = functions
+        return flow
+
+    def job(self, epoch: int, *, finishing: bool) -> Job:
+        """The job of the stages at ``epoch``."""
+        at = dataclasses.replace(self.at, epoch=epoch)
+        plan = self.plan
+        # An atom whose rows are inspected or compared comes by itself.
+        spanning = self.watching is None and bool(plan.stream) and plan.stream[0].regroups
+        return Job(plan.stage, at, self.sizes, self.whole_bytes, finishing, plan.links, spanning)
+
+    def _open_stage(
+        self,
+        passes: LanePasses,
+        epoch: int,
+        position: Position | None,
+        *,
+        finishing: bool,
+        top: Lane | None = None,
+    ) -> Flow:
+        from dml.exec.slicing.chained_flow import Relay  # noqa: PLC0415
+
+        lanes = self.lanes[1]
+        if lanes and not (self.whole_units and fits_units(position)):
+            return self.sliced(epoch, position, passes, finishing=finishing, top=top)
+        if position is None:
+            self._settle(epoch)
+        job, position = self.job(epoch, finishing=finishing), flat(position)
+        if position is None and self._settles_by_count(job):
+            places, once = _settling(job, 0), LanePasses()
+            first = self.sliced(epoch, None, once, finishing=finishing, places=places)
+            return Relay(first, partial(self._open_units, job, {**START, "unit": places}))
+        return self._open_units(job, position)
+
+    def _settles_by_count(self, job: Job) -> bool:
+        """True if types settle by the first rows of the source, and slices may have those rows."""
+        stored = self.watching is not None or keeps_units(self.plan)
+        if stored or self.at.store.looks or not unsettled(job):
+            return False
+        steps = self.plan.on_blocks[1:]
+        last = max(n for n, node in enumerate(steps) if untyped(node, self.at))
+        return all(node.length(SETTLING_ROWS) == SETTLING_ROWS for node in steps[: last + 1])
+
+    def _open_units(self, job: Job, position: Position | None) -> StageFlow:
+        """The rows of units from ``position`` on, each made by one worker."""
+        start, check = position or START, None
+        feed = self._fed(job, start)
+        if self.watching is not None:
+            check = self.watching.watch(self, job, job.at.epoch, position)
+        return StageFlow(feed, position, self.meter, self.lost, check)
+
+    def _fed(self, job: Job, start: Position) -> PartitionFeed:
+        """The partitions of ``job`` from an atom on; ResumeMismatchError if there is none."""
+        place, atom = start["unit"], start["atom"]
+        atoms = job.reading.unit_at(place).atoms if atom and place < job.reading.places else None
+        if atoms is not None and atom > atoms:
+            raise unreached(start["drop"])
+        driven = partial(self._driven, job)
+        feed: PartitionFeed = self.at.store.served(job, place, atom, self.tallies, driven)
+        return feed
+
+    def _driven(self, job: Job, unit: int, atom: int) -> PartitionFeed:
+        """The partitions of ``job`` from a unit's atom on, made by the driver."""
+        units, unit_at = job.reading.places, job.reading.unit_at
+        long = _settling(job, unit) if unsettled(job) else 0
+        tasks = TaskList(unit, units, units_each(units, unit_at, self.target_bytes), atom, long)
+        feed = self.open(
+            cast("Sequence[ReadTask]", tasks),
+            *(job, self.tallies),
+            settling=unsettled(job),
+            on_event=self.listener.get("on_event"),
+            on_core=self.holding.begin,
+        )
+        return joined(feed, job.steps, spanning=job.spanning)
+
+    def lost(self, losses: Sequence[Loss], *, again: bool = False) -> DmlError | None:
+        """Count losses of operators in delivered rows; returns the error if they are too many."""
+        # losses before rows that an earlier run delivered were counted there
+        return None if again and self.at.bounded else self.losses.add(losses)
+
+    def lost_over(self, number: int, error: DmlError, rows: int) -> None:
+        """Count a loss of operator ``number`` over the stream; raises if there are too many."""
+        traced(error, self.plan, number)
+        ordinal = len(self.plan.on_blocks) + number
+        found = self.lost((Loss(ordinal, rows, 1, error.what, error.at),))
+        if found is not None:
+            raise found
+
+    @property
+    def sizes(self) -> PartitionSizes:
+        """Bytes of a partition, of the whole stage, and of an atom."""
+        return PartitionSizes(self.target_bytes, self.stage_bytes, self.atom_bytes)
+
+
+def _settling(job: Job, place: int) -> int:
+    """Number of units from ``place`` on that have the rows by which types settle."""
+    rows = 0
+    for number, each in enumerate(range(place, job.reading.places)):
+        if rows >= SETTLING_ROWS or number == SETTLING_ROWS:
+            return number
+        found = job.reading.unit_at(each).rows
+        rows += SETTLING_ROWS if found is None else found
+    return job.reading.places - place
+
+
+def unsettled(job: Job) -> bool:
+    """True if a function's result type is known only once its first rows have been made."""
+    return any(untyped(node, job.at) for node in job.steps)

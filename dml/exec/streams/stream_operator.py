@@ -1,0 +1,141 @@
+"""One operator over the stream is opened here: above another flow, or above several."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dml.data.block import Block
+from dml.errors import DmlError, InternalError, PlanError
+from dml.exec.delivery.meter import Meter, Metered
+from dml.exec.scheduler.baseline_policies import told as policy_told
+from dml.exec.slicing.lanes import freed_lanes, stage_lanes, stream_lanes
+from dml.exec.tasks.row_loss import in_place
+from dml.expr.flow import At, BatchFlow, Blockwise, Flow, LocalFlow, Opener, Position, settling
+from dml.expr.nested_pipelines import Nested
+from dml.expr.node import Node
+
+if TYPE_CHECKING:
+    from dml.physical.plan import Plan
+    from dml.settings import Settings
+
+# Calls of the deepest operators take up to 6 of Python's 1000 frames, and the caller has some.
+DEEPEST = 120
+
+
+def _run(node: Any, at: At, block: Block) -> Iterator[Block]:
+    """The output blocks of ``node`` for one block; errors name the operator."""
+    try:
+        yield from in_place(node, block, at)
+    except DmlError as error:
+        raise error.under(node.label()) from error.__cause__
+
+
+def ways_told(plan: Plan, settings: Settings, spread: str) -> str:
+    """The lines of ``explain`` about the execution of a plan, where that is not the usual one."""
+    return policy_told(settings.scheduler_policy) + spread + _order_told(plan, settings)
+
+
+def _order_told(plan: Plan, settings: Settings) -> str:
+    """The line of ``explain`` about an order that is left free; empty where it is kept."""
+    if settings.deterministic:
+        return ""
+    lanes = freed_lanes(plan, stream_lanes(plan), stage_lanes(plan)[1], None)
+    free = next((lane for lane in lanes.values() if lane.free), None)
+    if free is None:
+        return "\norder  kept: no function is followed by batches and passes alone"
+    return f"\norder  free: elements of {free.title} go out as they are made"
+
+
+class OperatorRun(Protocol):
+    """A run as the operators over its stream need it."""
+
+    @property
+    def at(self) -> At:
+        """The epoch, seed and kernels with which blocks are computed."""
+
+    @property
+    def meter(self) -> Meter:
+        """Counts the output of each operator."""
+
+    @property
+    def taps(self) -> Any:
+        """Takes streams that several runs share; None if there are none."""
+
+    @property
+    def beside(self) -> tuple[tuple[Any, ...], ...]:
+        """The runs of the other inputs of each operator."""
+
+    @property
+    def nested(self) -> Nested:
+        """Opens the pipelines that a function gives."""
+
+    def lost_over(self, number: int, error: DmlError, rows: int) -> None:
+        """Count rows that operator ``number`` lost."""
+
+
+def open_node(  # noqa: PLR0917 (an Opener, once the first four are bound)
+    run: OperatorRun,
+    node: Node,
+    open_input: Opener,
+    number: int,
+    epoch: int,
+    position: Position | None,
+) -> Flow:
+    """The flow of operator ``number`` over the stream of ``run``, which is ``node``."""
+    taken = None if run.taps is None else run.taps.tap(run, number, open_input, epoch, position)
+    if taken is not None:
+        return Metered(taken, run.meter, number + 1)
+    lost = partial(run.lost_over, number)
+    at = dataclasses.replace(run.at, epoch=epoch, lost=lost, nested=run.nested)
+    merged: Any = node
+    if len(node.inputs) > 1:
+        others = (each.opener() for each in run.beside[number])
+        flow: Flow = merged.merge((open_input, *others), epoch, position, at)
+    elif node.opens_flow:
+        flow = merged.flow(open_input, epoch, position, at)
+    elif not node.runs_blocks:
+        raise InternalError(f"{node.title()} cannot be executed", why=f"operator {number}")
+    elif node.inputs[0].batched:
+        flow = BatchFlow(partial(_run, node, at), open_input, epoch, position)
+    else:
+        flow = LocalFlow(Blockwise(_Local(node, at)), open_input, epoch, position)
+    return Metered(flow, run.meter, number + 1)
+
+
+def metered(opener: Opener, meter: Meter, cell: int, epoch: int, position: Position | None) -> Flow:
+    """The flow that ``opener`` opens, with its rows and time added to a cell of the meter."""
+    return Metered(opener(epoch, position), meter, cell)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Local:
+    """A row-local operator over the stream."""
+
+    node: Node
+    at: At
+
+    def run(self, block: Block) -> Iterator[Block]:
+        """The operator's output."""
+        return _run(self.node, self.at, block)
+
+    def settling(self) -> int:
+        """Number of rows that settle its types together, 0 where they are settled."""
+        return settling(self.node, self.at)
+
+
+def refuse_depth(node: Node) -> None:
+    """PlanError for more nested operators than the call stack of a run can hold."""
+    depths: dict[int, int] = {}
+    for each in node.walk():
+        below = max((depths[id(child)] for child in each.inputs), default=0)
+        depths[id(each)] = below + (bool(each.inputs) and not each.rows.local)
+        if depths[id(each)] > DEEPEST:
+            raise PlanError(
+                f"more than {DEEPEST} operators see the stream one above the other",
+                at=each.label(),
+                why="each waits for the one below it, and Python bounds how deep calls may go",
+                try_="ds.mix(*others) of many inputs at once, or .write_parquet(...) half way",
+            )

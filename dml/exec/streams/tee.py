@@ -1,0 +1,339 @@
+"""A tee lets several runs share one stream: made once, each block kept until all have taken it.
+
+A *taker* is a run, or another tee above this one. Blocks that some takers have not taken yet wait:
+in memory up to a number of bytes for each taker, beyond that on disk. Rows lost to errors travel
+with the blocks, so that every run counts them where it would have counted them by itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+
+import numpy as np
+
+from dml.data.block import Block, Values
+from dml.data.schema import Schema
+from dml.errors import DmlError, InternalError
+from dml.exec.streams.stream import Streaming
+from dml.exec.tasks.skipped_rows import Loss
+from dml.expr.flow import WHOLE, Flow, Opener, Position, Spill
+from dml.expr.node import Node
+from dml.kernels.vec import Vec
+
+# Bytes of a waiting entry without rows: those of its objects.
+ENTRY_BYTES = 1024
+
+
+@dataclasses.dataclass(slots=True)
+class TeeEntry:
+    """A block, or the losses or error in its place; ``stored`` where the block is on disk."""
+
+    block: Block | None
+    losses: tuple[Loss, ...] = ()
+    error: DmlError | None = None
+    stored: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the entry while it waits in memory."""
+        return ENTRY_BYTES + (0 if self.block is None else self.block.nbytes)
+
+
+class Queue:
+    """Waiting entries of one taker, in order: ``most_bytes`` in memory, the rest on disk.
+
+    The first half of the memory is for the entries taken next; later ones gather in the other
+    half, and are spilled when that is full.
+    """
+
+    def __init__(self, most_bytes: int, spill: Callable[[Schema], Spill]) -> None:
+        self.half, self.spill = most_bytes // 2, spill
+        self.entries, self.late = deque[TeeEntry](), deque[TeeEntry]()
+        self.first_bytes = self.late_bytes = self.spilled = 0
+        self.disk: Spill | None = None
+        self.reading: Iterator[Block] = iter(())
+
+    @property
+    def waiting(self) -> int:
+        """Number of waiting entries."""
+        return len(self.entries)
+
+    def put(self, entry: TeeEntry) -> None:
+        """Append an entry."""
+        own, size = dataclasses.replace(entry), entry.nbytes
+        self.entries.append(own)
+        if self.first_bytes + size <= self.half or own.block is None:
+            self.first_bytes += size
+            return
+        self.late.append(own)
+        self.late_bytes += size
+        if self.late_bytes > self.half:
+            self._store()
+
+    def _store(self) -> None:
+        """Spill the late entries as one run; if that fails, the taker gets the error."""
+        blocks = [entry.block for entry in self.late if entry.block is not None]
+        try:
+            self.disk = self.disk or self.spill(blocks[0].schema)
+            self.disk.write(iter(blocks))
+        except DmlError as error:
+            self.close()
+            self.entries.append(TeeEntry(None, error=error))
+            return
+        self.spilled += len(blocks)
+        for entry in self.late:
+            entry.block, entry.stored = None, True
+        self.late.clear()
+        self.late_bytes = 0
+
+    def take(self) -> TeeEntry:
+        """Remove and return the first entry."""
+        entry = self.entries.popleft()
+        if entry.stored:
+            entry.block = self._read()
+        elif self.late and self.late[0] is entry:
+            self.late.popleft()
+            self.late_bytes -= entry.nbytes
+        else:
+            self.first_bytes -= entry.nbytes
+        return entry
+
+    def _read(self) -> Block:
+        block = next(self.reading, None)
+        if block is None and self.disk is not None:
+            self.reading = self.disk.runs(1)[0]
+            block = next(self.reading, None)
+        if block is None:
+            raise InternalError("a block that went to disk did not come back")
+        return block
+
+    def close(self) -> None:
+        """Discard all entries."""
+        self.entries.clear()
+        self.late.clear()
+        self.first_bytes = self.late_bytes = 0
+        self.reading = iter(())
+        if self.disk is not None:
+            self.disk.close()
+            self.disk = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Below(Streaming):
+    """The part of a run below a tee, run by itself; its losses are collected for the takers."""
+
+    heard: list[Loss] = dataclasses.field(default_factory=list)
+
+    def lost(self, losses: Sequence[Loss], *, again: bool = False) -> DmlError | None:
+        """Collect ``losses`` for the takers."""
+        del again  # runs that share are not resumed
+        self.heard.extend(losses)
+        return None
+
+
+class Tee:
+    """One stream and its takers; opened when the first of them requests a block."""
+
+    def __init__(self, run: Below, node: Node, epoch: int, queues: dict[Hashable, Queue]) -> None:
+        self.run, self.node, self.epoch, self.queues = run, node, epoch, queues
+        self.input: Flow | None = None
+        self.over: TeeEntry | None = None
+
+    def next(self, taker: Hashable) -> TeeEntry:
+        """The next entry for ``taker``; at the end the last one, again and again."""
+        queue = self.queues[taker]
+        if not queue.waiting:
+            if self.over is not None:
+                return self.over
+            self._more()
+        return queue.take()
+
+    def _more(self) -> None:
+        """Make one entry for every taker."""
+        entry = self._made()
+        entry.losses = tuple(self.run.heard)
+        self.run.heard.clear()
+        if entry.block is None:
+            self.over = dataclasses.replace(entry, losses=())
+            self._shut()
+        for queue in self.queues.values():
+            queue.put(entry)
+
+    def _made(self) -> TeeEntry:
+        try:
+            if self.input is None:
+                self.input = self.run.opener()(self.epoch, None)
+            block = self.input.pull(WHOLE)
+        except DmlError as error:
+            return TeeEntry(None, error=error)
+        return TeeEntry(block if block is None else unwritable(block))
+
+    def leave(self, taker: Hashable) -> None:
+        """Remove ``taker``; when all have left, the stream is closed."""
+        queue = self.queues.pop(taker, None)
+        if queue is not None:
+            queue.close()
+        if not self.queues:
+            self._shut()
+
+    def _shut(self) -> None:
+        if self.input is not None:
+            self.input.close()
+            self.input = None
+
+
+class Taps:
+    """The tees of one run: ``takers`` of each shared node, by its digest."""
+
+    def __init__(self, takers: dict[bytes, list[Hashable]], epoch: int) -> None:
+        self.takers, self.epoch = takers, epoch
+        self.tees: dict[bytes, Tee] = {}
+        self.opened: set[tuple[Hashable, bytes]] = set()
+
+    def of(self, taker: Hashable) -> Taking:
+        """The object with which ``taker`` opens shared nodes."""
+        return Taking(self, taker)
+
+    def tee(self, run: Streaming, node: Node, number: int) -> Tee:
+        """The tee of ``node``, operator ``number`` over the stream of ``run``."""
+        key = node.digest
+        if key not in self.tees:
+            shared = sum(each.digest in self.takers for each in run.plan.stream)
+            most = run.kept_bytes // max(1, shared)
+            spill = run.at.spill
+            queues = {taker: Queue(most, spill) for taker in self.takers[key]}
+            self.tees[key] = Tee(self._below(run, key, number), node, self.epoch, queues)
+        return self.tees[key]
+
+    def _below(self, run: Streaming, key: bytes, number: int) -> Below:
+        """``run`` up to operator ``number``, as a taker of the tee below, if there is one."""
+        plan = run.plan
+        cut = dataclasses.replace(
+            plan,
+            stream=plan.stream[:number],
+            beside=plan.beside[:number],
+            schema=plan.stream[number].inputs[0].schema,
+            batched=plan.stream[number].inputs[0].batched,
+        )
+        given = {field.name: getattr(run, field.name) for field in dataclasses.fields(Streaming)}
+        given |= {"plan": cut, "beside": run.beside[:number], "taps": self.of(key)}
+        return Below(**given)
+
+    def waiting(self, taker: Hashable) -> int:
+        """Number of entries that wait for ``taker``, and for the tees that it takes from."""
+        found = 0
+        for key, tee in self.tees.items():
+            if taker in tee.queues:
+                found += tee.queues[taker].waiting + self.waiting(key)
+        return found
+
+    def leave(self, taker: Hashable) -> None:
+        """Remove ``taker`` from all tees, also from those that are not made yet."""
+        for key, takers in self.takers.items():
+            if taker in takers:
+                takers.remove(taker)
+                if key in self.tees:
+                    self.tees[key].leave(taker)
+                if not takers:
+                    self.leave(key)
+
+    @property
+    def spilled(self) -> int:
+        """Number of blocks that were spilled to disk."""
+        return sum(queue.spilled for tee in self.tees.values() for queue in tee.queues.values())
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Taking:
+    """Opens shared nodes for one taker."""
+
+    taps: Taps
+    taker: Hashable
+
+    def tap(
+        self,
+        run: Streaming,
+        number: int,
+        open_input: Opener,
+        epoch: int,
+        position: Position | None,
+    ) -> Flow | None:
+        """The flow of operator ``number`` of ``run``; None if it is not shared.
+
+        Each taker shares one pass: another pass (of a repeat, of another epoch) is not shared.
+        """
+        node, taps = run.plan.stream[number], self.taps
+        if self.taker not in taps.takers.get(node.digest, ()):
+            return None
+        if epoch != taps.epoch or position is not None:
+            return open_input(epoch, position)
+        tee = taps.tee(run, node, number)
+        queue = tee.queues.get(self.taker)
+        if queue is None or (self.taker, node.digest) in taps.opened:
+            return open_input(epoch, position)
+        taps.opened.add((self.taker, node.digest))
+        return _Tap(tee, self.taker, run)
+
+
+class _Tap:
+    """The flow of a tee for one taker."""
+
+    def __init__(self, tee: Tee, taker: Hashable, run: Streaming) -> None:
+        self.tee, self.taker, self.run = tee, taker, run
+        self.batched = tee.node.batched
+        self.block: Block | None = None
+        self.at = self.given = 0
+        self.error: DmlError | None = None
+
+    def pull(self, most: int) -> Block | None:
+        """Up to ``most`` rows, or a batch."""
+        if self.block is None:
+            self.block, self.at = self._next(), 0
+        block = self.block
+        if block is None:
+            return None
+        out = block if self.batched else block.slice(self.at, self.at + min(most, block.n))
+        given = 1 if self.batched else out.n
+        self.at, self.given = self.at + given, self.given + given
+        if self.batched or self.at >= block.n:
+            self.block = None
+        return out
+
+    def _next(self) -> Block | None:
+        if self.error is not None:
+            raise self.error
+        entry = self.tee.next(self.taker)
+        self.error = self.run.lost(entry.losses) or entry.error
+        if self.error is not None:
+            raise self.error
+        return entry.block
+
+    def position(self) -> Position:
+        """Number of delivered elements: runs that share a stream are not resumed."""
+        return {"given": self.given}
+
+    def close(self) -> None:
+        """Leave the tee."""
+        self.block = None
+        self.tee.leave(self.taker)
+
+
+def unwritable(block: Block) -> Block:
+    """The same rows, read-only for several takers: a caller that writes must copy."""
+    columns = tuple(_unwritable(column) for column in block.columns)
+    return Block(block.schema, columns, block.ids)
+
+
+def _unwritable(values: Values) -> Values:
+    if not isinstance(values, Vec):
+        return values
+    valid = None if values.valid is None else _view(values.valid)
+    return Vec(_view(values.values), valid)
+
+
+def _view(array: np.ndarray) -> np.ndarray:
+    view = array.view()
+    view.flags.writeable = False
+    return view

@@ -1,0 +1,1 @@
+"""Workers execute tasks: they read units, run steps on blocks, cut partitions, count lost rows."""

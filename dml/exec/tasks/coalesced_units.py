@@ -1,0 +1,176 @@
+"""Small neighbouring units are coalesced: read and processed as one block, where that is invisible.
+
+Units that lie in memory side by side are read as one block, every step runs once on it, and the
+flow over it knows where each unit's rows begin. Fixed costs of a step are paid once. Wherever a
+unit by itself could give a different result, no block is made here, and each unit is read alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from time import perf_counter, thread_time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dml.data.block import Block, neighbours
+from dml.errors import DmlError
+from dml.events import Tally
+from dml.expr.facts import Rows
+from dml.expr.flow import Position
+from dml.expr.node import Node
+from dml.io.source import Unit
+from dml.kernels.vec import Vec
+from dml.udfs.calling.batch_arrays import finished
+
+if TYPE_CHECKING:
+    from dml.exec.tasks.partition import Firsts, PartitionSizes, Piece, ReadTask
+    from dml.exec.tasks.slices import Outcome, PartitionFeed
+    from dml.exec.tasks.unit_reader import Reading
+
+# The least bytes of a row of a block.
+LEAST_ROW_BYTES = 8
+# Units in one block, where all rows are kept and where some may be lost: more do not stay in a
+# processor's cache, and batches are copied (benchmarks/bench_delivery.py).
+UNITS, FILTERED = 2, 4
+
+
+def spans(
+    reading: Reading, task: ReadTask, sizes: PartitionSizes, mine: Callable[[], Tally]
+) -> Iterator[tuple[range, tuple[Block, Firsts] | None]]:
+    """Consecutive ranges of a task's places, each with the output of its units as one block.
+
+    None instead of a block where each unit must be read alone.
+    """
+    each = 1
+    if _permitted(reading, task, sizes.target_bytes):
+        each = UNITS if all(node.rows is Rows.SAME for node in reading.stage.steps) else FILTERED
+    for start in range(task.start, task.stop, each):
+        places = range(start, min(start + each, task.stop))
+        if each == 1:
+            yield places, None  # ``begun`` is called where the unit is read
+            continue
+        reading.begun(start)
+        yield places, _spanned(reading, places, sizes.most_bytes, mine)
+
+
+def _permitted(reading: Reading, task: ReadTask, target_bytes: int) -> bool:
+    """True if all output of a task is one partition, however its units are read."""
+    if reading.row_bytes is None or task.skip_atoms or task.stop - task.start < 2:
+        return False
+    first, last = reading.unit_at(task.start), reading.unit_at(task.stop - 1)
+    rows = (last.index - first.index) * first.atom_rows
+    return rows * max(LEAST_ROW_BYTES, reading.row_bytes) < target_bytes
+
+
+def _spanned(
+    reading: Reading, places: range, most_bytes: int, mine: Callable[[], Tally]
+) -> tuple[Block, Firsts] | None:
+    units = [reading.unit_at(place) for place in places]
+    starts = np.cumsum([unit.rows for unit in units])[:-1]
+    source, predicate = reading.stage.source, reading.stage.predicate
+    if predicate and not all(source.may_match(unit, predicate) for unit in units):
+        return None
+    tally = Tally()
+    try:
+        made = _made(reading, units, most_bytes, tally)
+    except (DmlError, MemoryError):
+        return None  # the unit raises the error again at its place
+    if made is None:
+        return None
+    mine().add(tally)
+    block, first_row = made
+    return block, _firsts(block, starts, first_row)
+
+
+def _made(
+    reading: Reading, units: Sequence[Unit], most_bytes: int, tally: Tally
+) -> tuple[Block, int] | None:
+    started, cpu = perf_counter(), thread_time()
+    block = reading.stage.source.read_run(units[0], units[-1], reading.stage.columns)
+    if block.nbytes > most_bytes:
+        return None
+    seconds, cpu_s = perf_counter() - started, thread_time() - cpu
+    tally.block(0, 0, block.n, 0, block.nbytes, seconds, cpu_s)
+    first_row = block.ids.lo
+    out = reading.steps.whole(block, tally)
+    if out is None or out.nbytes > most_bytes or not isinstance(first_row, int):
+        return None
+    if not all(isinstance(values, Vec) for values in out.columns):
+        return None
+    return (finished(out) if reading.finishing else out), first_row
+
+
+def _firsts(block: Block, starts: np.ndarray, first_row: int) -> Firsts:
+    """Row numbers in ``block`` of the rows that were at ``starts`` in the input."""
+    sel, low = block.ids.sel, block.ids.lo
+    if isinstance(low, int) and sel is None:
+        return tuple(starts.tolist())
+    if isinstance(low, int) and sel is not None:
+        return tuple(np.searchsorted(sel, starts + (first_row - low)).tolist())
+    rows = block.ids.low() - np.uint64(first_row)
+    return tuple(np.searchsorted(rows, starts.astype(np.uint64)).tolist())
+
+
+def joined(feed: PartitionFeed, steps: Iterable[Node], *, spanning: bool) -> PartitionFeed:
+    """The partitions of ``feed``, whose blocks that lie side by side in a store are one.
+
+    Not joined in the task, where recomputed partitions are compared, but here, to cut batches.
+    """
+    stored = any(step.rows is Rows.STORED for step in steps)
+    return _Joined(feed) if spanning and stored else feed
+
+
+class _Joined:
+    def __init__(self, feed: PartitionFeed) -> None:
+        self._feed, self.release, self.settled, self.close = (
+            feed, feed.release, feed.settled, feed.close,
+        )  # fmt: skip
+
+    def next(self) -> Outcome | None:
+        """The next partition; None at the end."""
+        outcome = self._feed.next()
+        if outcome is None or len(outcome.value) < 2:
+            return outcome
+        return dataclasses.replace(outcome, value=_side_by_side(outcome.value))
+
+
+def _side_by_side(pieces: Sequence[Piece]) -> list[Piece]:
+    """The pieces; those of one atom are joined where they are neighbours in memory."""
+    out = [pieces[0]]
+    for piece in pieces[1:]:
+        last, whole = out[-1], None
+        if last.block is not None and piece.block is not None and _plain(last, piece):
+            whole = neighbours(last.block, piece.block)
+        if whole is None:
+            out.append(piece)
+        else:
+            out[-1] = dataclasses.replace(piece, block=whole)
+    return out
+
+
+def _plain(last: Piece, piece: Piece) -> bool:
+    """True if two pieces are of one atom with no end, loss or unit boundary between them."""
+    same = last.where == piece.where
+    told = last.losses or piece.losses
+    return same and not (last.ends or told or last.firsts or piece.firsts)
+
+
+def placed(place: int, atom: int, drop: int, firsts: Firsts) -> Position:
+    """The position ``drop`` rows behind the begin of the unit at ``place``, or in a later one.
+
+    Equal to the position of single units: the end of a unit is the begin of the next.
+    """
+    passed = bisect_left(firsts, drop)
+    if passed < len(firsts) and firsts[passed] == drop:
+        return {"unit": place + passed + 1, "atom": 0, "drop": 0}
+    if passed:
+        return {"unit": place + passed, "atom": 0, "drop": drop - firsts[passed - 1]}
+    return {"unit": place, "atom": atom, "drop": drop}
+
+
+def further(place: int, atom: int, drop: int, firsts: Firsts, rows: int) -> Position:
+    """The position ``rows`` rows further on."""
+    return placed(place, atom, drop + rows, firsts)

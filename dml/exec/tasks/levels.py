@@ -1,0 +1,107 @@
+"""The steps of a stage are cut into levels behind each step whose rows a cache keeps.
+
+A unit is taken from the highest level whose rows are in the cache; levels above are computed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from dml.data.block import Block
+from dml.errors import DmlError
+from dml.exec.tasks.steps import Steps
+from dml.exec.tasks.unit_input import Atom, Given, Running, UnitRequest
+from dml.expr.facts import Rows
+from dml.expr.flow import At, untyped
+from dml.expr.node import Node, epochs_at
+from dml.io.source import Unit
+
+
+class Level:
+    """Some steps of a stage over those ``below``, unit by unit."""
+
+    entry: Any = None
+    """The cache entry that keeps the rows of the last step, if one does."""
+
+    def __init__(self, steps: Steps, first: int, below: Level | None) -> None:
+        self.steps, self.below = steps, below
+        self.nodes: tuple[Node, ...] = (*(below.nodes if below else ()), *steps.nodes)
+        self.ordinal = first + len(steps.nodes) - 1
+        self.all_steps: tuple[Steps, ...] = (*(below.all_steps if below else ()), steps)
+
+    @property
+    def gives_stored(self) -> bool:
+        """Whether its rows are those of its entry, as they are."""
+        return False
+
+    def atoms(
+        self, unit: Unit, skip_atoms: int, read: Callable[[int], Iterator[Block]], run: Running
+    ) -> Iterator[Atom]:
+        """Yield the atoms of ``unit`` from ``skip_atoms`` on; ``read`` reads the source's."""
+        return self._made(unit, skip_atoms, read, run)
+
+    def _made(
+        self, unit: Unit, skip_atoms: int, read: Callable[[int], Iterator[Block]], run: Running
+    ) -> Iterator[Atom]:
+        wanted = UnitRequest(unit, skip_atoms, read, run)
+        return self.stepped(self.steps, self._read(wanted), self.given, wanted)
+
+    def stepped(
+        self, steps: Steps, atoms: Iterable[Atom], given: Given, wanted: UnitRequest
+    ) -> Iterator[Atom]:
+        """Run ``steps`` on ``atoms``; ``given`` also opens the atoms of other units."""
+        if any(untyped(step.node, step.at) for step in steps.each):
+            from dml.exec.tasks.rehearsal import settle  # noqa: PLC0415
+
+            below = self.below.nodes if self.below else ()
+            settle(steps, below, given, wanted)
+        run = wanted.run
+        for number, (origin, blocks) in enumerate(atoms, wanted.skip_atoms):
+            own = steps.at_turn(wanted.unit.index, number)
+            yield origin, own.run(blocks, run.mine, run.noted)
+
+    def _read(self, wanted: UnitRequest) -> Iterator[Atom]:
+        """Yield the input of the lowest step."""
+        if self.below is None:
+            return ((block, (block,)) for block in wanted.read(wanted.skip_atoms))
+        return self.below.atoms(*wanted)
+
+    def given(self, wanted: UnitRequest) -> Iterator[Iterable[Block]]:
+        """Yield the input blocks of each atom; a stored part below is completed in any case."""
+        atoms = self._read(wanted)
+        try:
+            for _, blocks in atoms:
+                yield list(blocks)
+        except GeneratorExit:
+            with suppress(DmlError):  # it is raised in its place
+                for _, blocks in atoms if self.below is not None else ():
+                    deque(blocks, maxlen=0)
+            raise
+
+
+def levels(nodes: Sequence[Node], at: At, *, in_order: bool = True) -> Level:
+    """Cut the steps of a stage behind those that are stored in this run.
+
+    The rows above the last stored step may be in other entries, which hold the rows of a unit
+    ``in_order``, and those of epoch 0.
+    """
+    below: Level | None = None
+    start, epochs = 0, epochs_at(nodes, at.epoch)
+    for end, node in enumerate(nodes, 1):
+        own = dataclasses.replace(at, epoch=epochs[end - 1])
+        entry = at.store(node, own.epoch) if node.rows is Rows.STORED else None
+        if entry is not None:
+            below = at.store.level(entry, Steps(nodes[start:end], own, 1 + start), 1 + start, below)
+            start = end
+    rest = Steps(nodes[start:], at, 1 + start)
+    stored = not nodes or nodes[-1].rows is Rows.STORED
+    looked = not stored and in_order and at.epoch == 0
+    entry = at.store(nodes[-1], at.epoch) if looked else None
+    if entry is None:
+        return Level(rest, 1 + start, below)
+    top: Level = at.store.looking(entry, rest, 1 + start, below)
+    return top

@@ -1,0 +1,76 @@
+"""Before a run begins, columns with nulls that no delivered array could represent are refused."""
+
+from __future__ import annotations
+
+from dml.base.user_line import warn
+from dml.data.schema import code_of
+from dml.exec.delivery.known_length import files_of
+from dml.expr.facts import Rows
+from dml.expr.node import Node
+from dml.ops.row.rowwise import Env, RowWise
+from dml.ops.row.segment import Segment
+from dml.physical.plan import Plan
+from dml.udfs.calling.batch_arrays import null_error
+
+# From this many files on the storage layout matters, and groups this much smaller cost speed.
+MANY, SMALLER = 16, 2
+
+
+def warn_of_small_groups(plan: Plan) -> None:
+    """Warn once of each ``map_batches`` whose groups end with files far shorter than a group.
+
+    Only where footers state the number of rows; operators in between may leave even fewer.
+    """
+    files, rows = len(files_of(plan.stage.source)), plan.stage.source.row_count
+    if files < MANY or rows is None:
+        return
+    for node in plan.on_blocks:
+        if node.within_atoms and node.group_rows * files > SMALLER * rows:
+            size = node.group_rows
+            text = (
+                f"{node.title()}: its groups have about {max(1, rows // files)} rows, not {size}"
+                f" (a group ends with its file: {rows} rows in {files} files);"
+                f" .batch({size}).map(f) groups rows of several files"
+            )
+            warn(text, UserWarning)
+
+
+KEEPING = (Rows.PERMUTED, Rows.GROUPED, Rows.REPEATED)
+
+
+def refuse_nulls(plan: Plan) -> None:
+    """Raise NullValueError if statistics prove that a whole-number or boolean array has a null.
+
+    Only for batches, and only where every row arrives with the column as the source has it; all
+    other nulls are found when the batch is made. Reads footers only.
+    """
+    if not plan.batched:
+        return
+    source = plan.stage.source
+    for name, column in _passed_on(plan).items():
+        kind = plan.schema[name]
+        place = source.null_in(column) if code_of(kind)[0] in "biu" else ""
+        if place:
+            raise null_error(name, kind, place).located(plan.operators[-1].label())
+
+
+def _passed_on(plan: Plan) -> dict[str, str]:
+    """Delivered column -> source column, where no operator changes it or leaves out rows."""
+    found = {name: name for name in plan.schema}
+    for node in reversed(plan.operators[1:]):
+        if node.rows in KEEPING and not node.drop_last:
+            if getattr(node, "n", 1) == 0:
+                return {}
+            continue
+        same = {name: v.params[0] for name, v in _env(node) if v.op == "col"}
+        found = {name: same[column] for name, column in found.items() if column in same}
+    return found
+
+
+def _env(node: Node) -> Env:
+    """Columns over those of the input, () for operators that may change rows in any way."""
+    if isinstance(node, Segment):
+        return () if node.predicate else node.env
+    if isinstance(node, RowWise) and node.inputs[0].schema.known:
+        return node.columns(node.inputs[0].schema)
+    return ()

@@ -1,0 +1,221 @@
+"""Rows lost to errors of users' functions are recorded where they run, and counted on delivery.
+
+Losses travel with the pieces of output, so that discarded and repeated work counts once, and
+undelivered work not at all. Where a run has an error limit (``max_errors``) each loss travels by
+itself, before the rows that follow it: the run ends at the same row however rows are cut.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from dml.errors import DmlError, UDFError
+from dml.expr.node import Node
+
+_log = logging.getLogger("dml")
+T = TypeVar("T")
+
+
+class Loss(NamedTuple):
+    """Losses of operator number ``ordinal``: rows, errors, and text and place of the first error.
+
+    ``ids`` is the id of that row where its place is not known yet.
+    """
+
+    ordinal: int
+    rows: int
+    errors: int
+    what: str
+    at: str
+    ids: Any = None
+
+    def placed(self, place: Callable[[DmlError], DmlError]) -> Loss:
+        """This loss with the place of its first row, which ``place`` finds for an error."""
+        if self.ids is None:
+            return self
+        error = UDFError(self.what, at=self.at)
+        error.row_id = self.ids  # type: ignore[attr-defined]
+        return self._replace(at=place(error).at, ids=None)
+
+    def plus(self, later: Loss) -> Loss:
+        """Sum of both losses; the first error stays the first."""
+        return self._replace(rows=self.rows + later.rows, errors=self.errors + later.errors)
+
+
+class Noted:
+    """Losses of the steps of one task since the last ``taken``, each with its first error.
+
+    Summed by operator, or with ``each`` every error by itself, in order.
+    """
+
+    def __init__(self, *, each: bool = False) -> None:
+        self.each, self._count = each, 0
+        self._found: dict[int, tuple[Loss, DmlError | None]] = {}
+        self.ordinals = set[int]()  # of all operators that have lost something, ever
+
+    def note(self, ordinal: int, error: DmlError, rows: int) -> None:
+        """Record an error that cost ``rows`` rows."""
+        self.ordinals.add(ordinal)
+        self._add(Loss(ordinal, rows, 1, "", ""), error.with_traceback(None))
+
+    def pass_on(self, losses: Sequence[Loss]) -> None:
+        """Record losses of earlier stages before the rows that come next."""
+        for loss in losses:
+            self._add(loss, None)
+
+    def _add(self, loss: Loss, error: DmlError | None) -> None:
+        self._count += 1
+        key = self._count if self.each else loss.ordinal
+        before = self._found.get(key)
+        self._found[key] = (loss, error) if before is None else (before[0].plus(loss), before[1])
+
+    def taken(self, placed: Callable[[DmlError], DmlError]) -> tuple[Loss, ...]:
+        """Return and clear all losses; ``placed`` adds its place to each first error."""
+        if not self._found:
+            return ()
+        found, self._found = self._found, {}
+        return tuple(
+            loss if error is None else _told(loss, placed(error)) for loss, error in found.values()
+        )
+
+
+def _told(loss: Loss, error: DmlError) -> Loss:
+    return loss._replace(what=error.what, at=error.at, ids=error.__dict__.get("row_id"))
+
+
+class Untold(NamedTuple):
+    """A loss that no allowance has counted, and the losses of its plan."""
+
+    losses: Losses
+    loss: Loss
+
+
+class Hearer(Protocol):
+    """Receives losses that are not to be counted, or not yet."""
+
+    def hear(self, losses: Losses, loss: Loss) -> UDFError | None:
+        """Receive a loss; returns an error if there are too many."""
+
+
+class Counted:
+    """Discards losses that an earlier run has counted; it also delivered the rows behind them."""
+
+    def hear(self, _losses: Losses, _loss: Loss) -> None:
+        """Discard the loss."""
+
+
+@dataclasses.dataclass(slots=True)
+class Allowance:
+    """How many errors a run may lose rows to (None: any number), and how many there were.
+
+    ``hearer`` receives losses instead of the count, while it is set.
+    """
+
+    most: int | None = None
+    count: int = 0
+    hearer: Hearer | None = None
+
+    def add(self, losses: Losses, loss: Loss) -> UDFError | None:
+        """Count a loss; returns the error to raise if it exceeds the limit."""
+        if self.hearer is not None and self.most is not None:
+            return self.hearer.hear(losses, loss)
+        losses.sum(loss)
+        self.count += loss.errors
+        return self.refused(losses, loss, self.count)
+
+    def heard(self, hearer: Hearer, work: Callable[[], T]) -> T:
+        """Do ``work``, whose losses go to ``hearer``."""
+        outer, self.hearer = self.hearer, hearer
+        try:
+            return work()
+        finally:
+            self.hearer = outer
+
+    def refused(self, losses: Losses, last: Loss, count: int) -> UDFError | None:
+        """The error for ``count`` errors, ``last`` being the last; None within the limit."""
+        if self.most is None or count <= self.most:
+            return None
+        return UDFError(
+            f"functions raised {count} error{'s' * (count != 1)}, and max_errors={self.most}",
+            at=last.at or losses.operators[last.ordinal].label(),
+            why=f"the last is: {last.what}",
+            try_="a larger max_errors=, or a function that does not raise for these rows",
+        )
+
+
+@dataclasses.dataclass(slots=True)
+class Later(Allowance):
+    """The allowance of a run that is read ahead: keeps losses until their rows are delivered."""
+
+    untold: list[Untold] = dataclasses.field(default_factory=list)
+
+    def add(self, losses: Losses, loss: Loss) -> None:
+        """Keep a loss."""
+        self.untold.append(Untold(losses, loss))
+
+    def taken(self) -> tuple[Untold, ...]:
+        """Return and clear the kept losses."""
+        untold, self.untold = tuple(self.untold), []
+        return untold
+
+
+class DeferredLosses:
+    """Losses below a lane while it takes its input: counted when the lane delivers those rows.
+
+    Until then a *ticket* stands for each loss among the rows: a loss of no errors, by a number
+    below 0.
+    """
+
+    def __init__(self, allowance: Allowance) -> None:
+        self.allowance = allowance
+        self.told: dict[int, Untold] = {}
+        self.tickets: list[Loss] = []
+        self.count = self.errors = 0
+
+    def listening(self, work: Callable[[], T]) -> T:
+        """Do ``work``, and set its losses aside."""
+        self.errors = 0
+        return self.allowance.heard(self, work)
+
+    def hear(self, losses: Losses, loss: Loss) -> UDFError | None:
+        """Set a loss aside; returns an error if the losses before one row are too many already."""
+        self.count += 1
+        self.told[self.count] = Untold(losses, loss)
+        self.tickets.append(Loss(-self.count, 0, 0, "", ""))
+        self.errors += loss.errors
+        return self.allowance.refused(losses, loss, self.errors)
+
+    def taken(self) -> tuple[Loss, ...]:
+        """Return and clear the tickets of losses since the last call."""
+        tickets, self.tickets = tuple(self.tickets), []
+        return tickets
+
+
+class Losses:
+    """Losses of the ``operators`` of one plan in delivered rows, counted in the run's allowance."""
+
+    def __init__(self, allowance: Allowance, operators: Sequence[Node] = ()) -> None:
+        self.allowance, self.operators = allowance, operators
+        self.by_operator: dict[int, Loss] = {}
+
+    def sum(self, loss: Loss) -> None:
+        """Add a loss to the sum of its operator."""
+        before = self.by_operator.get(loss.ordinal)
+        self.by_operator[loss.ordinal] = loss if before is None else before.plus(loss)
+
+    def add(self, losses: Sequence[Loss]) -> UDFError | None:
+        """Count losses; returns the error of the first loss beyond the limit."""
+        error: UDFError | None = None
+        for loss in losses:
+            error = error or self.allowance.add(self, loss)
+        return error
+
+    def tell(self) -> None:
+        """Log the losses of each operator, where no account of the run is kept."""
+        for loss in self.by_operator.values():
+            _log.warning(
+                "%d rows were lost to errors; the first: %s at %s", loss.rows, loss.what, loss.at
+            )

@@ -1,0 +1,373 @@
+"""Slices run here: generators that make one partition at a time and are parked in between."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol, TypeAlias, TypedDict
+
+from dml.base.fork_guard import guarded
+from dml.errors import NonDeterminismError, ReplayError, WorkerLostError
+from dml.exec.memory.slice_gauge import GAUGE
+from dml.exec.scheduler.core import Core
+from dml.exec.scheduler.messages import (
+    Action,
+    Arrive,
+    Close,
+    Event,
+    Free,
+    Offer,
+    Run,
+    SliceDone,
+    TaskFailed,
+)
+from dml.exec.scheduler.policy import MIB, Demand, Policy, Seq
+from dml.exec.scheduler.shared_slots import Ledger
+from dml.exec.tasks.replay_check import not_again
+
+LIMIT_BYTES = 256 * MIB
+WATCHDOG_S = 60.0
+
+OnEvent = Callable[[dict[str, Any]], None]
+Start = Callable[[Any], Iterator["Outcome"]]
+"""Begins the work of one unit (stage 0) or of one partition's value (later stages)."""
+
+
+After = Callable[[bytes, Any], bytes]
+"""Computes the digest of a task's partitions, from that of the earlier ones and the next value."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """One partition as the result of a slice.
+
+    ``held_bytes`` is the memory of ``value`` until consumed, ``parked_bytes`` that of its generator
+    while it waits for the next slice, ``working_bytes`` the memory measured beside both while it
+    ran; ``seconds`` and ``cpu_s`` are the elapsed and processor time of its thread, ``others_s``
+    the processor time of other threads of the process, ``beside`` the number of slices that ran at
+    once in the end, and ``share_s`` the seconds since it was handed out, divided by that. ``done``
+    says that no partition follows in this unit, which spares one slice; a generator that ends says
+    so too.
+    """
+
+    value: Any
+    held_bytes: int
+    rows: int
+    done: bool = False
+    parked_bytes: int = 0
+    working_bytes: int = 0
+    seconds: float = 0.0
+    cpu_s: float = 0.0
+    others_s: float = 0.0
+    beside: int = 1
+    share_s: float = 0.0
+
+
+class Arriving(dict[int, Any]):
+    """Tasks that arrive one by one, by number; removed when they are over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def add(self, task: Any) -> int:
+        """Add a task; returns its number."""
+        number, self.count = self.count, self.count + 1
+        self[number] = task
+        return number
+
+
+Tasks: TypeAlias = "Sequence[Any] | Arriving"
+
+
+class NotSent:
+    """Placeholder for an argument that the parked generator at the target already has."""
+
+
+class Runtime:
+    """The parked generators of one process; dropping any of them at any instant changes no byte.
+
+    Except in stages with ``once``, whose work must not be repeated: there a drop is an error.
+
+    Parameters
+    ----------
+    starts : one ``Start`` per stage; each must give the same partitions whenever it is begun with
+        the same argument, since a dropped generator is begun again and run up to its place
+    after : the digest of the partitions of a task up to one of them; None if none are compared
+    once : per stage, the operator for which no task is begun a second time, or ""
+    """
+
+    def __init__(
+        self, starts: Sequence[Start], after: After | None = None, once: Sequence[str] = ()
+    ) -> None:
+        self.starts, self.after = tuple(starts), after
+        self.once, self._begun = once, set[Seq]()
+        self.replayed = 0
+        self._parked: dict[Seq, tuple[int, Iterator[Outcome]]] = {}
+
+    def run(self, run: Run, argument: Any, seen: bytes = b"") -> Outcome | None:
+        """Partition ``run.k`` of task ``run.seq``, or None when the task has no such partition.
+
+        Raises the errors of the task, WorkerLostError where ``run.fault`` requests a loss or where
+        the ``argument`` is NotSent and its generator is not parked here any more,
+        NonDeterminismError when a task that is begun again has fewer partitions than before, or
+        others than those of which ``seen`` is the digest, and ReplayError where it may not be
+        begun.
+        """
+        if run.fault == "drop":
+            self.drop(run.seq)
+        at, partitions = self._parked.pop(run.seq, (-1, None))
+        if partitions is None or at != run.k:
+            if self.once and self.once[run.stage]:
+                self._begin_once(run)
+            if isinstance(argument, NotSent):
+                raise WorkerLostError("a generator was lost", why=f"task {run.seq}, {run.k}")
+            partitions = self.fast_forward(iter(self.starts[run.stage](argument)), run, seen)
+        outcome = _measured(partitions)
+        if run.fault == "lose":
+            raise WorkerLostError("a slice was lost on purpose", why=f"task {run.seq}, {run.k}")
+        if outcome is not None and not outcome.done:
+            self._parked[run.seq] = (run.k + 1, partitions)
+        elif hasattr(partitions, "close"):
+            partitions.close()
+        return outcome
+
+    def _begin_once(self, run: Run) -> None:
+        """Record the begin of a task that must not begin twice; ReplayError if it has begun."""
+        if run.k or run.seq in self._begun:
+            lost = WorkerLostError(
+                "a task had to begin again", why="what it had made, or where it stood, was lost"
+            )
+            raise not_again(self.once[run.stage], lost)
+        self._begun.add(run.seq)
+
+    def fast_forward(
+        self, partitions: Iterator[Outcome], run: Run, seen: bytes = b""
+    ) -> Iterator[Outcome]:
+        """Repeat the first ``run.k`` partitions of the task, and discard them."""
+        found = b""
+        for k in range(run.k):
+            outcome = next(partitions, None)
+            if outcome is None:
+                raise NonDeterminismError(
+                    f"unit {run.seq[0]} gave {k} partitions when run again, {run.k} before",
+                    why="the same input must give the same partitions whenever it is run",
+                    try_="declare the function impure, or remove its hidden state",
+                )
+            self.replayed += 1
+            if seen and self.after is not None:
+                found = self.after(found, outcome.value)
+        if found != seen and self.after is not None:
+            raise NonDeterminismError(
+                f"unit {run.seq[0]} gave other partitions when run again",
+                why=f"the first {run.k} of them are not those that were handed on before",
+                try_="declare the function impure, or remove its hidden state",
+            )
+        return partitions
+
+    def drop(self, seq: Seq) -> None:
+        """Discard the generator of one task."""
+        self._parked.pop(seq, None)
+
+    def close(self) -> None:
+        """Close and discard all generators (their ``finally`` clauses run)."""
+        while self._parked:
+            _, (_, partitions) = self._parked.popitem()
+            if hasattr(partitions, "close"):
+                partitions.close()
+
+
+def _next(partitions: Iterator[Outcome]) -> Outcome | None:
+    return next(partitions, None)
+
+
+def _measured(partitions: Iterator[Outcome]) -> Outcome | None:
+    """The next partition, with the measured memory and time of making it."""
+    begun, outcome, taken = GAUGE.begin(), None, 0
+    started, cpu_s, all_s = time.perf_counter(), time.thread_time(), time.process_time()
+    try:
+        outcome = guarded(partial(_next, partitions))
+    finally:
+        taken = GAUGE.end(begun)
+        if outcome is not None:
+            outcome.working_bytes = max(0, taken - outcome.parked_bytes)
+            outcome.seconds = time.perf_counter() - started
+            outcome.cpu_s = time.thread_time() - cpu_s
+            outcome.others_s = max(0.0, time.process_time() - all_s - outcome.cpu_s)
+    return outcome
+
+
+@dataclass(slots=True)
+class Failure:
+    """An exception in place of a partition."""
+
+    error: BaseException
+
+
+@dataclass(slots=True)
+class RunTotals:
+    """Totals of a run, in counts and seconds."""
+
+    slices: int = 0
+    rows: int = 0
+    bytes: int = 0
+    busy_s: float = 0.0
+    failures: int = 0
+
+
+class Options(TypedDict, total=False):
+    """Options of every driver's ``open`` beside units and start.
+
+    ``stages`` are the demands of a task of each stage; ``slots``, ``limit_bytes``, ``policy``,
+    ``ordered``, ``settling`` and ``ahead`` are those of ``Core``; a wait longer than ``watchdog_s``
+    seconds is reported to ``on_event`` as a plain dict. ``on_core`` is called with the core before
+    it begins; ``speculative`` is that of the settings, ``ledger`` that of ``Core``.
+    """
+
+    stages: Sequence[Demand]
+    slots: Mapping[str, float] | int
+    limit_bytes: int
+    policy: Policy | None
+    ordered: bool
+    settling: bool
+    ahead: int | None
+    watchdog_s: float
+    on_event: OnEvent | None
+    on_core: Callable[[Core], None]
+    speculative: bool | str
+    ledger: Ledger | None
+
+
+def _unwatched(_core: Core) -> None:
+    """Ignore the core."""
+
+
+@dataclass(slots=True)
+class DriverLoop:
+    """Couples a Core with a Runtime: performs its actions, keeps stored partitions until consumed.
+
+    Not safe for threads by itself: ``begin`` and ``take`` need one caller at a time, ``perform``
+    does not (it touches only the task that the core started).
+    """
+
+    core: Core
+    runtime: Runtime
+    units: Tasks
+    offers: deque[Seq] = field(default_factory=deque)
+    stored: dict[Seq, Outcome | Failure] = field(default_factory=dict)
+    tally: RunTotals = field(default_factory=RunTotals)
+
+    @classmethod
+    def over(
+        cls,
+        units: Tasks,
+        start: Start | Sequence[Start],
+        options: Options,
+        slots: int,
+    ) -> DriverLoop:
+        """The loop of a run over ``units``; ``slots`` is used where the options name none."""
+        core = Core(
+            options.get("stages", (Demand(),)),
+            options.get("slots", slots),
+            options.get("limit_bytes", LIMIT_BYTES),
+            options.get("policy"),
+            ordered=options.get("ordered", True),
+            settling=options.get("settling", False),
+            ahead=options.get("ahead"),
+            ledger=options.get("ledger"),
+        )
+        options.get("on_core", _unwatched)(core)
+        starts, once = (start,) if callable(start) else start, [d.once for d in core.demands]
+        return cls(core, Runtime(starts, once=once if any(once) else ()), units)
+
+    def begin(self) -> list[Run]:
+        """Announce all units, or that some will come; returns the first slices to run."""
+        if isinstance(self.units, Arriving):
+            return self.take(Arrive(0, last=False))
+        return self.take(Arrive(len(self.units)))
+
+    def take(self, event: Event) -> list[Run]:
+        """Pass an event to the core; returns the slices to run now."""
+        return self._act(self.core.step(event, time.perf_counter()))
+
+    def perform(self, run: Run) -> tuple[Outcome | Failure | None, float]:
+        """Run one slice; returns its result and the seconds it took."""
+        start = time.perf_counter()
+        try:
+            result: Outcome | Failure | None = self.runtime.run(run, self.argument(run))
+        except Exception as error:  # noqa: BLE001  (delivered at its place in order)
+            result = Failure(error)
+        return result, time.perf_counter() - start
+
+    def end(self, run: Run, result: Outcome | Failure | None, seconds: float) -> list[Run]:
+        """Store the result of a slice and inform the core; returns the slices to run now."""
+        if self.core.closed:
+            return []
+        self.tally.slices += 1
+        self.tally.busy_s += seconds
+        place = (*run.seq, run.k)
+        if isinstance(result, Failure):
+            self.tally.failures += 1
+            error, once = result.error, self.core.demands[run.stage].once
+            if once and isinstance(error, WorkerLostError):
+                error = error if isinstance(error, ReplayError) else not_again(once, error)
+            self.stored[place] = Failure(error)
+            return self.take(TaskFailed(run.seq, not once and isinstance(error, WorkerLostError)))
+        if result is None:
+            self.stored.pop(place, None)  # the failure of an earlier attempt
+            return self.take(SliceDone(run.seq, None, seconds, more=False))
+        self.stored[place] = result
+        result.beside = len(self.core.active)
+        task = self.core.active.get(run.seq)
+        if task is not None:
+            result.share_s = (time.perf_counter() - task.started) / result.beside
+        more, held = not result.done, result.held_bytes
+        beside = result.parked_bytes, result.working_bytes
+        return self.take(SliceDone(run.seq, held, seconds, more, *beside))
+
+    def forget(self) -> None:
+        """Close the core and drop every partition; parked generators are the runtime's."""
+        self.take(Close())
+        self.offers.clear()
+        self.stored.clear()
+
+    def _act(self, actions: list[Action]) -> list[Run]:
+        runs: list[Run] = []
+        for action in actions:
+            if isinstance(action, Run):
+                runs.append(action)
+            elif isinstance(action, Offer):
+                self.offers.append(action.seq)
+            elif isinstance(action, Free):
+                self.stored.pop(action.seq, None)
+        return runs
+
+    def argument(self, run: Run) -> Any:
+        """The input of the task of ``run``: a unit, or a stored partition's value."""
+        if run.stage == 0:
+            return self.units[run.seq[0]]
+        source = self.stored[run.seq]
+        return source.value if isinstance(source, Outcome) else None
+
+
+class PartitionFeed(Protocol):
+    """Partitions in order, from a driver."""
+
+    def next(self) -> Outcome | None:
+        """The next partition; None at the end."""
+
+    def release(self) -> None:
+        """Release the last partition."""
+
+    def settled(self) -> None:
+        """Every schema is known: units may be read out of order."""
+
+    def close(self) -> None:
+        """Stop the driver."""
+
+
+Driven: TypeAlias = Callable[[int, int], PartitionFeed]
+"""Begins the driver of a job, given the place of a unit and an atom in it."""

@@ -1,0 +1,475 @@
+"""The row-local operators of a stage run on blocks here, each timed and counted."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from dml.data.batch_trays import Trays
+from dml.data.block import Block
+from dml.data.row_slicing import CALLS, NumberedRows, by_weight
+from dml.data.schema import Schema
+from dml.errors import DmlError
+from dml.events import Tally
+from dml.exec.tasks.row_loss import in_place, returned_in_place
+from dml.exec.tasks.skipped_rows import Noted
+from dml.expr.flow import At
+from dml.expr.node import Node, epochs_at
+from dml.ops.row.call_chain import CallChain, judges, starts
+from dml.ops.row.lifted import LiftedNode
+from dml.ops.row.lifted_pair import LiftedPair
+from dml.udfs.calling.type_inference import Recalling, Returned
+
+T = TypeVar("T")
+
+# Processor time is queried for one in ``ASKED`` short blocks of a step; for longer ones, always.
+ASKED, LONG_S = 64, 2e-4
+
+
+class Stopwatch:
+    """Seconds of a step, and how many of them it spent on a processor.
+
+    To query a thread's processor time takes a microsecond, and more on a busy machine. So for short
+    blocks it is queried every 64th time, and estimated from that for the rest. Threads may share a
+    stopwatch.
+    """
+
+    def __init__(self) -> None:
+        self.count, self.share, self.slow_s = 0, 1.0, math.inf
+
+    def time(self, blocks: Iterator[T], node: Node | None) -> tuple[T | None, float, float]:
+        """The next block of ``node``, elapsed seconds, processor seconds."""
+        asking = self.slow_s > LONG_S or not self.count % ASKED
+        self.count += 1
+        cpu = time.thread_time() if asking else 0.0
+        started = time.perf_counter()
+        block = _next(blocks, node)
+        seconds = time.perf_counter() - started
+        if asking and seconds:
+            self.share = min(1.0, (time.thread_time() - cpu) / seconds)
+        if block is not None:
+            self.slow_s = max(seconds, self.slow_s / 2 if self.slow_s < math.inf else 0.0)
+        return block, seconds, seconds * self.share
+
+
+class Steps:
+    """Row-local operators one after the other; ``first`` is the ordinal of the first of them.
+
+    Or ``first`` lists all ordinals, where some operators between them are left out. Operators below
+    a stored one run for the epoch of the stored rows.
+    """
+
+    def __init__(self, nodes: Sequence[Node], at: At, first: int | Sequence[int]) -> None:
+        self.nodes, self.at = nodes, at
+        ordinals = range(first, first + len(nodes)) if isinstance(first, int) else first
+        epochs = epochs_at(nodes, at.epoch)
+        each = {epoch: dataclasses.replace(at, epoch=epoch) for epoch in {*epochs} - {at.epoch}}
+        steps: list[Any] = [
+            (_ByAtom if node.by_atom else _ByBlock)(node, each.get(epoch, at), Stopwatch(), ordinal)
+            for node, epoch, ordinal in zip(nodes, epochs, ordinals, strict=True)
+        ]
+        self.each: Sequence[Any] = steps
+        self.alone: Any = steps[0] if len(steps) == 1 else None
+        # how steps that are called in one loop divide its time: set once, also for copies
+        self.shares: dict[int, list[float]] = {}
+        self.works = _chained(steps, self.shares)
+        # results of functions for atoms before their turn, by atom and step
+        self.kept: dict[tuple[int, int], Mapping[int, deque[Any]]] = {}
+        self.rehearsed = False
+
+    def calling(self, calls: Mapping[int, Callable[..., Any]]) -> Steps:
+        """A copy with the functions ``calls`` in place of those of some steps."""
+        each = enumerate(self.each)
+        return self._of(
+            dataclasses.replace(step, node=_calling(step.node, calls[number]))
+            if number in calls
+            else step
+            for number, step in each
+        )
+
+    @property
+    def by_batch(self) -> bool:
+        """True if the only step calls a function of batches."""
+        return not self.alone.node.returns_rows
+
+    def apart(self) -> Steps:
+        """A copy that settles no types for other steps."""
+        return self._of(dataclasses.replace(step, at=_alone(step.at)) for step in self.each)
+
+    def placing(self, trays: Trays) -> Steps:
+        """A copy that writes large values into ``trays``."""
+        return self._of(
+            dataclasses.replace(step, at=dataclasses.replace(step.at, trays=trays))
+            for step in self.each
+        )
+
+    def _of(self, each: Iterable[Any]) -> Steps:
+        """A copy with the steps ``each``."""
+        made = copy.copy(self)
+        made.each = list(each)
+        made.alone = made.each[0] if len(made.each) == 1 else None
+        made.works = _chained(made.each, self.shares)
+        return made
+
+    def at_turn(self, unit: int, atom: int) -> Steps:
+        """The steps for an atom of a unit, using results of functions that were called before."""
+        kept = self.kept.pop((unit, atom), None) if self.kept else None
+        if kept is None:
+            return self
+        calls = {n: Recalling(self.each[n].node.fn.call, results) for n, results in kept.items()}
+        return self.calling(calls)
+
+    def run(
+        self, blocks: Iterable[Block], mine: Callable[[], Tally], noted: Noted
+    ) -> Iterator[Block]:
+        """The output for the blocks of one atom; each passes all steps before the next begins.
+
+        Rows that functions lose to errors are recorded in ``noted``.
+        """
+        for work in self.works:
+            blocks = work(blocks, mine, noted)
+        for block in blocks:
+            yield block.bare()
+
+    def returned(
+        self, blocks: Iterable[Block], mine: Callable[[], Tally], noted: Noted
+    ) -> Iterator[Returned]:
+        """Results of the only step's function for the blocks, before types are settled."""
+        step = self.alone
+        node, at = step.node, step.noting(noted)
+        for block in blocks:
+            made = returned_in_place(node, block, at) if block.n else iter(())
+            rows_in, bytes_in = block.n, block.nbytes
+            while True:
+                found, seconds, cpu_s = step.watch.time(made, node)
+                if found is None:
+                    break
+                out = len(found.out), bytes_in, found.nbytes
+                mine().block(step.ordinal, rows_in, *out, seconds, cpu_s)
+                rows_in = bytes_in = 0
+                yield found
+            mine().calls(step.ordinal, block.n)
+
+    def whole(self, block: Block, tally: Tally) -> Block | None:
+        """The output of ``block`` as one block; None where a step must call functions for it.
+
+        Raises the errors of its steps. For steps that look at rows one by one, and lose none to
+        errors.
+        """
+        made: Block | None = block
+        for work in self.works:
+            made = None if made is None else work.whole(made, tally)
+        return None if made is None else made.bare()
+
+
+class _Unsettled(dict[str, Any]):
+    """Settled types to which none are added: the output keeps the types of its own values."""
+
+    def setdefault(self, _key: str, default: Any = None) -> Any:
+        return default
+
+
+def _alone(at: At) -> At:
+    return dataclasses.replace(at, schemas=_Unsettled(at.schemas))
+
+
+@dataclasses.dataclass(frozen=True, eq=False, slots=True)
+class _Step:
+    """An operator with its context, counted as ``ordinal``."""
+
+    node: Any
+    at: At
+    watch: Stopwatch
+    ordinal: int
+
+    def noting(self, noted: Noted) -> At:
+        """The context in which the operator runs, with ``noted`` recording its losses."""
+        if not self.node.skips:
+            return self.at
+        return dataclasses.replace(self.at, lost=partial(noted.note, self.ordinal))
+
+
+class _ByBlock(_Step):
+    """An operator that runs on each block by itself."""
+
+    __slots__ = ()
+
+    def __call__(
+        self, blocks: Iterable[Block], mine: Callable[[], Tally], noted: Noted
+    ) -> Iterator[Block]:
+        node, at, watch, ordinal = self.node, self.noting(noted), self.watch, self.ordinal
+        for block in blocks:
+            made = in_place(node, block, at)
+            rows_in, bytes_in = block.n, block.nbytes
+            while True:
+                out, seconds, cpu_s = watch.time(made, node)
+                if out is None:
+                    break
+                mine().block(ordinal, rows_in, out.n, bytes_in, out.nbytes, seconds, cpu_s)
+                rows_in = bytes_in = 0
+                yield out
+            mine().calls(ordinal, _calls(node, block.n))
+
+    def whole(self, block: Block, tally: Tally) -> Block | None:
+        """The output of a block, if it is one block, and no function is called."""
+        node = self.node
+        if isinstance(node, LiftedNode):
+            made = iter(() if (found := node.quick(block, self.at)) is None else (found,))
+        else:
+            made = node.run(block, self.at)
+        out, seconds, cpu_s = self.watch.time(made, node)
+        if out is None or next(made, None) is not None:
+            return None
+        tally.block(self.ordinal, block.n, out.n, block.nbytes, out.nbytes, seconds, cpu_s)
+        return out
+
+
+class _ByAtom(_Step):
+    """An operator that reads all blocks of an atom itself."""
+
+    __slots__ = ()
+
+    def __call__(
+        self, blocks: Iterable[Block], mine: Callable[[], Tally], noted: Noted
+    ) -> Iterator[Block]:
+        node, watch, ordinal = self.node, self.watch, self.ordinal
+        taken = _Taken(blocks)
+        made, rows = node.run_atom(taken, self.noting(noted)), 0
+        while True:
+            out, seconds, cpu_s = watch.time(made, node)
+            rows_in, bytes_in, below_s = taken.since()
+            rows += rows_in
+            if out is None:
+                break
+            own_s = max(0.0, seconds - below_s)
+            own_cpu_s = own_s * (cpu_s / seconds if seconds else 1.0)
+            mine().block(ordinal, rows_in, out.n, bytes_in, out.nbytes, own_s, own_cpu_s)
+            yield out
+        mine().calls(ordinal, _calls(node, rows))
+
+
+class _Chained:
+    """A ``map`` and the ``filter`` behind it, if there is one, called row by row in one loop.
+
+    The first rows go through both apart, which determines how the loop's time is divided. Either
+    way gives the same blocks.
+    """
+
+    def __init__(self, steps: Sequence[_ByBlock], shares: list[float]) -> None:
+        mapped, *kept = (step.node for step in steps)
+        self.steps, self.watch, self.at = steps, Stopwatch(), steps[0].at
+        self.chain = CallChain(mapped, kept[0] if kept else None)
+        self.shares = shares
+
+    def __call__(
+        self, blocks: Iterable[Block], mine: Callable[[], Tally], noted: Noted
+    ) -> Iterator[Block]:
+        for block in blocks:
+            if block.n:
+                yield from self._of(block, mine, noted)
+
+    def _of(self, block: Block, mine: Callable[[], Tally], noted: Noted) -> Iterator[Block]:
+        """Output of a block, of which the first rows, or all, go through the steps apart."""
+        known = self.chain.schema(block, self.at) is not None and bool(self.shares)
+        apart, tally = 0 if known else CALLS, Tally()
+        first = (
+            NumberedRows(iter(())) if known else self._mapped(block.slice(0, CALLS), tally, noted)
+        )
+
+        def work(start: int, stop: int) -> Iterator[Block]:
+            if start < apart:
+                yield from self._kept(first.take(min(stop, apart) - start), tally, noted)
+            if stop > apart:
+                rest = block.slice(max(start, apart), stop)
+                if together:
+                    self._divide(tally)
+                    yield from self._together(rest, schema, mine)
+                else:
+                    yield from self._kept(self._mapped(rest, tally, noted).blocks, tally, noted)
+
+        try:
+            first.look()  # by which types have settled
+            schema, together = self._schema(), self.chain.schema(block, self.at) is not None
+            desk = self.at.trays.desk(self.steps[0].node.digest, schema, block.ids, self.at.epoch)
+            yield from by_weight(block.n, schema, work, desk.edge)
+            first.look()  # none are left, which ends the count of calls
+            if together:
+                self._divide(tally)  # for blocks to come, where this one went through them apart
+        finally:
+            mine().add(tally)
+
+    def _schema(self) -> Schema:
+        """Schema of the function's output, known once it has made rows."""
+        node = self.steps[0].node
+        found: Schema = node.schema
+        return found if found.known else self.at.schemas.get(node.digest.hex(), found)
+
+    def _mapped(self, block: Block, tally: Tally, noted: Noted) -> NumberedRows:
+        return NumberedRows(self.steps[0]((block,), lambda: tally, noted))
+
+    def _kept(self, made: Iterator[Block], tally: Tally, noted: Noted) -> Iterator[Block]:
+        for step in self.steps[1:]:
+            made = step(made, lambda: tally, noted)
+        return made
+
+    def _divide(self, tally: Tally) -> None:
+        """Set the shares by the time of each step for rows that went through them apart, once."""
+        if self.shares:
+            return
+        seconds = [cell.seconds for _, cell in sorted(tally.cells())]
+        whole = sum(seconds) if len(seconds) == len(self.steps) else 0.0
+        equal = 1 / len(self.steps)
+        found = [each / whole for each in seconds] if whole else [equal] * len(self.steps)
+        self.shares[:] = found
+
+    def _together(self, block: Block, schema: Schema, mine: Callable[[], Tally]) -> Iterator[Block]:
+        made, rows_in, bytes_in = self.chain.run(block, schema, self.at), block.n, block.nbytes
+        while True:
+            out, seconds, cpu_s = self.watch.time(made, None)
+            if out is None:
+                break
+            # no rows were stored between the two: as many as came in, and as wide as the output
+            between = (rows_in, out.nbytes * rows_in // max(1, out.n))
+            taken = [(rows_in, bytes_in), *[between] * (len(self.steps) - 1)]
+            given = [*taken[1:], (out.n, out.nbytes)]
+            for step, ins, outs, share in zip(self.steps, taken, given, self.shares, strict=True):
+                mine().block(
+                    step.ordinal, ins[0], outs[0], ins[1], outs[1], seconds * share, cpu_s * share
+                )
+            rows_in = bytes_in = 0
+            yield out
+        for step in self.steps:
+            mine().calls(step.ordinal, block.n)
+
+
+class _Paired:
+    """A proven ``map`` and the proven ``filter`` behind it, computed in one pass where possible.
+
+    The first block goes through both apart, which determines how the time of later ones is divided.
+    """
+
+    def __init__(self, mapped: _ByBlock, kept: _ByBlock) -> None:
+        self.steps, self.watch, self.at = (mapped, kept), Stopwatch(), mapped.at
+        self.pair = LiftedPair(mapped.node, kept.node)
+        self.share: float | None = None
+
+    def __call__(
+        self, blocks: Iterable[Block], mine: Callable[[], Tally], noted: Noted
+    ) -> Iterator[Block]:
+        for block in blocks:
+            made = self.whole(block, mine())
+            if made is None:
+                yield from self._apart(block, mine, noted)
+            else:
+                yield made
+
+    def whole(self, block: Block, tally: Tally) -> Block | None:
+        """Output of both for ``block``; None where that takes more than one pass."""
+        made = self.watch.time(self._together(block), None)
+        if made[0] is not None:
+            self._count(block, *made, tally)
+        return made[0]
+
+    def _together(self, block: Block) -> Iterator[Block]:
+        made = None if self.share is None else self.pair.run(block, self.at)
+        if made is not None:
+            yield made
+
+    def _apart(self, block: Block, mine: Callable[[], Tally], noted: Noted) -> Iterator[Block]:
+        tally, made = Tally(), iter((block,))
+        for step in self.steps:
+            made = step(made, lambda: tally, noted)
+        try:
+            yield from made
+        finally:
+            mine().add(tally)
+        seconds = [cell.seconds for _, cell in sorted(tally.cells())]
+        if sum(seconds):
+            self.share = seconds[0] / sum(seconds)
+
+    def _count(
+        self, block: Block, out: Block | None, seconds: float, cpu_s: float, tally: Tally
+    ) -> None:
+        """Add to ``tally``; between both steps, rows are as many as read and as wide as written."""
+        given = (0, 0) if out is None else (out.n, out.nbytes)
+        between = (block.n, given[1] * block.n // max(1, given[0]))
+        share = self.share or 0.0
+        mapped, kept = self.steps
+        sizes = (block.n, between[0], block.nbytes, between[1])
+        tally.block(mapped.ordinal, *sizes, seconds * share, cpu_s * share)
+        sizes, share = (between[0], given[0], between[1], given[1]), 1 - share
+        tally.block(kept.ordinal, *sizes, seconds * share, cpu_s * share)
+
+
+def _calling(node: Any, call: Callable[..., Any]) -> Any:
+    """The operator with another function under the same name: its types are those of the first."""
+    made = copy.copy(node)
+    object.__setattr__(made, "fn", dataclasses.replace(node.fn, call=call))
+    # derived attributes are not copied, and nothing could be proven of ``call``
+    vars(made).update(digest=node.digest, schema=node.schema)
+    return made
+
+
+def _chained(steps: Sequence[Any], shares: dict[int, list[float]]) -> list[Any]:
+    """The steps, with those joined that can run in one loop; ``shares`` by their first number."""
+    out: list[Any] = []
+    rest = list(steps)
+    while rest:
+        step = rest.pop(0)
+        behind = rest[0].node if rest else None
+        if LiftedPair.fits(step.node, behind):
+            out.append(_Paired(step, rest.pop(0)))
+        elif not starts(step.node):
+            out.append(step)
+        elif judges(behind):
+            out.append(_Chained([step, rest.pop(0)], shares.setdefault(step.ordinal, [])))
+        else:
+            called = behind is not None and behind.calls is not None
+            share = shares.setdefault(step.ordinal, [])
+            out.append(step if called else _Chained([step], share))
+    return out
+
+
+class _Taken(Iterator[Block]):
+    """Blocks on their way into a step, counted; the step's time excludes the time to make them."""
+
+    def __init__(self, blocks: Iterable[Block]) -> None:
+        self._blocks = iter(blocks)
+        self._sums = (0, 0, 0.0)
+
+    def __next__(self) -> Block:
+        started = time.perf_counter()
+        block = next(self._blocks)
+        rows, nbytes, seconds = self._sums
+        seconds += time.perf_counter() - started
+        self._sums = rows + block.n, nbytes + block.nbytes, seconds
+        return block
+
+    def since(self) -> tuple[int, int, float]:
+        """Rows, bytes and seconds since the last call."""
+        sums, self._sums = self._sums, (0, 0, 0.0)
+        return sums
+
+
+def _calls(node: Node, rows: int) -> int:
+    """How often ``node`` called the user's function for the ``rows`` that it has processed."""
+    called = node.calls is not None and (not isinstance(node, LiftedNode) or node.trust.differs)
+    if not called or not rows:
+        return 0
+    return -(-rows // (node.batch_size or rows)) if node.by_atom else rows
+
+
+def _next(blocks: Iterator[T], node: Node | None) -> T | None:
+    """The next block of ``node``; errors get its name (if they have none) and the user's line."""
+    try:
+        return next(blocks, None)
+    except DmlError as error:
+        if node is None:
+            raise
+        raise error.under(node.label()) from error.__cause__

@@ -1,0 +1,53 @@
+"""The input of a stage's steps: atoms of a unit, and where they are counted."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+from dml.data.block import Block
+from dml.events import Tally
+from dml.exec.tasks.skipped_rows import Noted
+from dml.expr.flow import At
+from dml.io.source import Unit
+
+Atom = tuple[Block | None, Iterable[Block]]
+"""The source block of an atom, if one was read, and the blocks made from it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Running:
+    """The context of the steps of a unit, and where their work is counted."""
+
+    at: At
+    mine: Callable[[], Tally]
+    noted: Noted
+    changed_ns: Callable[[], int]
+    most_bytes: int
+    hold: Callable[[int], None]
+    """Called with the bytes of a part that stay in memory while the unit is open."""
+    aside: bool = False
+    """The rows are made only to be stored."""
+    reading: Any = None
+    """The reader of the source, if stored rows may be recomputed for a check."""
+    place: int = 0
+    """The place of the unit in reading order."""
+
+
+class UnitRequest(NamedTuple):
+    """The atoms of ``unit`` from ``skip_atoms`` on; see ``Level.atoms``."""
+
+    unit: Unit
+    skip_atoms: int
+    read: Callable[[int], Iterator[Block]]
+    run: Running
+
+    @property
+    def at(self) -> At:
+        """The epoch, seed and schemas with which the rows are computed."""
+        return self.run.at
+
+
+Given: TypeAlias = Callable[[UnitRequest], Iterator[Iterable[Block]]]
+"""Opens the input blocks of each atom."""

@@ -1,1 +1,0 @@
-"""This folder checks a run on samples: the plan as written against the one that was chosen."""

@@ -1,0 +1,68 @@
+"""Rows of a pipeline are given to a user-defined sink: all of them, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from dml.errors import DmlError, SourceError, worded
+from dml.exec.delivery.tables import record_batches
+from dml.exec.streams.stream import Streaming
+from dml.exec.writing.file_writer import Cuts, columns_of_none, groups
+from dml.plugins import DataSink
+
+
+def fill(streaming: Streaming, epoch: int, sink: DataSink, cuts: Cuts) -> Any:
+    """Run ``epoch`` of the plan into ``sink``; returns the result of its ``finish``.
+
+    After any failure, ``abort`` is called once, and the error is raised. SourceError for errors
+    that the sink raises.
+    """
+    try:
+        return _filled(streaming, epoch, sink, cuts)
+    except BaseException as error:
+        try:
+            sink.abort(error)
+        except Exception as again:  # noqa: BLE001 - the error that stopped the run is what matters
+            error.add_note(f"and abort() raised {worded(again)}")
+        raise
+
+
+def _filled(streaming: Streaming, epoch: int, sink: DataSink, cuts: Cuts) -> Any:
+    plan = streaming.plan
+    if plan.schema.known:
+        _open(sink, plan.schema.to_arrow())
+    is_open = plan.schema.known
+    for number, group in enumerate(groups(record_batches(streaming, epoch), cuts)):
+        if not is_open:
+            _open(sink, group.schema)
+            is_open = True
+        _write(sink, group, number)
+    if not is_open:
+        _open(sink, columns_of_none(streaming))
+    return _told(sink, "finish", sink.finish)
+
+
+def _open(sink: DataSink, schema: pa.Schema) -> None:
+    _told(sink, "open", lambda: sink.open(schema))
+
+
+def _write(sink: DataSink, group: pa.Table, number: int) -> None:
+    _told(sink, f"write of group {number}", lambda: sink.write(group, number))
+
+
+def _told(sink: DataSink, what: str, call: Callable[[], Any]) -> Any:
+    """Call ``call``; its exceptions name the method of the sink."""
+    try:
+        return call()
+    except DmlError:
+        raise
+    except Exception as error:
+        name = type(sink).__name__
+        raise SourceError(
+            f"{name} raised {type(error).__name__} in {what}: {error}",
+            why="the exception came from your sink",
+            try_=f"call {what.partition(' ')[0]}() of it alone, outside of the pipeline",
+        ) from error

@@ -1,0 +1,40 @@
+"""A run is several consecutive batches in one block, which a flow hands over together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, TypeAlias
+
+from dml.data.block import Block
+from dml.expr.flow import Position
+
+Between: TypeAlias = Callable[[int], Position]
+"""Gives the flow's position after a number of rows of the block; cheap, and valid indefinitely."""
+
+
+class BatchRun(NamedTuple):
+    """Two or more batches of ``n`` rows each, all rows of ``block``."""
+
+    block: Block
+    n: int
+    between: Between
+
+
+class Fits(Protocol):
+    """Decides whether batches may be slices of a block; called before any batch is made of it."""
+
+    def __call__(self, block: Block) -> bool:
+        """True if batches may be slices of ``block``."""
+
+
+class SliceableFlow(Protocol):
+    """A flow that can return slices of a block that it has already read."""
+
+    def at_hand(self) -> tuple[Block, int] | None:
+        """The block that the next rows come from, and how many of its rows are left."""
+
+    def between(self) -> Between:
+        """Gives the positions after the next rows of the current block."""
+
+    def pull(self, most: int) -> Block | None:
+        """See ``Flow.pull``."""

@@ -1,0 +1,1 @@
+"""Column expressions: ``col``, the expression tree behind it, its types, its evaluation."""

@@ -1,0 +1,418 @@
+"""``Column`` is the expression class that users work with; ``col``, ``lit`` and ``when`` create it.
+
+A ``Column`` overloads operators and wraps a ``Value``, which does not; arithmetic follows NumPy,
+comparison and logic are three-valued (SEMANTICS, "Values").
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from dml.base.user_line import door
+from dml.data.schema import data_type
+from dml.errors import PlanError, SchemaError
+from dml.expr.columns.literal import edges, members, plain, whole
+from dml.expr.columns.namespaces import Aggregated, Namespaced
+from dml.expr.columns.operators import Spelled
+from dml.expr.columns.value import Value
+from dml.expr.columns.value import col as ref
+from dml.expr.columns.value import lit as constant
+
+# Random stream numbers of one output column start at its index times this number.
+STREAMS = 1 << 20
+
+
+class Column(Spelled, Namespaced, Aggregated):
+    """A symbolic column; operators return new columns, and nothing is computed."""
+
+    __slots__ = ("value",)
+    __array_ufunc__ = None  # NumPy arrays and scalars leave operators to the column
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+
+    def __add__(self, other: Any) -> Column:
+        return apply("add", self, other)
+
+    def __radd__(self, other: Any) -> Column:
+        return apply("add", other, self)
+
+    def __sub__(self, other: Any) -> Column:
+        return apply("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Column:
+        return apply("sub", other, self)
+
+    def __mul__(self, other: Any) -> Column:
+        return apply("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Column:
+        return apply("mul", other, self)
+
+    def __truediv__(self, other: Any) -> Column:
+        return apply("truediv", self, other)
+
+    def __rtruediv__(self, other: Any) -> Column:
+        return apply("truediv", other, self)
+
+    def __floordiv__(self, other: Any) -> Column:
+        return apply("floordiv", self, other)
+
+    def __rfloordiv__(self, other: Any) -> Column:
+        return apply("floordiv", other, self)
+
+    def __mod__(self, other: Any) -> Column:
+        return apply("mod", self, other)
+
+    def __rmod__(self, other: Any) -> Column:
+        return apply("mod", other, self)
+
+    @door
+    def __pow__(self, exponent: object) -> Column:
+        if isinstance(exponent, bool) or not isinstance(exponent, int) or not 1 <= exponent <= 64:
+            raise SchemaError(
+                f"** needs a whole exponent from 1 to 64, got {exponent!r}",
+                why="powers are products of the column with itself",
+                try_=".sqrt() or (x.log() * y).exp()",
+            )
+        return Column(_power(self.value, exponent))
+
+    @door
+    def __rpow__(self, base: object) -> NoReturn:
+        raise SchemaError(
+            f"** needs a whole exponent from 1 to 64, got {self!r}",
+            why=f"powers are products of the base with itself, and here it is {base!r}",
+            try_="(x * math.log(base)).exp(), or 1 << x for powers of two",
+        )
+
+    def __neg__(self) -> Column:
+        return apply("neg", self)
+
+    def __pos__(self) -> Column:
+        return self
+
+    def __round__(self, digits: int | None = None) -> Column:
+        return self.round(0 if digits is None else digits)
+
+    def __divmod__(self, other: Any) -> tuple[Column, Column]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> tuple[Column, Column]:
+        return other // self, other % self
+
+    def __abs__(self) -> Column:
+        return apply("abs", self)
+
+    def __and__(self, other: Any) -> Column:
+        return apply("bit_and", self, other)
+
+    def __rand__(self, other: Any) -> Column:
+        return apply("bit_and", other, self)
+
+    def __or__(self, other: Any) -> Column:
+        return apply("bit_or", self, other)
+
+    def __ror__(self, other: Any) -> Column:
+        return apply("bit_or", other, self)
+
+    def __xor__(self, other: Any) -> Column:
+        return apply("bit_xor", self, other)
+
+    def __rxor__(self, other: Any) -> Column:
+        return apply("bit_xor", other, self)
+
+    def __invert__(self) -> Column:
+        return apply("bit_not", self)
+
+    def __lshift__(self, count: Any) -> Column:
+        return apply("shift_left", self, count)
+
+    def __rlshift__(self, other: Any) -> Column:
+        return apply("shift_left", other, self)
+
+    def __rshift__(self, count: Any) -> Column:
+        return apply("shift_right", self, count)
+
+    def __rrshift__(self, other: Any) -> Column:
+        return apply("shift_right", other, self)
+
+    def __eq__(self, other: object) -> Column:  # type: ignore[override]
+        return apply("eq", self, other)
+
+    def __ne__(self, other: object) -> Column:  # type: ignore[override]
+        return apply("ne", self, other)
+
+    def __lt__(self, other: Any) -> Column:
+        return apply("lt", self, other)
+
+    def __le__(self, other: Any) -> Column:
+        return apply("le", self, other)
+
+    def __gt__(self, other: Any) -> Column:
+        return apply("gt", self, other)
+
+    def __ge__(self, other: Any) -> Column:
+        return apply("ge", self, other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @door
+    def __bool__(self) -> NoReturn:
+        raise PlanError(
+            f"{self!r} is a column, not a truth value",
+            why="'and', 'or', 'not', 'if' and chained comparisons ask for one",
+            try_="& | ~ with parentheses, .between(a, b), dml.when(...)",
+        )
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+    def is_null(self) -> Column:
+        """True where the value is null; never null itself. NaN is not null."""
+        return apply("is_null", self)
+
+    def is_not_null(self) -> Column:
+        """False where the value is null; never null itself."""
+        return apply("not", apply("is_null", self))
+
+    def is_nan(self) -> Column:
+        """True where a float is NaN; null where it is null."""
+        return apply("is_nan", self)
+
+    def fill_null(self, value: Any) -> Column:
+        """Nulls replaced by ``value`` (a literal or column); NaN stays."""
+        return apply("fill_null", self, value)
+
+    def fill_nan(self, value: Any) -> Column:
+        """NaN replaced by ``value`` (a literal or column); nulls stay."""
+        return apply("fill_nan", self, value)
+
+    def cast(self, kind: Any, *, strict: bool = True) -> Column:
+        """Convert to ``kind``; a value that does not fit raises, or becomes null if not ``strict``.
+
+        Floats to integers drop the fraction, integers to floats round to nearest.
+        """
+        return Column(Value("cast", (self.value,), (data_type(kind), bool(strict))))
+
+    @door
+    def is_in(self, values: Any) -> Column:
+        """True where the value equals one of the literals ``values``; null stays null."""
+        return Column(Value("is_in", (self.value,), members(values)))
+
+    def between(self, low: Any, high: Any) -> Column:
+        """``(self >= low) & (self <= high)``."""
+        return apply("bit_and", self >= low, self <= high)
+
+    @door
+    def clip(self, low: Any = None, high: Any = None) -> Column:
+        """Limit values to [low, high]; None is no limit, null and NaN stay."""
+        out = self
+        if low is not None:
+            out = apply("maximum", out, low)
+        return out if high is None else apply("minimum", out, high)
+
+    @door
+    def hash(self, buckets: object = None, *, seed: int = 0) -> Column:
+        """A keyed 64-bit hash (uint64), or its remainder by ``buckets`` as int64; null stays null.
+
+        Integers and booleans hash by value, floats by value (0.0 equals -0.0, all NaNs are one),
+        text and bytes by xxh64.
+        """
+        bits = Column(Value("hash", (self.value,), (whole("hash seed", seed),)))
+        if buckets is None:
+            return bits
+        # every remainder fits int64, so this cast cannot fail and need not be checked
+        n = whole("hash: a positive number of buckets", buckets, 1, 1 << 63)
+        return (bits % n).cast("int64", strict=False)
+
+    @door
+    def bucketize(self, boundaries: Any) -> Column:
+        """How many of the ascending ``boundaries`` are <= the value (int64); NaN counts all."""
+        return Column(Value("bucketize", (self.value,), (edges(boundaries),)))
+
+    def abs(self) -> Column:
+        """Absolute value; the least integer stays itself (wraps)."""
+        return apply("abs", self)
+
+    def sqrt(self) -> Column:
+        """Square root, exact to the last bit; NaN below zero."""
+        return apply("sqrt", self)
+
+    def exp(self) -> Column:
+        """The exponential function, e to the power of the value."""
+        return apply("exp", self)
+
+    def expm1(self) -> Column:
+        """``exp(x) - 1``, accurate near zero."""
+        return apply("expm1", self)
+
+    def log(self) -> Column:
+        """Natural logarithm; -inf at zero, NaN below zero."""
+        return apply("log", self)
+
+    def log1p(self) -> Column:
+        """``log(1 + x)``, accurate near zero."""
+        return apply("log1p", self)
+
+    def log2(self) -> Column:
+        """Logarithm to base 2."""
+        return apply("log2", self)
+
+    def log10(self) -> Column:
+        """Logarithm to base 10."""
+        return apply("log10", self)
+
+    def sin(self) -> Column:
+        """Sine of radians."""
+        return apply("sin", self)
+
+    def cos(self) -> Column:
+        """Cosine of radians."""
+        return apply("cos", self)
+
+    def tanh(self) -> Column:
+        """Hyperbolic tangent."""
+        return apply("tanh", self)
+
+    def sigmoid(self) -> Column:
+        """``1 / (1 + exp(-x))``."""
+        return apply("sigmoid", self)
+
+    def floor(self) -> Column:
+        """The greatest integer that is not above the value, in the same type."""
+        return apply("floor", self)
+
+    def ceil(self) -> Column:
+        """The least integer that is not below the value, in the same type."""
+        return apply("ceil", self)
+
+    def trunc(self) -> Column:
+        """The integer part, in the same type."""
+        return apply("trunc", self)
+
+    @door
+    def round(self, digits: int = 0) -> Column:
+        """Round half to even at ``digits`` decimals, as NumPy does."""
+        return Column(Value("round", (self.value,), (whole("round digits", digits),)))
+
+
+class When:
+    """A condition without its value yet; see :func:`when`."""
+
+    __slots__ = ("branches", "condition")
+
+    def __init__(self, branches: tuple[tuple[Value, Value], ...], condition: Value) -> None:
+        self.branches, self.condition = branches, condition
+
+    def then(self, value: Any) -> Then:
+        """Set the value of the rows for which the condition is true."""
+        return Then((*self.branches, (self.condition, wrap(value))))
+
+
+class Then:
+    """The branches so far; ``when`` adds a branch, ``otherwise`` completes the expression."""
+
+    __slots__ = ("branches",)
+
+    def __init__(self, branches: tuple[tuple[Value, Value], ...]) -> None:
+        self.branches = branches
+
+    def when(self, condition: Any) -> When:
+        """Add a condition, for rows that no earlier condition matched."""
+        return When(self.branches, wrap(condition))
+
+    def otherwise(self, value: Any) -> Column:
+        """The expression with ``value`` for all other rows, also those with null conditions."""
+        out = wrap(value)
+        for condition, then in reversed(self.branches):
+            sure = Value("fill_null", (condition, constant(value=False)))
+            out = Value("if_else", (sure, then, out))
+        return Column(out)
+
+
+@door
+def col(name: str) -> Column:
+    """The column ``name``."""
+    if not isinstance(name, str):
+        raise SchemaError(
+            f"col needs a column name, got {name!r}",
+            why=f"it is of type {type(name).__name__}; names are text",
+            try_='col("x")',
+        )
+    return Column(ref(name))
+
+
+def lit(value: Any, dtype: Any = None) -> Column:
+    """A constant; without ``dtype`` it adapts to the other operand's type, as bare literals do."""
+    if isinstance(value, Column):
+        return value
+    return Column(constant(plain(value), None if dtype is None else data_type(dtype)))
+
+
+def when(condition: Any) -> When:
+    """``when(c).then(a).otherwise(b)``: a where c is true, b where it is false or null."""
+    return When((), wrap(condition))
+
+
+@door
+def stack(*columns: Any) -> Column:
+    """Scalar columns combined into one fixed-shape tensor ``(k,)`` per row, in their common type.
+
+    A row with a null in any of them is null. Accepts names, columns, or one list of them.
+    """
+    given = columns[0] if len(columns) == 1 and isinstance(columns[0], list | tuple) else columns
+    parts = tuple(ref(c) if isinstance(c, str) else wrap(c) for c in given)
+    if not parts:
+        raise PlanError("stack needs at least one column")
+    return Column(Value("stack", parts))
+
+
+@door
+def random(*, seed: int | None = None, stream: int = 0) -> Column:
+    """Uniform float64 in [0, 1), keyed by (seed, operator, epoch, row) and independent of the plan.
+
+    Draws in different output columns differ; two draws inside one expression need two ``stream``s.
+    """
+    seed = None if seed is None else whole("random seed", seed)
+    return Column(Value("random", (), (seed, whole("random stream", stream, 0, STREAMS - 1), None)))
+
+
+def rows() -> Column:
+    """The number of rows, for ``agg`` and ``group_by``: ``agg(n=dml.len())`` (int64)."""
+    return Column(Value("len_of"))
+
+
+def minimum(first: Any, *rest: Any) -> Column:
+    """The least of several columns or literals, row by row; null or NaN if any is."""
+    return _fold("minimum", first, rest)
+
+
+def maximum(first: Any, *rest: Any) -> Column:
+    """The greatest of several columns or literals, row by row; null or NaN if any is."""
+    return _fold("maximum", first, rest)
+
+
+def wrap(value: Any) -> Value:
+    """The ``Value`` of a column or literal that a user passed in place of a column."""
+    return value.value if isinstance(value, Column) else constant(plain(value))
+
+
+def apply(op: str, *args: Any) -> Column:
+    """The column of operation ``op`` on columns and literals."""
+    return Column(Value(op, tuple(wrap(arg) for arg in args)))
+
+
+def _fold(op: str, first: Any, rest: tuple[Any, ...]) -> Column:
+    out = wrap(first)
+    for other in rest:
+        out = Value(op, (out, wrap(other)))
+    return Column(out)
+
+
+def _power(value: Value, exponent: int) -> Value:
+    """``value ** exponent`` by repeated squaring: one published order of multiplications."""
+    if exponent == 1:
+        return value
+    half = _power(value, exponent // 2)
+    square = Value("mul", (half, half))
+    return Value("mul", (square, value)) if exponent % 2 else square

@@ -1,0 +1,291 @@
+"""Value expressions are evaluated on blocks here, and nowhere else, by the kernels."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from dml.data.block import Block, Values
+from dml.data.schema import TYPES, Schema, short
+from dml.errors import CastError, SchemaError
+from dml.expr.columns.typing import Lowered, lower
+from dml.expr.columns.value import Value, col, conjunction, rebuilt, shown
+from dml.kernels.functions.function import NoSuchElementFailure, RefusedFailure
+from dml.kernels.functions.table import FUNCTIONS
+from dml.kernels.rows.ids import RowIds
+from dml.kernels.rows.random import exact_name, row_key, row_name, uniform
+from dml.kernels.vec import CastFailure, Vec
+
+if TYPE_CHECKING:
+    from dml.expr.flow import At
+
+
+def shared(predicate: Sequence[Value], columns: Sequence[Value]) -> tuple[Value, ...]:
+    """The largest costly values in both arguments that cannot fail on any row.
+
+    Only those parts of the predicate count that are evaluated on all rows: up to the first that may
+    fail.
+    """
+    sure = 0
+    while sure < len(predicate) and predicate[sure].total:
+        sure += 1
+    tried = {value: None for value in _parts(predicate[:sure]) if _costly(value)}
+    if not tried:
+        return ()
+    found: dict[Value, None] = {}
+    stack, seen = list(columns), set[int]()
+    while stack:
+        value = stack.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if _costly(value) and value.total and value in tried:
+            found[value] = None
+        else:
+            stack += value.args
+    return tuple(found)
+
+
+def replaced(values: Iterable[Value], names: dict[Value, str]) -> list[Value]:
+    """``values`` with the columns ``names`` in place of the subexpressions already computed."""
+    memo: dict[int, Value] = {}
+
+    def better(value: Value) -> Value:
+        made = memo.get(id(value))
+        if made is None:
+            known = names.get(value) if _costly(value) else None
+            made = rebuilt(value, better) if known is None else col(known)
+            memo[id(value)] = made
+        return made
+
+    return [better(value) for value in values]
+
+
+def _costly(value: Value) -> bool:
+    """True for functions of text, lists and times; taking a struct field costs nothing."""
+    return "." in value.op and not value.op.startswith("struct.")
+
+
+def _parts(values: Iterable[Value]) -> Iterable[Value]:
+    """All subexpressions of ``values``, each object once."""
+    seen: dict[int, Value] = {}
+    stack = list(values)
+    while stack:
+        value = stack.pop()
+        if id(value) not in seen:
+            seen[id(value)] = value
+            stack += value.args
+    return seen.values()
+
+
+class Programs:
+    """The kernel programs of a set of values, lowered once per input schema."""
+
+    def __init__(
+        self, values: Sequence[Value], checks: Sequence[Value] = (), keep: Value | None = None
+    ) -> None:
+        self.values, self.checks, self.keep = tuple(values), tuple(checks), keep
+        self.made: dict[Schema, Lowered] = {}
+
+    def of(self, schema: Schema) -> Lowered:
+        """The program for inputs of ``schema``; SchemaError if there is none."""
+        found = self.made.get(schema)
+        if found is None:
+            found = self.made[schema] = lower(self.values, schema, self.checks, self.keep)
+        return found
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Selected:
+    """Selected rows of a block: positions in ascending order, or None for all rows."""
+
+    index: np.ndarray | None
+
+    def of(self, ids: RowIds) -> RowIds:
+        """The ids of the selected rows."""
+        return ids if self.index is None else ids.take(self.index)
+
+
+def evaluate(programs: Programs, block: Block, at: At, sel: np.ndarray | None = None) -> Any:
+    """Run the program on ``block`` (rows ``sel`` only); returns the kernels' Result."""
+    lowered = programs.of(block.schema)
+    inputs = [_input(value, block, at) for value in lowered.inputs]
+    result = at.compute.run(lowered.program, inputs, block.n, sel)
+    for i, shape in lowered.tensors:
+        result.outputs[i] = _shaped(result.outputs[i], shape)
+    return result
+
+
+def _shaped(found: Vec, shape: tuple[int, ...]) -> Vec:
+    """A tensor column from a single literal per row, (n,), expanded to (n, *shape)."""
+    if found.values.ndim > 1:
+        return found
+    rows = found.values.reshape(-1, *(1,) * len(shape))
+    return Vec(np.broadcast_to(rows, (len(rows), *shape)).copy(), found.valid)
+
+
+def _input(value: Value, block: Block, at: At) -> Values:
+    """A column of the block, or the draws of a random value for its rows."""
+    if value.op == "col":
+        return block[value.params[0]]
+    high, low = block.ids.arrays()
+    if value.op == "row_id":
+        return exact_name(high, low) if value.params[0] else Vec(row_name(high, low))
+    seed, stream, (ordinal, place) = value.params
+    keys = row_key(high, low, at.key(seed), ordinal, at.epoch)
+    return Vec(uniform(keys, (place << 20) + stream), None)
+
+
+class Predicate:
+    """A conjunction; a part that may fail is evaluated only on rows that passed the parts before.
+
+    ``tried`` are groups of part indices in evaluation order, for parts none of which may fail.
+    """
+
+    def __init__(self, parts: Sequence[Value], tried: Sequence[Sequence[int]] = ()) -> None:
+        groups = [[parts[place] for place in group] for group in tried]
+        for part in () if groups else parts:
+            if part.total and groups and groups[-1][0].total:
+                groups[-1].append(part)
+            else:
+                groups.append([part])
+        self.programs = [Programs([conjunction(group)]) for group in groups]
+        self.parts = tuple(parts)
+        self.checked: set[Schema] = set()
+
+    def check(self, given: Schema) -> None:
+        """Raise SchemaError unless every part is boolean; some types are known only at run time."""
+        if self.parts and given not in self.checked:
+            for part, kind in zip(self.parts, lower(self.parts, given).types, strict=True):
+                if kind not in (pa.bool_(), pa.null()):
+                    raise no_truth(part, kind, given)
+            self.checked.add(given)
+
+    def keep(self, block: Block, at: At) -> Selected:
+        """The rows where every part is true (null is not)."""
+        self.check(block.schema)
+        index: np.ndarray | None = None
+        for programs in self.programs:
+            result = evaluate(programs, block, at, index)
+            flags = truth(result.outputs[0], block.n if index is None else len(index))
+            if flags.all():
+                continue
+            passed = np.flatnonzero(flags)
+            index = passed if index is None else index[passed]
+        return Selected(index)
+
+
+def no_truth(value: Value, kind: pa.DataType, given: Schema) -> SchemaError:
+    """The error for a predicate that is not boolean."""
+    return SchemaError(
+        f"filter needs a boolean, {shown(value)} is {short(kind)}",
+        why=f"the input has {given}",
+        try_="compare it, for instance (... != 0)",
+    )
+
+
+def truth(flags: Values, n: int) -> np.ndarray:
+    """True where a boolean is true, False where it is false or null: (n,) bool."""
+    if not isinstance(flags, Vec):
+        return np.zeros(n, dtype=bool)  # a column that is null throughout, of no other type
+    values = flags.values if flags.valid is None else flags.values & flags.valid
+    return np.broadcast_to(values, (n,))
+
+
+class ComputedSegment:
+    """A fused filter and projection: keeps rows by a predicate, then computes output columns."""
+
+    def __init__(
+        self,
+        predicate: Sequence[Value],
+        names: Sequence[str],
+        values: Sequence[Value],
+        tried: Sequence[Sequence[int]] = (),
+    ) -> None:
+        self.predicate = Predicate(predicate, tried)
+        self.names = tuple(names)
+        self.programs = Programs(values)
+        self.schemas: dict[Schema, Schema] = {}
+        # what both compute, and the same segment per schema over blocks with these as columns
+        twice = shared(predicate, values)
+        self.first = Programs(twice) if twice else None
+        self.later: dict[Schema, tuple[Schema, ComputedSegment] | None] = {}
+
+    def schema(self, given: Schema) -> Schema:
+        """Names and types of the output columns."""
+        found = self.schemas.get(given)
+        if found is None:
+            kinds = self.programs.of(given).types
+            found = self.schemas[given] = Schema(zip(self.names, kinds, strict=True))
+        return found
+
+    def run(self, block: Block, at: At) -> Iterator[Block]:
+        """One output block; if a strict cast fails, the rows before it and then the error."""
+        try:
+            yield self._whole(block, at)
+        except CastFailure as failure:
+            yield from self._until_failure(block, at, failure)
+
+    def _whole(self, block: Block, at: At) -> Block:
+        schema = self.schema(block.schema)
+        if self.first is not None and (found := self._later(self.first, block.schema)):
+            wider, later = found
+            made = evaluate(self.first, block, at).outputs
+            return later._whole(Block(wider, (*block.columns, *made), block.ids), at)  # noqa: SLF001
+        kept = self.predicate.keep(block, at)
+        ids = kept.of(block.ids)
+        result = evaluate(self.programs, block, at, kept.index)
+        return Block(schema, tuple(result.outputs), ids)
+
+    def _later(self, first: Programs, given: Schema) -> tuple[Schema, ComputedSegment] | None:
+        """The wider schema and the segment over it; None where an output type would change."""
+        if given not in self.later:
+            names = {value: f"shared {n}" for n, value in enumerate(first.values, 1)}
+            kinds = zip(names.values(), first.of(given).types, strict=True)
+            predicate = replaced(self.predicate.parts, names)
+            made = ComputedSegment(predicate, self.names, replaced(self.programs.values, names))
+            wider = Schema((*given.items(), *kinds))
+            same = not given.keys() & set(names.values()) and made.schema(wider) == self.schema(
+                given
+            )
+            self.later[given] = (wider, made) if same else None
+        return self.later[given]
+
+    def _until_failure(self, block: Block, at: At, failure: CastFailure) -> Iterator[Block]:
+        """Find the first input row whose cast fails by bisection, since rows are independent."""
+        low, high = 0, block.n
+        while high - low > 1:
+            middle = (low + high) // 2
+            try:
+                self._whole(block.slice(low, middle), at)
+                low = middle
+            except CastFailure as earlier:
+                high, failure = middle, earlier
+        if low:
+            yield self._whole(block.slice(0, low), at)
+        raise _cast_error(failure, block, low)
+
+
+def _cast_error(failure: CastFailure, block: Block, row: int) -> CastError:
+    if isinstance(failure, NoSuchElementFailure):
+        error = CastError(
+            f"list.get({failure.code}) meets a list of length {failure.value}",
+            why="it has no such element",
+            try_=".list.get(..., null_on_oob=True) gives null instead",
+        )
+    elif isinstance(failure, RefusedFailure):
+        why, try_ = FUNCTIONS[failure.code].refusal
+        name = failure.code.removeprefix(".")
+        error = CastError(f"{name} meets {failure.value!r}", why=why, try_=try_)
+    else:
+        error = CastError(
+            f"the cast meets {failure.value!r}, which does not fit",
+            why=f"{TYPES.get(failure.code, failure.code)} cannot hold it",
+            try_=".cast(..., strict=False) gives null instead",
+        )
+    error.row_id = block.ids.slice(row, row + 1)  # type: ignore[attr-defined]
+    return error

@@ -1,0 +1,86 @@
+"""Literals and parameters of column expressions are validated here and become plain values."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dml.base.user_line import users_line
+from dml.errors import PlanError, SchemaError
+
+PLAIN = (type(None), bool, int, float, str, bytes, dt.datetime, dt.date)
+TRY = "a number, bool, text, bytes, date or None; .otherwise(...) closes dml.when; .map(f) for more"
+
+
+def plain(value: Any) -> Any:
+    """A literal as a Python value; NumPy and Arrow scalars become the equal Python ones.
+
+    SchemaError for anything else, such as arrays, and datetimes that microseconds cannot hold.
+    """
+    found = _scalar(value)
+    if type(found) in PLAIN:
+        return found
+    where = users_line()
+    raise SchemaError(
+        f"{value!r} cannot be a literal",
+        at=f"an expression, written in {where}" if where else "",
+        why=f"it is of type {type(value).__name__}",
+        try_=TRY,
+    )
+
+
+def _scalar(value: Any) -> Any:
+    if isinstance(value, np.datetime64):
+        exact = value.astype("M8[us]")
+        return exact.item() if exact == value or np.isnat(value) else value
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.ndim):
+        return value.item()
+    return value.as_py() if isinstance(value, pa.Scalar) else value
+
+
+def members(values: Any) -> tuple[Any, ...]:
+    """The literals of an ``is_in``, from a list, tuple, set, array or range."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise PlanError(
+            f"is_in needs a list of values, got {values!r}",
+            why=f"it is of type {type(values).__name__}",
+            try_=f".is_in([{values!r}])",
+        )
+    return tuple(plain(value) for value in values)
+
+
+def edges(boundaries: Any) -> tuple[int | float, ...]:
+    """The ascending boundaries of ``bucketize``; integers stay integers."""
+    found = members(boundaries)
+    odd = [e for e in found if type(e) not in (int, float) or _is_nan(e)]
+    if odd or any(not a < b for a, b in itertools.pairwise(found)):
+        raise PlanError(
+            f"bucketize needs ascending boundaries, got {list(boundaries)!r}",
+            why=f"{odd[0]!r} is no number" if odd else "a bucket is what lies between two of them",
+            try_=".bucketize([18, 30, 65])",
+        )
+    return found
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+def whole(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
+    """An integer parameter from ``least`` to ``most``, or PlanError."""
+    found = _scalar(value)
+    fits = type(found) is int and (least is None or found >= least)
+    if fits and (most is None or found <= most):
+        return int(found)
+    ends = [f" of at least {least}"] * (least is not None) + [f" of at most {most}"] * fits
+    raise PlanError(
+        f"{name} is a whole number{' and'.join(ends)}, got {value!r}",
+        why=f"it is of type {type(value).__name__}",
+        try_=f"{max(1, least or 0)} instead",
+    )

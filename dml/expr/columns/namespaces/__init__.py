@@ -1,0 +1,175 @@
+"""Columns inherit their namespaces, encoders and aggregates from here; most load on first use.
+
+They are in classes of their own, since ``str`` and ``list`` inside ``Column`` would hide the types.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from dml.expr.columns.literal import whole
+from dml.expr.columns.value import C, Value
+
+if TYPE_CHECKING:
+    from dml.expr.columns.namespaces.encoders import Encoders
+    from dml.expr.columns.namespaces.lists import Lists
+    from dml.expr.columns.namespaces.moments import Moments
+    from dml.expr.columns.namespaces.strings import Strings
+    from dml.expr.columns.namespaces.structs import Structs
+    from dml.expr.columns.namespaces.tensors import Tensors
+
+
+class Namespaced:
+    """The base of ``Column`` with its namespaces (``.str``, ``.list`` ...) and encoders."""
+
+    __slots__ = ()
+
+    @property
+    def str(self) -> Strings[Self]:
+        """Functions of text."""
+        from dml.expr.columns.namespaces.strings import Strings  # noqa: PLC0415
+
+        return Strings(self)
+
+    @property
+    def list(self) -> Lists[Self]:
+        """Functions of lists."""
+        from dml.expr.columns.namespaces.lists import Lists  # noqa: PLC0415
+
+        return Lists(self)
+
+    @property
+    def dt(self) -> Moments[Self]:
+        """Functions of dates and times."""
+        from dml.expr.columns.namespaces.moments import Moments  # noqa: PLC0415
+
+        return Moments(self)
+
+    @property
+    def struct(self) -> Structs[Self]:
+        """Functions of structs."""
+        from dml.expr.columns.namespaces.structs import Structs  # noqa: PLC0415
+
+        return Structs(self)
+
+    @property
+    def tensor(self) -> Tensors[Self]:
+        """Functions of tensors."""
+        from dml.expr.columns.namespaces.tensors import Tensors  # noqa: PLC0415
+
+        return Tensors(self)
+
+    def one_hot(self, size: int, dtype: Any = "float32") -> Self:
+        """A vector ``(size,)`` with 1 at the place that the integer names, and 0 elsewhere.
+
+        All zeros where the integer is negative, or ``size`` or more, as in tf.one_hot; null for
+        null.
+        """
+        return self._encoders().one_hot(size, dtype)
+
+    def multi_hot(self, size: int, dtype: Any = "float32") -> Self:
+        """A vector ``(size,)`` with 1 at each place that the list of integers names.
+
+        Nulls in the list and indices out of range are ignored; an empty list gives zeros, null
+        null.
+        """
+        return self._encoders().multi_hot(size, dtype)
+
+    def normalize(self, mean: float, std: float) -> Self:
+        """``(x - mean) / std`` as float64, or float32 of float32; integers are converted first."""
+        return self._encoders().normalize(mean, std)
+
+    def replace(self, mapping: Any) -> Self:
+        """Replace values that are keys of the dict, keep the rest; type and nulls do not change."""
+        return self._encoders().replace(mapping)
+
+    def replace_strict(self, mapping: Any, *, default: Any = ..., return_dtype: Any = None) -> Self:
+        """The dict's entry for the value, in the common type of the dict's values; null for null.
+
+        A value without an entry becomes ``default``; without a default it raises CastError.
+        """
+        return self._encoders().replace_strict(mapping, default, return_dtype)
+
+    def lookup(self, vocabulary: Any, *, default: int | None = -1, buckets: int = 0) -> Self:
+        """The place of the value in the list ``vocabulary``, int64 from 0 on; null of null.
+
+        Other values are ``default`` (None: null); with ``buckets``, ``len(vocabulary) +
+        hash(buckets)``.
+        """
+        return self._encoders().lookup(vocabulary, default, buckets)
+
+    def _encoders(self) -> Encoders[Self]:
+        from dml.expr.columns.namespaces.encoders import Encoders  # noqa: PLC0415
+
+        return Encoders(self)
+
+
+class Aggregated:
+    """Aggregates of a column over many rows, for ``agg`` and ``group_by``; nulls are ignored."""
+
+    __slots__ = ()
+
+    def sum(self) -> Self:
+        """The exact sum, rounded once; 0 for no values. CastError if 64 bits cannot hold it."""
+        return _figure(self, "sum")
+
+    def mean(self) -> Self:
+        """The exact mean, rounded once (float64); null for no values."""
+        return _figure(self, "mean")
+
+    def min(self) -> Self:
+        """The least value; NaN if any value is NaN, null for no values."""
+        return _figure(self, "min")
+
+    def max(self) -> Self:
+        """The greatest value; NaN if any value is NaN, null for no values."""
+        return _figure(self, "max")
+
+    def std(self, ddof: int = 1) -> Self:
+        """The standard deviation with divisor n - ``ddof``; null for ``ddof`` values or fewer."""
+        return _figure(self, "std", _whole(ddof))
+
+    def var(self, ddof: int = 1) -> Self:
+        """The variance with divisor n - ``ddof``; null for ``ddof`` values or fewer."""
+        return _figure(self, "var", _whole(ddof))
+
+    def count(self) -> Self:
+        """The number of values that are not null (int64)."""
+        return _figure(self, "count")
+
+    def n_unique(self) -> Self:
+        """The number of distinct values; NaNs count as one, -0.0 as 0.0.
+
+        The distinct values of each group are held in memory.
+        """
+        return _figure(self, "n_unique")
+
+    def first(self) -> Self:
+        """The first value in the order of rows that is not null; null if there is none."""
+        return _figure(self, "first")
+
+    def last(self) -> Self:
+        """The last value in the order of rows that is not null; null if there is none."""
+        return _figure(self, "last")
+
+    def any(self) -> Self:
+        """True if any value is true; False for no values."""
+        return _figure(self, "any")
+
+    def all(self) -> Self:
+        """True if all values are true; True for no values."""
+        return _figure(self, "all")
+
+    def implode(self) -> Self:
+        """The values as a list in the order of rows, with nulls; the list is held in memory."""
+        return _figure(self, "implode")
+
+
+def _figure(column: C, op: Any, *params: Any) -> C:
+    given: Any = column
+    made: C = type(given)(Value(f"{op}_of", (given.value,), params))
+    return made
+
+
+def _whole(ddof: Any) -> Any:
+    return whole("ddof", ddof, 0)

@@ -1,0 +1,134 @@
+"""``col("x").dt``: functions of dates and times, named as Polars names them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from dml.base.user_line import door
+from dml.errors import PlanError
+from dml.expr.columns.namespaces.namespace import Namespace, a_format
+from dml.expr.columns.value import C
+from dml.kernels.functions.formats import MONTHS, SPANS
+
+SPAN = re.compile("([1-9][0-9]{0,5})([a-z]+)")
+UNITS = ("ns", "us", "ms", "s", "d")
+
+
+class Moments(Namespace[C]):
+    """Functions of a column of dates or times, int64 but for ``date``; null gives null.
+
+    For a timestamp with a time zone they are those of its local time; ``epoch`` counts in UTC.
+    """
+
+    __slots__ = ()
+
+    def year(self) -> C:
+        """The year."""
+        return self._made("dt.year")
+
+    def quarter(self) -> C:
+        """The quarter, 1 to 4."""
+        return self._made("dt.quarter")
+
+    def month(self) -> C:
+        """The month, 1 to 12."""
+        return self._made("dt.month")
+
+    def day(self) -> C:
+        """The day of the month, 1 to 31."""
+        return self._made("dt.day")
+
+    def hour(self) -> C:
+        """The hour, 0 to 23."""
+        return self._made("dt.hour")
+
+    def minute(self) -> C:
+        """The minute, 0 to 59."""
+        return self._made("dt.minute")
+
+    def second(self) -> C:
+        """The second, 0 to 59."""
+        return self._made("dt.second")
+
+    def millisecond(self) -> C:
+        """Milliseconds since the second began, 0 to 999."""
+        return self._made("dt.millisecond")
+
+    def microsecond(self) -> C:
+        """Microseconds since the second began, 0 to 999,999."""
+        return self._made("dt.microsecond")
+
+    def weekday(self) -> C:
+        """The day of the week as ISO 8601 counts: Monday is 1, Sunday 7."""
+        return self._made("dt.weekday")
+
+    def ordinal_day(self) -> C:
+        """The day of the year, 1 to 366."""
+        return self._made("dt.ordinal_day")
+
+    def week(self) -> C:
+        """The ISO week, 1 to 53; week 1 is the week with the year's first Thursday."""
+        return self._made("dt.week")
+
+    def iso_year(self) -> C:
+        """The year that the ISO week belongs to."""
+        return self._made("dt.iso_year")
+
+    def date(self) -> C:
+        """The day, as date32."""
+        return self._made("dt.date")
+
+    def century(self) -> C:
+        """``(year() + 99) // 100``: 1901 to 2000 are the 20th."""
+        year: Any = self.year()
+        made: C = (year + 99) // 100
+        return made
+
+    def millennium(self) -> C:
+        """``(year() + 999) // 1000``: 1001 to 2000 are the second."""
+        year: Any = self.year()
+        made: C = (year + 999) // 1000
+        return made
+
+    def is_leap_year(self) -> C:
+        """Whether the year has 366 days."""
+        year: Any = self.year()
+        made: C = (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0))
+        return made
+
+    @door
+    def truncate(self, every: str) -> C:
+        """The start of the span that the moment is in: "15m", "1h", "1d", "1w", "1mo", "1y" ...
+
+        Spans are counted from 1970-01-01, weeks from Monday 1970-01-05; units are us, ms, s, m, h,
+        d, w, mo, q and y. Without a time zone; the type does not change.
+        """
+        found = SPAN.fullmatch(str(every))
+        if found is None or found[2] not in {**SPANS, **MONTHS}:
+            raise PlanError(
+                f"{every!r} is no span of time",
+                why=f"it is a number and one of {', '.join({**SPANS, **MONTHS})}",
+                try_='.dt.truncate("1h")',
+            )
+        return self._made("dt.truncate", int(found[1]), found[2])
+
+    @door
+    def strftime(self, format: str) -> C:
+        """The time formatted as text, by the directives %Y, %m, %d, %H, %M, %S, %f and %%."""
+        return self._made("dt.strftime", a_format(format, once=False))
+
+    to_string = strftime
+
+    @door
+    def epoch(self, time_unit: str = "us") -> C:
+        """Whole units since 1970-01-01 in UTC, rounded down; null where int64 cannot hold them."""
+        if time_unit not in UNITS:
+            raise PlanError(
+                f"{time_unit!r} is no unit of time that dt.epoch counts",
+                why=f"it counts in {', '.join(UNITS)}",
+                try_='.dt.epoch("s")',
+            )
+        return self._made("dt.epoch", time_unit)
+
+    timestamp = epoch

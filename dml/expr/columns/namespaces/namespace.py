@@ -1,0 +1,101 @@
+"""The base of the column namespaces, and the validation of their parameters."""
+
+from __future__ import annotations
+
+from typing import Any, Generic
+
+from dml.errors import PlanError
+from dml.expr.columns.literal import plain, whole
+from dml.expr.columns.value import ELEMENT, C, Value, lit, shown
+from dml.kernels.functions.formats import DIRECTIVE, DIRECTIVES
+
+# Runs of more are no n-grams: a list of them is as long as all its texts, n times over.
+WIDEST = 1 << 10
+
+
+class Namespace(Generic[C]):
+    """A group of functions of one column."""
+
+    __slots__ = ("_column",)
+
+    def __init__(self, column: C) -> None:
+        self._column: Any = column
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__} of {self._column!r}"
+
+    def _made(self, op: str, *params: Any, others: tuple[Any, ...] = ()) -> C:
+        """The column of function ``op`` of this column and ``others``, columns or literals."""
+        kind = type(self._column)
+        args = tuple(o.value if isinstance(o, kind) else lit(plain(o)) for o in others)
+        made: C = kind(Value(op, (self._column.value, *args), params))
+        return made
+
+    def _cast(self, kind: Any, *, strict: bool) -> C:
+        cast: C = self._column.cast(kind, strict=strict)
+        return cast
+
+
+def text(what: str, value: object) -> str:
+    """A text parameter, or PlanError."""
+    if isinstance(value, str):
+        return value
+    raise PlanError(
+        f"{what} is text, got {value!r}",
+        why=f"it is of type {type(value).__name__}; columns cannot stand here",
+        try_='text in quotes, such as "a"',
+    )
+
+
+def filler(what: str, value: object) -> tuple[Any]:
+    """A padding value, in a tuple of one, or PlanError."""
+    found = plain(value)
+    if found is None:
+        raise PlanError(f"{what} is None", why="tensors have no nulls inside", try_="a number")
+    return (found,)
+
+
+def over_element(value: Value) -> Value:
+    """An expression that reads only the elements of a list, or PlanError."""
+    others = sorted(value.refs - {ELEMENT})
+    if others or value.draws:
+        raise PlanError(
+            f"list.eval cannot take {shown(value)}",
+            why=f"it reads column {others[0]!r}" if others else "it depends on the row",
+            try_="an expression of dml.element() alone",
+        )
+    return value
+
+
+def a_format(form: object, *, once: bool) -> str:
+    """A time format with known directives, for parsing each at most ``once``; else PlanError."""
+    found = text("the format", form)
+    used = [part for part in DIRECTIVE.findall(found) if part != "%%"]
+    odd = [part for part in used if part not in DIRECTIVES or (once and used.count(part) > 1)]
+    if odd or not used or found.replace("%%", "").count("%") > len(used):
+        raise PlanError(
+            f"{found!r} is not a format that dml knows",
+            why=f"it has {odd[0]}" + " twice" * (odd[0] in DIRECTIVES)
+            if odd
+            else "of no directive",
+            try_=f"{' '.join(DIRECTIVES)} and %%",
+        )
+    return found
+
+
+def some_text(what: str, value: object) -> str:
+    """A text parameter that is not empty, or PlanError."""
+    found = text(what, value)
+    if not found:
+        raise PlanError(
+            f"{what} is empty",
+            why="an empty text is found before, between and after all characters",
+            try_="at least one character",
+        )
+    return found
+
+
+def widths(n: object, most: object) -> tuple[int, int]:
+    """The minimum and the maximum length of n-grams, or PlanError."""
+    least = whole("n of ngrams", n, 1, WIDEST)
+    return least, least if most is None else whole("max_n of ngrams", most, least, WIDEST)

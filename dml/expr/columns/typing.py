@@ -1,0 +1,435 @@
+"""Value expressions are typed and lowered to the kernels' flat program here.
+
+Types follow NumPy's promotion with weak Python literals (SEMANTICS, "Values"): a bare literal takes
+the type of the other operand, int with float literal becomes float64, ``/`` gives float64, or
+float32 when both sides are. Operands of one step are cast to one type here, so kernels never
+promote.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from dml.base.cached_property import cached_property
+from dml.data.list_marks import plain
+from dml.data.open_tensors import OpenTensor
+from dml.data.schema import CODES, Schema, code_of, shape_of, short, tensor
+from dml.errors import SchemaError
+from dml.expr.columns.namespaces.lowering import keyed, lower_function
+from dml.expr.columns.promotion import (
+    TypedRegister,
+    castable,
+    common_type,
+    comparable,
+    fitting,
+    natural,
+    rank_of,
+    with_literal,
+)
+from dml.expr.columns.value import KEYED, Value, shown
+from dml.kernels.functions.function import is_text
+from dml.kernels.program import Program, Step
+
+FLOATS = ("f4", "f8")
+COMPARED = ("eq", "ne", "lt", "le", "gt", "ge")
+ROUNDED = ("floor", "ceil", "trunc", "round")
+MATH = ("sqrt", "exp", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tanh", "sigmoid")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Lowered:
+    """A program over ``inputs`` (columns and draws), with one typed output per value."""
+
+    program: Program
+    inputs: tuple[Value, ...]
+    types: tuple[pa.DataType, ...]
+
+    @cached_property
+    def tensors(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Outputs that are tensors, with their element shapes."""
+        shapes = ((i, shape_of(kind)) for i, kind in enumerate(self.types))
+        return tuple((i, shape) for i, shape in shapes if shape)
+
+
+def _with_chains(program: Program) -> Program:
+    """Merge consecutive functions of text in the program into one step."""
+    if not any(step.op.startswith("str.") for step in program.steps):
+        return program
+    from dml.kernels.functions.text_chain import chained  # noqa: PLC0415 most programs have no text
+
+    return chained(program)
+
+
+def lower(
+    values: Sequence[Value], schema: Schema, checks: Sequence[Value] = (), keep: Value | None = None
+) -> Lowered:
+    """Type ``values`` over columns of ``schema`` and flatten them; equal parts are computed once.
+
+    With ``keep``, only rows in which it is true are computed. Raises SchemaError for missing
+    columns and for operands without a common type.
+    """
+    work = _Lowering(schema)
+    outputs = [work.strong(value) for value in values]
+    flags = tuple(work.strong(value).register for value in checks)
+    kept = None if keep is None else work.strong(keep).register
+    shift = len(work.inputs)
+    place = {i: n for n, i in enumerate(work.input_at)}
+
+    def moved(register: int) -> int:
+        return place[register] if register in place else register + shift - work.before[register]
+
+    steps = tuple(Step(s.op, tuple(moved(a) for a in s.args), s.code, s.params) for s in work.steps)
+    codes = tuple(code_of(kind) for kind in work.input_types)
+    out, checked = (tuple(map(moved, each)) for each in ((o.register for o in outputs), flags))
+    program = Program(codes, steps, out, checked, None if kept is None else moved(kept))
+    return Lowered(_with_chains(program), tuple(work.inputs), tuple(o.kind for o in outputs))
+
+
+def type_of(value: Value, schema: Schema) -> pa.DataType:
+    """The Arrow type of ``value`` over columns of ``schema``; SchemaError if it has none."""
+    return lower([value], schema).types[0]
+
+
+class _Lowering:
+    """One pass over a set of values, which numbers registers in order of first use."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        self.steps: list[Step] = []
+        self.inputs: list[Value] = []
+        self.input_types: list[pa.DataType] = []
+        self.input_at: list[int] = []
+        self.before: list[int] = []  # per register: the number of inputs numbered before it
+        self.memo: dict[bytes, TypedRegister] = {}
+
+    def strong(self, value: Value) -> TypedRegister:
+        """The typed register of ``value``; a bare literal takes its natural type."""
+        typed = self.typed(value)
+        return self.settle(typed, typed.kind) if typed.is_weak else typed
+
+    def typed(self, value: Value) -> TypedRegister:
+        """The typed register of ``value``, or a weak literal."""
+        found = self.memo.get(value.digest)
+        if found is None:
+            found = HANDLERS.get(value.op, lower_function)(self, value)
+            self.memo[value.digest] = found
+        return found
+
+    def input(self, value: Value, kind: pa.DataType) -> TypedRegister:
+        """A register that the operator fills before the program runs."""
+        register = self._number()
+        self.inputs.append(value)
+        self.input_types.append(kind)
+        self.input_at.append(register)
+        return TypedRegister(register, kind)
+
+    @staticmethod
+    def program(value: Value, schema: Schema) -> tuple[Program, pa.DataType]:
+        """The program of an expression over columns of its own, and its result type."""
+        lowered = lower([value], schema)
+        return lowered.program, lowered.types[0]
+
+    def emit(
+        self,
+        op: str,
+        args: Sequence[TypedRegister],
+        kind: pa.DataType,
+        params: tuple[Any, ...] = (),
+    ) -> TypedRegister:
+        """Append a step; returns its register."""
+        step = Step(op, tuple(a.register for a in args), code_of(kind), params)
+        self.steps.append(step)
+        return TypedRegister(self._number(), kind)
+
+    def _number(self) -> int:
+        self.before.append(len(self.inputs))
+        return len(self.before) - 1
+
+    def settle(self, typed: TypedRegister, kind: pa.DataType) -> TypedRegister:
+        """``typed`` converted to ``kind``: literals are created in it, registers are widened."""
+        if typed.is_weak:
+            return self.literal(typed.weak, kind)
+        if typed.kind == kind:
+            return typed
+        if pa.types.is_null(typed.kind):
+            return self.literal(None, kind)
+        return self.emit("cast", [typed], kind, (False,))
+
+    def literal(self, given: Any, kind: pa.DataType) -> TypedRegister:
+        """A register with a literal of type ``kind``, or with a null of that type."""
+        value = fitting(given, kind)
+        # the type code is complete for numbers; for all other types it is "arrow"
+        params = (value, plain(kind)) if code_of(kind) == "arrow" else (value,)
+        return self.emit("lit", (), kind, params)
+
+    def common(self, value: Value, args: Sequence[Value]) -> list[TypedRegister]:
+        """All of ``args`` in their common type; SchemaError quotes ``value`` if there is none."""
+        typed = [self.typed(arg) for arg in args]
+        kind = common_type(typed, value)
+        return [self.settle(t, kind) for t in typed]
+
+
+def _needs(typed: TypedRegister, codes: str, value: Value, wanted: str) -> None:
+    if code_of(typed.kind)[0] not in codes or code_of(typed.kind) == "arrow":
+        raise SchemaError(
+            f"{shown(value)} needs {wanted}",
+            why=f"it is given {short(typed.kind)}",
+            try_=_instead(typed.kind, value.op),
+        )
+
+
+def _instead(kind: pa.DataType, op: str) -> str:
+    """The advice for a column of ``kind``, which ``op`` does not accept."""
+    if op == "add" and is_text(kind):
+        return ".str.concat(...) of texts"
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return '.dt.epoch("us") before, which are whole numbers'
+    if code_of(kind) == "arrow":
+        return ".map(f) with a function of Python's values"
+    return ".cast(...) before"
+
+
+def _col(work: _Lowering, value: Value) -> TypedRegister:
+    return work.input(value, work.schema.require(value.params[0], "the expression"))
+
+
+def _lit(work: _Lowering, value: Value) -> TypedRegister:
+    given, kind = value.params
+    if kind is not None:
+        return work.literal(given, kind)
+    own = natural(given)
+    if own is None:
+        raise SchemaError(
+            f"{given!r} cannot be a literal",
+            why=f"it is a {type(given).__name__}",
+            try_="a number, bool, text, bytes, date or None; .map(f) for the rest",
+        )
+    return TypedRegister(-1, own, given, is_weak=True)
+
+
+def _arithmetic(work: _Lowering, value: Value) -> TypedRegister:
+    args = work.common(value, value.args)
+    _needs(args[0], "iuf", value, "numbers")
+    return work.emit(value.op, args, args[0].kind, value.params)
+
+
+def _truediv(work: _Lowering, value: Value) -> TypedRegister:
+    typed = [work.typed(arg) for arg in value.args]
+    single = all(t.is_weak or code_of(t.kind) == "f4" for t in typed)
+    strong = any(not t.is_weak for t in typed)
+    kind = common_type(typed, value)
+    _needs(TypedRegister(-1, kind), "iuf", value, "numbers")
+    result = tensor("f4" if single and strong else "f8", shape_of(kind))
+    return work.emit(value.op, [work.settle(t, result) for t in typed], result)
+
+
+def _bits(work: _Lowering, value: Value) -> TypedRegister:
+    args = work.common(value, value.args)
+    if args[0].kind == pa.bool_() and value.op in BOOLEAN_BITS:
+        return work.emit(BOOLEAN_BITS[value.op], args, pa.bool_())
+    _needs(args[0], "iu", value, "integers (or booleans)")
+    return work.emit(value.op, args, args[0].kind)
+
+
+BOOLEAN_BITS = {"bit_and": "and", "bit_or": "or", "bit_xor": "ne", "bit_not": "not"}
+
+
+def _compare(work: _Lowering, value: Value) -> TypedRegister:
+    args = work.common(value, value.args)
+    _needs_order(args[0].kind, value)
+    if pa.types.is_null(args[0].kind):
+        return work.settle(args[0], pa.bool_())
+    return work.emit(value.op, args, pa.bool_())
+
+
+def _needs_order(kind: pa.DataType, value: Value) -> None:
+    if not comparable(kind):
+        raise SchemaError(
+            f"{shown(value)} compares {short(kind)}",
+            why="only numbers, booleans, text, bytes and times are compared",
+            try_=".map(f) with a function that compares",
+        )
+
+
+def _logic(work: _Lowering, value: Value) -> TypedRegister:
+    args = [work.strong(arg) for arg in value.args]
+    for arg in args:
+        _needs(arg, "b", value, "booleans")
+        _needs_order(arg.kind, value)
+    return work.emit(value.op, args, pa.bool_())
+
+
+def _is_null(work: _Lowering, value: Value) -> TypedRegister:
+    return work.emit(value.op, [work.strong(value.args[0])], pa.bool_())
+
+
+def _scalar(work: _Lowering, value: Value) -> TypedRegister:
+    """The argument of an operation on single values; SchemaError for tensors."""
+    arg = work.strong(value.args[0])
+    _needs_single(arg.kind, value)
+    return arg
+
+
+def _needs_single(kind: pa.DataType, value: Value) -> None:
+    if shape_of(kind):
+        why, try_ = f"it is given {short(kind)}", ".map(f) with a function of arrays"
+        raise SchemaError(f"{shown(value)} needs single values", why=why, try_=try_)
+
+
+def _is_nan(work: _Lowering, value: Value) -> TypedRegister:
+    arg = _scalar(work, value)
+    _needs(arg, "f", value, "a float")
+    return work.emit(value.op, [arg], pa.bool_())
+
+
+def _alike(work: _Lowering, value: Value) -> TypedRegister:
+    args = work.common(value, value.args)
+    return work.emit(value.op, args, args[0].kind)
+
+
+def _fill_nan(work: _Lowering, value: Value) -> TypedRegister:
+    args = work.common(value, value.args)
+    _needs(args[0], "f", value, "floats")
+    return work.emit(value.op, args, args[0].kind)
+
+
+def _if_else(work: _Lowering, value: Value) -> TypedRegister:
+    condition = work.strong(value.args[0])
+    _needs(condition, "b", value, "a boolean condition")
+    args = work.common(value, value.args[1:])
+    return work.emit(value.op, [condition, *args], args[0].kind)
+
+
+def _math(work: _Lowering, value: Value) -> TypedRegister:
+    arg = work.strong(value.args[0])
+    _needs(arg, "iuf", value, "a number")
+    to_tens = value.op == "round" and value.params[0] < 0
+    if value.op in ROUNDED and code_of(arg.kind)[0] != "f" and not to_tens:
+        return arg
+    if code_of(arg.kind) not in FLOATS and value.op not in ROUNDED:
+        arg = work.settle(arg, tensor("f8", shape_of(arg.kind)))
+    return work.emit(value.op, [arg], arg.kind, value.params)
+
+
+def _unary(work: _Lowering, value: Value) -> TypedRegister:
+    arg = work.strong(value.args[0])
+    _needs(arg, "iuf", value, "a number")
+    return work.emit(value.op, [arg], arg.kind, value.params)
+
+
+def _cast(work: _Lowering, value: Value) -> TypedRegister:
+    kind, strict = value.params
+    arg = work.typed(value.args[0])
+    arg = work.settle(arg, arg.kind) if arg.is_weak else arg
+    kind = tensor(code_of(kind), shape_of(arg.kind)) if kind in CODES else kind
+    if arg.kind == kind:
+        return arg
+    if pa.types.is_null(arg.kind):
+        return work.settle(arg, kind)
+    if isinstance(kind, OpenTensor) and kind.covers(shape_of(arg.kind)):
+        inner = tensor(code_of(kind.value_type), shape_of(arg.kind))
+        if arg.kind != inner:
+            arg = work.emit("cast", [arg], inner, (strict,))
+        return work.emit("cast", [arg], kind, (strict, kind))
+    ranks = {rank_of(arg.kind), rank_of(kind)}
+    shapes = {shape_of(arg.kind), shape_of(kind)}
+    if len(shapes) > 1 or ("arrow" in ranks and not castable(arg.kind, kind)):
+        raise SchemaError(
+            f"{shown(value)} is not a cast that dml knows",
+            why=f"from {short(arg.kind)} to {short(kind)}",
+            try_=".map(f) with a function that converts",
+        )
+    # the type code is complete for numbers; for all other types it is "arrow"
+    params = (strict, kind) if "arrow" in ranks else (strict,)
+    return work.emit("cast", [arg], kind, params)
+
+
+def _hash(work: _Lowering, value: Value) -> TypedRegister:
+    arg = _scalar(work, value)
+    if pa.types.is_null(arg.kind):
+        return work.settle(arg, pa.uint64())
+    if not comparable(arg.kind) or pa.types.is_decimal(arg.kind):
+        raise SchemaError(
+            f"{shown(value)} of {short(arg.kind)}",
+            why="numbers, booleans, text, bytes and times have hashes",
+            try_=".map(f) with a function that hashes",
+        )
+    return work.emit("hash", [arg], pa.uint64(), value.params)
+
+
+def _bucketize(work: _Lowering, value: Value) -> TypedRegister:
+    arg = _scalar(work, value)
+    _needs(arg, "iuf", value, "a number")
+    # boundaries stay integers if the column is: beyond 2**53 a float would move them
+    floats = code_of(arg.kind) in FLOATS
+    edges = tuple(fitting(edge, pa.float64()) if floats else edge for edge in value.params[0])
+    return work.emit("bucketize", [arg], pa.int64(), (edges,))
+
+
+def _is_in(work: _Lowering, value: Value) -> TypedRegister:
+    arg = _scalar(work, value)
+    _needs_order(arg.kind, value)
+    if pa.types.is_null(arg.kind):
+        return work.settle(arg, pa.bool_())
+    wanted = tuple(fitting(v, with_literal(arg.kind, _member(v), value)) for v in value.params)
+    floats = any(isinstance(v, float) for v in wanted) and code_of(arg.kind)[0] in "iu"
+    arg = work.settle(arg, pa.float64()) if floats else arg
+    return work.emit("is_in", [arg], pa.bool_(), (wanted,))
+
+
+def _member(value: Any) -> TypedRegister:
+    kind = natural(value)
+    if kind is None or value is None:
+        raise SchemaError(
+            f"is_in cannot look for {value!r}",
+            why="a null equals nothing" if value is None else f"it is a {type(value).__name__}",
+            try_=".is_null() | .is_in(...)" if value is None else "numbers, bools, text, dates",
+        )
+    return TypedRegister(-1, kind, value, is_weak=True)
+
+
+def _stack(work: _Lowering, value: Value) -> TypedRegister:
+    args = work.common(value, value.args)
+    _needs(args[0], "iufb", value, "numbers or booleans")
+    _needs_single(args[0].kind, value)
+    return work.emit("stack", args, tensor(code_of(args[0].kind), (len(args),)))
+
+
+def _python(work: _Lowering, value: Value) -> TypedRegister:
+    """Python's arithmetic on int64, float64 and bool columns (lifted row functions)."""
+    args = work.common(value, value.args)
+    kind = pa.float64() if value.op == "py_truediv" else args[0].kind
+    if value.op.startswith("overflow"):
+        kind = pa.bool_()
+    return work.emit(value.op, args, kind, value.params)
+
+
+PYTHON = ("add", "sub", "mul", "neg", "abs", "floordiv", "mod", "truediv")
+HANDLERS: dict[str, Callable[[_Lowering, Value], TypedRegister]] = {
+    "col": _col,
+    "lit": _lit,
+    **dict.fromkeys(KEYED, keyed),
+    **dict.fromkeys(("add", "sub", "mul", "floordiv", "mod"), _arithmetic),
+    "truediv": _truediv,
+    **dict.fromkeys((*BOOLEAN_BITS, "shift_left", "shift_right"), _bits),
+    **dict.fromkeys(COMPARED, _compare),
+    **dict.fromkeys(("and", "or", "not"), _logic),
+    "is_null": _is_null,
+    "is_nan": _is_nan,
+    "fill_null": _alike,
+    "fill_nan": _fill_nan,
+    **dict.fromkeys(("minimum", "maximum"), _arithmetic),
+    "if_else": _if_else,
+    **dict.fromkeys((*MATH, *ROUNDED), _math),
+    **dict.fromkeys(("neg", "abs"), _unary),
+    "cast": _cast,
+    "hash": _hash,
+    "bucketize": _bucketize,
+    "is_in": _is_in,
+    "stack": _stack,
+    **{f"{prefix}_{name}": _python for prefix in ("py", "overflow") for name in PYTHON},
+}

@@ -1,0 +1,222 @@
+"""``Value`` is the node of column expressions: an immutable tree with a fingerprint.
+
+``col`` here returns a ``Value``; the class with operators is ``dml.expr.columns.column.Column``.
+Equality is that of digests. ``refs`` are the columns that the value reads, ``total`` says that it
+cannot fail on any row, and ``draws`` that it depends on the row's id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from dml.base.fingerprint import digest
+
+EMPTY: frozenset[str] = frozenset()
+
+# The class of a column, to which its namespaces and operators belong: they give columns of it.
+C = TypeVar("C")
+# The name of the column that expressions inside of ``list.eval`` read.
+ELEMENT = "element()"
+
+# Operations that read the row's id instead of columns.
+KEYED = ("random", "row_id")
+
+# Comparisons that ``canonical`` mirrors; the second group has interchangeable arguments.
+MIRRORED = {"gt": "lt", "ge": "le"}
+COMMUTATIVE = {
+    "add", "mul", "eq", "ne", "and", "or", "minimum", "maximum", "bit_and", "bit_or", "bit_xor",
+}  # fmt: skip
+
+INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%",
+    "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "and": "&", "or": "|",
+    "bit_and": "&", "bit_or": "|", "bit_xor": "^", "shift_left": "<<", "shift_right": ">>",
+    "py_add": "+", "py_sub": "-", "py_mul": "*", "py_truediv": "/", "py_floordiv": "//",
+    "py_mod": "%",
+}  # fmt: skip
+PREFIX = {"neg": "-", "not": "~", "bit_not": "~", "py_neg": "-"}
+
+
+class Value:
+    """One operation on ``args`` with ``params``; both are immutable, ``params`` plain data."""
+
+    __slots__ = ("_digest", "args", "calls", "depth", "draws", "op", "params", "refs", "total")
+
+    def __init__(self, op: str, args: tuple[Value, ...] = (), params: tuple[Any, ...] = ()) -> None:
+        self.op, self.args, self.params = op, args, params
+        self._digest: bytes | None = None
+        refs = frozenset(params) if op == "col" else EMPTY
+        depth, draws, total = 0, op in KEYED, not _may_fail(op, params)
+        calls = op == "udf"
+        for arg in args:
+            refs = refs | arg.refs if refs else arg.refs
+            calls = calls or arg.calls
+            depth = max(depth, arg.depth)
+            draws, total = draws or arg.draws, total and arg.total
+        self.refs: frozenset[str] = refs
+        self.draws: bool = draws
+        self.total: bool = total
+        # calls a user's function, which verbs extract
+        self.calls: bool = calls
+        # operations on the longest path down, including this one
+        self.depth: int = depth + 1
+
+    @property
+    def digest(self) -> bytes:
+        """Fingerprint of the value as written, 16 bytes."""
+        if self._digest is None:
+            name = (self.op, *_versions(self.op))
+            self._digest = digest(*name, self.params, *(a.digest for a in self.args))
+        return self._digest
+
+    @property
+    def random(self) -> bool:
+        """True if it draws random numbers."""
+        return self.op == "random" or any(arg.random for arg in self.args if arg.draws)
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Value) and self.digest == other.digest)
+
+    def __repr__(self) -> str:
+        return shown(self)
+
+
+def _may_fail(op: str, params: tuple[Any, ...]) -> bool:
+    """True if the operation itself may raise on some row."""
+    if "." in op:
+        from dml.kernels.functions.table import may_fail  # noqa: PLC0415 - few columns use any
+
+        return may_fail(op, params)
+    return op == "cast" and bool(params[1])
+
+
+def _versions(op: str) -> tuple[int, ...]:
+    if "." not in op:
+        return ()
+    from dml.kernels.functions.table import versions  # noqa: PLC0415 - few columns use any
+
+    return versions(op)
+
+
+def col(name: str) -> Value:
+    """The column ``name`` of the input rows."""
+    return Value("col", (), (name,))
+
+
+def lit(value: Any, kind: Any = None) -> Value:
+    """A constant; without a type it adapts to the other operand."""
+    return Value("lit", (), (value, kind))
+
+
+def substitute(value: Value, env: Mapping[str, Value], memo: dict[int, Value]) -> Value:
+    """``value`` with its columns replaced by the values that ``env`` has for them.
+
+    ``memo`` (by object) keeps shared parts shared, so that a chain of a thousand steps stays
+    linear; use one ``memo`` per ``env``.
+    """
+    if value.op == "col":
+        return env.get(value.params[0], value)
+    found = memo.get(id(value))
+    if found is None:
+        found = rebuilt(value, lambda arg: substitute(arg, env, memo))
+        memo[id(value)] = found
+    return found
+
+
+def rebuilt(value: Value, fn: Callable[[Value], Value]) -> Value:
+    """``value`` over ``fn(arg)``; the same object if no argument changed."""
+    if not value.args:
+        return value
+    args = tuple(fn(arg) for arg in value.args)
+    if all(a is b for a, b in zip(args, value.args, strict=True)):
+        return value
+    return Value(value.op, args, value.params)
+
+
+def bind_draws(value: Value, ordinal: int, place: int) -> Value:
+    """Bind random draws to their operator (by ordinal) and to their place in it, unless bound."""
+    if not value.draws:
+        return value
+    if value.op == "random":
+        seed, stream, bound = value.params
+        return value if bound is not None else Value("random", (), (seed, stream, (ordinal, place)))
+    return rebuilt(value, lambda arg: bind_draws(arg, ordinal, place))
+
+
+def conjuncts(value: Value) -> Iterator[Value]:
+    """The operands of a conjunction, left to right."""
+    if value.op == "and":
+        for arg in value.args:
+            yield from conjuncts(arg)
+    else:
+        yield value
+
+
+def conjunction(parts: Sequence[Value]) -> Value:
+    """All of ``parts`` (at least one) joined by ``and``."""
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = Value("and", (whole, part))
+    return whole
+
+
+def canonical(value: Value, memo: dict[int, Value]) -> Value:
+    """One spelling for values that are equal by laws that hold bit for bit.
+
+    ``a > b`` is ``b < a``; arguments of commutative operations are in order of digest. No float is
+    re-associated and no comparison negated, since that would change results for NaN.
+    """
+    found = memo.get(id(value))
+    if found is None:
+        args = tuple(canonical(arg, memo) for arg in value.args)
+        op = value.op
+        if op in MIRRORED:
+            op, args = MIRRORED[op], args[::-1]
+        elif op in COMMUTATIVE:
+            args = tuple(sorted(args, key=lambda a: a.digest))
+        same = op == value.op and all(a is b for a, b in zip(args, value.args, strict=True))
+        found = value if same else Value(op, args, value.params)
+        memo[id(value)] = found
+    return found
+
+
+def shown(value: Value) -> str:
+    """The value as a user would write it, shortened if it is long."""
+    text = _shown(value, 6)
+    return text if len(text) <= 160 else text[:157] + "..."
+
+
+def _shown(value: Value, depth: int) -> str:
+    if value.op in LEAVES:
+        return LEAVES[value.op](*value.params)
+    if depth == 0:
+        return "..."
+    args = [_shown(arg, depth - 1) for arg in value.args]
+    if value.op in INFIX:
+        return f"({args[0]} {INFIX[value.op]} {args[1]})"
+    if value.op in PREFIX:
+        return f"{PREFIX[value.op]}{args[0]}"
+    params = [str(p) if not isinstance(p, str) else repr(p) for p in value.params if p is not None]
+    if value.op == "udf":
+        return f"{value.params[0].name}({', '.join(args)})"
+    if "." in value.op:
+        return f"{args[0]}.{value.op.removeprefix('.')}({', '.join([*args[1:], *params])})"
+    return f"{value.op}({', '.join([*args, *params])})"
+
+
+def _several(kinds: tuple[Any, ...] | None, left: tuple[str, ...]) -> str:
+    """A selection of columns as a user writes it."""
+    words = "" if kinds is None else ", ".join(repr(str(kind)) for kind in kinds)
+    chosen = "all_columns()" if kinds is None else f"columns_of({words})"
+    return f"{chosen}.exclude({', '.join(map(repr, left))})" if left else chosen
+
+
+LEAVES: dict[str, Callable[..., str]] = {
+    "col": str,
+    "lit": lambda value, _kind: repr(value),
+    "columns": _several,
+}

@@ -1,1 +1,0 @@
-"""The user's verbs, one operator to a file."""

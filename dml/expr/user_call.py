@@ -1,0 +1,173 @@
+"""Users' functions are called here, and nowhere else, since they may raise any exception.
+
+A function is called once per row, in order, never with zero rows. When it raises, the rows before
+keep their results, and the error that follows them names the row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from dml.base.fork_guard import end_copy
+from dml.base.interrupts import closes, interrupts
+from dml.errors import DmlError, FingerprintError, UDFError, worded
+from dml.kernels.rows.ids import RowIds
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class UserFunction:
+    """A callable with a fingerprint, ``digest``; with a ``reason``, it is valid in this run only.
+
+    ``purity`` is "" when the function is proven to be a pure function of its row, else the reason
+    why it could not be proven. ``declared`` is the value of ``pure=``, which overrides ``purity``;
+    False also means that no call is repeated in a run. ``nonce`` is new for each function that is
+    declared with ``pure=False``.
+    ``looks_up`` is true if the function can neither change nor keep the dict of its row, ``fresh``
+    is n if it returns a new dict of n items every time. ``asserted`` says that the user gave the
+    fingerprint.
+    """
+
+    call: Callable[..., Any]
+    digest: bytes
+    name: str
+    reason: str = ""
+    purity: str = "not examined"
+    looks_up: bool = False
+    fresh: int = 0
+    asserted: bool = False
+    declared: bool | None = None
+    nonce: bytes = b""
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def refusal(self) -> FingerprintError:
+        """The error for requesting a fingerprint that is valid in other processes."""
+        return FingerprintError(
+            f"{self.name} has no fingerprint",
+            why=self.reason,
+            try_='fingerprint="..." where the function is given',
+        )
+
+
+def caught(work: Callable[..., None], *args: Any) -> BaseException | None:
+    """Call ``work``, which calls a user's function; return the exception that stopped it, or None.
+
+    SystemExit is returned as well, but an exception that a signal such as Ctrl-C raised is raised
+    again.
+    """
+    try:
+        work(*args)
+    except BaseException as error:
+        if interrupts(error):
+            raise
+        end_copy()
+        return error
+    end_copy()
+    return None
+
+
+def each(fn: Callable[[Any], Any], rows: Sequence[Any], out: list[Any]) -> BaseException | None:
+    """Append ``fn(row)`` of every row to ``out``; return the exception that stopped it, or None."""
+    return caught(_each, fn, rows, out)
+
+
+def _each(fn: Callable[[Any], Any], rows: Sequence[Any], out: list[Any]) -> None:
+    for row in rows:  # not ``extend(map(...))``, which takes a StopIteration of fn's for the end
+        out.append(fn(row))  # noqa: PERF401
+
+
+def each_drawn(
+    fn: Callable[[Any, Any], Any], rows: Sequence[Any], draws: Iterator[Any], out: list[Any]
+) -> BaseException | None:
+    """As ``each``, with a random number generator for each row."""
+    return caught(_each_drawn, fn, rows, draws, out)
+
+
+def _each_drawn(
+    fn: Callable[[Any, Any], Any], rows: Sequence[Any], draws: Iterator[Any], out: list[Any]
+) -> None:
+    for row, draw in zip(rows, draws, strict=True):
+        out.append(fn(row, draw))
+
+
+def each_apart(
+    fn: Callable[..., Any],
+    given: Iterable[tuple[Any, ...]],
+    out: list[Any],
+    lost: Callable[[int, BaseException], None],
+) -> list[int]:
+    """Append ``fn(*arguments)`` of each of ``given`` to ``out``; call ``lost`` where it raises.
+
+    Returns the places of the calls that did not raise.
+    """
+    kept = []
+    for place, arguments in enumerate(given):
+        error = caught(_appended, fn, arguments, out)
+        if error is None:
+            kept.append(place)
+        else:
+            lost(place, error)
+    return kept
+
+
+def _appended(fn: Callable[..., Any], arguments: tuple[Any, ...], out: list[Any]) -> None:
+    out.append(fn(*arguments))
+
+
+def children(fn: Callable[[Any], Any], row: Any) -> Iterator[Any]:
+    """The rows that ``fn(row)`` yields; an exception of the function is yielded as a ``Raised``."""
+    try:
+        yield from fn(row)
+    except BaseException as error:
+        if interrupts(error) or closes(error):
+            raise
+        end_copy()
+        yield Raised(error)
+
+
+class NotConstructedError(Exception):
+    """The constructor of a user's class raised; ``__cause__`` is its exception."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Raised:
+    """An exception in place of a row."""
+
+    error: BaseException
+
+
+def raised(
+    error: BaseException, fn: UserFunction, ids: RowIds, row: int, what: str = "row"
+) -> DmlError:
+    """The UDFError for an exception of ``fn`` on row ``row`` of a block with ``ids``."""
+    if isinstance(error, NotConstructedError):
+        return blamed(_not_constructed(error, fn), ids, row)
+    found = UDFError(
+        f"{fn.name} raised {worded(error)}",
+        why=f"the exception came from your function {fn.name!r}",
+        try_=f"call it on this {what} alone, outside of the pipeline",
+        operator=fn.name,
+    )
+    found.__cause__ = error
+    return blamed(found, ids, row)
+
+
+def blamed(error: DmlError, ids: RowIds, row: int) -> DmlError:
+    """``error`` with the id of the row that caused it, which the reader turns into file and row."""
+    error.row_id = ids.slice(row, row + 1)  # type: ignore[attr-defined]
+    return error
+
+
+def _not_constructed(error: NotConstructedError, fn: UserFunction) -> UDFError:
+    cause = error.__cause__ or error
+    found = UDFError(
+        f"{fn.name} cannot be constructed: {worded(cause)}",
+        why="the exception came from the constructor of your class",
+        try_="construct it alone, with the same arguments and where it would run",
+        operator=fn.name,
+    )
+    found.__cause__ = cause
+    return found

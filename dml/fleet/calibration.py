@@ -1,0 +1,111 @@
+"""Cost priors are scaled by the machine's speed, which is measured once per class of machine.
+
+The measurement times a loop of plain Python and a memory copy, each a few times for half a
+millisecond, and takes the best; the results are stored beside the telemetry.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from dml.base.ownership import FILE, make_folders
+from dml.fleet.collector import LAYOUT
+from dml.profile import Speed
+
+FOLDER: Final = "hosts"
+TIMES: Final = 5
+LOOP: Final = 20_000
+COPIED_BYTES: Final = 4 << 20
+# Limit of the ratio of the measured speed to that of the reference machine.
+MOST_APART: Final = 32.0
+
+
+class Measured(NamedTuple):
+    """Seconds of one iteration of the loop, and of one copied byte."""
+
+    step_s: float
+    byte_s: float
+
+
+REFERENCE: Final = Measured(3.0e-8, 2.5e-11)
+"""The machine for which the priors were written."""
+
+
+def measured(clock: Callable[[], float] = perf_counter) -> Measured:
+    """Measure this machine; takes some 5 ms."""
+    given = np.ones(COPIED_BYTES, dtype=np.uint8)
+    taken = np.empty_like(given)
+    loops = [_timed(_loop, clock) for _ in range(TIMES)]
+    copies = [_timed(lambda: np.copyto(taken, given), clock) for _ in range(TIMES)]
+    return Measured(min(loops) / LOOP, min(copies) / COPIED_BYTES)
+
+
+def _timed(work: Callable[[], object], clock: Callable[[], float]) -> float:
+    started = clock()
+    work()
+    return clock() - started
+
+
+def _loop() -> int:
+    found = 0
+    for i in range(LOOP):
+        found += i & 7
+    return found
+
+
+def speed_of(found: Measured) -> Speed:
+    """How many times slower this machine is than the reference, limited by ``MOST_APART``."""
+    return Speed(
+        *(
+            min(MOST_APART, max(1 / MOST_APART, mine / its)) if mine > 0 else 1.0
+            for mine, its in zip(found, REFERENCE, strict=True)
+        )
+    )
+
+
+def calibrated(
+    root: Path | None, host_class: str, measure: Callable[[], Measured] = measured
+) -> Speed:
+    """The speed of this class of machine: the stored one, else measured now and stored.
+
+    Without a store (None), or where it cannot be written, the measurement is not stored.
+    """
+    if root is None:
+        return speed_of(measure())
+    path = root / LAYOUT / FOLDER / f"{host_class}.json"
+    found = _kept(path)
+    if found is None:
+        found = measure()
+        with contextlib.suppress(OSError):
+            _keep(path, found)
+    return speed_of(found)
+
+
+def _kept(path: Path) -> Measured | None:
+    try:
+        found = json.loads(path.read_text(encoding="ascii"))
+        figures = Measured(float(found["step_s"]), float(found["byte_s"]))
+    except (OSError, ArithmeticError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return figures if all(0 < each < math.inf for each in figures) else None
+
+
+def _keep(path: Path, found: Measured) -> None:
+    make_folders(path.parent)
+    temporary = path.with_name(f"{uuid.uuid4().hex}.tmp")
+    try:
+        temporary.touch(FILE)
+        temporary.write_text(json.dumps(found._asdict()), encoding="ascii")
+        temporary.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)

@@ -1,0 +1,244 @@
+"""Learned costs are stored beside the events that they were derived from.
+
+``v1/learned/<class of machine>.json`` is one bounded file, so that planning reads no events however
+many there are. The file is replaced whole. Of two concurrent writers, one may lose its update: the
+next run adds it again, and only estimates depend on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, cast
+
+from dml.base.ownership import FILE, make_folders
+from dml.events import Event, OperatorTotals, RunFinished, RunStarted
+from dml.fleet.collector import LAYOUT, UNFINISHED
+from dml.profile import CostKey, Learned, Profile, counted, work_s
+
+FOLDER: Final = "learned"
+BY_NAME: Final = ("ratios", "sizes", "counts", "blocks")
+MOST_FIGURES: Final = 2_000
+"""Maximum number of entries of each kind: less than a megabyte."""
+QUIET_S: Final = 5.0
+MOST_RUNS: Final = 256
+"""Maximum number of unfinished runs whose events are held."""
+MOST_LOG: Final = 100.0
+"""No figure differs from 1 by more than a factor of e to this: 10 ** 43."""
+LEAST_WEIGHT: Final = 1e-12
+MOST_WEIGHT: Final = 1e9
+MOST_SHAPE: Final = 64
+"""Blocks have fewer than 2 ** 64 rows, and rows fewer bytes."""
+NEVER_S: Final = 1e12
+AHEAD_S: Final = 86_400.0
+"""Clocks differ by less; an entry with a later time is invalid, and would never age."""
+RATES: Final = ("finished", "stopped")
+
+
+def learned(events: Iterable[Event], host_class: str) -> Profile:
+    """The profile that the events of one run teach; empty unless the run ended without an error.
+
+    One observation of each operator, however many workers and blocks it had. Row counts are learned
+    only from runs that finished.
+    """
+    kept = list(events)
+    ended = [each for each in kept if isinstance(each, RunFinished)]
+    if not ended or ended[-1].status not in RATES:
+        return Profile()
+    started = [each for each in kept if isinstance(each, RunStarted)]
+    pipeline = started[-1].fingerprints.get("fleet", "") if started else ""
+    operators = [each for each in kept if isinstance(each, OperatorTotals)]
+    # row counts are not valid if a run was resumed, or had cache hits
+    part = any(each.resumed for each in started) or any(each.cache_hits for each in operators)
+    whole = ended[-1].status == "finished" and not part
+    found = Profile()
+    for totals in _together(operators):
+        found = found.merge(_of_operator(totals, host_class, pipeline if whole else ""))
+    return found
+
+
+def _together(events: Iterable[OperatorTotals]) -> list[dict[str, Any]]:
+    """The figures of each operator, summed over workers."""
+    sums: dict[int, dict[str, Any]] = {}
+    for event in events:
+        mine = sums.setdefault(
+            event.ordinal, {"ordinal": event.ordinal, "names": event.fingerprints, "at": event.at}
+        )
+        mine["work_s"] = mine.get("work_s", 0.0) + work_s(event)
+        for name in ("rows_in", "rows_out", "bytes_in", "bytes_out", "blocks"):
+            mine[name] = mine.get(name, 0) + getattr(event, name)
+    return list(sums.values())
+
+
+def _of_operator(totals: Mapping[str, Any], host_class: str, pipeline: str) -> Profile:
+    rows_in, rows_out, at = totals["rows_in"], totals["rows_out"], totals["at"]
+    reads = totals["ordinal"] == 0 or not rows_in
+    rows = rows_out if reads else rows_in
+    nbytes = totals["bytes_out"] if reads else totals["bytes_in"]
+    work, flow = totals["names"].get("cost", ""), totals["names"].get("fleet", "")
+    costs, ratios, sizes, counts, blocks = {}, {}, {}, {}, {}
+    per_block = rows / max(1, totals["blocks"])
+    if flow and rows > 0:
+        blocks[flow] = Learned.once(per_block, at)
+    if work and rows > 0 and 0 < totals["work_s"] < math.inf:
+        key = CostKey.of(work, host_class, per_block, nbytes / rows)
+        costs[key] = Learned.once(totals["work_s"] / rows, at)
+    if flow and rows_in > 0:
+        ratios[flow] = Learned.once(max(rows_out, 0.5) / rows_in, at)
+        if kept := totals["names"].get("kept", ""):
+            ratios[kept] = ratios[flow]
+    if flow and rows_out > 0 and totals["bytes_out"] > 0:
+        sizes[flow] = Learned.once(totals["bytes_out"] / rows_out, at)
+        if rows_name := totals["names"].get("rows", ""):
+            sizes[rows_name] = sizes[flow]
+    if pipeline:
+        counts[counted(pipeline, totals["ordinal"])] = Learned.once(max(rows_out, 0.5), at)
+    return Profile(costs, ratios, sizes, counts, blocks)
+
+
+class Learner:
+    """Learns from the events that a collector publishes, and returns the current profile.
+
+    ``take`` is called only by the collector's thread; ``profile`` by any. The only exception raised
+    is OSError of ``keep``, which the collector turns into its one warning.
+    """
+
+    def __init__(self, root: Path, host_class: str, clock: Callable[[], float] = time.time) -> None:
+        self.path = root / LAYOUT / FOLDER / f"{host_class}.json"
+        self.host_class, self._clock = host_class, clock
+        self._unfinished: dict[str, list[Event]] = {}
+        self._fresh = Profile()
+        self._read: tuple[object, Profile] = (None, Profile())
+        self._both: tuple[Profile, Profile, Profile] | None = None
+        self._kept_at = -math.inf
+
+    def take(self, events: Sequence[Event], closing: bool) -> None:  # noqa: FBT001 (a hook)
+        """Learn from runs that ended; save the result from time to time, and when ``closing``."""
+        for event in events:
+            self._sort(event)
+        if self._fresh != Profile() and (closing or self._clock() - self._kept_at >= QUIET_S):
+            self.keep()
+
+    def _sort(self, event: Event) -> None:
+        if not isinstance(event, RunStarted | OperatorTotals | RunFinished):
+            return
+        self._unfinished.setdefault(event.run, []).append(event)
+        if isinstance(event, RunFinished):
+            found = learned(self._unfinished.pop(event.run), self.host_class)
+            self._fresh = self._fresh.merge(found).bounded(MOST_FIGURES, self._clock())
+        elif len(self._unfinished) > MOST_RUNS:
+            del self._unfinished[next(iter(self._unfinished))]
+
+    def keep(self) -> None:
+        """Merge new results into the file, atomically."""
+        now = self._kept_at = self._clock()
+        whole = self._known().merge(self._fresh).bounded(MOST_FIGURES, now)
+        temporary = self.path.parents[1] / UNFINISHED / f"{os.getpid()}-{id(self)}.learned"
+        make_folders(self.path.parent)
+        make_folders(temporary.parent)
+        try:
+            temporary.touch(FILE)
+            temporary.write_text(to_text(whole), encoding="ascii")
+            temporary.replace(self.path)
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+        self._read, self._fresh = (_signature(self.path), whole), Profile()
+
+    def profile(self) -> Profile:
+        """The merged profile of other processes and of this one."""
+        known, fresh, both = self._known(), self._fresh, self._both
+        if both is None or both[0] is not known or both[1] is not fresh:
+            both = self._both = (known, fresh, known.merge(fresh))
+        return both[2]
+
+    def _known(self) -> Profile:
+        """The profile in the file; empty if the file is missing or damaged."""
+        now = _signature(self.path)
+        before, known = self._read
+        if now != before:
+            known = of_text(_text(self.path), self._clock() + AHEAD_S)
+            self._read = (now, known)
+        return known
+
+
+def _signature(path: Path) -> object:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii")
+    except (OSError, UnicodeError):
+        return ""
+
+
+def to_text(profile: Profile) -> str:
+    """The profile as JSON, without the class of machine."""
+    parts = {
+        "costs": [[*key, *_figures(each)] for key, each in profile.costs.items()],
+        **{
+            kind: [[name, *_figures(each)] for name, each in getattr(profile, kind).items()]
+            for kind in BY_NAME
+        },
+    }
+    return json.dumps(parts, separators=(",", ":"))
+
+
+def _figures(each: Learned) -> tuple[float, ...]:
+    return (each.weight, each.mean, each.spread, each.at)
+
+
+def of_text(text: str, until: float = NEVER_S) -> Profile:
+    """The profile of a JSON text, without entries that are damaged, or later than ``until``."""
+    try:
+        parts = json.loads(text)
+    except (ValueError, RecursionError):
+        return Profile()
+    if not isinstance(parts, dict):
+        return Profile()
+    shaped = _entries(parts.get("costs"), (str, str, int, int), until)
+    costs = {CostKey(*key): each for key, each in shaped if _is_shape(key)}
+    named = (
+        {key[0]: each for key, each in _entries(parts.get(kind), (str,), until)} for kind in BY_NAME
+    )
+    ratios, sizes, counts, blocks = named
+    return Profile(costs, ratios, sizes, counts, blocks)
+
+
+def _entries(
+    rows: object, types: tuple[type, ...], until: float
+) -> Iterator[tuple[tuple[Any, ...], Learned]]:
+    """Keys of ``types`` with their ``Learned`` figures; malformed entries are ignored."""
+    for row in rows if isinstance(rows, list) else ():
+        if not isinstance(row, list) or len(row) != len(types) + 4:
+            continue
+        key, figures = row[: len(types)], row[len(types) :]
+        if all(map(isinstance, key, types)) and _are_figures(figures, until):
+            yield tuple(key), Learned(*map(float, figures))
+
+
+def _is_shape(key: tuple[Any, ...]) -> bool:
+    return all(0 <= log2 <= MOST_SHAPE for log2 in key[2:])
+
+
+def _are_figures(figures: Sequence[object], until: float) -> bool:
+    """True for figures that a run can produce; false for NaN, which fails every comparison."""
+    if not all(isinstance(each, int | float) for each in figures):
+        return False
+    weight, mean, spread, at = cast("Sequence[float]", figures)
+    return (
+        LEAST_WEIGHT <= weight <= MOST_WEIGHT
+        and -MOST_LOG <= mean <= MOST_LOG
+        and 0 <= spread <= MOST_LOG**2 * MOST_WEIGHT
+        and 0 <= at <= until
+    )

@@ -1,0 +1,195 @@
+"""The telemetry store is read back here, as events, and as Arrow tables with fixed schemas."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from dml.events import (
+    Event,
+    OperatorTotals,
+    RunFinished,
+    RunStarted,
+    Scaled,
+    Unknown,
+    Waits,
+    Warned,
+    from_json,
+)
+from dml.fleet.collector import LAYOUT
+
+MOMENT: Final = pa.timestamp("us", tz="UTC")
+
+RUNS: Final = pa.schema(
+    [
+        ("run", pa.string()),
+        ("job", pa.string()),
+        ("started", MOMENT),
+        ("finished", MOMENT),
+        ("status", pa.string()),
+        ("error_kind", pa.string()),
+        ("fleet_fingerprint", pa.string()),
+        ("result_fingerprint", pa.string()),
+        ("shape_fingerprint", pa.string()),
+        ("epoch", pa.int64()),
+        ("resumed", pa.bool_()),
+        ("datasets", pa.int64()),
+        ("host", pa.string()),
+        ("host_class", pa.string()),
+        ("cores", pa.int64()),
+        ("capability", pa.float64()),
+        ("rows", pa.int64()),
+        ("batches", pa.int64()),
+        ("bytes", pa.int64()),
+        ("bytes_read", pa.int64()),
+        ("seconds", pa.float64()),
+        ("first_batch_s", pa.float64()),
+        ("cpu_s", pa.float64()),
+        ("process_cpu_s", pa.float64()),
+        ("peak_bytes", pa.int64()),
+        ("consumer_s", pa.float64()),
+        ("worker_idle_s", pa.float64()),
+        ("memory_blocked_s", pa.float64()),
+    ]
+)
+"""One row per run. Null means "not recorded"; nothing is ever imputed."""
+
+OPERATORS: Final = pa.schema(
+    [
+        ("run", pa.string()),
+        ("worker", pa.string()),
+        ("ordinal", pa.int64()),
+        ("operator", pa.string()),
+        ("name", pa.string()),
+        ("fleet_fingerprint", pa.string()),
+        ("result_fingerprint", pa.string()),
+        ("cost_fingerprint", pa.string()),
+        ("rows_in", pa.int64()),
+        ("rows_out", pa.int64()),
+        ("bytes_in", pa.int64()),
+        ("bytes_out", pa.int64()),
+        ("seconds", pa.float64()),
+        ("cpu_s", pa.float64()),
+        ("blocks", pa.int64()),
+        ("python_calls", pa.int64()),
+        ("cache_hits", pa.int64()),
+        ("cache_misses", pa.int64()),
+        ("cache_checks", pa.int64()),
+        ("cache_wrong", pa.int64()),
+        ("kept_elements", pa.int64()),
+        ("kept_bytes", pa.int64()),
+        ("near_bytes", pa.int64()),
+        ("far_bytes", pa.int64()),
+        ("skipped", pa.int64()),
+        ("spared_bytes", pa.int64()),
+        ("peak_bytes", pa.int64()),
+        ("lifted", pa.string()),
+        ("tier", pa.string()),
+        ("medium", pa.string()),
+    ]
+)
+"""One row per operator, worker and run."""
+
+
+class TelemetryTables(NamedTuple):
+    """The store as two tables, joined by ``run``."""
+
+    runs: pa.Table
+    operators: pa.Table
+
+
+def read(
+    root: Path, *, since: dt.date | None = None, until: dt.date | None = None
+) -> Iterator[Event]:
+    """Events published on the days from ``since`` to ``until``, inclusive, file by file.
+
+    A damaged line or unreadable file becomes a Warned event named TelemetryDamaged that names the
+    place; a store that does not exist has no events.
+    """
+    for folder in sorted((root / LAYOUT).glob("day=*")):
+        day = _day(folder.name)
+        if day is None or (since and day < since) or (until and day > until):
+            continue
+        for path in sorted(folder.glob("*.jsonl")):
+            yield from _read_file(path)
+
+
+def _day(name: str) -> dt.date | None:
+    try:
+        return dt.date.fromisoformat(name.removeprefix("day="))
+    except ValueError:
+        return None
+
+
+def _read_file(path: Path) -> Iterator[Event]:
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError as error:
+        yield Warned(name="TelemetryDamaged", text=f"{path}: {error}")
+        return
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            yield from_json(line)
+        except ValueError as error:
+            yield Warned(name="TelemetryDamaged", text=f"{path}:{number}: {error}")
+
+
+def tables(events: Iterable[Event]) -> TelemetryTables:
+    """Tables of runs and operators; cumulative events count once, by their latest figures."""
+    runs: dict[str, dict[str, Any]] = {}
+    operators = []
+    for event in latest(events):
+        if isinstance(event, OperatorTotals):
+            operators.append(_row(event, OPERATORS))
+        elif isinstance(event, RunStarted | RunFinished | Waits):
+            row = runs.setdefault(event.run, dict.fromkeys(RUNS.names))
+            row.update({key: each for key, each in _row(event, RUNS).items() if each is not None})
+    return TelemetryTables(
+        pa.Table.from_pylist(list(runs.values()), RUNS),
+        pa.Table.from_pylist(operators, OPERATORS),
+    )
+
+
+def _row(event: Event, schema: pa.Schema) -> dict[str, Any]:
+    """The event's fields by the names of the schema; None for fields that it does not have."""
+    row = {field.name: _fitted(getattr(event, field.name, None), field.type) for field in schema}
+    fingerprints: Mapping[str, str] = getattr(event, "fingerprints", {})
+    row.update(
+        (f"{domain}_fingerprint", digest)
+        for domain, digest in fingerprints.items()
+        if f"{domain}_fingerprint" in row
+    )
+    moment = {"RunStarted": "started", "RunFinished": "finished"}.get(event.kind)
+    if moment is not None:
+        row[moment] = round(event.at * 1e6)
+    return row
+
+
+def _fitted(value: object, kind: pa.DataType) -> object:
+    """``value``, or None for a damaged count beyond 64 bits, so that the store stays readable."""
+    if pa.types.is_int64(kind) and isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return None
+    return value
+
+
+def latest(events: Iterable[Event]) -> list[Event]:
+    """The last of cumulative events only: one OperatorTotals per (run, worker, operator) and so on.
+
+    Warnings and changes of scale all stay; the order is that of the first event under each key.
+    """
+    kept: dict[tuple[object, ...], Event] = {}
+    for count, event in enumerate(events):
+        key: tuple[object, ...] = (event.kind, event.run)
+        if isinstance(event, OperatorTotals):
+            key += (event.worker, event.ordinal)
+        elif isinstance(event, Warned | Scaled | Unknown):
+            key += (count,)
+        if key not in kept or event.at >= kept[key].at:
+            kept[key] = event
+    return list(kept.values())

@@ -1,0 +1,6 @@
+"""Sources read files, tables and objects, and writers encode rows: a folder for each format.
+
+source = read_parquet("data/*.parquet")          # a plan node; reads footers, no rows
+unit = source.unit(0)                            # the first of ``source.unit_count`` row groups
+blocks = source.read(unit, source.schema.names)  # an iterator: one block of rows per atom
+"""

@@ -1,0 +1,1 @@
+"""Arrow IPC files: record batches and their sizes."""

@@ -1,0 +1,442 @@
+"""Arrow IPC files are read by record batch: each is a unit, decoded at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import struct
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, NamedTuple
+
+import pyarrow as pa
+
+from dml.base.cached_property import cached_property
+from dml.base.fingerprint import digest
+from dml.data.block import Block
+from dml.data.schema import Schema
+from dml.errors import SourceError
+from dml.expr.node import op
+from dml.io.files.file_schemas import TypedFile, check_columns, check_same, columns_in
+from dml.io.files.files import (
+    File,
+    FilePart,
+    FileSet,
+    FileSource,
+    bare,
+    chosen,
+    listed,
+    several,
+    unreadable,
+)
+from dml.io.files.paths import FileKind, Paths
+from dml.io.parquet.dictionary_sizes import check_texts
+from dml.io.source import Unit, balanced
+from dml.io.stores.byte_ranges import LONGEST, WINDOW, RandomReader, coalesced
+from dml.io.stores.stores import Range, Remote
+from dml.kernels.rows.ids import RowIds
+
+CONTINUED = 0xFFFFFFFF
+# Numbers of the fields of the tables that are read here.
+DICTIONARIES, BATCHES = 2, 3
+KIND_FIELD, HEADER = 1, 2
+DICTIONARY, BATCH, INSIDE = 2, 3, 1
+LENGTH, BUFFERS, PACKED = 0, 2, 3
+PLACE, BUFFER = struct.Struct("<qi4xq"), struct.Struct("<qq")
+SIZE = 8  # bytes of the size before a compressed buffer; -1 means uncompressed
+FAULTS = (ValueError, struct.error)
+
+Fetch = Callable[[Sequence[tuple[int, int]]], Sequence[bytes]]
+"""The bytes of ranges (start, stop) of a file."""
+
+
+class BatchSizes(NamedTuple):
+    """Row count and decoded bytes of every record batch, dictionaries included."""
+
+    rows: tuple[int, ...]
+    nbytes: tuple[int, ...]
+
+
+class FlatbufferTable(NamedTuple):
+    """A flatbuffer table in ``data``; ValueError or struct.error for offsets outside of it."""
+
+    data: bytes
+    at: int
+
+    def field(self, number: int) -> int:
+        """Return the offset of a field; 0 if the field is absent."""
+        places = self.at - self.number("<i", self.at)
+        if 6 + 2 * number > self.number("<H", places):
+            return 0
+        place = self.number("<H", places + 4 + 2 * number)
+        return self.at + place if place else 0
+
+    def number(self, form: str, at: int) -> int:
+        """Unpack the number at an offset."""
+        if at < 0:
+            raise ValueError("a header leads out of itself")
+        return int(struct.unpack_from(form, self.data, at)[0])
+
+    def inner(self, number: int) -> FlatbufferTable:
+        """Return the table in a field."""
+        at = self.field(number)
+        return (
+            FlatbufferTable(self.data, at + self.number("<I", at))
+            if at
+            else FlatbufferTable(self.data, -1)
+        )
+
+    def items(self, number: int, form: struct.Struct) -> list[tuple[int, ...]]:
+        """Return the structs of the list in a field."""
+        at = self.field(number)
+        if not at:
+            return []
+        at += self.number("<I", at)
+        stop = at + 4 + self.number("<I", at) * form.size
+        if stop > len(self.data):
+            raise ValueError("a list in a header is longer than the header")
+        return list(form.iter_unpack(self.data[at + 4 : stop]))
+
+
+def sizes_in(footer: bytes, size: int, fetch: Fetch) -> BatchSizes:
+    """Return the sizes in a file of ``size`` bytes that ends with ``footer``; FAULTS for damage."""
+    root = FlatbufferTable(footer, struct.unpack_from("<I", footer)[0])
+    kinds = (DICTIONARIES, DICTIONARY), (BATCHES, BATCH)
+    found = [(kind, *place) for number, kind in kinds for place in root.items(number, PLACE)]
+    for _, start, length, body in found:
+        if min(start, length, body) < 0 or start + length + body > size:
+            raise ValueError("a record batch lies outside of the file")
+    heads = fetch([(start, start + length) for _, start, length, _ in found])
+    tables = [_batch(head, kind) for head, (kind, *_) in zip(heads, found, strict=True)]
+    starts = [(start + length, body) for _, start, length, body in found]
+    packed = [_packed(*pair) for pair in zip(tables, starts, strict=True)]
+    said = iter(fetch([(at, at + SIZE) for places in packed for at, _ in places]))
+    nbytes = [
+        sum(_unpacked(next(said), length) for _, length in places) if places else body
+        for places, (_, body) in zip(packed, starts, strict=True)
+    ]
+    first = sum(kind == DICTIONARY for kind, *_ in found)
+    shared = sum(nbytes[:first])
+    return BatchSizes(tuple(map(_rows, tables[first:])), tuple(n + shared for n in nbytes[first:]))
+
+
+def _batch(head: bytes, kind: int) -> FlatbufferTable:
+    """Return the record batch table of a message, which may be that of a dictionary."""
+    start = 8 if struct.unpack_from("<I", head)[0] == CONTINUED else 4
+    message = FlatbufferTable(head[start:], struct.unpack_from("<I", head, start)[0])
+    if message.number("<B", message.field(KIND_FIELD)) != kind:
+        raise ValueError("a message is not of the kind that the footer says")
+    header = message.inner(HEADER)
+    return header.inner(INSIDE) if kind == DICTIONARY else header
+
+
+def _rows(table: FlatbufferTable) -> int:
+    at = table.field(LENGTH)
+    rows = table.number("<q", at) if at else 0
+    if rows < 0:
+        raise ValueError(f"a record batch has {rows} rows")
+    return rows
+
+
+def _packed(table: FlatbufferTable, place: tuple[int, int]) -> list[tuple[int, int]]:
+    """Return the file offsets and stored bytes of the compressed buffers of a batch."""
+    if not table.field(PACKED):
+        return []
+    start, body = place
+    found = [each for each in table.items(BUFFERS, BUFFER) if each[1]]
+    if any(at < 0 or length < SIZE or at + length > body for at, length in found):
+        raise ValueError("a buffer lies outside of its record batch")
+    return [(start + at, length) for at, length in found]
+
+
+def _unpacked(said: bytes, length: int) -> int:
+    size = int.from_bytes(said, "little", signed=True)
+    if size < -1:
+        raise ValueError(f"a buffer has {size} bytes")
+    return length - SIZE if size == -1 else size
+
+
+KIND = FileKind("Arrow", (".arrow", ".feather", ".ipc"))
+MAGIC = b"ARROW1"
+NO_COLUMNS = pa.schema([])
+DAMAGE = (OSError, pa.ArrowException, UnicodeDecodeError)
+# Copies of a batch: stored and decoded.
+COPIES = 2
+# Bytes fetched from the end of a file in a store, for its footer.
+TAIL = 64 << 10
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ArrowFile(TypedFile):
+    """A file, with its footer if it is in a store, since every batch needs the footer."""
+
+    footer: bytes = dataclasses.field(default=b"", kw_only=True, repr=False)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class ArrowFiles(FileSet):
+    """Files whose schemas were read; their sizes are computed once and cached."""
+
+    files: tuple[ArrowFile, ...]
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Digest of file names and schema, without content."""
+        return digest("arrow files", tuple(f.name for f in self.files), self.schema.to_arrow())
+
+    @cached_property
+    def schema(self) -> Schema:
+        """Columns of every file; dictionary encoding is removed."""
+        return Schema(columns_in(self.files[0].arrow_schema))
+
+    @cached_property
+    def counted(self) -> tuple[BatchSizes, ...]:
+        """For every file, row counts and decoded bytes of its batches."""
+        return tuple(map(_counted, self.files))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RecordBatchPart(FilePart):
+    """A record batch with at least one row."""
+
+    file: ArrowFile
+
+    @property
+    def place(self) -> str:
+        """Description of the location for users."""
+        return f"{self.file.name}, record batch {self.number}"
+
+
+@op
+class ArrowSource(FileSource):
+    """Rows of Arrow IPC files in order of file name, record batch, row.
+
+    A unit is a record batch, and atoms are equal runs of its rows.
+    """
+
+    files: ArrowFiles
+    columns: tuple[str, ...] | None = None
+    atom_rows: int | None = None
+    word: ClassVar[str] = "arrow"
+
+    @cached_property
+    def parts(self) -> tuple[RecordBatchPart, ...]:
+        """The record batches that have rows."""
+        pairs = zip(self.files.files, self.files.counted, strict=True)
+        return tuple(batch for file, sizes in pairs for batch in self._batches(file, sizes))
+
+    def _batches(self, file: ArrowFile, sizes: BatchSizes) -> Iterator[RecordBatchPart]:
+        first = 0
+        for number, (rows, nbytes) in enumerate(zip(*sizes, strict=True)):
+            if rows:
+                each = self.atom_rows or balanced(rows, nbytes)
+                yield RecordBatchPart(file, number, first, rows, each, nbytes)
+            first += rows
+
+    def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
+        """Decode a record batch and cut it into atoms; memory is that of the batch.
+
+        Raises SourceError if the file is damaged, or has changed since it was opened, and
+        MemoryContractError for an atom whose few long dictionary texts decode to too many bytes.
+        """
+        part = self.parts[unit.index]
+        part.file.check_unchanged(fetching=bool(columns))
+        starts = range(skip_atoms * part.atom_rows, part.rows, part.atom_rows)
+        if not columns:
+            yield from (bare(part, start) for start in starts)
+            return
+        batch = self._decoded(part, columns)
+        for start in starts:
+            part.file.check_unchanged(fetching=True)
+            piece = batch.slice(start, part.atom_rows)
+            check_texts(piece, unit.most_bytes, unit.place)
+            ids = RowIds.run(part.file.key, part.first_row + start, piece.num_rows)
+            yield Block.from_arrow(piece, ids, self.projected(columns))
+
+    def _decoded(self, part: RecordBatchPart, columns: tuple[str, ...]) -> pa.RecordBatch:
+        """Return the columns of a record batch, validated by Arrow."""
+        names = part.file.arrow_schema.names
+        wanted = sorted(names.index(name) for name in columns)
+        try:
+            with _reader(part.file, wanted) as reader:
+                batch = reader.get_batch(part.number)
+            batch.validate(full=True)
+        except DAMAGE as error:
+            part.file.check_unchanged()
+            raise SourceError(
+                f"record batch {part.number} of {part.file.name} is damaged",
+                at=f"{part.file.path}, rows {part.first_row} to {part.first_row + part.rows - 1}",
+                why=" ".join(str(error).split()),
+                try_="copy or write the file again",
+            ) from error
+        if batch.num_rows != part.rows:
+            raise SourceError(f"{part.place} has {batch.num_rows} rows, and had {part.rows}")
+        return batch.select(list(columns))
+
+    def likeness(self) -> bytes:
+        """Return a digest of the sizes of the files and row counts of their batches."""
+        pairs = zip(self.files.files, self.files.counted, strict=True)
+        return digest("batches", [(file.size, sizes.rows) for file, sizes in pairs])
+
+    def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
+        """Estimate a whole batch, stored and decoded; from a store also the fetch window."""
+        part = self.parts[unit.index]
+        return COPIES * part.nbytes + (WINDOW if part.file.remote else 0)
+
+    def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
+        """Return the batch's share of the file size."""
+        part = self.parts[unit.index]
+        return part.file.size * part.rows // self._rows_in[part.file.key]
+
+    @cached_property
+    def _rows_in(self) -> dict[int, int]:
+        """Row counts of the files by key."""
+        pairs = zip(self.files.files, self.files.counted, strict=True)
+        return {file.key: sum(sizes.rows) for file, sizes in pairs}
+
+
+@contextmanager
+def _reader(
+    opened: ArrowFile, fields: list[int] | None = None
+) -> Iterator[pa.RecordBatchFileReader]:
+    """Open a reader of ``fields``, all if None, on this thread without a map: files may shrink."""
+    options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=fields)
+    there = opened.remote
+    if there is None:
+        source: pa.NativeFile = pa.OSFile(opened.path)
+    else:
+        held = [(there.size - len(opened.footer), opened.footer)]
+        source = pa.PythonFile(RandomReader(there, held), mode="r")
+    with source as file, pa.ipc.open_file(file, options=options) as reader:
+        yield reader
+
+
+def _counted(file: ArrowFile) -> BatchSizes:
+    """Return the sizes of the batches of a file from its headers, without decompression."""
+    file.check_unchanged(fetching=True)
+    try:
+        if file.remote is not None:
+            there = file.remote
+            footer = file.footer[: -len(MAGIC) - 4]
+            return sizes_in(footer, file.size, lambda ranges: _fetched(there, ranges))
+        with open(file.path, "rb") as opened:
+            number = opened.fileno()
+            opened.seek(file.size - len(MAGIC) - 4)
+            length = int.from_bytes(opened.read(4), "little")
+            footer = os.pread(number, length, file.size - len(MAGIC) - 4 - length)
+            return sizes_in(
+                footer, file.size, lambda ranges: [os.pread(number, b - a, a) for a, b in ranges]
+            )
+    except (*DAMAGE, *FAULTS) as error:
+        raise _damaged(file.path, error) from None
+
+
+def _fetched(there: Remote, ranges: Sequence[Range]) -> list[bytes]:
+    """Fetch byte ranges of a file in a store; few bytes between ranges are in memory."""
+    found: dict[Range, bytes] = {}
+    left = deque(sorted(ranges))
+    for some in _rounds(coalesced(ranges)):
+        data = there.fetch(some, checked=False)
+        held = RandomReader(there, [(a, part) for (a, _), part in zip(some, data, strict=True)])
+        while left and left[0][0] < some[-1][1]:
+            start, stop = left.popleft()
+            held.seek(start)
+            found[start, stop] = bytes(held.read(stop - start))
+    return [found.get((start, stop), b"") for start, stop in ranges]
+
+
+def _rounds(ranges: Iterable[Range]) -> Iterator[list[Range]]:
+    """Group ranges that are fetched together."""
+    found, nbytes = list[Range](), 0
+    for start, stop in ranges:
+        if found and nbytes + stop - start > LONGEST:
+            yield found
+            found, nbytes = [], 0
+        found.append((start, stop))
+        nbytes += stop - start
+    if found:
+        yield found
+
+
+def _opened(file: File) -> ArrowFile:
+    """Read the schema of one file; SourceError that describes the damage."""
+    path = file.path
+    try:
+        head, footer = _ends(file) if file.remote is not None else (_head(path), b"")
+        if head != MAGIC:
+            raise SourceError(
+                f"{path} is not an Arrow file",
+                why=f"it begins with {head!r}, Arrow IPC files begin with {MAGIC!r}",
+                try_="a file of the IPC file format; pyarrow.ipc.open_stream reads streams",
+            )
+        unknown = ArrowFile(
+            path, file.name, file.size, file.mtime_ns, NO_COLUMNS, remote=file.remote, footer=footer
+        )
+        with _reader(unknown) as reader:
+            schema = reader.schema
+        for kind in (pa.struct(list(schema)), *(field.type for field in schema)):
+            _check_names(kind)
+        return dataclasses.replace(unknown, arrow_schema=schema)
+    except DAMAGE as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise unreadable(path, error) from None
+        raise _damaged(path, error) from None
+
+
+def _head(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(len(MAGIC))
+
+
+def _ends(file: File) -> tuple[bytes, bytes]:
+    """Fetch the first bytes and the footer of a file in a store, in one request if small."""
+    there, size = file.remote, file.size
+    if there is None:
+        return b"", b""
+    head = (0, min(size, len(MAGIC)))
+    first, tail = there.fetch([head, (max(0, size - TAIL), size)], checked=False)
+    needed = min(
+        size, int.from_bytes(tail[-len(MAGIC) - 4 : -len(MAGIC)], "little") + len(MAGIC) + 4
+    )
+    if len(tail) < needed and tail.endswith(MAGIC):
+        tail = there.fetch([(size - needed, size)], checked=False)[0]
+    return first, tail[-needed:]
+
+
+def _check_names(kind: pa.DataType) -> None:
+    """Raise UnicodeDecodeError for a nested field name that is not valid text."""
+    for number in range(kind.num_fields):
+        field = kind.field(number)
+        if field.name is not None:
+            _check_names(field.type)
+
+
+def _damaged(path: str, error: Exception) -> SourceError:
+    return SourceError(
+        f"{path} is damaged",
+        why=" ".join(str(error).split()),
+        try_="copy or write it again; an upload may not have finished",
+    )
+
+
+def read_arrow(
+    paths: Paths,
+    columns: Iterable[str] | None = None,
+    *,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> ArrowSource:
+    """Read rows of Arrow IPC files: a file, a folder, a pattern, or a list of these.
+
+    As ``read_parquet``: files in order of their names, all of one schema, dictionary columns
+    decoded. A record batch is read as a whole. Raises SourceError for files that are absent,
+    damaged, of differing schemas, or streams; SchemaError for an absent column.
+    """
+    root, listing, given = listed(paths, KIND, storage_options)
+    files = tuple(several(_opened, listing))
+    check_columns(files[0])
+    for file in files[1:]:
+        check_same(files[0], file)
+    found = ArrowFiles(root, files, given)
+    return ArrowSource(found, chosen(columns, "read_arrow"), atom_rows)

@@ -1,0 +1,175 @@
+"""Whole files are read as rows: a row per file, with its bytes and its name."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from dml.base.cached_property import cached_property
+from dml.data.block import Block
+from dml.data.schema import Schema
+from dml.errors import SourceError
+from dml.expr.node import op
+from dml.io.files.files import File, FilePart, FileSet, FileSource, listed, several, unreadable
+from dml.io.files.paths import FileKind, Paths
+from dml.io.source import ATOM_BYTES, ATOM_ROWS, Unit
+from dml.kernels.rows.ids import RowIds
+
+KIND = FileKind("visible")
+BYTES, PATH = "bytes", "path"
+COLUMNS = Schema({BYTES: pa.binary(), PATH: pa.string()})
+# Arrow's offsets of binary values are 32 bits.
+MOST_BYTES = (1 << 31) - 1
+ROW_BYTES = 64
+# Copies of the contents: as read, and as one column.
+COPIES = 2
+
+
+class WholeFiles(FileSet):
+    """Files of any format, read as bytes."""
+
+    schema = COLUMNS
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Several(FilePart):
+    """Consecutive files, ``first_row`` the number of the first."""
+
+    last: File
+
+    @property
+    def place(self) -> str:
+        """Description of the location for users."""
+        same = self.rows == 1
+        return self.file.name if same else f"{self.file.name} to {self.last.name}"
+
+
+@op
+class BinarySource(FileSource):
+    """One row per file in order of file name: its bytes, and its name below the common folder.
+
+    A unit is an atom: as many files as have 8 MiB. A row's id comes from the file's name alone.
+    """
+
+    files: WholeFiles
+    include_paths: bool = True
+    atom_rows: int | None = None
+    word: ClassVar[str] = "binary_files"
+
+    def infer(self) -> Schema:
+        """Return the column of bytes, and that of names if requested."""
+        return COLUMNS if self.include_paths else Schema({BYTES: COLUMNS[BYTES]})
+
+    @cached_property
+    def parts(self) -> tuple[Several, ...]:
+        """Runs of files, determined by file sizes alone."""
+        return tuple(self._runs())
+
+    def _runs(self) -> Iterator[Several]:
+        held: list[File] = []
+        nbytes = first = 0
+        most = ATOM_ROWS if self.atom_rows is None else self.atom_rows
+        for file in self.files.files:
+            full = self.atom_rows is None and nbytes + file.size > ATOM_BYTES
+            if held and (full or len(held) == most):
+                yield _several(held, first, nbytes)
+                held, nbytes, first = [], 0, first + len(held)
+            held.append(file)
+            nbytes += file.size + ROW_BYTES
+        if held:
+            yield _several(held, first, nbytes)
+
+    @cached_property
+    def _starts(self) -> tuple[np.ndarray, np.ndarray]:
+        """Keys of the files in ascending order, and the position of each file."""
+        keys = np.array([file.key for file in self.files.files], dtype=np.uint64)
+        order = np.argsort(keys)
+        return keys[order], order
+
+    def unit_of(self, ids: RowIds) -> Unit | None:
+        """Return the unit of a file, with the file as its place."""
+        high, low = ids.slice(0, 1).arrays()
+        keys, places = self._starts
+        at = int(np.searchsorted(keys, high[0]))
+        if int(low[0]) or at == len(keys) or keys[at] != high[0]:
+            return None
+        place = int(places[at])
+        firsts = [part.first_row for part in self.parts]
+        unit = self.unit(int(np.searchsorted(firsts, place, side="right")) - 1)
+        name = self.files.files[place].name
+        return dataclasses.replace(unit, place=name, file=name)
+
+    def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
+        """Yield one block; only bytes require opening files; SourceError if one has changed."""
+        if skip_atoms:
+            return
+        part = self.parts[unit.index]
+        files = self.files.files[part.first_row : part.first_row + part.rows]
+        arrays = {}
+        for name in columns:
+            values = several(_content, files) if name == BYTES else (file.name for file in files)
+            arrays[name] = pa.array(list(values), COLUMNS[name])
+        schema = self.projected(columns)
+        ids = RowIds.of_arrays(
+            np.array([file.key for file in files], dtype=np.uint64),
+            np.zeros(len(files), dtype=np.uint64),
+        )
+        yield Block(schema, tuple(arrays[name] for name in columns), ids)
+
+    def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
+        """Return twice the bytes of the files."""
+        return COPIES * unit.nbytes if BYTES in columns else 0
+
+    def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
+        """Return the bytes of the files."""
+        return unit.nbytes if BYTES in columns else 0
+
+    def shown(self) -> str:
+        """Return the arguments as written."""
+        paths = "" if self.include_paths else ", include_paths=False"
+        atoms = "" if self.atom_rows is None else f", atom_rows={self.atom_rows}"
+        return f"{self.files!r}{paths}{atoms}"
+
+
+def _several(files: list[File], first: int, nbytes: int) -> Several:
+    return Several(files[0], first, first, len(files), len(files), nbytes, files[-1])
+
+
+def _content(file: File) -> bytes:
+    """Return all bytes of a file; SourceError if it is too large, or has changed."""
+    if file.size > MOST_BYTES:
+        raise SourceError(
+            f"{file.name} is too large to be one value",
+            at=file.path,
+            why=f"it has {file.size} bytes; a value may have {MOST_BYTES}",
+        )
+    if file.remote is not None:
+        return file.remote.fetch([(0, file.size)])[0]
+    try:
+        with open(file.path, "rb") as opened:
+            found = opened.read(file.size + 1)
+    except OSError as error:
+        raise unreadable(file.path, error) from None
+    file.check_unchanged()
+    return found
+
+
+def read_binary_files(
+    paths: Paths,
+    include_paths: bool = True,  # noqa: FBT001, FBT002 - the name that other libraries use
+    *,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> BinarySource:
+    """Read a row per file: a file, all files of a folder, a pattern, or a list of these.
+
+    Column "bytes" has the content of the file, "path" its name below the folder that all files
+    share, with "/"; the name does not depend on the location of that folder. Raises SourceError for
+    absent files, for a file of 2 GiB and more, or a file that has changed.
+    """
+    files = WholeFiles(*listed(paths, KIND, storage_options))
+    return BinarySource(files, bool(include_paths), atom_rows)

@@ -1,0 +1,230 @@
+"""Typed columns of equal length are stored in memory here and handed out as read-only views."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from dml.base.cached_property import cached_property
+from dml.base.content_digest import Bulk, arrow_pieces
+from dml.base.fingerprint import digest
+from dml.data.block import Block, Values, cut, from_arrow, take, to_arrow
+from dml.data.layouts import usual_column
+from dml.data.schema import Schema, code_of, shape_of
+from dml.errors import SourceError
+from dml.io.source import ATOM_BYTES, ATOM_ROWS
+from dml.kernels.rows.ids import RowIds
+from dml.kernels.vec import Vec
+
+Stored: TypeAlias = "Values | pa.ChunkedArray"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ColumnStore:
+    """Columns of ``rows`` rows each, with the Arrow types of ``schema``; compared by content.
+
+    Arrays given by the user are referenced, never copied or written, so a later change to an array
+    changes the data. Such columns are ``lent``: their digest is computed again at every request.
+    """
+
+    schema: Schema
+    stored: tuple[Stored, ...]
+    rows: int
+    lent: bool = False
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Digest of the content at the first access; see ``digest_now``."""
+        return self.digest_now()
+
+    def digest_now(self) -> bytes:
+        """Return a digest of the content that does not depend on chunking; reads all values."""
+        if not self.lent and "digest" in self.__dict__:
+            return self.digest
+        # by pieces, so that digesting never copies all data
+        names = self.__dict__["names"] = [
+            self._name_of(start) for start in range(0, self.rows, self.atom_rows)
+        ]
+        return digest("columns", self.rows, self.schema.to_arrow(), tuple(names))
+
+    def changed(self, start: int, stop: int) -> bool:
+        """True if rows ``start`` to ``stop`` may differ from those of the last digest."""
+        names, each = self.__dict__.get("names", ()), self.atom_rows
+        if not self.lent or not names:
+            return False
+        pieces = range(start // each, -(-stop // each))
+        return any(self._name_of(piece * each) != names[piece] for piece in pieces)
+
+    def _name_of(self, start: int) -> bytes:
+        """Return the digest of the piece that begins at row ``start``."""
+        stop = min(start + self.atom_rows, self.rows)
+        pairs = zip(self.stored, self.schema.values(), strict=True)
+        return digest(*(_content(to_arrow(slice_of(c, start, stop), kind)) for c, kind in pairs))
+
+    @cached_property
+    def row_bytes(self) -> float:
+        """Average bytes per row; independent of how the values are chunked."""
+        if not self.rows:
+            return 0.0
+        total = 0
+        for column, kind in zip(self.stored, self.schema.values(), strict=True):
+            total += content_bytes(column, kind, self.rows)
+        return total / self.rows
+
+    @property
+    def atom_rows(self) -> int:
+        """Default rows of an atom: 65,536, or about 8 MiB if that is less."""
+        return max(1, min(ATOM_ROWS, int(ATOM_BYTES // max(1.0, self.row_bytes))))
+
+    def part(self, start: int, stop: int, names: tuple[str, ...], ids: RowIds) -> Block:
+        """Return rows ``start`` to ``stop`` of some columns as read-only views."""
+        values = tuple(slice_of(self._column(name), start, stop) for name in names)
+        return Block(self._schema_of(names), values, ids)
+
+    def picked(self, index: np.ndarray, names: tuple[str, ...], ids: RowIds) -> Block:
+        """Return copies of the rows at ``index`` (n,) of some columns."""
+        values = tuple(picked_from(self._column(name), index) for name in names)
+        return Block(self._schema_of(names), values, ids)
+
+    def _column(self, name: str) -> Stored:
+        return self.stored[self.schema.names.index(name)]
+
+    def _schema_of(self, names: tuple[str, ...]) -> Schema:
+        return Schema((name, self.schema[name]) for name in names)
+
+    def __repr__(self) -> str:
+        return f"{self.rows} rows of {self.schema}"
+
+
+def columns_of(
+    typed: Mapping[str, tuple[pa.DataType, Stored]], *, lent: bool = False
+) -> ColumnStore:
+    """Build columns from named, typed values; SourceError if there are none or lengths differ.
+
+    ``lent`` if other code may own and change their memory.
+    """
+    if not typed:
+        raise SourceError(
+            "no columns", why="a row needs at least one value", try_='from_dict({"x": [1, 2, 3]})'
+        )
+    lengths = {name: length_of(column) for name, (_, column) in typed.items()}
+    first, rows = next(iter(lengths.items()))
+    for name, length in lengths.items():
+        if length != rows:
+            raise SourceError(
+                f"columns {first!r} and {name!r} have {rows} and {length} rows",
+                why="row i is made of the i-th value of every column",
+                try_="columns of equal length; None where a value is missing",
+            )
+    schema = Schema((name, kind) for name, (kind, _) in typed.items())
+    return ColumnStore(schema, tuple(frozen(column) for _, column in typed.values()), rows, lent)
+
+
+def _content(array: pa.Array) -> list[object]:
+    """Return the content of an array, bulk as XXH3-128: ten times as fast as cryptography."""
+    return [
+        xxhash.xxh3_128_digest(piece.data) if isinstance(piece, Bulk) else piece
+        for piece in arrow_pieces(array)
+    ]
+
+
+def length_of(column: Stored) -> int:
+    """Return the number of rows of a column."""
+    return int(len(column.values) if isinstance(column, Vec) else len(column))
+
+
+def frozen(column: Stored) -> Stored:
+    """Return a view of the same values that cannot be written to."""
+    return frozen_vec(column) if isinstance(column, Vec) else column
+
+
+def frozen_vec(column: Vec) -> Vec:
+    """Return read-only views of the values and the validity."""
+    values = column.values.view()
+    values.flags.writeable = False
+    if column.valid is None:
+        return Vec(values)
+    valid = column.valid.view()
+    valid.flags.writeable = False
+    return Vec(values, valid)
+
+
+def slice_of(column: Stored, start: int, stop: int) -> Values:
+    """Return rows ``start`` to ``stop``; a view unless they span several chunks."""
+    if isinstance(column, pa.ChunkedArray):
+        array = from_arrow(whole(column.slice(start, stop - start)))
+        return frozen_vec(array) if isinstance(array, Vec) else array
+    return cut(column, start, stop)
+
+
+def picked_from(column: Stored, index: np.ndarray) -> Values:
+    """Return copies of the values at ``index``."""
+    if isinstance(column, pa.ChunkedArray):
+        return from_arrow(whole(column.take(pa.array(index))))
+    return take(column, index)
+
+
+def whole(column: pa.ChunkedArray) -> pa.Array:
+    """Concatenate the chunks of a column into one array."""
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def stored_arrow(column: pa.Array | pa.ChunkedArray) -> tuple[pa.DataType, Stored]:
+    """Return type and storage of an Arrow column; only the chunks of tensors are concatenated."""
+    if isinstance(column, pa.Array):
+        column = pa.chunked_array([column])
+    column = usual_column(column, "of values")
+    if column.num_chunks > 1 and not shape_of(column.type):
+        return column.type, column
+    return column.type, from_arrow(whole(column))
+
+
+def content_bytes(column: Stored, kind: pa.DataType, rows: int) -> int:
+    """Return the bytes of the values alone, excluding chunk, slice and validity overhead."""
+    if code_of(kind) != "arrow":
+        return rows * int(np.prod(shape_of(kind), dtype=int)) * np.dtype(code_of(kind)).itemsize
+    return arrow_bytes(column)
+
+
+def arrow_bytes(array: pa.Array | pa.ChunkedArray) -> int:
+    """Return the bytes of the values as ``content_bytes`` does, for values in Arrow arrays."""
+    if isinstance(array, pa.ChunkedArray):
+        return sum(arrow_bytes(chunk) for chunk in array.chunks)
+    kind = array.type
+    if is_text(kind):
+        return 4 * len(array) + _text_bytes(array.drop_null() if array.null_count else array)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return 4 * len(array) + arrow_bytes(array.flatten())
+    if pa.types.is_struct(kind):
+        return sum(arrow_bytes(part) for part in array.flatten())
+    if isinstance(kind, pa.BaseExtensionType):
+        return arrow_bytes(array.storage)
+    try:
+        return len(array) * max(1, int(kind.bit_width) // 8)
+    except ValueError:  # a type of varying width that is rare enough to be only estimated
+        return int(array.nbytes)
+
+
+def _text_bytes(array: pa.Array) -> int:
+    """Return the bytes of all strings of an array without nulls."""
+    if not len(array):
+        return 0
+    is_large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+    ends = np.frombuffer(array.buffers()[1], np.int64 if is_large else np.int32)
+    return int(ends[array.offset + len(array)]) - int(ends[array.offset])
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """True for strings and binaries of varying length."""
+    types = pa.types
+    return bool(
+        types.is_string(kind) or types.is_binary(kind)
+        or types.is_large_string(kind) or types.is_large_binary(kind)
+    )  # fmt: skip

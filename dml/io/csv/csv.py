@@ -1,0 +1,440 @@
+"""CSV files are read with types inferred from the first rows, which then hold for all files."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pc
+from pyarrow import compute
+
+from dml.base.fingerprint import digest
+from dml.data.schema import Schema, schema_of
+from dml.errors import PlanError, SchemaError, SourceError
+from dml.expr.node import op
+from dml.io.column_store import whole
+from dml.io.exact_integers import (
+    BEYOND,
+    DIGITS,
+    ROUNDED,
+    Number,
+    check_kept,
+    holding,
+    long_integers,
+    reaches,
+)
+from dml.io.files.compression import PACKED, opened
+from dml.io.files.files import File, chosen, listed, several
+from dml.io.files.lines import (
+    Form,
+    LineFiles,
+    LineSource,
+    RowError,
+    after_mark,
+    inferred,
+    line_at,
+    spot,
+)
+from dml.io.files.paths import FileKind, Paths
+from dml.io.files.records import windows
+
+ENDINGS = (".csv", ".tsv")
+KIND = FileKind("CSV", (*ENDINGS, *(end + packed for end in ENDINGS for packed in PACKED)))
+NEWLINE, RETURN = 10, 13
+NOT_SETTLED = Schema()
+# Every column costs a kilobyte or more in each schema that contains it, whatever its values.
+MOST_COLUMNS = 1 << 15
+# Arrow parses a block as one; its sizes are 32 bits.
+MOST_BYTES = (1 << 31) - 64
+# Integers that float64 may not represent exactly, as a pattern of RE2.
+LONG = r"^\s*[+-]?[0-9]{16,}\s*$"
+TRY_SCHEMA = 'schema={{{name!r}: "string"}}, or the type that all its values have'
+
+
+@dataclasses.dataclass(frozen=True)
+class Dialect:
+    """The delimiter and quote characters of CSV; finds where rows end."""
+
+    delimiter: str
+    quote: str
+
+    def ends(self, window: bytes) -> np.ndarray:
+        """Return the ends of lines outside of quotes; empty lines are not rows."""
+        stored = np.frombuffer(window, np.uint8)
+        turns = self._turns(stored)
+        if len(turns) % 2:
+            stored = stored[: turns[-1] + 1]  # no row ends after an unclosed quote
+        breaks = np.flatnonzero(stored == NEWLINE)
+        if RETURN in window and len(lone := _lone_returns(stored)):
+            breaks = np.sort(np.concatenate([breaks, lone]))
+        if len(turns):
+            breaks = breaks[np.searchsorted(turns, breaks) % 2 == 0]
+        sizes = np.diff(breaks, prepend=-1) - 1
+        empty = (sizes == 0) | ((sizes == 1) & (stored[breaks - (sizes > 0)] == RETURN))
+        ends: np.ndarray = breaks[~empty] + 1
+        return ends
+
+    def _turns(self, stored: np.ndarray) -> np.ndarray:
+        """Return where quotes open and close in turn; a quote inside an unquoted value is text.
+
+        A doubled quote closes and reopens the quoted value, which has the same effect.
+        """
+        if not self.quote:
+            return np.array([], dtype=np.int64)
+        quote = ord(self.quote)
+        found = np.flatnonzero(stored == quote)
+        before = stored[found - 1]
+        before[found == 0] = NEWLINE
+        starts = (NEWLINE, RETURN, ord(self.delimiter))
+        if np.isin(before[::2], (*starts, quote)).all():
+            return found
+        turns: list[int] = []
+        for at, letter in zip(found.tolist(), before.tolist(), strict=True):
+            doubled = turns and turns[-1] == at - 1
+            if len(turns) % 2 or doubled or letter in starts:
+                turns.append(at)
+        return np.array(turns, dtype=np.int64)
+
+    def unclosed(self, window: bytes) -> int | None:
+        """Return the offset of the last quote if it is not closed."""
+        turns = self._turns(np.frombuffer(window, np.uint8))
+        return int(turns[-1]) if len(turns) % 2 else None
+
+    def values(self, window: bytes) -> int:
+        """Return the number of values in ``window``, which is a row."""
+        stored = np.frombuffer(window, np.uint8)
+        between = np.flatnonzero(stored == ord(self.delimiter))
+        turns = self._turns(stored)
+        return 1 + int(np.count_nonzero(np.searchsorted(turns, between) % 2 == 0))
+
+    def last(self, window: bytes) -> bool:
+        """Return whether ``window`` is not empty; SourceError inside quotes."""
+        quote = self.unclosed(window)
+        if quote is not None:
+            error = SourceError(
+                "a quoted value has no end",
+                why="the file ends within quotes, which open on that line",
+                try_="quote='' if quotes are letters here; or the file was cut off",
+            )
+            error.offset = quote
+            raise error
+        return bool(window.strip(b"\r\n"))
+
+    @property
+    def parsing(self) -> pc.ParseOptions:
+        """The same settings as Arrow options."""
+        return pc.ParseOptions(
+            delimiter=self.delimiter, quote_char=self.quote or False, newlines_in_values=True
+        )
+
+
+def _lone_returns(stored: np.ndarray) -> np.ndarray:
+    """Return carriage returns that end a line; one at the end depends on the next byte."""
+    found = np.flatnonzero(stored[:-1] == RETURN)
+    lone: np.ndarray = found[stored[found + 1] != NEWLINE]
+    return lone
+
+
+@dataclasses.dataclass(frozen=True)
+class CsvForm(Form):
+    """The CSV format: rows of values between delimiters, with names and inferred types.
+
+    Types of ``declared`` are the user's, those of other columns in ``schema`` were inferred.
+    """
+
+    dialect: Dialect
+    nulls: tuple[str, ...]
+    header: bool
+    declared: Schema = NOT_SETTLED
+    schema: Schema = NOT_SETTLED
+
+    def ends(self, window: bytes) -> np.ndarray:
+        """Delegate to the dialect."""
+        return self.dialect.ends(window)
+
+    def unclosed(self, window: bytes) -> int | None:
+        """Delegate to the dialect."""
+        return self.dialect.unclosed(window)
+
+    def last(self, window: bytes) -> bool:
+        """Delegate to the dialect."""
+        return self.dialect.last(window)
+
+    @property
+    def digest(self) -> bytes:
+        """Digest of dialect, names, types, and null values."""
+        dialect = (self.dialect.delimiter, self.dialect.quote, self.header)
+        types = (self.schema.to_arrow(), tuple(sorted(self.declared)))
+        return digest("csv", 3, *dialect, self.nulls, *types)
+
+    def spot(self, file: File, row: int, at: int) -> str:
+        """Describe the location of a row; line numbers count all CSV line ends."""
+        return spot(file, row, at, returns=True)
+
+    def first(self, file: File) -> int:
+        """Return the offset after the header, if there is one."""
+        return self.head(file)[0]
+
+    def head(self, file: File) -> tuple[int, tuple[str, ...]]:
+        """Return the offset of the first row of a file, and the names in its header."""
+        with opened(file, stop=3) as stream:
+            start = after_mark(stream.read(3))
+        if not self.header:
+            return start, ()
+        with opened(file) as stream:
+            stream.read(start)
+            try:
+                window, ends = next(windows(stream, self.dialect), (b"", None))
+            except SourceError as error:
+                number = line_at(file, start + error.offset, returns=True)
+                raise error.located(f"{file.path}, line {number}") from None
+        if ends is None:
+            raise SourceError(
+                f"{file.name} has no header",
+                at=file.path,
+                why="it is empty",
+                try_="header=False, for files without one",
+            )
+        line = window[: ends[0]]
+        if (count := self.dialect.values(line)) > MOST_COLUMNS:
+            raise SourceError(
+                f"the header of {file.name} has {count} columns",
+                at=f"{file.path}, line 1",
+                why=f"a row has at most {MOST_COLUMNS}",
+                try_="another delimiter=; or a format that reads some of them, such as Parquet",
+            )
+        reading = pc.ReadOptions(use_threads=False, block_size=_block(line) + 1)
+        try:
+            # Arrow finds no line in an unterminated one that contains quoted newlines
+            ended = line if line.endswith((b"\n", b"\r")) else line + b"\n"
+            names = _table(ended, reading, self.dialect).column_names
+        except (pa.ArrowException, UnicodeDecodeError) as error:
+            raise SourceError(
+                f"the header of {file.name} cannot be read", at=file.path, why=str(error)
+            ) from None
+        return start + len(line), tuple(names)
+
+    def names_in(self, files: Sequence[File]) -> tuple[str, ...]:
+        """Return the header names common to all files; SourceError if headers differ."""
+        names = self.head(files[0])[1]
+        for file, (_, other) in zip(files[1:], several(self.head, files[1:]), strict=True):
+            if other != names:
+                raise SourceError(
+                    f"{file.name} has other columns than {files[0].name}",
+                    at=file.path,
+                    why=f"they are {', '.join(other)}, and {', '.join(names)} there",
+                    try_="files of one header; two sources with .select(...), then concat",
+                )
+        if twice := next((name for name, n in Counter(names).items() if n > 1), None):
+            raise SourceError(
+                f"{files[0].name} has two columns called {twice!r}",
+                at=files[0].path,
+                try_="write it again under different names",
+            )
+        return names
+
+    def infer(self, data: bytes, names: Sequence[str]) -> Schema:
+        """Infer types of the values in ``data``; columns without any value are text."""
+        if not names and data.count(self.dialect.delimiter.encode()) >= MOST_COLUMNS:
+            first = data[: next(iter(self.ends(data)), len(data))]
+            if (count := self.dialect.values(first)) > MOST_COLUMNS:
+                why = f"it has {count} values, and a row at most {MOST_COLUMNS}"
+                raise RowError(why, 0, "another delimiter=")
+        reading = pc.ReadOptions(
+            use_threads=False, block_size=_block(data), column_names=list(names) or None,
+            autogenerate_column_names=not names,
+        )  # fmt: skip
+        table = self._parsed(data, reading, dict(self.declared))
+        guessed = {field.name: field.type for field in table.schema}
+        # Arrow infers bytes for damaged text, and null for columns without values
+        text = {n for n, k in guessed.items() if pa.types.is_null(k) or pa.types.is_binary(k)}
+        text -= set(self.declared)
+        large = [n for n in guessed if n not in self.declared and reaches(table[n], BEYOND)]
+        for name, spelled in self._spelled(data, reading, large):
+            given = compute.utf8_trim_whitespace(spelled.filter(table[name].is_valid()))
+            guessed[name] = holding(name, given.to_pylist(), DIGITS) or guessed[name]
+        return Schema((n, pa.string() if n in text else k) for n, k in guessed.items())
+
+    def decode(self, data: bytes, rows: int, columns: tuple[str, ...]) -> pa.RecordBatch:
+        """Decode the columns, converted to their types."""
+        reading = pc.ReadOptions(
+            use_threads=False, block_size=_block(data), column_names=list(self.schema)
+        )
+        types = {name: self.schema[name] for name in columns}
+        table = self._parsed(data, reading, types, columns)
+        if table.num_rows != rows:
+            raise RowError(
+                f"it is {table.num_rows} rows where {rows} lines end",
+                try_="quotes around values with ends of lines in them",
+            )
+        self._check(data, reading, table)
+        return pa.RecordBatch.from_arrays([whole(c) for c in table.columns], names=list(columns))
+
+    def _check(self, data: bytes, reading: pc.ReadOptions, table: pa.Table) -> None:
+        """Raise RowError for the first row with a number that its float changes."""
+        limits = {n: math.inf if n in self.declared else ROUNDED for n in table.column_names}
+        large = [name for name, limit in limits.items() if reaches(table[name], limit)]
+        if large and not len(long_integers(data)):
+            large = [name for name in large if reaches(table[name], math.inf)]
+        wrong = []
+        for name, text in self._spelled(data, reading, large):
+            try:
+                check_kept(name, _doubtful(text, table[name]), declared=name in self.declared)
+            except RowError as error:
+                wrong.append(error)
+        if wrong:
+            raise min(wrong, key=lambda error: error.row or 0)
+
+    def _spelled(
+        self, data: bytes, reading: pc.ReadOptions, names: list[str]
+    ) -> Iterator[tuple[str, pa.ChunkedArray]]:
+        """Yield the columns ``names`` as text as written."""
+        if names:
+            text = self._parsed(data, reading, dict.fromkeys(names, pa.string()), names)
+            yield from zip(names, text.columns, strict=True)
+
+    def _parsed(
+        self,
+        data: bytes,
+        reading: pc.ReadOptions,
+        types: Mapping[str, pa.DataType],
+        columns: Sequence[str] = (),
+    ) -> pa.Table:
+        options = pc.ConvertOptions(
+            column_types=types, include_columns=columns, null_values=["", *self.nulls],
+            strings_can_be_null=bool(self.nulls),
+        )  # fmt: skip
+        try:
+            return _table(data, reading, self.dialect, options)
+        except (pa.ArrowException, UnicodeDecodeError) as error:
+            raise self._row_error(" ".join(str(error).split())) from None
+
+    def _row_error(self, message: str) -> RowError:
+        """Translate an error of Arrow to column names."""
+        message = re.sub(r"Row #\d+: ", "", message).removeprefix("CSV parse error: ")
+        found = re.match(r"In CSV column #(\d+): (?:CSV )?(.*)", message)
+        names = self.schema.names
+        if found is None or not names:
+            return RowError(message, try_="quotes around values with delimiters or newlines")
+        name = names[int(found[1])]
+        return RowError(f"column {name!r}: {found[2]}", try_=TRY_SCHEMA.format(name=name))
+
+
+def _doubtful(text: pa.ChunkedArray, floats: pa.ChunkedArray) -> list[tuple[int, Number, float]]:
+    """Return row, text and float of values that are infinite, or may be rounded integers."""
+    unsure = compute.or_(compute.match_substring_regex(text, LONG), compute.is_inf(floats))
+    rows = compute.indices_nonzero(compute.and_(unsure, floats.is_valid()))
+    pairs = zip(text.take(rows).to_pylist(), floats.take(rows).to_pylist(), strict=True)
+    numbers = zip(rows.to_pylist(), pairs, strict=True)
+    return [(row, Number(spelled.strip()), stored) for row, (spelled, stored) in numbers]
+
+
+def _block(data: bytes) -> int:
+    """Return a block size for all of ``data``; RowError for more than Arrow parses at once."""
+    if len(data) >= MOST_BYTES:
+        raise RowError(f"an atom has {len(data)} bytes", 0, "a smaller atom_rows=")
+    return len(data) + 64
+
+
+def _table(
+    data: bytes,
+    reading: pc.ReadOptions,
+    dialect: Dialect,
+    options: pc.ConvertOptions | None = None,
+) -> pa.Table:
+    # Arrow drops a byte order mark at the start of its input, which may not be that of the file
+    source = pa.BufferReader(b"\n" + data if after_mark(data) else data)
+    return pc.read_csv(source, reading, dialect.parsing, options)
+
+
+@op
+class CsvSource(LineSource):
+    """Rows of CSV files in order of file name, row."""
+
+    files: LineFiles
+    columns: tuple[str, ...] | None = None
+    atom_rows: int | None = None
+    word: ClassVar[str] = "csv"
+
+
+def read_csv(
+    paths: Paths,
+    columns: Iterable[str] | None = None,
+    schema: object = None,
+    *,
+    delimiter: str = ",",
+    header: bool = True,
+    quote: str = '"',
+    null_values: Iterable[str] = (),
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> CsvSource:
+    r"""Read rows of CSV files: a file, a folder (its .csv and .tsv files), a pattern, or a list.
+
+    Types are those of the first MiB of the first file, except for the columns of ``schema``.
+    Without a ``header`` columns are named as in ``schema``, or f0, f1 and so on. An empty value is
+    null, and so are ``null_values``; in text they are null only if ``null_values`` are given. Lines
+    end with ``\n``, ``\r\n`` or ``\r``, and empty ones are not rows. Integers beyond int64 are
+    uint64 or decimal128 if a column has no other numbers. Raises SourceError for headers that
+    differ, and while reading for a row of another length, a value of another type, or an integer
+    that an inferred float64 cannot represent; SchemaError for absent columns. A row has at most
+    32,768 values.
+    """
+    dialect = Dialect(_letter(delimiter, "delimiter"), quote and _letter(quote, "quote"))
+    root, files, given = listed(paths, KIND, storage_options)
+    declared = Schema() if schema is None else schema_of(schema)
+    form = CsvForm(dialect, tuple(null_values), header, declared)
+    settled = dataclasses.replace(form, schema=_settled(form, files))
+    found = LineFiles(root, files, given, settled)
+    return CsvSource(found, chosen(columns, "read_csv"), atom_rows)
+
+
+def _letter(given: object, what: str) -> str:
+    if not isinstance(given, str) or len(given.encode()) != 1 or given in "\r\n":
+        raise PlanError(
+            f"read_csv needs one ASCII letter as {what}, got {given!r}",
+            try_="delimiter=';' or delimiter='\\t'; quote='' where quotes mean nothing",
+        )
+    return given
+
+
+def _settled(form: CsvForm, files: Sequence[File]) -> Schema:
+    """Return names and types of all columns."""
+    declared = form.declared
+    _check_types(declared)
+    names = form.names_in(files) if form.header else declared.names
+    for name in declared:
+        Schema((n, pa.null()) for n in names).require(name, "schema= of read_csv")
+    found = inferred(files, form, lambda data, _: form.infer(data, names))
+    if found is None:
+        found = Schema((name, declared.get(name, pa.string())) for name in names)
+    if not found:
+        raise SourceError(
+            f"{files[0].name} has no columns",
+            at=files[0].path,
+            why="it has no rows, and there is no header",
+            try_='schema={"a": "int64", "b": "string"}',
+        )
+    return found
+
+
+def _check_types(declared: Schema) -> None:
+    """Raise SchemaError for a type that CSV cannot represent."""
+    for name, kind in declared.items():
+        options = pc.ConvertOptions(column_types={name: kind})
+        try:
+            pc.read_csv(
+                pa.BufferReader(b'""\n'), pc.ReadOptions(column_names=[name]), None, options
+            )
+        except pa.ArrowException as error:
+            raise SchemaError(
+                f"column {name!r} cannot be {kind} in CSV",
+                why=str(error),
+                try_="a number, text, bool, date or time; .cast() later",
+            ) from None

@@ -1,0 +1,430 @@
+"""The base of all file sources: files, their parts as units, and row ids from file names."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
+from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
+
+import numpy as np
+
+from dml.base.cached_property import cached_property
+from dml.base.fingerprint import digest
+from dml.data.block import Block
+from dml.data.schema import Schema
+from dml.errors import InternalError, SchemaError, SourceError
+from dml.io.files.file_content import (
+    State,
+    contents,
+    looked_at,
+    revisions,
+    settled_state,
+    unread_bytes,
+)
+from dml.io.files.paths import FileKind, Paths, each_of, expand, missing
+from dml.io.random_access import check_atom_rows
+from dml.io.source import Source, Unit
+from dml.kernels.rows.ids import RowIds, source_key
+
+if TYPE_CHECKING:
+    from dml.io.parquet.statistics import Facts
+    from dml.io.stores.stores import Remote
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class File:
+    """One file at the time when the source was made; ``name`` is its name in the set of files.
+
+    ``remote`` gives access to a file in a store; its ``path`` is then a URL for messages.
+    """
+
+    path: str
+    name: str
+    size: int
+    mtime_ns: int
+    remote: Remote | None = dataclasses.field(default=None, kw_only=True)
+
+    @cached_property
+    def key(self) -> int:
+        """The common high half of the ids of this file's rows."""
+        return source_key(self.name)
+
+    def state(self) -> State | tuple[str, str] | None:
+        """Return a value that differs after every change; None if no such value exists."""
+        if self.remote is None:
+            return settled_state(self.path)
+        return (self.remote.url, self.remote.version) if self.remote.certain else None
+
+    def changed_ns(self) -> int:
+        """Return the change time, which users cannot set; 0 for a file in a store with versions.
+
+        A file that is gone counts as changed now.
+        """
+        if self.remote is not None:
+            return 0
+        try:
+            return os.stat(self.path).st_ctime_ns
+        except OSError:
+            return time.time_ns()
+
+    def check_unchanged(self, *, fetching: bool = False) -> None:
+        """Raise SourceError if the file is no longer the one that was opened.
+
+        ``fetching`` says that bytes of the file are read here: files in stores are checked at every
+        fetch, so another request is unnecessary.
+        """
+        if self.remote is not None:
+            if not fetching:
+                self.remote.check()
+            return
+        try:
+            now = os.stat(self.path)
+        except OSError as error:
+            raise unreadable(self.path, error) from None
+        if (now.st_size, now.st_mtime_ns) != (self.size, self.mtime_ns):
+            from dml.io.stores.stores import changed  # noqa: PLC0415 - as all of that room here
+
+            raise changed(SourceError, self.name, self.path, self.size, now.st_size)
+
+
+T = TypeVar("T")
+Some = TypeVar("Some", bound=File)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FileSet:
+    """Files of one schema below one folder, in order of their names; ``given`` is for messages.
+
+    ``digest`` covers the names in the folder and the schema: equal for copies elsewhere.
+    """
+
+    root: str
+    files: Sequence[File]
+    given: str
+
+    @property
+    def schema(self) -> Schema:
+        """Columns of every file."""
+        raise InternalError(f"{type(self).__name__} has no schema")
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Digest of file names and schema, without content."""
+        return digest("files", tuple(f.name for f in self.files), self.schema.to_arrow())
+
+    def shard(self, num_shards: int, index: int) -> Self:
+        """Return every ``num_shards``-th file from ``index`` on; columns are those of all files."""
+        given = f"{self.given}, files {index}::{num_shards}"
+        made = dataclasses.replace(self, files=tuple(self.files[index::num_shards]), given=given)
+        made.__dict__["schema"] = self.schema
+        return made
+
+    def __repr__(self) -> str:
+        return self.given
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FilePart:
+    """A run of rows of a file that one stream decodes, with its division into atoms."""
+
+    file: File
+    number: int
+    first_row: int
+    rows: int
+    atom_rows: int
+    nbytes: int
+
+    @property
+    def atoms(self) -> int:
+        """Number of atoms."""
+        return -(-self.rows // self.atom_rows)
+
+    @property
+    def place(self) -> str:
+        """Description of the location for users."""
+        return f"{self.file.name}, rows {self.first_row} to {self.first_row + self.rows - 1}"
+
+    @property
+    def row_group(self) -> int | None:
+        """Number of the row group, if the part is a row group."""
+        return None
+
+
+class FileSource(Source):
+    """Rows of files in order of file name, part, row; subclasses have ``parts`` and ``read``.
+
+    A unit is a part. Row ids come from the file's name below the common folder and the row's
+    number in the file.
+    """
+
+    files: FileSet
+    columns: tuple[str, ...] | None
+    atom_rows: int | None
+    word: ClassVar[str] = ""
+
+    def files_shard(self, num_shards: int, index: int) -> Self:
+        """Return some of the files under unchanged names."""
+        return self.replace(files=self.files.shard(num_shards, index))
+
+    @property
+    def parts(self) -> Sequence[FilePart]:
+        """The parts that have rows."""
+        raise InternalError(f"{type(self).__name__} has no parts")
+
+    def check(self) -> None:
+        """Check that atoms have rows."""
+        if self.atom_rows is not None:
+            check_atom_rows(self.atom_rows, f"read_{self.word}")
+
+    def infer(self) -> Schema:
+        """Return the schema of the selected columns, in the requested order."""
+        schema = self.files.schema
+        if self.columns is None:
+            return schema
+        return Schema((name, schema.require(name, f"read_{self.word}")) for name in self.columns)
+
+    @cached_property
+    def _atom_ends(self) -> list[int]:
+        return list(accumulate(part.atoms for part in self.parts))
+
+    @cached_property
+    def row_count(self) -> int | None:
+        """Number of rows of all files."""
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def unit_count(self) -> int:
+        """Number of parts that have rows."""
+        return len(self.parts)
+
+    @property
+    def atom_count(self) -> int:
+        """Number of atoms of all parts."""
+        return self._atom_ends[-1] if self._atom_ends else 0
+
+    def unit(self, index: int) -> Unit:
+        """Return the unit of part ``index``, counted over all files."""
+        if not 0 <= index < self.unit_count:
+            raise InternalError(f"{self.title()} has no unit {index}")
+        part = self.parts[index]
+        return Unit(
+            index=index,
+            atom=self._atom_ends[index] - part.atoms,
+            atoms=part.atoms,
+            rows=part.rows,
+            atom_rows=part.atom_rows,
+            nbytes=part.nbytes,
+            place=part.place,
+            file=part.file.name,
+            row_group=part.row_group,
+        )
+
+    def facts(self, unit: Unit, column: str) -> Facts | None:
+        """Return statistics of a column of ``unit`` that are known without reading it, or None."""
+        del unit, column
+        return None
+
+    def changed_ns(self, unit: Unit) -> int:
+        """Return the change time of the unit's file."""
+        return self.parts[unit.index].file.changed_ns()
+
+    @property
+    def far(self) -> bool:
+        """True if the files are in a store."""
+        return any(file.remote is not None for file in self.files.files[:1])
+
+    def unit_of_atom(self, atom: int) -> int:
+        """Return the index of the part that contains atom number ``atom``."""
+        return bisect_right(self._atom_ends, atom)
+
+    @cached_property
+    def _projections(self) -> dict[tuple[str, ...], Schema]:
+        return {}
+
+    def projected(self, columns: tuple[str, ...]) -> Schema:
+        """Return the schema object shared by all blocks with these columns, cheap to compare."""
+        found = self._projections.get(columns)
+        if found is None:
+            found = Schema((name, self.files.schema[name]) for name in columns)
+            self._projections[columns] = found
+        return found
+
+    @cached_property
+    def _starts(self) -> tuple[np.ndarray, np.ndarray]:
+        """Keys of the files in ascending order, and the global position of each one's first row."""
+        firsts: dict[int, int] = {}
+        start = 0
+        for part in self.parts:
+            firsts.setdefault(part.file.key, start - part.first_row)
+            start += part.rows
+        keys = sorted(firsts)
+        return np.array(keys, dtype=np.uint64), np.array([firsts[k] for k in keys], dtype=np.int64)
+
+    def position_of(self, ids: RowIds) -> np.ndarray:
+        """Return the rows of the previous files plus the row's number in its own file."""
+        keys, starts = self._starts
+        high, low = ids.arrays()
+        found: np.ndarray = starts[np.searchsorted(keys, high)] + low.astype(np.int64)
+        return found
+
+    def unit_of(self, ids: RowIds) -> Unit | None:
+        """Return the part of a row, by its file's key and its number in the file."""
+        high, low = (int(half[0]) for half in ids.slice(0, 1).arrays())
+        for index, part in enumerate(self.parts):
+            if part.file.key == high and 0 <= low - part.first_row < part.rows:
+                return self.unit(index)
+        return None
+
+    def identity(self) -> bytes:
+        """Return a digest of names, sizes and content of the files; reads all their bytes once."""
+        files = self.files.files
+        named = contents([file.remote or file.path for file in files])
+        for file in files:
+            file.check_unchanged()
+        return digest(self.word, [(f.name, f.size, c) for f, c in zip(files, named, strict=True)])
+
+    def identity_bytes(self) -> float:
+        """Return the bytes of files not yet digested; fetches nothing from a store."""
+        return sum(unread_bytes(file.remote or file.path) for file in self.files.files)
+
+    def content_parts(self, *, quick: bool) -> Iterator[tuple[str, str, bytes]]:
+        """Yield every file with its content digest."""
+        files = self.files.files
+        known = (revisions if quick else contents)([file.remote or file.path for file in files])
+        for file, name in zip(files, known, strict=True):
+            yield f"file {file.name!r}", f"{file.size:,} bytes with digest {name.hex()[:8]}", name
+
+    def opened(self) -> bytes:
+        """Return a digest of names and states; of contents if a state could hide a change."""
+        files = self.files.files
+        states = [file.state() for file in files]
+        hiding = [file for file, state in zip(files, states, strict=True) if state is None]
+        read = contents([file.remote or file.path for file in hiding])
+        for file in hiding:
+            file.check_unchanged()
+        after = iter(read)
+        named = [
+            (file.name, state or next(after)) for file, state in zip(files, states, strict=True)
+        ]
+        return digest(self.word, self.likeness(), named)
+
+    def revision(self) -> bytes:
+        """Return a digest of names and of the ``revisions`` of the files."""
+        files = self.files.files
+        found = revisions([file.remote or file.path for file in files])
+        for file in files:
+            file.check_unchanged()
+        return digest(self.word, self.likeness(), [f.name for f in files], found)
+
+    def shown(self) -> str:
+        """Return the arguments as written."""
+        columns = "" if self.columns is None else f", columns={list(self.columns)}"
+        atoms = "" if self.atom_rows is None else f", atom_rows={self.atom_rows}"
+        return f"{self.files!r}{columns}{atoms}"
+
+
+def bare(part: FilePart, start: int) -> Block:
+    """Return the atom of ``part`` from its row ``start`` on, without columns: only rows and ids."""
+    rows = min(part.atom_rows, part.rows - start)
+    return Block(Schema(), (), RowIds.run(part.file.key, part.first_row + start, rows))
+
+
+def listed(
+    paths: Paths, kind: FileKind, options: object = None
+) -> tuple[str, tuple[File, ...], str]:
+    """Return the common folder of the files that ``paths`` denote, the files, and a description.
+
+    ``options`` configure access to the store of URLs.
+    """
+    given = paths if isinstance(paths, str | os.PathLike) else each_of(paths)
+    there = in_stores(given, kind, options)
+    if there is not None:
+        return *there, as_given(given, len(there[1]))
+    root, names = expand(given, kind)
+    files = tuple(opened_file(os.path.join(root, name), name) for name in names)
+    return root, files, as_given(given, len(files))
+
+
+def in_stores(paths: Paths, kind: FileKind, options: object) -> tuple[str, tuple[File, ...]] | None:
+    """Return folder and files that URLs denote; None if ``paths`` are local."""
+    given = each_of(paths)
+    urls = [path for path in given if isinstance(path, str) and "://" in path]
+    if not urls:
+        return None
+    from dml.io.stores.remote_paths import found  # noqa: PLC0415
+    from dml.io.stores.store_errors import shown_url  # noqa: PLC0415
+
+    if len(urls) < len(given):
+        here = next(str(path) for path in given if path not in urls)
+        raise SourceError(
+            "the files lie in several places",
+            why=f"{shown_url(urls[0])} is in a store, {here} on this machine",
+            try_="a source for each, then concat",
+        )
+    root, files = found(urls, kind, options)
+    each = (File(there.url, name, there.size, 0, remote=there) for name, there in files.items())
+    return root, tuple(each)
+
+
+def several(read: Callable[[Some], T], files: Sequence[Some]) -> Iterator[T]:
+    """Yield ``read`` of each file, in order; files in stores are read in parallel."""
+    if len(files) < 2 or files[0].remote is None:
+        yield from map(read, files)
+        return
+    from dml.io.stores.remote_paths import ASKING_THREADS  # noqa: PLC0415
+
+    with ThreadPoolExecutor(min(ASKING_THREADS, len(files))) as pool:
+        yield from pool.map(read, files)
+
+
+def as_given(paths: Paths, count: int) -> str:
+    """Return the paths as written, if short; URLs without secrets."""
+    if isinstance(paths, str | os.PathLike):
+        text = os.fspath(paths)
+        if "://" not in text:
+            return repr(text)
+        from dml.io.stores.store_errors import shown_url  # noqa: PLC0415
+
+        return repr(shown_url(text))
+    return f"{count} files"
+
+
+def opened_file(path: str, name: str) -> File:
+    """Return the current state of a local file; SourceError if it is absent or not accessible."""
+    try:
+        found = looked_at(path)
+    except OSError as error:
+        raise unreadable(path, error) from None
+    return File(path, name, found.st_size, found.st_mtime_ns)
+
+
+def unreadable(path: str, error: OSError) -> SourceError:
+    """Build the error for a file that is absent or not readable."""
+    if isinstance(error, FileNotFoundError):
+        return missing(path)
+    return SourceError(f"{path} cannot be read", why=error.strerror or str(error))
+
+
+def chosen(columns: object, door: str) -> tuple[str, ...] | None:
+    """Return the selected names; SchemaError for duplicates, or for other than a list of names."""
+    if columns is None:
+        return None
+    if not isinstance(columns, str | Iterable):
+        raise SchemaError(
+            f"{door} needs a list of column names, got columns={columns!r}",
+            why=f"it is of type {type(columns).__name__}",
+            try_='columns=["a", "b"], or no columns= for all of them',
+        )
+    names = (columns,) if isinstance(columns, str) else tuple(columns)
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise SchemaError(
+            f"{door} is asked for column {twice!r} twice",
+            why=f"columns={list(names)}; names in a row are different",
+            try_=f"with_columns(copy=col({twice!r})) for a second copy",
+        )
+    return names

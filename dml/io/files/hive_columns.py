@@ -1,0 +1,323 @@
+"""Columns are derived from paths: keys of folders such as ``year=2024``, and the paths themselves.
+
+The values are known before a file is read: a filter on path columns alone is computed once for
+every file, and excluded files are never opened; columns of paths alone need no bytes of any file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dml.base.cached_property import cached_property
+from dml.base.fingerprint import digest
+from dml.data.block import Block, Values, from_arrow
+from dml.data.schema import Schema, code_of
+from dml.errors import PlanError, SchemaError
+from dml.expr.columns.computation import truth
+from dml.expr.columns.typing import lower
+from dml.expr.node import op
+from dml.io.files.files import FileSource, chosen
+from dml.io.files.hive_paths import TEXT, FilePlace, PathArguments, checked, keys_of, placed, typed
+from dml.io.parquet.statistics import UNKNOWN, Facts, exactly, may_match
+from dml.io.partial_source import PartOf
+from dml.io.source import Source, Unit
+from dml.kernels.interpreter import run
+
+if TYPE_CHECKING:
+    from dml.expr.columns.value import Value
+    from dml.kernels.rows.ids import RowIds
+
+OFFSET = 4  # bytes of the offset of a text
+# Maximum number of filters whose results are cached for every file.
+REMEMBERED = 256
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class PathValues:
+    """Values derived from file paths: ``rows`` has a row per file, and a column per key.
+
+    ``path_column`` is the column of the paths themselves, or None.
+    """
+
+    rows: pa.RecordBatch
+    path_column: str | None
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Digest of the values, in the order of the files."""
+        return digest("path values", self.rows.schema.names, *self.rows.columns, self.path_column)
+
+    @cached_property
+    def schema(self) -> Schema:
+        """Names and types of the columns."""
+        return Schema(zip(self.rows.schema.names, self.rows.schema.types, strict=True))
+
+    @cached_property
+    def widths(self) -> np.ndarray:
+        """Bytes per row that the columns take in each file (n,) int64."""
+        total = np.zeros(self.rows.num_rows, np.int64)
+        for values in self.rows.columns:
+            if code_of(values.type) == "arrow" and not pa.types.is_primitive(values.type):
+                lengths = pc.fill_null(pc.binary_length(values.cast(TEXT)), 0)
+                total += OFFSET + lengths.to_numpy(zero_copy_only=False)
+            else:
+                total += -(-values.type.bit_width // 8)
+        return total
+
+    def shard(self, num_shards: int, index: int) -> PathValues:
+        """Return the values of every ``num_shards``-th file from ``index`` on."""
+        kept = pa.array(range(index, self.rows.num_rows, num_shards), pa.int64())
+        return dataclasses.replace(self, rows=self.rows.take(kept))
+
+    def repeated(self, name: str, file: int, n: int) -> Values:
+        """Return the value of one file repeated for ``n`` rows."""
+        return from_arrow(pa.repeat(self.rows.column(name)[file], n))
+
+    def passing(self, part: Value) -> np.ndarray:
+        """Return for every file if ``part``, which uses only these columns, is true (n,) bool."""
+        lowered = lower([part], self.schema)
+        inputs = [from_arrow(self.rows.column(each.params[0])) for each in lowered.inputs]
+        files = self.rows.num_rows
+        return truth(run(lowered.program, inputs, files).outputs[0], files)
+
+    def facts(self, name: str, file: int) -> Facts:
+        """Return complete statistics of a column in one file."""
+        values = self.rows.column(name)
+        return exactly(values[file].as_py(), values.type)
+
+    def __repr__(self) -> str:
+        keys = [name for name in self.schema if name != self.path_column]
+        shown = [f"hive_partitioning={keys}"] if keys else []
+        shown += [f"path_column={self.path_column!r}"] if self.path_column else []
+        return ", ".join(shown)
+
+
+@op
+class PathColumns(PartOf):
+    """The rows of ``source`` with columns of their file paths; units, atoms and ids are unchanged.
+
+    A column that exists in files too takes its values from the path, and position and type from the
+    files; other path columns follow those of the files.
+    """
+
+    source: FileSource
+    columns: tuple[str, ...] | None
+    values: PathValues
+
+    @property
+    def undivided(self) -> FileSource:
+        """The source whose files are read."""
+        return self.source
+
+    def there(self, unit: Unit) -> Unit:
+        """Return the unit unchanged."""
+        return unit
+
+    def infer(self) -> Schema:
+        """Return the schema of the selected columns, in the requested order."""
+        every = Schema({**self.source.schema, **self.values.schema})
+        if self.columns is None:
+            return every
+        door = f"read_{self.source.word}"
+        return Schema((name, every.require(name, door)) for name in self.columns)
+
+    def files_shard(self, num_shards: int, index: int) -> Source:
+        """Return a shard of the files with the values of their paths."""
+        files, values = (each.shard(num_shards, index) for each in (self.source.files, self.values))
+        return self.replace(source=self.source.replace(files=files), values=values)
+
+    @property
+    def row_count(self) -> int | None:
+        """Number of rows of all files."""
+        return self.source.row_count
+
+    @property
+    def unit_count(self) -> int:
+        """Number of units of the files."""
+        return self.source.unit_count
+
+    @property
+    def atom_count(self) -> int | None:
+        """Number of atoms of the files."""
+        return self.source.atom_count
+
+    def unit(self, index: int) -> Unit:
+        """Return the unit of the files, plus the bytes of the columns of paths."""
+        found = self.source.unit(index)
+        added = (found.rows or 0) * int(self.values.widths[self._numbers[found.file]])
+        return dataclasses.replace(found, nbytes=found.nbytes + added)
+
+    def unit_of_atom(self, atom: int) -> int:
+        """Return the unit index of ``source``."""
+        return self.source.unit_of_atom(atom)
+
+    def unit_of(self, ids: RowIds) -> Unit | None:
+        """Return the unit of ``source``."""
+        return self.source.unit_of(ids)
+
+    def position_of(self, ids: RowIds) -> np.ndarray:
+        """Return the positions of ``source``."""
+        return self.source.position_of(ids)
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        """File numbers by file name."""
+        return {file.name: number for number, file in enumerate(self.source.files.files)}
+
+    def _stored(self, columns: Sequence[str]) -> tuple[str, ...]:
+        """Return those of ``columns`` that are read from files."""
+        return tuple(name for name in columns if name not in self.values.schema)
+
+    def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
+        """Read the rows of the files and add the path values of their file to every row."""
+        stored, file = self._stored(columns), self._numbers[unit.file]
+        schema = self.projected(columns)
+        with closing(cast("Any", self.source.read(unit, stored, skip_atoms))) as blocks:
+            for block in blocks:
+                found = dict(zip(stored, block.columns, strict=True))
+                for name in columns:
+                    if name not in found:
+                        found[name] = self.values.repeated(name, file, block.n)
+                yield Block(schema, tuple(found[name] for name in columns), block.ids)
+
+    @cached_property
+    def _projections(self) -> dict[tuple[str, ...], Schema]:
+        return {}
+
+    def projected(self, columns: tuple[str, ...]) -> Schema:
+        """Return the schema object shared by all blocks with these columns."""
+        found = self._projections.get(columns)
+        if found is None:
+            every = {**self.source.schema, **self.values.schema}
+            found = self._projections[columns] = Schema((name, every[name]) for name in columns)
+        return found
+
+    def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
+        """Return the estimate of ``source`` for the columns read from files."""
+        return self.source.working_bytes(unit, self._stored(columns))
+
+    def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
+        """Return the stored bytes of ``source`` for the columns read from files."""
+        stored = self._stored(columns)
+        return self.source.stored_bytes(unit, stored) if stored else 0
+
+    @cached_property
+    def _passed(self) -> dict[bytes, np.ndarray]:
+        return {}
+
+    def may_match(self, unit: Unit, predicate: tuple[Value, ...]) -> bool:
+        """False if the path, alone or with statistics of the file, proves that no row passes."""
+        file = self._numbers[unit.file]
+        mixed = []
+        for part in predicate:
+            if not self._told_by_paths(part):
+                mixed.append(part)
+            elif not self._passing(part)[file]:
+                return False
+        return may_match(tuple(mixed), lambda name: self._facts(name, unit, file))
+
+    def _told_by_paths(self, part: Value) -> bool:
+        columns = self.values.schema
+        return bool(part.refs) and part.refs <= set(columns) and part.total and not part.draws
+
+    def _passing(self, part: Value) -> np.ndarray:
+        found = self._passed.get(part.digest)
+        if found is None:
+            if len(self._passed) >= REMEMBERED:
+                self._passed.clear()
+            found = self._passed[part.digest] = self.values.passing(part)
+        return found
+
+    def _facts(self, name: str, unit: Unit, file: int) -> Facts:
+        if name in self.values.schema:
+            return self.values.facts(name, file)
+        return self.source.facts(unit, name) or UNKNOWN
+
+    def null_in(self, column: str) -> str:
+        """Describe the first non-empty file whose path value is null, or a null in the files."""
+        if column not in self.values.schema:
+            return self.source.null_in(column)
+        absent = pc.is_null(self.values.rows.column(column)).to_numpy(zero_copy_only=False)
+        if absent.any():
+            for part in self.source.parts:
+                if absent[self._numbers[part.file.name]]:
+                    return f"{part.file.name}, whose path has no value for it"
+        return ""
+
+    def bounds(self, column: str) -> tuple[int, int] | None:
+        """Return the minimum and maximum integer in paths, if no value is null."""
+        if column not in self.values.schema:
+            return self.source.bounds(column)
+        values = self.values.rows.column(column)
+        if not pa.types.is_integer(values.type) or values.null_count or not len(values):
+            return None
+        ends = pc.min_max(values)
+        return ends["min"].as_py(), ends["max"].as_py()
+
+    def title(self) -> str:
+        """Return the title of the source with the path columns."""
+        columns = "" if self.columns is None else f", columns={list(self.columns)}"
+        return f"{type(self.source).__name__}({self.source.shown()}{columns}, {self.values!r})"
+
+
+def located(source: FileSource, given: PathArguments, columns: object) -> Source:
+    """Add to ``source``, which has all columns, the requested columns of its paths.
+
+    SourceError for paths that differ in their keys, and if ``hive_partitioning=True`` finds no key;
+    SchemaError for names in use, and values that do not fit the files' types.
+    """
+    door = f"read_{source.word}"
+    _check(given, door)
+    names = chosen(columns, door)
+    places = placed(source.files.files, given)
+    stored = names is not None and source.schema.keys() >= set(names)
+    keys = keys_of(places, given, names if stored else None)
+    values = _values(source, places, keys, given.path_column)
+    if names is None and not values.schema:
+        return source
+    if stored and not values.schema.keys() & set(names or ()):
+        return source.replace(columns=names)
+    return PathColumns(source, names, values)
+
+
+def _check(given: PathArguments, door: str) -> None:
+    """Raise PlanError for invalid arguments."""
+    if given.hive_partitioning is not None and type(given.hive_partitioning) is not bool:
+        raise PlanError(
+            f"{door} got hive_partitioning={given.hive_partitioning!r}",
+            why="folders such as year=2024 are made into columns, or they are not",
+            try_="True, False, or None for folders that have such names below them",
+        )
+    if given.path_column is not None and not (given.path_column and _is_text(given.path_column)):
+        raise PlanError(
+            f"{door} got path_column={given.path_column!r}",
+            why="it is the name of a column",
+            try_="path_column='path', or no path_column= for no such column",
+        )
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _values(
+    source: FileSource, places: Sequence[FilePlace], keys: Sequence[str], path_column: str | None
+) -> PathValues:
+    """Build a column per key, and the column of the paths."""
+    columns = {key: typed(key, places, source.schema.get(key)) for key in keys}
+    if path_column is not None:
+        if path_column in columns or path_column in source.schema:
+            raise SchemaError(
+                f"there is a column {path_column!r} already",
+                why=f"the {'paths' if path_column in columns else 'files'} have it",
+                try_="path_column= with another name",
+            )
+        columns[path_column] = pa.array([checked(place.written) for place in places], TEXT)
+    return PathValues(pa.record_batch(columns), path_column)

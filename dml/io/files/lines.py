@@ -1,0 +1,375 @@
+"""Files of consecutive rows in bytes are read here: parts are runs of consecutive rows.
+
+The row count is unknown when a file is opened, so rows are counted at the first use, in one pass
+that records the offsets of parts. A compressed file has one part, since it can only be read from
+its start.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from itertools import islice, pairwise
+from typing import ClassVar, Self
+
+import numpy as np
+import pyarrow as pa
+
+from dml.base.cached_property import cached_property
+from dml.base.fingerprint import digest
+from dml.data.block import Block
+from dml.data.schema import Schema, code_of
+from dml.errors import InternalError, SourceError
+from dml.io.files.compression import WINDOW as UNPACKING_BYTES
+from dml.io.files.compression import ByteStream, opened, packing
+from dml.io.files.files import File, FilePart, FileSet, FileSource, bare
+from dml.io.files.records import WINDOW, PartIndex, atoms, index, windows
+from dml.io.source import Unit
+from dml.io.stores.byte_ranges import BLOCK
+from dml.io.stores.store_errors import StoreError
+from dml.kernels.rows.ids import RowIds
+
+COUNTING_THREADS = 8
+# Copies of the bytes of rows during decoding: as read, joined, and parsed.
+COPIES = 3
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+OFFSET = 4  # bytes of a value of varying length beside its own
+
+
+class RowError(Exception):
+    """The bytes of some rows cannot be decoded; ``row`` is the first of them, if known."""
+
+    def __init__(self, why: str, row: int | None = None, try_: str = "") -> None:
+        super().__init__(why)
+        self.why, self.row, self.try_ = why, row, try_
+
+
+class Form:
+    """A file format: where rows end in bytes, and how they are decoded.
+
+    ``schema`` has all columns of the format.
+    """
+
+    schema: Schema
+    # Bytes before a row that are not part of it, skipped to find where the row begins.
+    blank: ClassVar[bytes] = b"\r\n"
+
+    @property
+    def digest(self) -> bytes:
+        """Digest of all settings that affect decoding."""
+        raise InternalError(f"{type(self).__name__} has no name")
+
+    def packed(self, file: File) -> bool:
+        """True for a file that can only be read from its start."""
+        return bool(packing(file.name))
+
+    def open(
+        self, file: File, start: int = 0, stop: int | None = None
+    ) -> AbstractContextManager[ByteStream]:
+        """Open the uncompressed bytes of ``file`` (see ``opened``)."""
+        return opened(file, start, stop)
+
+    def first(self, file: File) -> int:
+        """Return the offset in the uncompressed ``file`` at which its rows begin."""
+        with self.open(file, stop=len(BYTE_ORDER_MARK)) as stream:
+            return after_mark(stream.read(len(BYTE_ORDER_MARK)))
+
+    def spot(self, file: File, row: int, at: int) -> str:
+        """Describe the location of row ``row``, which begins at byte ``at``, for users."""
+        return spot(file, row, at)
+
+    def ends(self, window: bytes) -> np.ndarray:
+        """Return the ends of rows (see ``Splitter``)."""
+        raise InternalError(f"{type(self).__name__} has no rows")
+
+    def unclosed(self, window: bytes) -> int | None:
+        """Return the offset of an unclosed quote (see ``Splitter``)."""
+        return None
+
+    def last(self, window: bytes) -> bool:
+        """Return whether the bytes after the last end are a row (see ``Splitter``)."""
+        return True
+
+    def decode(self, data: bytes, rows: int, columns: tuple[str, ...]) -> pa.RecordBatch:
+        """Decode the ``rows`` rows in ``data``; RowError if it does not contain them."""
+        raise InternalError(f"{type(self).__name__} decodes nothing")
+
+
+def after_mark(head: bytes) -> int:
+    """Return the offset of the text in a file that begins with ``head``."""
+    return len(BYTE_ORDER_MARK) if head.startswith(BYTE_ORDER_MARK) else 0
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class LineFiles(FileSet):
+    """Files of rows in one format; their indices are computed once and pickled with them."""
+
+    form: Form
+    counted: dict[int | None, list[PartIndex]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of the format."""
+        return self.form.schema
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Digest of file names and format, without content."""
+        return digest("line files", tuple(f.name for f in self.files), self.form.digest)
+
+    def shard(self, num_shards: int, index: int) -> Self:
+        """Return some of the files, with their indices."""
+        counted = {rows: found[index::num_shards] for rows, found in self.counted.items()}
+        return dataclasses.replace(super().shard(num_shards, index), counted=counted)
+
+    def indices(self, atom_rows: int | None) -> list[PartIndex]:
+        """Return the index of every file; scans all files once, in parallel."""
+        if atom_rows not in self.counted:
+            with ThreadPoolExecutor(max(1, min(COUNTING_THREADS, len(self.files)))) as pool:
+                found = list(pool.map(lambda file: self._index(file, atom_rows), self.files))
+            self.counted[atom_rows] = found
+        return self.counted[atom_rows]
+
+    def _index(self, file: File, atom_rows: int | None) -> PartIndex:
+        file.check_unchanged(fetching=True)
+        try:
+            start = self.form.first(file)
+        except StoreError:
+            raise
+        except SourceError:
+            start = 0  # reading will raise the error after the rows of the previous files
+        with self.form.open(file) as stream:
+            stream.read(start)
+            return index(stream, self.form, start, atom_rows, packed=self.form.packed(file))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LineRun(FilePart):
+    """Rows of a file from byte ``start`` to ``stop`` of its uncompressed content."""
+
+    start: int
+    stop: int
+    widest: int
+    broken: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Atom:
+    """The bytes of some rows of a file: its row ``row`` begins at byte ``at``."""
+
+    file: File
+    data: bytes
+    rows: int
+    row: int
+    at: int
+
+
+class LineSource(FileSource):
+    """Rows of files in which rows are consecutive; subclasses define the ``word`` of the format.
+
+    A part of an uncompressed file has about 8 MiB of whole rows; a compressed file is one part.
+    """
+
+    files: LineFiles
+
+    @cached_property
+    def parts(self) -> tuple[LineRun, ...]:
+        """The runs of rows, in order."""
+        pairs = zip(self.files.files, self.files.indices(self.atom_rows), strict=True)
+        return tuple(run for file, found in pairs for run in self._runs(file, found))
+
+    def _runs(self, file: File, found: PartIndex) -> Iterator[LineRun]:
+        first = 0
+        edges = list(pairwise([*found.starts.tolist(), found.end]))
+        numbers = (found.rows.tolist(), found.atom_rows.tolist(), found.widest.tolist())
+        for number, ((start, stop), rows, each, widest) in enumerate(
+            zip(edges, *numbers, strict=True)
+        ):
+            nbytes = _decoded_bytes(self.files.schema, rows, stop - start)
+            broken = found.broken and number == len(edges) - 1
+            yield LineRun(file, number, first, rows, each, nbytes, start, stop, widest, broken)
+            first += rows
+
+    @cached_property
+    def row_count(self) -> int | None:
+        """Number of rows of all files; None if a file cannot be read to its end."""
+        if any(run.broken for run in self.parts):
+            return None
+        return sum(run.rows for run in self.parts)
+
+    def likeness(self) -> bytes:
+        """Return a digest of the uncompressed bytes, which were read when rows were counted."""
+        found = self.files.indices(self.atom_rows)
+        return digest("lines", [(each.end, each.content) for each in found])
+
+    def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
+        """Decode a run of rows atom by atom; skipped atoms are scanned, not decoded.
+
+        Raises SourceError that names file, row and line for bytes that are not a valid row.
+        """
+        run = self.parts[unit.index]
+        bare_rows = not columns and not run.broken
+        run.file.check_unchanged(fetching=not bare_rows)
+        if bare_rows:
+            starts = range(skip_atoms * run.atom_rows, run.rows, run.atom_rows)
+            yield from (bare(run, start) for start in starts)
+            return
+        at, row = run.start, run.first_row
+        for number, (data, rows) in enumerate(self._atoms(run)):
+            if number >= skip_atoms:
+                run.file.check_unchanged(fetching=True)
+                yield self._block(Atom(run.file, data, rows, row, at), columns)
+            at, row = at + len(data), row + rows
+        if row != run.first_row + run.rows:
+            raise SourceError(
+                f"{run.place}: only {row - run.first_row} of {run.rows} rows are there",
+                at=run.file.path,
+                why="the file has changed since its rows were counted",
+            )
+
+    def _atoms(self, run: LineRun) -> Iterator[tuple[bytes, int]]:
+        """Yield bytes and row count of every atom, up to unreadable bytes."""
+        form = self.files.form
+        packed = form.packed(run.file)
+        try:
+            start, stop = (0 if packed else run.start, None if run.broken else run.stop)
+            with form.open(run.file, start, stop) as stream:
+                if packed:
+                    stream.read(run.start)
+                if run.atoms == 1 and not packed and not run.broken:
+                    yield stream.read(run.stop - run.start), run.rows
+                else:
+                    found = atoms(windows(stream, form), run.atom_rows)
+                    yield from islice(found, run.atoms)
+        except SourceError as error:
+            last = run.first_row + run.rows - 1
+            at = run.stop + error.offset
+            where = form.spot(run.file, last, at) if run.broken else run.file.path
+            raise error.located(where) from None
+
+    def _block(self, atom: Atom, columns: tuple[str, ...]) -> Block:
+        """Decode the rows of one atom."""
+        ids = RowIds.run(atom.file.key, atom.row, atom.rows)
+        if not columns:
+            return Block(Schema(), (), ids)
+        form = self.files.form
+        try:
+            batch = form.decode(atom.data, atom.rows, columns)
+        except RowError as error:
+            bad, start, why = blamed(
+                form, atom.data, lambda d, n: form.decode(d, n, columns), error
+            )
+            raise SourceError(
+                f"row {atom.row + bad} of {atom.file.name} cannot be read",
+                at=form.spot(atom.file, atom.row + bad, atom.at + start),
+                why=why,
+                try_=error.try_,
+            ) from None
+        return Block.from_arrow(batch, ids, self.projected(columns))
+
+    def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
+        """Estimate an atom's bytes, joined and parsed, read windows, and decompression.
+
+        For a file in a store also the current block and the prefetched one.
+        """
+        run = self.parts[unit.index]
+        unpacking = UNPACKING_BYTES if self.files.form.packed(run.file) else 0
+        fetched = min(run.file.size, 2 * BLOCK) if run.file.remote else 0
+        return COPIES * run.widest + 2 * WINDOW + unpacking + fetched
+
+    def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
+        """Return the bytes of the run, or of the whole compressed file."""
+        run = self.parts[unit.index]
+        return run.file.size if self.files.form.packed(run.file) else run.stop - run.start
+
+
+def blamed(
+    form: Form, data: bytes, decode: Callable[[bytes, int], object], error: RowError
+) -> tuple[int, int, str]:
+    """Find by bisection the first undecodable row of ``data``: its number, offset, and reason."""
+    starts = [0, *form.ends(data).tolist()]
+    if starts[-1] < len(data):
+        starts.append(len(data))
+    row, count, why = (0, len(starts) - 1, error.why)
+    if error.row is not None:
+        row, count = error.row, 0
+    while count > 0:
+        half = (count + 1) // 2
+        try:
+            decode(data[starts[row] : starts[row + half]], half)
+            row, count = row + half, count - half
+        except RowError as again:
+            why, count = again.why, half if half > 1 else 0
+    row = min(row, len(starts) - 2)
+    bad = data[starts[row] : starts[row + 1]]
+    return row, starts[row] + len(bad) - len(bad.lstrip(form.blank)), why
+
+
+def spot(file: File, row: int, at: int, *, returns: bool = False) -> str:
+    """Describe the location of row ``row``, which contains byte ``at`` of the file."""
+    return f"{file.path}, row {row}, line {line_at(file, at, returns=returns)}"
+
+
+def line_at(file: File, at: int, *, returns: bool) -> int:
+    r"""Return the line number of a byte of a file, which is read again up to that byte.
+
+    Lines end with ``\n``, and if ``returns`` also with a single ``\r``.
+    """
+    line, newlines = 1, io.IncrementalNewlineDecoder(None, translate=returns)
+    with opened(file) as stream:
+        while at > 0 and (piece := stream.read(min(at, WINDOW))):
+            line += newlines.decode(piece.decode("latin-1")).count("\n")
+            at -= len(piece)
+    return line + newlines.decode("", final=True).count("\n")
+
+
+def _decoded_bytes(schema: Schema, rows: int, nbytes: int) -> int:
+    """Estimate the decoded bytes of ``rows`` rows that take ``nbytes`` as stored."""
+    codes = [code_of(kind) for kind in schema.values()]
+    widths = sum(OFFSET if code == "arrow" else np.dtype(code).itemsize for code in codes)
+    widths += sum(int(kind.byte_width) for kind in schema.values() if pa.types.is_decimal(kind))
+    return rows * widths + nbytes * ("arrow" in codes)
+
+
+def sample(file: File, form: Form, start: int) -> tuple[bytes, int]:
+    """Return the first complete rows of a file, about 1 MiB, and their count; b"" if none."""
+    with form.open(file) as stream:
+        stream.read(start)
+        for data, ends in windows(stream, form):
+            return data, len(ends)
+    return b"", 0
+
+
+def inferred(
+    files: Sequence[File], form: Form, infer: Callable[[bytes, int], Schema]
+) -> Schema | None:
+    """Infer the schema from the first rows of the first file with rows; None if all are empty.
+
+    Rows after an undecodable one are ignored, since reading will report it. SourceError if it is
+    the first row.
+    """
+    for file in files:
+        start = form.first(file)
+        try:
+            data, rows = sample(file, form, start)
+        except SourceError as error:
+            raise error.located(form.spot(file, 0, start + error.offset)) from None
+        while rows:
+            try:
+                return infer(data, rows)
+            except RowError as error:
+                rows, at, why = blamed(form, data, infer, error)
+                data = data[:at]  # another column may have an earlier undecodable row
+                if not rows:
+                    raise SourceError(
+                        f"the first row of {file.name} cannot be read",
+                        at=form.spot(file, 0, start + at),
+                        why=why,
+                        try_=error.try_,
+                    ) from None
+    return None

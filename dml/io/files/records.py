@@ -1,0 +1,232 @@
+"""Byte streams are divided into records, and the byte offsets of parts of a file are recorded.
+
+Memory is bounded by one window of the stream: a record, or the bytes of one read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
+
+import numpy as np
+import xxhash
+
+from dml.errors import SourceError
+from dml.io.files.compression import Readable
+from dml.io.source import ATOM_BYTES, ATOM_ROWS
+from dml.io.stores.store_errors import StoreError
+
+WINDOW = 1 << 20
+# A longer record usually means a file of another kind, or a decompression bomb.
+LONGEST = 32 << 20
+# The maximum bytes of an atom in a compressed file, where all atoms have equal row counts.
+LARGEST_ATOM = 2 * LONGEST
+
+Note = Callable[[bytes], None]
+
+
+class Splitter(Protocol):
+    """A format-specific detector of record ends."""
+
+    def ends(self, window: bytes) -> np.ndarray:
+        """Return the ends of rows in ``window``, which begins with a record: (n,) int64, ascending.
+
+        Records that are not rows, such as empty lines, belong to the row after them.
+        """
+        ...
+
+    def unclosed(self, window: bytes) -> int | None:
+        """Return the offset of an unclosed quote in ``window``, which begins with a record."""
+        ...
+
+    def last(self, window: bytes) -> bool:
+        """Return whether ``window``, all bytes after the last row end of a file, is a row.
+
+        SourceError if it is a truncated row.
+        """
+        ...
+
+
+def windows(
+    stream: Readable, splitter: Splitter, note: Note | None = None
+) -> Iterator[tuple[bytes, np.ndarray]]:
+    """Yield complete records with the end of each row; ``note`` receives all bytes as read.
+
+    SourceError, after the rows before it, for damage and for a row longer than ``LONGEST``.
+    """
+    held, size = b"", WINDOW
+    while piece := stream.read(size):
+        if note is not None:
+            note(piece)
+        window = held + piece if held else piece
+        ends = splitter.ends(window)
+        too_long = np.flatnonzero(np.diff(ends, prepend=0) > LONGEST)
+        if len(too_long):
+            ends = ends[: too_long[0]]
+        done = int(ends[-1]) if len(ends) else 0
+        if done:
+            yield (window if done == len(window) else window[:done]), ends
+        held = window[done:]
+        if len(too_long) or len(held) > LONGEST:
+            raise _too_long(splitter.unclosed(held))
+        # so that rescanning costs no more than reading
+        size = max(WINDOW, min(len(held), LONGEST - len(held)))
+    if held and splitter.last(held):
+        yield held, np.array([len(held)], dtype=np.int64)
+
+
+def _too_long(quote: int | None) -> SourceError:
+    """Build the error for a row without an end, perhaps due to an unclosed ``quote``."""
+    what = f"a row is longer than {LONGEST} bytes"
+    if quote is None:
+        why = "rows are read an atom at a time, and this one has no end in sight"
+        return SourceError(what, why=why, try_="read_binary_files for files without lines")
+    why = "a quote opens on that line, and nothing closes it"
+    error = SourceError(what, why=why, try_="quote='' if quotes are letters here; or mend the file")
+    error.offset = quote
+    return error
+
+
+def atoms(found: Iterable[tuple[bytes, np.ndarray]], atom_rows: int) -> Iterator[tuple[bytes, int]]:
+    """Yield the bytes of every ``atom_rows`` rows, and the row count; the last have the rest."""
+    pieces: list[bytes] = []
+    rows = 0
+    for window, ends in found:
+        start = at = 0
+        while len(ends) - at >= atom_rows - rows:
+            at += atom_rows - rows
+            stop = int(ends[at - 1])
+            pieces.append(window[start:stop])
+            yield b"".join(pieces), atom_rows
+            pieces, rows, start = [], 0, stop
+        if start < len(window):
+            pieces.append(window[start:] if start else window)
+            rows += len(ends) - at
+    if rows:
+        yield b"".join(pieces), rows
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PartIndex:
+    """The byte offsets of the parts of a file: four numbers per part, (n,) int64 each.
+
+    ``starts`` are offsets in the uncompressed file, ``widest`` the bytes of the largest atom.
+    ``broken``: the last row stands for unreadable bytes. ``content`` is the digest of the
+    uncompressed bytes.
+    """
+
+    starts: np.ndarray
+    rows: np.ndarray
+    atom_rows: np.ndarray
+    widest: np.ndarray
+    end: int
+    content: bytes
+    broken: bool
+
+
+def index(
+    stream: Readable, splitter: Splitter, start: int, atom_rows: int | None, *, packed: bool
+) -> PartIndex:
+    """Scan a file once from byte ``start`` on; its rows alone determine the parts.
+
+    Atoms have ``atom_rows`` rows; otherwise 65,536 or fewer that fit into 8 MiB, and are a part
+    each. A compressed file is one part, whose atoms have the largest fitting power of two of rows.
+    """
+    hasher = xxhash.xxh3_128()
+    runs: Runs | OneRun = OneRun(start, atom_rows) if packed else Runs(start, atom_rows)
+    base, broken = start, False
+    try:
+        for window, ends in windows(stream, splitter, hasher.update):
+            runs.add(ends + base)
+            base += len(window)
+    except StoreError:
+        raise
+    except SourceError:
+        runs.add(np.array([base], dtype=np.int64))
+        broken = True
+    table = np.array(runs.finished(), dtype=np.int64).reshape(-1, 4)
+    starts, rows, each, widest = table.T
+    return PartIndex(starts, rows, each, widest, base, hasher.digest(), broken)
+
+
+class Runs:
+    """Parts of a file that can be entered at any offset: of 8 MiB, or one atom each."""
+
+    def __init__(self, start: int, atom_rows: int | None) -> None:
+        self.given, self.atom_rows = atom_rows is not None, atom_rows or ATOM_ROWS
+        self.parts: list[tuple[int, int, int, int]] = []
+        self.start = self.atom_start = self.end = start
+        self.rows = self.atom = self.widest = 0
+
+    def add(self, ends: np.ndarray) -> None:
+        """Add rows that end at these offsets in the file."""
+        at = 0
+        while at < len(ends):
+            taken = min(len(ends) - at, self.atom_rows - self.atom)
+            full = self.atom + taken == self.atom_rows
+            if not self.given:
+                most = self.atom_start + ATOM_BYTES
+                fits = int(np.searchsorted(ends[at : at + taken], most, side="right"))
+                if fits < taken:
+                    taken, full = max(fits, int(not self.atom)), True
+            self.atom, at = self.atom + taken, at + taken
+            if taken:
+                self.end = int(ends[at - 1])
+            if full:
+                self._close_atom()
+
+    def _close_atom(self) -> None:
+        self.rows, self.atom = self.rows + self.atom, 0
+        self.widest = max(self.widest, self.end - self.atom_start)
+        self.atom_start = self.end
+        if not self.given or self.end - self.start >= ATOM_BYTES:
+            self._close_part()
+
+    def _close_part(self) -> None:
+        each = self.atom_rows if self.given else self.rows
+        self.parts.append((self.start, self.rows, each, self.widest))
+        self.start, self.rows, self.widest = self.end, 0, 0
+
+    def finished(self) -> list[tuple[int, int, int, int]]:
+        """Return start, rows, rows of an atom, and bytes of the largest atom of every part."""
+        if self.atom:
+            self._close_atom()
+        if self.rows:
+            self._close_part()
+        return self.parts
+
+
+class OneRun:
+    """A file that is read from its start: its row count, and sizes of atoms of 2**k rows."""
+
+    def __init__(self, start: int, atom_rows: int | None) -> None:
+        powers = range(ATOM_ROWS.bit_length())
+        self.steps = [1 << k for k in powers] if atom_rows is None else [atom_rows]
+        self.given, self.start, self.end, self.rows = atom_rows is not None, start, start, 0
+        self.last, self.widest = [start] * len(self.steps), [0] * len(self.steps)
+
+    def add(self, ends: np.ndarray) -> None:
+        """Add rows that end at these offsets in the uncompressed file."""
+        for k, step in enumerate(self.steps):
+            cuts = ends[-(self.rows + 1) % step :: step]
+            if len(cuts):
+                sizes = np.diff(cuts, prepend=self.last[k])
+                self.widest[k] = max(self.widest[k], int(sizes.max()))
+                self.last[k] = int(cuts[-1])
+        if len(ends):
+            self.rows, self.end = self.rows + len(ends), int(ends[-1])
+
+    def finished(self) -> list[tuple[int, int, int, int]]:
+        """Return the tuples of ``Runs.finished``, for one part or none."""
+        if not self.rows:
+            return []
+        sizes = [max(w, self.end - last) for w, last in zip(self.widest, self.last, strict=True)]
+        k = len(self.steps) - 1
+        while k and not self._fits(self.steps[k], sizes[k]):
+            k -= 1
+        return [(self.start, self.rows, self.steps[k], sizes[k])]
+
+    def _fits(self, step: int, widest: int) -> bool:
+        mean = (self.end - self.start) * min(step, self.rows) // self.rows
+        return mean <= ATOM_BYTES and widest <= LARGEST_ATOM

@@ -1,0 +1,315 @@
+"""Output formats define how a file of rows is begun, filled and finished."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import importlib
+import json
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from dml.data.open_tensors import OpenTensor, arrays_in
+from dml.errors import PlanError, SchemaError
+from dml.kernels.functions import zones
+
+
+class Writer(Protocol):
+    """An open file of some format, over a sink that it does not close."""
+
+    def write(self, rows: pa.Table) -> None:
+        """Append one row group."""
+
+    def close(self) -> None:
+        """Write the end of the file."""
+
+
+class FileFormat(Protocol):
+    """An encoding of files."""
+
+    verb: ClassVar[str]
+
+    @property
+    def suffix(self) -> str:
+        """The suffix of file names, without a dot."""
+
+    def open(self, sink: Any, schema: pa.Schema) -> Writer:
+        """Begin a file; pa.ArrowException if the format cannot represent the columns."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Parquet:
+    """The Parquet format, with checksums on every page and the Arrow schema beside its own."""
+
+    compression: str | None
+    suffix: ClassVar[str] = "parquet"
+    verb: ClassVar[str] = "write_parquet"
+
+    def open(self, sink: Any, schema: pa.Schema) -> Writer:
+        """Begin a file."""
+        parquet = importlib.import_module("pyarrow.parquet")
+        writer = parquet.ParquetWriter(
+            sink, schema, compression=self.compression or "none", write_page_checksum=True
+        )
+        return _ParquetWriter(writer)
+
+
+@dataclasses.dataclass
+class _ParquetWriter:
+    writer: Any
+
+    def write(self, rows: pa.Table) -> None:
+        """Append one row group."""
+        self.writer.write_table(rows, row_group_size=rows.num_rows)
+
+    def close(self) -> None:
+        """Write the footer."""
+        self.writer.close()
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrow:
+    """The Arrow IPC format (Feather version 2), with one record batch for a row group."""
+
+    compression: str | None
+    suffix: ClassVar[str] = "arrow"
+    verb: ClassVar[str] = "write_arrow"
+
+    def open(self, sink: Any, schema: pa.Schema) -> Writer:
+        """Begin a file."""
+        options = pa.ipc.IpcWriteOptions(compression=self.compression)
+        return _ArrowWriter(pa.ipc.new_file(sink, schema, options=options))
+
+
+@dataclasses.dataclass
+class _ArrowWriter:
+    writer: Any
+
+    def write(self, rows: pa.Table) -> None:
+        """Append one record batch."""
+        self.writer.write_table(rows.combine_chunks())
+
+    def close(self) -> None:
+        """Write the footer."""
+        self.writer.close()
+
+
+@dataclasses.dataclass(frozen=True)
+class Orc:
+    """The ORC format, whose stripes are chosen by the ORC library."""
+
+    compression: str | None
+    suffix: ClassVar[str] = "orc"
+    verb: ClassVar[str] = "write_orc"
+
+    def open(self, sink: Any, schema: pa.Schema) -> Writer:
+        """Begin a file; an empty table is written, since a file without rows is not valid ORC."""
+        orc = importlib.import_module("pyarrow.orc")
+        writer = _OrcWriter(orc.ORCWriter(sink, compression=self.compression or "uncompressed"))
+        writer.write(schema.empty_table())
+        return writer
+
+
+@dataclasses.dataclass
+class _OrcWriter:
+    writer: Any
+
+    def write(self, rows: pa.Table) -> None:
+        """Append rows."""
+        self.writer.write(rows)
+
+    def close(self) -> None:
+        """Write the footer."""
+        self.writer.close()
+
+
+CODECS = {
+    Orc: ("zstd", "zlib", "snappy", "lz4"),
+    Parquet: ("snappy", "zstd", "lz4", "gzip", "brotli"),
+    Arrow: ("lz4", "zstd"),
+}
+
+
+def format_of(kind: type[Parquet | Arrow | Orc], compression: str | None) -> Parquet | Arrow | Orc:
+    """Return the format with its codec; PlanError if the format, or this pyarrow, lacks it."""
+    named = None if compression == "none" else compression
+    if named is None or (named in CODECS[kind] and (kind is Orc or pa.Codec.is_available(named))):
+        return kind(named)
+    raise PlanError(
+        f"{kind.__name__} files have no compression {compression!r}",
+        why=f"there are {', '.join(CODECS[kind])} and None",
+        try_='compression="zstd"',
+    )
+
+
+# ---------------------------------------------------------------------------------------- as text
+
+
+@dataclasses.dataclass(frozen=True)
+class Csv:
+    """The CSV format: a header, texts in quotes, nulls empty without quotes."""
+
+    delimiter: str
+    suffix: ClassVar[str] = "csv"
+    verb: ClassVar[str] = "write_csv"
+
+    def open(self, sink: Any, schema: pa.Schema) -> Writer:
+        """Begin a file with the header."""
+        for field in schema:
+            if not _plain(field.type):
+                raise pa.ArrowInvalid(f"{field.name!r} is {field.type}, which has no form as text")
+        csv = importlib.import_module("pyarrow.csv")
+        options = csv.WriteOptions(delimiter=self.delimiter)
+        stored = pa.schema(
+            [(f.name, pa.string() if zones.zoned(f.type) else f.type) for f in schema]
+        )
+        return _CsvWriter(csv.CSVWriter(sink, stored, write_options=options))
+
+
+@dataclasses.dataclass
+class _CsvWriter:
+    writer: Any
+
+    def write(self, rows: pa.Table) -> None:
+        """Append rows; SchemaError for a row that would be an empty line, which is not a row."""
+        if rows.num_columns == 1 and rows.column(0).null_count:
+            raise SchemaError(
+                f"CSV files of column {rows.column_names[0]!r} alone cannot hold its nulls",
+                why="a null is an empty field, and an empty line is no row",
+                try_=".fill_null(...), a second column, or .write_parquet",
+            )
+        columns = [_text(column) if zones.zoned(column.type) else column for column in rows.columns]
+        self.writer.write_table(pa.table(columns, names=rows.column_names))
+
+    def close(self) -> None:
+        """Close the writer; CSV files have no footer."""
+        self.writer.close()
+
+
+def csv_of(delimiter: object) -> Csv:
+    """Build the format; PlanError for an invalid delimiter."""
+    if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n':
+        raise PlanError(
+            f"CSV fields cannot be separated by {delimiter!r}",
+            why="a delimiter is one character, and neither a quote nor the end of a line",
+            try_='delimiter=",", or "\\t"',
+        )
+    return Csv(delimiter)
+
+
+def _plain(kind: pa.DataType) -> bool:
+    """True for a scalar type that reads back from text unchanged."""
+    types = pa.types
+    if zones.zoned(kind):
+        zones.zone(kind.tz)
+    text = types.is_string(kind) or types.is_large_string(kind)
+    moment = types.is_timestamp(kind) or types.is_date(kind) or types.is_time(kind)
+    number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+    return bool(text or moment or number or types.is_decimal(kind) or types.is_null(kind))
+
+
+@dataclasses.dataclass(frozen=True)
+class JsonLines:
+    """The JSON lines format: an object per line, in UTF-8."""
+
+    suffix: ClassVar[str] = "jsonl"
+    verb: ClassVar[str] = "write_json"
+
+    def open(self, sink: Any, schema: pa.Schema) -> Writer:
+        """Begin an empty file."""
+        return _JsonWriter(sink, {field.name: json_of(field.type, field.name) for field in schema})
+
+
+@dataclasses.dataclass
+class _JsonWriter:
+    sink: Any
+    forms: dict[str, Callable[[pa.ChunkedArray], list[Any]]]
+
+    def write(self, rows: pa.Table) -> None:
+        """Append rows."""
+        columns = [form(rows.column(name)) for name, form in self.forms.items()]
+        names = list(self.forms)
+        form = encoder()
+        for values in zip(*columns, strict=True):
+            line = form.encode(dict(zip(names, values, strict=True)))
+            self.sink.write(f"{line}\n".encode())
+
+    def close(self) -> None:
+        """Do nothing; JSON lines have no footer."""
+
+
+def json_of(kind: pa.DataType, name: str) -> Callable[[Any], list[Any]]:
+    """Return the conversion of a column of ``kind`` to JSON; pa.ArrowInvalid if impossible."""
+    types = pa.types
+    if not _in_json(kind, outer=True):
+        raise pa.ArrowInvalid(f"{name!r} is {kind}, which has no form in JSON")
+    if types.is_temporal(kind) or types.is_decimal(kind):
+        return lambda column: _text(column).to_pylist()
+    if is_tensor(kind):
+        return lambda column: [_finite(v, name) for v in _tensors(column)]
+    if types.is_floating(kind) or types.is_nested(kind):
+        return lambda column: [_finite(v, name) for v in column.to_pylist()]
+    return lambda column: column.to_pylist()
+
+
+def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Convert times and decimals to text."""
+    if not zones.zoned(column.type):
+        return column.cast(pa.string())
+    return pa.chunked_array([zones.text(chunk) for chunk in column.chunks], pa.string())
+
+
+def encoder() -> json.JSONEncoder:
+    """Return the JSON encoder for values of ``json_of``, in which lists may contain times."""
+    return json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_spelled)
+
+
+def _spelled(value: Any) -> str:
+    return str(zones.whole_minutes(value) if isinstance(value, dt.datetime) else value)
+
+
+def _in_json(kind: pa.DataType, *, outer: bool) -> bool:
+    """True for types that JSON can represent; times in lists must also be Python values."""
+    types = pa.types
+    if is_tensor(kind):
+        return outer
+    if types.is_struct(kind):
+        return all(_in_json(field.type, outer=False) for field in kind.fields)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _in_json(kind.value_type, outer=False)
+    return _plain(kind) and (outer or getattr(kind, "unit", "") != "ns")
+
+
+def is_tensor(kind: pa.DataType) -> bool:
+    """True for tensors of fixed and of open shape."""
+    return isinstance(kind, pa.FixedShapeTensorType | OpenTensor)
+
+
+def _tensors(column: pa.ChunkedArray) -> list[Any]:
+    if isinstance(column.type, OpenTensor):
+        rows = [row for chunk in column.chunks for row in arrays_in(chunk)]
+        return [None if row is None else row.tolist() for row in rows]
+    shape = column.type.shape
+    flat = [v for chunk in column.chunks for v in chunk.storage.to_pylist()]
+    return [None if v is None else np.array(v, object).reshape(shape).tolist() for v in flat]
+
+
+def _finite(value: Any, name: str) -> Any:
+    """Return ``value`` with NaN as None, at any depth; SchemaError for infinite values."""
+    if isinstance(value, list):
+        return [_finite(each, name) for each in value]
+    if isinstance(value, dict):
+        return {key: _finite(each, name) for key, each in value.items()}
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    if math.isnan(value):
+        return None
+    raise SchemaError(
+        f"column {name!r} has {value}, which JSON cannot hold",
+        why="numbers of JSON are finite",
+        try_=".write_parquet, or .clip() of the column first",
+    )

@@ -1,0 +1,1 @@
+"""Objects in memory: Python values, arrays, data frames, collections of other libraries."""

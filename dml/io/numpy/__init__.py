@@ -1,0 +1,1 @@
+"""NumPy's .npy and .npz files: arrays and structured arrays as rows."""

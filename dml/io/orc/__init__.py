@@ -1,0 +1,1 @@
+"""ORC files, decoded in separate worker processes."""

@@ -1,0 +1,1 @@
+"""Parquet: footers, statistics, row groups read page by page."""

@@ -1,0 +1,44 @@
+"""The decoded size of dictionary-encoded text is computed before the text is decoded."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dml.base.amounts import bytes_text
+from dml.errors import MemoryContractError
+
+# The divisor of a task's memory for the texts of an atom: decoding needs two copies.
+ATOM_SHARE = 2
+# Texts that take no more than this, if all were as long as the longest, are not summed exactly.
+SMALL_BYTES = 4 << 20
+
+
+def text_bytes(values: pa.DictionaryArray) -> int:
+    """Return the bytes of all texts that ``values`` decode to; an upper bound if that is small."""
+    lengths = pc.binary_length(values.dictionary)
+    longest = pc.max(lengths).as_py() or 0
+    if longest * len(values) <= SMALL_BYTES:
+        return int(longest * len(values))
+    return int(pc.sum(lengths.cast(pa.int64()).take(values.indices)).as_py() or 0)
+
+
+def check_texts(batch: pa.RecordBatch, most_bytes: int, place: str) -> None:
+    """Raise MemoryContractError for an atom whose decoded texts do not fit into ``most_bytes``."""
+    for name, values in zip(batch.schema.names, batch.columns, strict=True):
+        if not (pa.types.is_dictionary(values.type) and _of_text(values.type.value_type)):
+            continue
+        if (nbytes := text_bytes(values)) > most_bytes // ATOM_SHARE:
+            raise MemoryContractError(
+                f"the texts of column {name!r} do not fit into the memory number",
+                at=place,
+                why=f"they are stored as a dictionary, and {len(values)} rows of them take"
+                f" {bytes_text(nbytes)}; an atom may have {bytes_text(most_bytes // ATOM_SHARE)}",
+                try_="a smaller atom_rows= of the source, or a larger memory_limit=",
+            )
+
+
+def _of_text(kind: pa.DataType) -> bool:
+    types = pa.types
+    text = types.is_string(kind) or types.is_large_string(kind)
+    return bool(text or types.is_binary(kind) or types.is_large_binary(kind))

@@ -1,0 +1,287 @@
+"""Parquet files are read by row group: each is a unit, streamed page by page in atoms."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dml import checks
+from dml.base.cached_property import cached_property
+from dml.base.fingerprint import digest
+from dml.data.block import Block, from_arrow
+from dml.data.layouts import usual_type
+from dml.data.schema import Schema
+from dml.errors import SourceError
+from dml.expr.node import op
+from dml.io.files.file_schemas import fitted
+from dml.io.files.files import FileSource, bare, chosen
+from dml.io.files.paths import Paths
+from dml.io.parquet.footer import (
+    ParquetFiles,
+    RowGroup,
+    decoded_bytes,
+    encrypted,
+    footer_digest,
+    open_files,
+    row_groups,
+)
+from dml.io.parquet.statistics import UNKNOWN, Facts, facts_of, is_signed, may_match
+from dml.io.parquet.text_columns import decoded, unknown
+from dml.io.source import Unit
+from dml.kernels.rows.ids import RowIds
+
+if TYPE_CHECKING:
+    from dml.expr.columns.value import Value
+
+# Bytes read ahead per physical column. 64 KiB is as fast as 1 MiB or whole chunks, and 40 columns
+# of a 500 MB row group then hold 3 MB (benchmarks: tests/io/parquet/test_parquet_memory.py).
+READ_AHEAD = 64 << 10
+# Bytes of a page as most writers make them, and what a reader holds per byte of page and of atom
+# (measured: row groups of 5 and of 300 MiB, 41 columns; benchmarks/bench_memory.py).
+PAGE_BYTES = 1 << 20
+PAGES_COUNT, ATOMS_COUNT = 1.5, 3
+# Maximum row groups whose statistics are read before a run: 2 microseconds each.
+LOOKED_AT = 4096
+
+
+@op
+class ParquetSource(FileSource):
+    """Rows of Parquet files in order of file name, row group, row.
+
+    A unit is a row group, and atoms are equal runs of its rows, computed from the footer over all
+    columns, whichever columns are read. Row ids come from the file's name below the common folder
+    and the row's number in the file. Page checksums are verified if the file has them.
+    """
+
+    files: ParquetFiles
+    columns: tuple[str, ...] | None = None
+    atom_rows: int | None = None
+    word: ClassVar[str] = "parquet"
+
+    @cached_property
+    def parts(self) -> tuple[RowGroup, ...]:
+        """The row groups that have rows."""
+        return tuple(row_groups(self.files.files, self.atom_rows))
+
+    def null_in(self, column: str) -> str:
+        """Describe the first row group with nulls in ``column``; reads at most 4096 statistics."""
+        for group in self.parts[:LOOKED_AT]:
+            nulls = self._facts(group, column).nulls
+            if nulls and column not in group.file.leaves:
+                return f"{group.file.name}, which has no such column"
+            if nulls:
+                return f"{group.place}, whose footer counts {nulls} of {group.rows} rows as null"
+        return ""
+
+    @cached_property
+    def _likeness(self) -> bytes:
+        return digest("footers", [(file.size, footer_digest(file)) for file in self.files.files])
+
+    def likeness(self) -> bytes:
+        """Return a digest of sizes and footers: unequal footers mean unequal data."""
+        return self._likeness
+
+    def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
+        """Stream a row group; memory is that of one atom and the pages that contain it.
+
+        Skipped atoms are decoded as well, since decoding cannot start in the middle of a row group.
+        Raises SourceError if the file is damaged, or has changed since it was opened.
+        """
+        group = self.parts[unit.index]
+        group.file.check_unchanged(fetching=bool(columns))
+        starts = range(skip_atoms * group.atom_rows, group.rows, group.atom_rows)
+        schema, here = self.projected(columns), group.having(columns)
+        if not here:
+            yield from (_null(bare(group, start), schema) for start in starts)
+            return
+        with closing(_atoms(group, here, unit)) as batches:
+            for number, batch in enumerate(batches):
+                if number < skip_atoms:
+                    continue
+                group.file.check_unchanged(fetching=True)
+                start = group.first_row + number * group.atom_rows
+                ids = RowIds.run(group.file.key, start, batch.num_rows)
+                yield Block.from_arrow(fitted(batch, schema, unit.place), ids, schema)
+
+    def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
+        """Estimate pages and dictionaries of every column, plus one atom (or all) being decoded."""
+        from dml.io.parquet.remote import held_bytes  # noqa: PLC0415
+
+        group = self.parts[unit.index]
+        chunks = group.chunks(columns)
+        pages = sum(min(chunk.uncompressed, PAGE_BYTES << chunk.has_dictionary) for chunk in chunks)
+        decoded = sum(decoded_bytes(chunk) for chunk in chunks)
+        parts = 1 if unit.at_once else group.atoms
+        fetched = held_bytes(group, group.leaves(columns)) if group.file.remote else 0
+        return int(PAGES_COUNT * pages) + int(ATOMS_COUNT * decoded) // parts + fetched
+
+    @property
+    def columns_apart(self) -> bool:
+        """True, since every column is a separate chunk."""
+        return True
+
+    def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
+        """Return the compressed bytes of the column chunks."""
+        chunks = self.parts[unit.index].chunks(columns)
+        return sum(chunk.compressed for chunk in chunks)
+
+    def may_match(self, unit: Unit, predicate: tuple[Value, ...]) -> bool:
+        """False only if the row group's statistics prove that no row passes."""
+        return may_match(predicate, lambda name: self.facts(unit, name))
+
+    def facts(self, unit: Unit, column: str) -> Facts:
+        """Return the statistics of one column of a row group from the footer."""
+        return self._facts(self.parts[unit.index], column)
+
+    def _facts(self, group: RowGroup, name: str) -> Facts:
+        """Return the footer statistics of one column of a row group; unknown for nested columns."""
+        file = group.file
+        if name not in self.schema:
+            return UNKNOWN
+        if name not in file.leaves:
+            return Facts(None, None, None, nulls=group.rows, rows=group.rows)
+        kind = usual_type(file.arrow_schema.field(name).type)  # the type of the bounds
+        # footers count nulls of leaves: the only leaf of a struct is null if the struct is, too
+        if pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType):
+            return UNKNOWN
+        bounds = file.chunks.bounds(group.number, file.leaves[name][0], signed=is_signed(kind))
+        return facts_of(bounds, kind, group.rows)
+
+
+def read_parquet(
+    paths: Paths,
+    columns: Iterable[str] | None = None,
+    *,
+    union_by_name: bool = False,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> ParquetSource:
+    """Read rows of Parquet files: a file, a folder, a pattern, or a list of these.
+
+    Files are read in order of their names; footers are read now, data later. ``columns`` selects
+    and orders; columns of folder names such as ``year=2024`` are added by ``hive_columns.located``.
+    ``atom_rows`` sets the size of atoms, which define groups and positions (65,536 rows or about 8
+    MiB otherwise). With ``union_by_name`` the result has the columns of all files. Raises
+    SourceError for files that are absent, empty, truncated, not Parquet, or of differing schemas,
+    SchemaError for an absent column.
+    """
+    checks.of_kind("union_by_name", union_by_name, (bool,), "True or False")
+    files = open_files(paths, storage_options, union_by_name=union_by_name)
+    return ParquetSource(files, chosen(columns, "read_parquet"), atom_rows)
+
+
+def _atoms(
+    group: RowGroup, columns: tuple[str, ...], unit: Unit
+) -> Generator[pa.RecordBatch, None, None]:
+    """Yield the atoms of a row group as record batches of ``columns``, in that order."""
+    have = 0
+    hidden = unknown(group, columns)
+    try:
+        made = exactly(_decoded(group, columns, hidden, at_once=unit.at_once), group.atom_rows)
+        for batch in decoded(made, hidden, unit.most_bytes, unit.place):
+            yield batch.select(columns)
+            have += batch.num_rows
+    except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise _damaged(group, columns, error) from error
+    if have != group.rows:
+        raise SourceError(
+            f"row group {group.number} of {group.file.name} has {have} rows",
+            at=group.file.path,
+            why=f"its footer promises {group.rows}",
+            try_="copy or write the file again",
+        )
+
+
+def _decoded(
+    group: RowGroup, columns: tuple[str, ...], hidden: Collection[str], *, at_once: bool
+) -> Iterator[pa.RecordBatch]:
+    """Decode a row group, page by page or at once; rows before damage are yielded in either case.
+
+    Decoding at once fails as a whole; the row group is then decoded again, page by page. ``hidden``
+    columns stay dictionaries.
+    """
+    if at_once:
+        try:
+            whole = list(_batches(group, columns, hidden, at_once=True))
+        except (OSError, pa.ArrowException):
+            at_once = False
+        else:
+            yield from whole
+    if not at_once:
+        yield from _batches(group, columns, hidden, at_once=False)
+
+
+def _batches(
+    group: RowGroup, columns: tuple[str, ...], hidden: Collection[str] = (), *, at_once: bool
+) -> Iterator[pa.RecordBatch]:
+    """Decode a row group in order, page by page, with checksums verified, on this thread."""
+    from dml.io.parquet.remote import opened_group  # noqa: PLC0415
+
+    rows = group.rows if at_once else group.atom_rows
+    wanted, there = group.leaves(columns), group.file.remote
+    opened: AbstractContextManager[pa.NativeFile] = (
+        pa.OSFile(group.file.path) if there is None else opened_group(there, group, wanted)
+    )
+    with opened as file:
+        reader = pq.ParquetFile(
+            file,
+            metadata=group.file.metadata,
+            pre_buffer=False,
+            buffer_size=READ_AHEAD,
+            page_checksum_verification=True,
+            read_dictionary=list(hidden),
+        ).reader
+        yield from reader.iter_batches(
+            rows, row_groups=[group.number], column_indices=wanted, use_threads=False
+        )
+
+
+def exactly(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """Regroup rows into batches of ``rows``, the last with the rest; no copy if batches fit."""
+    held: list[pa.RecordBatch] = []
+    have = 0
+    for batch in batches:
+        held.append(batch)
+        have += batch.num_rows
+        while have >= rows:
+            whole = held[0] if len(held) == 1 else pa.concat_batches(held)
+            yield whole if have == rows else whole.slice(0, rows)
+            held = [whole.slice(rows)] if have > rows else []
+            have -= rows
+    if have:
+        yield held[0] if len(held) == 1 else pa.concat_batches(held)
+
+
+def _null(rows: Block, schema: Schema) -> Block:
+    """Return a block with the same rows and null columns, for columns absent from the file."""
+    columns = (from_arrow(pa.nulls(rows.n, kind)) for kind in schema.values())
+    return Block(schema, tuple(columns), rows.ids)
+
+
+def _damaged(group: RowGroup, columns: tuple[str, ...], error: Exception) -> SourceError:
+    """Build the error for a damaged row group; decodes columns one by one to find the bad one."""
+    group.file.check_unchanged()
+    bad = [name for name in columns if not _decodes(group, name)]
+    if "decrypt" in str(error).lower():
+        names = f"column {bad[0]!r} is" if bad else "a column is"
+        return encrypted(group.file.path, names)
+    what = f"column {bad[0]!r} of row group {group.number}" if bad else f"row group {group.number}"
+    return SourceError(
+        f"{what} of {group.file.name} is damaged",
+        at=f"{group.file.path}, rows {group.first_row} to {group.first_row + group.rows - 1}",
+        why=" ".join(str(error).split()),
+        try_="copy or write the file again",
+    )
+
+
+def _decodes(group: RowGroup, column: str) -> bool:
+    try:
+        for _ in _batches(group, (column,), at_once=False):
+            pass
+    except (OSError, pa.ArrowException):
+        return False
+    return True

@@ -1,0 +1,92 @@
+"""Sources that consist of some read units of another source share this base class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from dml.data.schema import Schema
+from dml.errors import InternalError
+from dml.io.source import Source, Unit
+
+if TYPE_CHECKING:
+    from dml.data.block import Block
+    from dml.expr.columns.value import Value
+
+
+class PartOf(Source):
+    """Some read units of ``undivided``, with their rows and ids unchanged.
+
+    Subclasses select the units (``unit_count``, ``unit``, ``there``) and count their rows.
+    """
+
+    def there(self, unit: Unit) -> Unit:
+        """Return the unit of ``undivided`` that corresponds to ``unit``."""
+        raise InternalError(f"{type(self).__name__} has no units")
+
+    def infer(self) -> Schema:
+        """Return the schema of ``undivided``."""
+        return self.undivided.schema
+
+    @property
+    def columns_apart(self) -> bool:
+        """Same as ``undivided``."""
+        return self.undivided.columns_apart
+
+    @property
+    def far(self) -> bool:
+        """Same as ``undivided``."""
+        return self.undivided.far
+
+    @property
+    def addressable(self) -> bool:
+        """Same as ``undivided``."""
+        return self.undivided.addressable
+
+    def identity(self) -> bytes:
+        """Return the identity of all data of ``undivided``; parameters determine the part."""
+        return self.undivided.identity()
+
+    def identity_bytes(self) -> float:
+        """Return the value of ``undivided``, for all its data."""
+        return self.undivided.identity_bytes()
+
+    def content_parts(self, *, quick: bool) -> Iterator[tuple[str, str, bytes]]:
+        """Yield the components of ``undivided``, for all its data."""
+        return self.undivided.content_parts(quick=quick)
+
+    def opened(self) -> bytes:
+        """Return the digest of ``undivided``, for all its data."""
+        return self.undivided.opened()
+
+    def revision(self) -> bytes:
+        """Return the digest of ``undivided``, for all its data."""
+        return self.undivided.revision()
+
+    def likeness(self) -> bytes:
+        """Return the digest of ``undivided``, for all its data."""
+        return self.undivided.likeness()
+
+    def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
+        """Read the corresponding unit of ``undivided``."""
+        return self.undivided.read(self.there(unit), columns, skip_atoms)
+
+    def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
+        """Return the estimate of ``undivided`` for the corresponding unit."""
+        return self.undivided.working_bytes(self.there(unit), columns)
+
+    def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
+        """Return the value of ``undivided`` for the corresponding unit."""
+        return self.undivided.stored_bytes(self.there(unit), columns)
+
+    def changed_ns(self, unit: Unit) -> int:
+        """Return the time of ``undivided`` for the corresponding unit."""
+        return self.undivided.changed_ns(self.there(unit))
+
+    def may_match(self, unit: Unit, predicate: tuple[Value, ...]) -> bool:
+        """Evaluate the predicate on the corresponding unit of ``undivided``."""
+        return self.undivided.may_match(self.there(unit), predicate)
+
+    def bounds(self, column: str) -> tuple[int, int] | None:
+        """Return the bounds of ``undivided``, which also hold for a part of its rows."""
+        return self.undivided.bounds(column)

@@ -1,0 +1,223 @@
+"""A source is a leaf of a pipeline: named data, divided into read units, and units into atoms.
+
+An atom is a fixed run of rows that the data alone decides; a unit is the smallest piece that one
+stream must decode in order (a row group), so the atoms of a unit never become separate tasks.
+Positions, row ids and randomness are defined on atoms; partitions are formed from atoms at run
+time and cannot be observed in results.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+from dml.base.fingerprint import digest
+from dml.errors import InternalError
+from dml.expr.facts import Length, Rows
+from dml.expr.node import Node
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from dml.data.block import Block
+    from dml.expr.columns.value import Value
+    from dml.kernels.rows.ids import RowIds
+
+ATOM_ROWS = 65_536
+ATOM_BYTES = 8 << 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unit:
+    """A piece of a source that one stream decodes in order: ``atoms`` runs of rows.
+
+    The first atom has number ``atom``. All atoms have ``atom_rows`` rows except the last, which has
+    the rest. ``place`` is a description for users (``"part-3.parquet, row group 7"``), ``nbytes``
+    the estimated decoded size of all columns; ``file`` and ``row_group`` locate rows that lie in
+    files. The run sets ``at_once`` (memory suffices to decode the whole unit in one call, which may
+    be faster) and ``most_bytes`` (the memory that one atom may take).
+
+    A unit is *open* if its number of rows, perhaps zero or unbounded, is only known after reading:
+    ``atoms`` and ``rows`` are then None, ``nbytes`` is the size of an atom, and the following atoms
+    have no numbers (``atom`` is None).
+    """
+
+    index: int
+    atom: int | None
+    atoms: int | None
+    rows: int | None
+    atom_rows: int
+    nbytes: int
+    place: str = ""
+    file: str = ""
+    row_group: int | None = None
+    at_once: bool = False
+    most_bytes: int = 1 << 62
+
+    @property
+    def is_open(self) -> bool:
+        """True if the number of rows of the unit is only known after reading."""
+        return self.rows is None
+
+
+class Source(Node):
+    """A leaf of a pipeline that reads rows in a fixed order.
+
+    Subclasses are frozen dataclasses made with ``@op``. ``digest`` is derived from names and
+    parameters; ``identity`` is derived from the content.
+    """
+
+    rows: ClassVar[Rows] = Rows.SOURCE
+    total: bool = True
+    # Several units of one atom each can be read as one block at no extra cost.
+    side_by_side: ClassVar[bool] = False
+    # The name of a unit in error messages, and what to reduce if a unit does not fit.
+    unit_name: ClassVar[str] = "row group"
+    to_shrink: ClassVar[str] = "smaller row groups"
+
+    @property
+    def undivided(self) -> Source:
+        """The source of which this source is a part; the source itself if it is not a part."""
+        return self
+
+    def files_shard(self, num_shards: int, index: int) -> Source | None:
+        """Return the same source restricted to its files ``index``, ``index + num_shards``, ...
+
+        None if the source does not read a list of files.
+        """
+        del num_shards, index
+        return None
+
+    @property
+    def row_count(self) -> int | None:
+        """Number of rows if it is known without reading, else None."""
+        return None
+
+    def length(self, *given: Length) -> Length | None:
+        """Return ``row_count`` as the length of the flow."""
+        return self.row_count
+
+    @property
+    def unit_count(self) -> int:
+        """Number of read units."""
+        raise InternalError(f"{type(self).__name__} has no units")
+
+    @property
+    def atom_count(self) -> int | None:
+        """Number of atoms of all units; None if a unit is open."""
+        raise InternalError(f"{type(self).__name__} has no atoms")
+
+    def unit(self, index: int) -> Unit:
+        """Return read unit ``index``; a cheap call that reads no data."""
+        raise InternalError(f"{type(self).__name__} has no units")
+
+    def unit_of_atom(self, atom: int) -> int:
+        """Return the index of the unit that contains atom ``atom`` (``unit_count`` past the end).
+
+        Defined only if atoms have numbers, that is, if no unit is open.
+        """
+        raise InternalError(f"{type(self).__name__} has no atoms")
+
+    def identity(self) -> bytes:
+        """Return a digest of the content: equal for equal data wherever the data is stored."""
+        raise InternalError(f"{type(self).__name__} has no identity")
+
+    def identity_bytes(self) -> float:
+        """Return the bytes that ``identity`` would read now; infinite if that number is unknown."""
+        return 0
+
+    def content_parts(self, *, quick: bool) -> Iterator[tuple[str, str, bytes]]:
+        """Yield the components of ``identity``: kind, description for users, and digest of each.
+
+        ``quick``: the components of ``revision`` instead.
+        """
+        yield "data", "its content", digest(self.revision() if quick else self.identity())
+
+    def opened(self) -> bytes:
+        """Return a digest that identifies the data within one process; need not read the data."""
+        return self.identity()
+
+    def revision(self) -> bytes:
+        """Return a digest that identifies the data on all machines; need not read all data."""
+        return self.identity()
+
+    def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
+        """Decode ``unit`` from its atom ``skip_atoms`` on: one block per atom, with row ids.
+
+        Blocks have ``columns`` in the given order; a block without columns still has its rows.
+        """
+        raise InternalError(f"{type(self).__name__} cannot be read")
+
+    def read_run(self, first: Unit, last: Unit, columns: tuple[str, ...]) -> Block:
+        """Read the units from ``first`` to ``last`` as one block; requires ``side_by_side``."""
+        raise InternalError(f"{self.title()} has units far from each other")
+
+    def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
+        """Estimate the memory that reading ``unit`` takes beside its blocks: at most or nearly."""
+        return 0
+
+    def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
+        """Return the stored size that reading ``unit`` fetches, in bytes; 0 for data in memory."""
+        return 0
+
+    def changed_ns(self, unit: Unit) -> int:
+        """Return the time of the last change to the data of ``unit``; 0 if reads detect changes."""
+        del unit
+        return 0
+
+    def may_match(self, unit: Unit, predicate: tuple[Value, ...]) -> bool:
+        """False only if statistics prove that no row of ``unit`` passes all of ``predicate``."""
+        return True
+
+    def position_of(self, ids: RowIds) -> np.ndarray:
+        """Return the global positions (n,) int64 of rows of this source from their ids."""
+        raise InternalError(f"{type(self).__name__} does not know positions")
+
+    def unit_of(self, ids: RowIds) -> Unit | None:
+        """Return the unit of the row with the first of ``ids``; None if no row here has the id."""
+        return None
+
+    def null_in(self, column: str) -> str:
+        """Describe the place of a null proven to be in ``column`` without reading it, else ""."""
+        return ""
+
+    def bounds(self, column: str) -> tuple[int, int] | None:
+        """Return bounds of the integers in ``column`` if they are known and none is null."""
+        return None
+
+    def likeness(self) -> bytes:
+        """Return a cheap digest: equal for equal data, mostly different for different data."""
+        return b""
+
+    @property
+    def far(self) -> bool:
+        """True if reading the source requests bytes from other machines."""
+        return False
+
+    @property
+    def columns_apart(self) -> bool:
+        """True if reading some columns of a unit saves about the bytes of the other columns."""
+        return False
+
+    @property
+    def addressable(self) -> bool:
+        """True if ``rows_at`` reads any rows at a cost that does not depend on their positions."""
+        return False
+
+    def rows_at(self, index: np.ndarray, columns: tuple[str, ...]) -> Block:
+        """Read the rows at global positions ``index`` (n,) int64, in that order."""
+        raise InternalError(f"{type(self).__name__} has no random access")
+
+
+def read_of(source: Source) -> Source:
+    """Return the source whose format is read: the whole that ``source`` is a part of, or itself."""
+    while source.undivided is not source:
+        source = source.undivided
+    return source
+
+
+def balanced(rows: int, nbytes: int) -> int:
+    """Return the rows per atom for ``rows`` rows that decode to ``nbytes``: equal and few atoms."""
+    most = max(1, min(ATOM_ROWS, ATOM_BYTES * rows // max(1, nbytes)))
+    return -(-rows // -(-rows // most))

@@ -1,0 +1,1 @@
+"""Object stores: files by URL, ranges of bytes, uploads, transient and permanent errors."""

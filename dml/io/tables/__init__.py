@@ -1,0 +1,1 @@
+"""Tables with versions, databases and chunked arrays: Delta, Iceberg, Lance, SQL, Zarr."""

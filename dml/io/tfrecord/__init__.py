@@ -1,0 +1,1 @@
+"""TFRecord files, and the Examples in them."""

@@ -1,0 +1,1 @@
+"""Sources over users' code: ``DataSource``, generators, iterators."""

@@ -1,0 +1,432 @@
+"""Nodes over a user's ``DataSource``: its parts are the units, and its batches are cut into atoms.
+
+If a part has no row count its unit is open. A source with ``take`` is addressable, and its parts
+are not used as units: every atom is a unit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from dml.base.cached_property import cached_property
+from dml.base.fingerprint import digest
+from dml.base.interrupts import closes, interrupts
+from dml.base.library_code import first_name
+from dml.data.block import Block
+from dml.data.layouts import usual_type
+from dml.data.schema import Schema, schema_of
+from dml.errors import DmlError, InternalError, PlanError, SourceError, text_of
+from dml.expr.node import op
+from dml.expr.user_call import UserFunction
+from dml.io.arrow_input import block_over, conformed, cut, width_of
+from dml.io.random_access import Addressed, check_atom_rows
+from dml.io.source import ATOM_BYTES, ATOM_ROWS, Source, Unit, balanced
+from dml.kernels.rows.ids import RowIds, source_key
+from dml.plugins import DataSource, SourcePart
+from dml.udfs.identity.function_fingerprint import local_identity
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CheckedSource:
+    """A user's source and its answers when the pipeline was made; ``fn`` carries its digest."""
+
+    source: DataSource
+    name: str
+    schema: Schema
+    parts: tuple[SourcePart, ...]
+    known: object
+    fn: UserFunction
+
+    @cached_property
+    def content(self) -> bytes:
+        """Digest of the data; FingerprintError for data that cannot be digested."""
+        known = self.known
+        if callable(known):
+            known = _told(self.source, self.name, " in identity()", known)
+        return digest("datasource", known)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Digest of class, name and schema, without content."""
+        kind = type(self.source)
+        where = () if not self.fn.reason else (self.fn.digest,)
+        return digest(
+            first_name(kind.__module__), kind.__qualname__, self.name, self.schema, *where
+        )
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def raised(self, error: BaseException, place: str, row: int) -> SourceError:
+        """Build the error for an exception that the user's source raised before row ``row``."""
+        return _raised(self.source, self.name, f" at row {row}", error).located(place)
+
+    def columns(self, names: tuple[str, ...]) -> Schema:
+        """Return the schema of some columns."""
+        return Schema((name, self.schema[name]) for name in names)
+
+
+def given(source: DataSource, nonce: bytes, fingerprint: str | None = None) -> CheckedSource:
+    """Query and validate ``source``; PlanError for invalid answers.
+
+    ``nonce`` identifies it in this run if it has no identity; ``fingerprint`` replaces its
+    identity.
+    """
+    name = str(source.name or type(source).__name__)
+    said = schema_of(_told(source, name, " in schema()", source.schema))
+    schema = Schema((column, usual_type(kind)) for column, kind in said.items())
+    parts: list[Any] = list(_told(source, name, " in parts()", source.parts) or ())
+    names = [getattr(part, "name", part) for part in parts]
+    if len(set(names)) != len(parts) or not all(isinstance(part, SourcePart) for part in parts):
+        raise PlanError(
+            f"the parts of {name} have no names of their own",
+            why=f"they are {names}; row ids come from them",
+            try_="SourcePart(name, ...) with another name for each",
+        )
+    if source.atom_rows is not None:
+        check_atom_rows(source.atom_rows, name)
+    if not schema:
+        raise SourceError(f"{name} has no columns", try_="a schema of at least one column")
+    known: object = ("named by user", fingerprint)
+    if fingerprint is None:
+        known = _told(source, name, " in identity()", source.identity)
+    reason = _unnamed(source, known)
+    named = local_identity(reason, nonce).digest if reason else b""
+    call: Any = source
+    fn = UserFunction(call, named, name, reason, purity="")
+    return CheckedSource(source, name, schema, tuple(parts), known, fn)
+
+
+def _told(source: DataSource, name: str, where: str, call: Callable[[], Any]) -> Any:
+    """Return ``call()``; exceptions become errors that name the method of the source."""
+    try:
+        return call()
+    except DmlError:
+        raise
+    except BaseException as error:
+        if interrupts(error):
+            raise
+        told = _raised(source, name, where, error)
+        raise told from told.__cause__
+
+
+def _raised(source: DataSource, name: str, where: str, error: BaseException) -> SourceError:
+    """Build the error for an exception of ``source``, worded by its ``spoken`` if it has one."""
+    spoken = getattr(source, "spoken", None)
+    text = spoken(error) if spoken else text_of(error)
+    told = SourceError(
+        f"{name} raised {type(error).__name__}{where}: {text}",
+        why="the exception came from the source",
+        try_="read it alone, outside of the pipeline",
+    )
+    told.__cause__ = None if spoken else error
+    return told
+
+
+def _unnamed(source: DataSource, known: object) -> str:
+    """Return why the data has no digest that is stable across processes; "" if it has one."""
+    if known is None:
+        return str(getattr(source, "unnamed", NO_IDENTITY))
+    if not callable(known):
+        try:
+            digest("datasource", known)
+        except DmlError as error:
+            return f"its identity() has no name: {error.why or error.what}"
+    return ""
+
+
+NO_IDENTITY = "its identity() is None: nobody knows whether its data has changed"
+
+
+class Plugged(Source):
+    """The base class of both node types over users' sources."""
+
+    given: CheckedSource
+    atom_rows: int | None
+
+    def check(self) -> None:
+        """Check that atoms have rows."""
+        if self.atom_rows is not None:
+            check_atom_rows(self.atom_rows, self.given.name)
+
+    def infer(self) -> Schema:
+        """Return the schema that the source declared."""
+        return self.given.schema
+
+    @property
+    def calls(self) -> UserFunction | None:
+        """The user's source as a called function; its digest may be valid in this run only."""
+        return self.given.fn
+
+    @property
+    def far(self) -> bool:
+        """True, since the location of the data is unknown."""
+        return True
+
+    def identity(self) -> bytes:
+        """Return the digest of the identity that the source declared."""
+        return self.given.fn.digest if self.given.fn.reason else self.given.content
+
+    def identity_bytes(self) -> float:
+        """Return infinity if ``identity`` would call the source to read its content, else 0."""
+        asked = callable(self.given.known) and "content" not in vars(self.given)
+        return math.inf if asked and not self.given.fn.reason else 0
+
+    def likeness(self) -> bytes:
+        """Return a digest of names and row counts of the parts."""
+        return digest("parts", [(part.name, part.rows) for part in self.given.parts])
+
+    def shown(self) -> str:
+        """Return the name, and rows of an atom if given."""
+        atoms = "" if self.atom_rows is None else f", atom_rows={self.atom_rows}"
+        return f"{self.given.name!r}{atoms}"
+
+
+@op
+class GivenParts(Plugged):
+    """Rows of a ``DataSource`` in the order of its parts: each non-empty or open part is a unit."""
+
+    given: CheckedSource
+    atom_rows: int | None = None
+
+    unit_name: ClassVar[str] = "part"
+    to_shrink: ClassVar[str] = "a smaller atom_rows= (rows are read so many at a time)"
+
+    @cached_property
+    def _parts(self) -> tuple[SourcePart, ...]:
+        return tuple(part for part in self.given.parts if part.rows != 0)
+
+    @cached_property
+    def _keys(self) -> tuple[int, ...]:
+        """The common high half of the row ids of each part."""
+        name = self.given.name
+        return tuple(source_key(f"{name}/{p.name}" if p.name else name) for p in self._parts)
+
+    def _each(self, part: SourcePart) -> int:
+        """Return the rows of an atom of ``part``."""
+        rows = self.atom_rows or self.given.source.atom_rows
+        if rows is not None:
+            return rows
+        if part.rows and part.nbytes:
+            return balanced(part.rows, part.nbytes)
+        return self._atom_rows
+
+    @cached_property
+    def _atom_rows(self) -> int:
+        """Rows of an atom, estimated from the types alone."""
+        width = sum(map(width_of, self.given.schema.values()))
+        return max(1, min(ATOM_ROWS, ATOM_BYTES // max(1, width)))
+
+    @cached_property
+    def _counted(self) -> bool:
+        return all(part.rows is not None for part in self._parts)
+
+    @cached_property
+    def _atom_ends(self) -> list[int | None]:
+        """The number of the atom after each unit; None from the first open unit on."""
+        found: list[int | None] = []
+        end: int | None = 0
+        for part in self._parts:
+            open_ = end is None or part.rows is None
+            end = None if open_ else (end or 0) + -(-(part.rows or 0) // self._each(part))
+            found.append(end)
+        return found
+
+    @property
+    def row_count(self) -> int | None:
+        """Number of rows of all parts; None if a part has no row count."""
+        return sum(part.rows or 0 for part in self._parts) if self._counted else None
+
+    @property
+    def unit_count(self) -> int:
+        """Number of parts that have rows, or may have."""
+        return len(self._parts)
+
+    @property
+    def atom_count(self) -> int | None:
+        """Number of atoms of all parts; None if a part is open."""
+        return self._atom_ends[-1] if self._atom_ends else 0
+
+    def unit(self, index: int) -> Unit:
+        """Return the unit of part ``index``."""
+        if not 0 <= index < self.unit_count:
+            raise InternalError(f"{self.title()} has no unit {index}")
+        part = self._parts[index]
+        each, rows = self._each(part), part.rows
+        width = sum(map(width_of, self.given.schema.values()))
+        known = part.nbytes if rows is not None else None
+        nbytes = (each if rows is None else rows) * width if known is None else known
+        return Unit(
+            index=index,
+            atom=self._atom_ends[index - 1] if index else 0,
+            atoms=None if rows is None else -(-rows // each),
+            rows=rows,
+            atom_rows=each,
+            nbytes=nbytes,
+            place=self._place(part),
+        )
+
+    def _place(self, part: SourcePart) -> str:
+        return f"{self.given.name}, {part.name}" if part.name else self.given.name
+
+    def unit_of_atom(self, atom: int) -> int:
+        """Return the index of the part that contains atom number ``atom``."""
+        return bisect_right([end for end in self._atom_ends if end is not None], atom)
+
+    def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
+        """Cut the batches of the source into atoms; skipped atoms are read and dropped.
+
+        SourceError if the source raises, or gives other columns or another number of rows than
+        declared.
+        """
+        part, key = self._parts[unit.index], self._keys[unit.index]
+        if not columns and part.rows is not None:
+            for start in range(skip_atoms * unit.atom_rows, part.rows, unit.atom_rows):
+                rows = min(unit.atom_rows, part.rows - start)
+                yield Block(Schema(), (), RowIds.run(key, start, rows))
+            return
+        schema = self.given.columns(columns)
+        row = 0
+        for table in cut(self._batches(part, columns), unit.atom_rows, unit.most_bytes):
+            if row >= skip_atoms * unit.atom_rows:
+                yield block_over(table, RowIds.run(key, row, table.num_rows), schema)
+            row += table.num_rows
+        if part.rows not in (None, row):
+            raise SourceError(
+                f"{unit.place} gave {row} rows, and had said {part.rows}",
+                why="positions rest on what is said",
+                try_="SourcePart(name, rows=None) where the number is not known",
+            )
+
+    def _batches(self, part: SourcePart, columns: tuple[str, ...]) -> Iterator[pa.Table]:
+        """Yield the batches of the source in the declared types, until it ends or raises."""
+        wanted = columns or self.given.schema.names[:1]  # rows are counted by some column
+        schema = self.given.columns(wanted)
+        row, place = 0, self._place(part)
+        try:
+            for batch in self.given.source.read(part, wanted):
+                yield conformed(batch, schema, place, row)
+                row += batch.num_rows
+        except DmlError:
+            raise
+        except BaseException as error:
+            if interrupts(error) or closes(error):
+                raise
+            told = self.given.raised(error, place, row)
+            raise told from told.__cause__
+
+    def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
+        """Return the declared size of the part, which the source may load whole; else two atoms."""
+        part = self._parts[unit.index]
+        return part.nbytes if part.nbytes is not None else 2 * unit.nbytes
+
+    @cached_property
+    def _starts(self) -> tuple[np.ndarray, np.ndarray]:
+        """Keys of the parts in ascending order, and the position of each one's first row."""
+        keys = np.array(self._keys, dtype=np.uint64)
+        firsts = np.array([0, *accumulate(p.rows or 0 for p in self._parts)][:-1], dtype=np.int64)
+        order = np.argsort(keys)
+        return keys[order], firsts[order]
+
+    def position_of(self, ids: RowIds) -> np.ndarray:
+        """Return the rows of the previous parts plus the row's number in its own part."""
+        keys, starts = self._starts
+        high, low = ids.arrays()
+        found: np.ndarray = starts[np.searchsorted(keys, high)] + low.astype(np.int64)
+        return found
+
+    def unit_of(self, ids: RowIds) -> Unit | None:
+        """Return the part of a row by its key."""
+        high = int(ids.slice(0, 1).arrays()[0][0])
+        return self.unit(self._keys.index(high)) if high in self._keys else None
+
+
+@op
+class GivenRows(Plugged, Addressed):
+    """Rows of a ``DataSource`` with ``take``: random access, with atoms as units."""
+
+    given: CheckedSource
+    atom_rows: int
+
+    @property
+    def id_name(self) -> str:  # type: ignore[override]
+        """The name of the source."""
+        return self.given.name
+
+    @cached_property
+    def row_count(self) -> int:
+        """Number of rows of all parts."""
+        return sum(part.rows or 0 for part in self.given.parts)
+
+    @property
+    def row_bytes(self) -> float:
+        """Bytes of a row, as declared by the parts, or estimated from the types."""
+        known = [part.nbytes for part in self.given.parts if part.nbytes is not None]
+        if known and len(known) == len(self.given.parts) and self.row_count:
+            return sum(known) / self.row_count
+        return float(sum(map(width_of, self.given.schema.values())))
+
+    def part(self, start: int, stop: int, columns: tuple[str, ...], ids: RowIds) -> Block:
+        """Return rows ``start`` to ``stop``."""
+        return self.picked(np.arange(start, stop, dtype=np.int64), columns, ids)
+
+    def picked(self, index: np.ndarray, columns: tuple[str, ...], ids: RowIds) -> Block:
+        """Return the rows at ``index`` from the source."""
+        schema = self.given.columns(columns)
+        if not columns or not len(index):
+            return block_over(pa.Table.from_batches([], schema.to_arrow()), ids, schema)
+        place = f"{self.given.name}, {len(index)} rows from {int(index[0])} on"
+        try:
+            table = conformed(self.given.source.take(index, columns), schema, place, 0)
+        except DmlError:
+            raise
+        except BaseException as error:
+            if interrupts(error):
+                raise
+            told = self.given.raised(error, place, int(index[0]))
+            raise told from told.__cause__
+        if table.num_rows != len(index):
+            raise SourceError(
+                f"{self.given.name} gave {table.num_rows} rows for {len(index)} positions",
+                at=place,
+                try_="take(index, columns) gives a row for every position, also twice",
+            )
+        return block_over(table, ids, schema)
+
+
+def read_datasource(
+    source: DataSource, nonce: bytes, fingerprint: str | None = None, atom_rows: int | None = None
+) -> Source:
+    """Build the node over a user's source; PlanError for other objects."""
+    if not isinstance(source, DataSource):
+        raise PlanError(
+            f"read_datasource needs a DataSource, got {source!r}",
+            why=f"it is of type {type(source).__name__}",
+            try_="an instance of a subclass of dml.DataSource, or the name of an installed one",
+        )
+    found = given(source, nonce, fingerprint)
+    if type(source).take is DataSource.take:
+        return GivenParts(found, atom_rows)
+    for part in found.parts:
+        if part.rows is None:
+            raise PlanError(
+                f"{found.name} has take(), and its part {part.name!r} does not say its rows",
+                why="positions are counted over all parts",
+                try_="SourcePart(name, rows=n)",
+            )
+    each = atom_rows if atom_rows is not None else source.atom_rows
+    return GivenRows(found, _usual_rows(found) if each is None else each)
+
+
+def _usual_rows(found: CheckedSource) -> int:
+    """Return the rows of an atom of about 8 MiB, with the row size of ``GivenRows``."""
+    width = GivenRows(found, 1).row_bytes
+    return max(1, min(ATOM_ROWS, int(ATOM_BYTES // max(1.0, width))))

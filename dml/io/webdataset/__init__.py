@@ -1,0 +1,1 @@
+"""WebDataset shards: tar archives whose files are grouped into rows."""

@@ -1,0 +1,274 @@
+"""WebDataset shards are read here: files of a tar archive that share a key form one row."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from dml.base.fingerprint import digest
+from dml.data.schema import Schema
+from dml.errors import PlanError, SourceError
+from dml.expr.node import op
+from dml.io.files.compression import ByteStream, opened, packing
+from dml.io.files.files import File, chosen, listed
+from dml.io.files.lines import Form, LineFiles, LineSource, RowError, inferred
+from dml.io.files.paths import FileKind, Paths
+from dml.io.files.records import LONGEST
+from dml.io.webdataset.decoders import decoder_of, settled_kind
+from dml.io.webdataset.tar import ArchiveMember, TarError, members, needed
+
+PACKINGS = ("", ".gz", ".zst", ".xz", ".bz2")
+KIND = FileKind("tar", (*(".tar" + ending for ending in PACKINGS), ".tgz"))
+KEY = "__key__"
+NAMES = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
+META = re.compile(r"__[^/]*__(?:/|\Z)")
+COPY = "copy or write it again; an upload may not have finished"
+
+Sample: TypeAlias = dict[str, tuple[int, int]]  # suffixes with where their bytes are
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Split a file name at the first dot after the folders into key and suffix.
+
+    "" for a file that belongs to no sample: without a dot, or between double underscores.
+    """
+    found = None if META.match(name) else NAMES.fullmatch(name)
+    return (found[1], found[2].lower()) if found else ("", "")
+
+
+@dataclasses.dataclass(frozen=True)
+class SampleForm(Form):
+    """The format of samples: consecutive files that share a key are a row; suffixes are columns.
+
+    With ``chosen`` suffixes that ``schema`` does not name are skipped, otherwise they are errors.
+    """
+
+    schema: Schema
+    decoding: bool
+    chosen: bool
+    blank: ClassVar[bytes] = b""
+
+    @property
+    def digest(self) -> bytes:
+        """Digest of names and types, and of ``decoding``."""
+        return digest("webdataset", 2, self.decoding, self.chosen, self.schema.to_arrow())
+
+    def packed(self, file: File) -> bool:
+        """True unless the file is an uncompressed archive."""
+        return bool(_ending(file.name))
+
+    def open(
+        self, file: File, start: int = 0, stop: int | None = None
+    ) -> AbstractContextManager[ByteStream]:
+        """Open the uncompressed archive."""
+        return opened(file, start, stop, _ending(file.name))
+
+    def first(self, file: File) -> int:
+        """Return 0, the offset of the first header; SourceError for an empty file."""
+        if file.size:
+            return 0
+        raise SourceError(f"{file.name} is empty", at=file.path, why="not even its end is marked")
+
+    def spot(self, file: File, row: int, at: int) -> str:
+        """Describe the sample, and the first byte of its headers."""
+        of = " of what it unpacks to" if self.packed(file) else ""
+        return f"{file.path}, sample {row}, byte {at}{of}"
+
+    def ends(self, window: bytes) -> np.ndarray:
+        """Return the offsets at which samples end; SourceError if the first sample is damaged."""
+        found, key, at = list[int](), "", 0
+        try:
+            for member in members(window):
+                if member.name is None:
+                    found += [member.begin] * bool(key)
+                    if not key:
+                        _check_end(window, member.begin)
+                    break
+                next_key, _ = split_name(member.name)
+                if key and next_key and next_key != key:
+                    found.append(member.begin)
+                key, at = next_key or key, member.stop
+            else:
+                _check_size(window, at, 0 if not found else found[-1])
+        except TarError as error:
+            if not found:
+                raise _damaged(error) from None
+        return np.array(found, dtype=np.int64)
+
+    def last(self, window: bytes) -> bool:
+        """Return True if a sample precedes the end mark; SourceError if there is no end mark."""
+        try:
+            every = list(members(window))
+            if every and every[-1].name is None:
+                _check_end(window, every[-1].begin)
+                return any(split_name(member.name or "")[0] for member in every)
+        except TarError as error:
+            raise _damaged(error) from None
+        raise SourceError("the archive is cut off", why="it has no mark of its end", try_=COPY)
+
+    def decode_samples(self, data: bytes) -> Iterator[tuple[str, Sample]]:
+        """Yield key and files of every sample; RowError for an invalid sample."""
+        key, files, row = "", Sample(), 0
+        try:
+            for member in members(data):
+                if member.name is None:
+                    break
+                found, suffix = split_name(member.name)
+                if found and key and found != key:
+                    yield key, files
+                    files, row = {}, row + 1
+                key = found or key
+                if suffix:
+                    _add(files, key, suffix, member)
+        except TarError as error:
+            raise RowError(str(error), row, COPY) from None
+        if key:
+            yield key, files
+
+    def decode(self, data: bytes, rows: int, columns: tuple[str, ...]) -> pa.RecordBatch:
+        """Decode the samples in ``data``."""
+        samples = list(self.decode_samples(data))
+        if len(samples) != rows:
+            raise RowError(f"{len(samples)} samples are where there were {rows}", 0, COPY)
+        if len(columns) == len(self.schema) and not self.chosen:
+            self._check_suffixes(samples)
+        arrays = [self._column(data, samples, name) for name in columns]
+        return pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+    def _check_suffixes(self, samples: list[tuple[str, Sample]]) -> None:
+        for row, (key, files) in enumerate(samples):
+            if strange := files.keys() - self.schema.keys():
+                raise RowError(
+                    f"sample {key!r} has a file {min(strange)!r}, which none of the first had",
+                    row,
+                    "suffixes=[...] with those that are wanted",
+                )
+
+    def _column(self, data: bytes, samples: list[tuple[str, Sample]], name: str) -> pa.Array:
+        if name == KEY:
+            return pa.array([key for key, _ in samples], pa.string())
+        return self.decoded(data, samples, name, self.schema[name])
+
+    def decoded(
+        self,
+        data: bytes,
+        samples: list[tuple[str, Sample]],
+        suffix: str,
+        kind: pa.DataType | None,
+    ) -> pa.Array:
+        """Decode the files of one suffix to a column, null for samples without such a file."""
+        places = [files.get(suffix) for _, files in samples]
+        found = [None if place is None else data[slice(*place)] for place in places]
+        return decoder_of(suffix, decode=self.decoding)(found, suffix, kind)
+
+
+def _ending(name: str) -> str:
+    """Return the suffix that states the compression of a file."""
+    return ".gz" if name.lower().endswith(".tgz") else packing(name)
+
+
+def _add(files: Sample, key: str, suffix: str, member: ArchiveMember) -> None:
+    """Add a file to a sample; TarError if the sample has the suffix already."""
+    if suffix in files:
+        raise TarError(f"sample {key!r} has two files {suffix!r}")
+    files[suffix] = (member.start, member.stop)
+
+
+def _check_end(window: bytes, at: int) -> None:
+    """Raise TarError unless only zeros follow the end mark at byte ``at``."""
+    if window[at:].strip(b"\0"):
+        raise TarError("something follows the mark of the end")
+
+
+def _check_size(window: bytes, at: int, begin: int) -> None:
+    """Raise TarError for a sample that is too large, as soon as its header says so."""
+    start = -(-at // 512) * 512
+    size = start + needed(window[start:]) - begin
+    if size > LONGEST:
+        raise TarError(f"a sample takes {size} bytes, and {LONGEST} are allowed")
+
+
+def _damaged(error: TarError) -> SourceError:
+    return SourceError(
+        "a sample cannot be read",
+        why=str(error),
+        try_=f"{COPY}; or an archive of plain files only (tar --hard-dereference)",
+    )
+
+
+@op
+class SampleSource(LineSource):
+    """Samples of tar archives in order of file name, place in the archive."""
+
+    files: LineFiles
+    columns: tuple[str, ...] | None = None
+    atom_rows: int | None = None
+    word: ClassVar[str] = "webdataset"
+
+
+def read_webdataset(
+    paths: Paths,
+    suffixes: Iterable[str] | None = None,
+    decode: bool | str = True,  # noqa: FBT001, FBT002 - as other readers of shards have it
+    *,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> SampleSource:
+    """Read a row per sample of WebDataset shards: a file, a folder, a pattern, or a list of these.
+
+    Consecutive files of an archive that share a key, which is their name up to its first dot, are a
+    sample; column "__key__" has the key, and the rest of each name is a column: those of the first
+    MiB, or ``suffixes``. A file that a sample lacks is null. With ``decode`` (True, or "basic")
+    .txt is text, .cls and similar suffixes int64, .json a value, .npy an array; all other files,
+    and all files with False, are bytes. Nothing is unpickled, and nothing extracted to a disk.
+    Archives may be compressed (.tar.gz, .tgz, .tar.zst ...).
+
+    SourceError, while reading, for damaged or truncated archives, links and other members that are
+    not files, a sample of more than 32 MiB, and a file that cannot be decoded.
+    """
+    if decode not in (True, False, "basic"):
+        raise PlanError(
+            f"read_webdataset has no decode={decode!r}",
+            why="there is True, which is also called 'basic', and False",
+            try_="decode=False, and .map with a function that decodes",
+        )
+    names = chosen(suffixes, "read_webdataset")
+    root, files, given = listed(paths, KIND, storage_options)
+    form = SampleForm(Schema({KEY: pa.string()}), bool(decode), names is not None)
+    form = dataclasses.replace(form, schema=_schema_in(files, form, names))
+    return SampleSource(LineFiles(root, files, given, form), None, atom_rows)
+
+
+def _schema_in(files: tuple[File, ...], form: SampleForm, names: tuple[str, ...] | None) -> Schema:
+    """Infer the key and a column for every suffix; SourceError if there are no samples."""
+
+    def infer(data: bytes, _: int) -> Schema:
+        samples = list(form.decode_samples(data))
+        there = dict.fromkeys(suffix for _, sample in samples for suffix in sample)
+        found = [(KEY, pa.string())]
+        for suffix in there if names is None else names:
+            if suffix not in there and form.decoding and suffix.endswith(("json", "jsn", "npy")):
+                raise SourceError(
+                    f"none of the first samples of {files[0].name} has a file {suffix!r}",
+                    why="its type would be that of the first ones",
+                    try_="decode=False, or without it in suffixes=[...]",
+                )
+            kind = form.decoded(data, samples, suffix, None).type
+            found.append((suffix, settled_kind(suffix, kind) if form.decoding else kind))
+        return Schema(found)
+
+    found = inferred(files, form, infer)
+    if found is None:
+        raise SourceError(
+            f"{files[0].name} has no samples",
+            at=files[0].path,
+            why="they say which columns there are, and of which types",
+            try_="an archive of files such as 000.jpg, 000.cls",
+        )
+    return found

@@ -1,0 +1,118 @@
+"""A phrase is the text in a kernel that computes one operation for one row.
+
+A phrase must give the result of the operation in NumPy, in every bit. numba widens integers (i4 +
+i4 is i8, u8 with i8 is f8), so every result is narrowed at once and operands always have one type.
+No phrase may trap, for any bytes under a null or past the end of a tile.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TypeAlias
+
+from dml.kernels.program import Step
+
+TYPES = {
+    "b1": "np.bool_",
+    "i1": "np.int8",
+    "i2": "np.int16",
+    "i4": "np.int32",
+    "i8": "np.int64",
+    "u1": "np.uint8",
+    "u2": "np.uint16",
+    "u4": "np.uint32",
+    "u8": "np.uint64",
+    "f4": "np.float32",
+    "f8": "np.float64",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PhraseArguments:
+    """A step with the names of its arguments; ``known`` names a validity, or None if never null."""
+
+    step: Step
+    codes: tuple[str, ...]
+    args: tuple[str, ...]
+    known: tuple[str | None, ...]
+
+    @property
+    def code(self) -> str:
+        """Type code of the result."""
+        return self.step.code
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Phrase:
+    """The value of a row, when it is not null (None: always), and when it is a failed cast."""
+
+    value: str
+    known: str | None = None
+    failed: str | None = None
+
+
+Writer: TypeAlias = Callable[[PhraseArguments], Phrase]
+
+
+def typed(code: str, text: str | float) -> str:
+    """Return ``text`` converted to the type of ``code``."""
+    return f"{TYPES[code]}({text})"
+
+
+def every(*conditions: str | None) -> str | None:
+    """Join conditions by "and"; None is always true."""
+    named = list(dict.fromkeys(c for c in conditions if c is not None))
+    return " & ".join(named) or None
+
+
+def plain(template: str) -> Writer:
+    """Make a value by template ({a}, {b}: arguments; {zero}, {one}: of a's type).
+
+    It is null where an argument is.
+    """
+
+    def write(row: PhraseArguments) -> Phrase:
+        return Phrase(typed(row.code, filled(template, row)), every(*row.known))
+
+    return write
+
+
+def filled(template: str, row: PhraseArguments) -> str:
+    """Fill ``template`` with the names of ``row``."""
+    code = row.codes[0]
+    numbers = {"zero": 0, "one": 1, "minus": -1, "width": 8 * int(code[1])}
+    texts = {word: typed(code, n) for word, n in numbers.items() if f"{{{word}}}" in template}
+    return template.format(**dict(zip("abc", row.args, strict=False)), **texts, code=code)
+
+
+def wrapping(operation: str) -> Writer:
+    """Make an operation that wraps integers modulo two to the power of their width.
+
+    numba tells LLVM that signed 64-bit integers never overflow, so those are computed unsigned.
+    """
+    usual = plain(f"{{a}} {operation} {{b}}")
+    unsigned = plain(f"np.uint64({{a}}) {operation} np.uint64({{b}})")
+    return lambda row: (unsigned if row.codes[0] == "i8" else usual)(row)
+
+
+def by_kind(floats: Writer, integers: Writer, unsigned: Writer | None = None) -> Writer:
+    """Choose the phrase for floats or for integers by the type of the first argument."""
+
+    def write(row: PhraseArguments) -> Phrase:
+        kind = row.codes[0][0]
+        return {"f": floats, "u": unsigned or integers}.get(kind, integers)(row)
+
+    return write
+
+
+def nonzero_divisor(writer: Writer) -> Writer:
+    """Make the phrase null also where the second argument is zero."""
+
+    def write(row: PhraseArguments) -> Phrase:
+        phrase = writer(row)
+        return dataclasses.replace(
+            phrase, known=every(phrase.known, filled("({b} != {zero})", row))
+        )
+
+    return write

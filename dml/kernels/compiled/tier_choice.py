@@ -1,0 +1,229 @@
+"""Each program runs by NumPy or by compiled kernels, and the choice between them is made here.
+
+The two tiers give the same bits, so the choice, and the time of a change, never affect results.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dml.kernels import interpreter
+from dml.kernels.compiled.jit import Kernel, KernelCache
+from dml.kernels.functions.function import is_text
+from dml.kernels.interpreter import Result
+from dml.kernels.program import Program
+from dml.kernels.vec import NotFusedError, Register, Vec
+
+if TYPE_CHECKING:
+    from dml.kernels.compiled.codegen import KernelSource
+    from dml.kernels.compiled.fused_program import Fused
+
+# Row-steps interpreted before compiling is worth its second of processor time: at about 1 ns each
+# NumPy has then spent a third of that (KERNELS: 0.5 s to compile a kernel, 0.3 s to load numba).
+COMPILE_AFTER = 300_000_000
+# Row-steps before kernels that an earlier run compiled are loaded from disk.
+LOAD_AFTER = 80_000_000
+
+# The cost of a byte of text in NumPy, in row-steps; as one kernel serves all texts, it is already
+# compiled more often than other kernels.
+BYTE_STEPS = 8
+
+# Most programs with an entry; a program without one takes a millisecond or two to split again.
+MOST_PROGRAMS = 256
+
+MODE = re.compile(r"numpy|compiled|auto|(swap|demote)-at-block-(\d+)")
+
+
+def compiled(program: Program, cache: KernelCache) -> Callable[..., Result] | None:
+    """Return a function like ``interpreter.run``, without its program argument.
+
+    It waits for its kernels at the first block that needs them, and uses NumPy if they fail. None
+    if no part of the program can be a kernel.
+    """
+    fused = _fused(program)
+    if not fused.calls and not fused.texts:
+        return None
+
+    def run(inputs: Sequence[Register], n: int, sel: np.ndarray | None = None) -> Result:
+        return _run_compiled(fused, cache, inputs, n, sel, counts=Counts(), waiting=True)
+
+    return run
+
+
+def _fused(program: Program) -> Fused:
+    """Split ``program`` into kernels."""
+    from dml.kernels.compiled.fused_program import Fused  # noqa: PLC0415 most runs are over before kernels are worth it
+
+    return Fused(program)
+
+
+@dataclasses.dataclass(slots=True)
+class Counts:
+    """Blocks run by each tier; ``refused`` counts blocks with columns that no kernel accepts."""
+
+    numpy: int = 0
+    compiled: int = 0
+    refused: int = 0
+
+
+@dataclasses.dataclass(slots=True)
+class _Entry:
+    """The counts of a program, which is kept alive, so that its ``id`` stays unique.
+
+    ``made`` says whether its kernels were on disk when that was checked, once.
+    """
+
+    program: Program
+    fused: Fused | None = None
+    blocks: int = 0
+    row_steps: int = 0
+    made: bool | None = None
+
+
+class KernelTiers:
+    """Runs programs, by NumPy at first and by kernels once they are compiled and worth it.
+
+    ``mode`` is "auto" (compile in the background after ``compile_after`` row-steps, and load
+    kernels on disk sooner), "numpy", "compiled" (wait for kernels), "swap-at-block-k" (NumPy for k
+    blocks of a program, then wait for kernels) or "demote-at-block-k" (the other way round).
+    Kernels are stored under ``directory``. Threads may share an instance. Results never depend on
+    the tier.
+    """
+
+    def __init__(
+        self, directory: Path, mode: str = "auto", compile_after: int = COMPILE_AFTER
+    ) -> None:
+        found = MODE.fullmatch(mode)
+        if found is None:
+            raise ValueError(f"{mode!r} is not a mode of the kernel tiers")
+        self.kind, self.block = found[1] or mode, int(found[2] or 0)
+        self.compile_after, self.load_after = compile_after, min(LOAD_AFTER, compile_after)
+        self.cache = KernelCache(directory)
+        self.counts = Counts()
+        # of all programs: one kernel serves all texts
+        self.text_steps = 0
+        self._entries: dict[int, _Entry] = {}
+        self._made_of = (directory, mode, compile_after)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return shared, self._made_of
+
+    @property
+    def compile_failures(self) -> int:
+        """Number of kernels that failed to compile; their programs run by NumPy."""
+        return len(self.cache.failures)
+
+    def run(
+        self,
+        program: Program,
+        inputs: Sequence[Register],
+        n: int,
+        sel: np.ndarray | None = None,
+    ) -> Result:
+        """Run ``program`` as ``interpreter.run`` does."""
+        entry = self._entry(program)
+        rows = n if sel is None else len(sel)
+        text_steps = _text_steps(program, inputs)
+        self.text_steps += text_steps
+        steps = entry.row_steps + (self.text_steps if text_steps else 0)
+        tier = self._tier(entry, rows, steps)
+        if tier == "numpy" and self.kind == "auto" and rows and steps >= self.load_after:
+            tier = "ready" if self._made(entry, inputs) else tier
+        entry.blocks += 1
+        entry.row_steps += rows * len(program.steps)
+        if tier == "numpy":
+            self.counts.numpy += 1
+            return interpreter.run(program, inputs, n, sel)
+        if entry.fused is None:
+            entry.fused = _fused(program)
+        waiting = tier == "compiled"
+        return _run_compiled(
+            entry.fused, self.cache, inputs, n, sel, counts=self.counts, waiting=waiting
+        )
+
+    def _entry(self, program: Program) -> _Entry:
+        # by identity: equality would take -0.0 for 0.0, and costs more than a small block
+        entry = self._entries.get(id(program))
+        if entry is None:
+            if len(self._entries) >= MOST_PROGRAMS:
+                self._entries.clear()
+            entry = self._entries[id(program)] = _Entry(program)
+        return entry
+
+    def _made(self, entry: _Entry, inputs: Sequence[Register]) -> bool:
+        """Return True if the kernels of a program were on disk at the first check."""
+        if entry.made is None:
+            entry.fused = entry.fused or _fused(entry.program)
+            entry.made = all(self.cache.made(each.name) for each in entry.fused.sources(inputs))
+        return entry.made
+
+    def _tier(self, entry: _Entry, rows: int, steps: int) -> str:
+        """Return the tier of the next block: "numpy", "compiled", or "ready": kernels if loaded."""
+        late = entry.blocks >= self.block
+        match self.kind:
+            case "swap":
+                return "compiled" if late else "numpy"
+            case "demote":
+                return "numpy" if late else "compiled"
+            case "auto":
+                return "ready" if steps >= self.compile_after and rows else "numpy"
+        return self.kind
+
+
+def _text_steps(program: Program, inputs: Sequence[Register]) -> int:
+    """Return the cost of a program's text chains in NumPy, in row-steps."""
+    if not program.has_chain:
+        return 0
+    texts = (i for i in inputs if not isinstance(i, Vec) and is_text(i.type))
+    return BYTE_STEPS * int(sum(text.nbytes for text in texts))
+
+
+def _run_compiled(
+    fused: Fused,
+    cache: KernelCache,
+    inputs: Sequence[Register],
+    n: int,
+    sel: np.ndarray | None,
+    *,
+    counts: Counts,
+    waiting: bool,
+) -> Result:
+    """Run by kernels if all of them are available, else by NumPy."""
+    kernels = _kernels(fused.sources(inputs), cache, waiting=waiting)
+    if kernels and None not in kernels:
+        try:
+            result = fused.run([k for k in kernels if k is not None], inputs, n, sel)
+        except NotFusedError:
+            counts.refused += 1
+        else:
+            counts.compiled += 1
+            return result
+    counts.numpy += 1
+    return interpreter.run(fused.program, inputs, n, sel)
+
+
+def _kernels(
+    sources: Sequence[KernelSource], cache: KernelCache, *, waiting: bool
+) -> list[Kernel | None]:
+    found = [cache.get(source.name) for source in sources]
+    if None in found:
+        cache.request((source.name, source.text) for source in sources)
+        if waiting:
+            found = [cache.wait(source.name) for source in sources]
+    return found
+
+
+_SHARED: dict[tuple[Any, ...], KernelTiers] = {}
+
+
+def shared(*made_of: Any) -> KernelTiers:
+    """Return this process's tiers with these parameters, so that runs share compiled kernels."""
+    if made_of not in _SHARED:
+        _SHARED[made_of] = KernelTiers(*made_of)
+    return _SHARED[made_of]

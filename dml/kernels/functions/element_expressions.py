@@ -1,0 +1,58 @@
+"""A program runs over the elements of lists: the function ``list.eval``."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from dml.kernels.functions.function import Arrays, Function, Params
+from dml.kernels.functions.lists import LIST, lists_of
+from dml.kernels.program import Program
+from dml.kernels.vec import ARROW_TYPES, CastFailure, Vec, from_arrow, to_arrow
+
+
+class Runnable(Protocol):
+    """A program over elements with its interpreter."""
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        """The types of its inputs."""
+
+    def evaluate(self, inputs: list[Any], rows: int) -> Any:
+        """The register of its only output."""
+
+
+def evaluate(arrays: Arrays, params: Params) -> pa.Array:
+    """Run ``params``: a program over elements, its result type, and whether it may fail."""
+    program: Runnable
+    program, kind, _ = params
+    lists = lists_of(arrays[0])
+    elements = lists.elements()
+    inputs: list[Any] = [_register(elements)] * len(program.inputs)
+    try:
+        found = program.evaluate(inputs, len(elements))
+    except CastFailure as failure:
+        row = int(lists.rows()[failure.row])
+        raise type(failure)(row, failure.value, failure.code) from None
+    made = to_arrow(found, kind) if isinstance(found, Vec) else found
+    large = pa.types.is_large_list(lists.kind)
+    listed = pa.large_list(kind) if large else pa.list_(kind)
+    return lists._replace(kind=listed).with_elements(made)
+
+
+def _register(elements: pa.Array) -> Vec | pa.Array:
+    return from_arrow(elements) if elements.type in ARROW_TYPES.values() else elements
+
+
+def _given(kind: pa.DataType, params: Params) -> pa.DataType:
+    large = pa.types.is_large_list(kind)
+    return pa.large_list(params[1]) if large else pa.list_(params[1])
+
+
+def _may_fail(params: Params) -> bool:
+    """Return True if a row may raise; ``params`` are as written, or as lowered."""
+    return bool(params[2]) if isinstance(params[0], Program) else not params[0].total
+
+
+FUNCTIONS = (Function("list.eval", LIST, _given, evaluate, fails=_may_fail),)

@@ -1,0 +1,245 @@
+"""Consecutive text functions are merged into one step, and run without intermediate columns.
+
+A part of the rows goes through all functions while it is in the processor's cache.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from dml.kernels import function_ops
+from dml.kernels.arrow_ops import as_arrow
+from dml.kernels.compiled.jit import Kernel
+from dml.kernels.functions import bytewise, text_kernel
+from dml.kernels.functions.bytewise import Bytes
+from dml.kernels.functions.function import is_text
+from dml.kernels.functions.text_kernel import ByteMachine
+from dml.kernels.program import CHAIN, Program, Step
+from dml.kernels.vec import ARROW_TYPES, CastFailure, Register, from_arrow
+
+# Bytes that go through all functions at a time: with their results they stay in the cache.
+TOGETHER = 1 << 19
+
+# Functions that take or return lists of bytes, which may continue a chain.
+OF_LISTS = {"str.tokenize_bytes", "list.slice"}
+
+# An expression of the elements, which ends a chain.
+EVALUATED = "list.eval"
+
+# Functions of lists of any type; after a chain, the lists are known to be of bytes.
+OF_ANY_LISTS = {"list.slice", EVALUATED}
+
+Links: TypeAlias = tuple[tuple[str, tuple[Any, ...]], ...]
+
+# The machine and kernel of a chain; stored by the identity of the step, since equal steps may
+# contain -0.0 and 0.0.
+Compiled: TypeAlias = tuple[ByteMachine, Kernel]
+
+
+def chained(program: Program) -> Program:
+    """Merge consecutive text functions of a program into single steps.
+
+    Such a step is a ``CHAIN``, whose parameters are the name and parameters of each function.
+    """
+    if not any(_taken(step) and step.op not in OF_ANY_LISTS for step in program.steps):
+        return program
+    return _Chaining(program).made()
+
+
+def _taken(step: Step) -> bool:
+    if step.op == EVALUATED:
+        return len(step.args) == 1
+    return step.op in bytewise.MAKERS and bytewise.step_of(step.op, step.params) is not None
+
+
+class _Chaining:
+    """One pass over a program: finds the chains of steps, and renumbers the registers."""
+
+    def __init__(self, program: Program) -> None:
+        self.program, self.first = program, len(program.inputs)
+        self.readers = np.bincount(
+            [arg for step in program.steps for arg in step.args] + [*program.roots],
+            minlength=self.first + len(program.steps),
+        )
+        # by register: the links of the chain that ends there, and its input register
+        self.ends: dict[int, tuple[Links, int]] = {}
+        self.inside: set[int] = set()
+        for register, step in enumerate(program.steps, start=self.first):
+            if _taken(step):
+                self.find(register, step)
+
+    def find(self, register: int, step: Step) -> None:
+        """Append the step to the chain that it continues, or begin a new chain."""
+        (given,) = step.args
+        link = (step.op, step.params)
+        if given in self.ends and self.readers[given] == 1:
+            links, first = self.ends[given]
+            if links[-1][0] == EVALUATED:
+                return
+            del self.ends[given]
+            self.inside.add(given)
+            self.ends[register] = (*links, link), first
+        elif step.op not in OF_ANY_LISTS:
+            self.ends[register] = (link,), given
+
+    def made(self) -> Program:
+        """Return the program with each chain in the place of its last step."""
+        numbers = {register: register for register in range(self.first)}
+        steps: list[Step] = []
+        for register, step in enumerate(self.program.steps, start=self.first):
+            if register in self.inside:
+                continue
+            if register in self.ends:
+                links, given = self.ends[register]
+                step = Step(CHAIN, (given,), "arrow", links)  # noqa: PLW2901
+            moved = tuple(numbers[arg] for arg in step.args)
+            numbers[register] = self.first + len(steps)
+            steps.append(dataclasses.replace(step, args=moved))
+        outputs = tuple(numbers[register] for register in self.program.outputs)
+        checks = tuple(numbers[register] for register in self.program.checks)
+        keep = None if self.program.keep is None else numbers[self.program.keep]
+        return Program(self.program.inputs, tuple(steps), outputs, checks, keep)
+
+
+def apply(
+    step: Step, args: Sequence[Register], rows: int, compiled: Mapping[int, Compiled]
+) -> Register:
+    """Apply all functions of a chain, by a kernel if the step has one in ``compiled``."""
+    (given,) = args
+    if not isinstance(given, pa.Array) or not is_text(given.type) or not len(given):
+        return _one_by_one(step.params, given, rows)
+    # the bytes under nulls may be anything
+    filled = given.fill_null("") if given.null_count else given
+    way = compiled.get(id(step))
+    found = None if way is None else _by_kernel(way, step.params, given, filled)
+    return _by_numpy(step.params, given, filled) if found is None else found
+
+
+def _by_kernel(way: Compiled, links: Links, given: pa.Array, filled: pa.Array) -> pa.Array | None:
+    """Run the kernel; None if its machine needs ASCII and the text is not."""
+    machine, kernel = way
+    rows = _bytes(filled)
+    if not machine.others and not bytewise.is_ascii(rows.data):
+        return None
+    data, edges = machine.run(kernel, rows)
+    if links[-1][0] != EVALUATED and links[-1][0] not in OF_LISTS:
+        return _text(Bytes(data, edges, ascii=False), given.type, _present(given))
+    return _listed(data, edges, given)
+
+
+def _by_numpy(links: Links, given: pa.Array, filled: pa.Array) -> Register:
+    """Run the steps with NumPy, some rows at a time."""
+    ending = links[-1][0] == EVALUATED
+    bytes_of = links[:-1] if ending else links
+    parts = [_through(bytes_of, part, given.type) for part in _parts(filled)]
+    made = _assembled(bytes_of, given, parts)
+    return _one_by_one(links[-1:], made, len(given)) if ending else made
+
+
+def machine_for(step: Step) -> ByteMachine | None:
+    """Return the kernel's machine for a chain, with its expression of elements as a byte table.
+
+    None for other steps, and for chains without a machine.
+    """
+    if step.op != CHAIN:
+        return None
+    links = step.params
+    ending = links[-1][0] == EVALUATED
+    machine = text_kernel.machine_of([step for _, step in _steps(links[:-1] if ending else links)])
+    if machine is None or not ending:
+        return machine
+    every = pa.array([list(range(256))], pa.list_(pa.uint8()))
+    try:
+        found = _one_by_one(links[-1:], every, 1)
+    except CastFailure:
+        return None  # it fails for some bytes, which may never occur
+    values = as_arrow(found).values
+    if values.null_count or values.type not in ARROW_TYPES.values() or values.type == pa.bool_():
+        return None
+    return dataclasses.replace(machine, given=from_arrow(values).values[machine.given])
+
+
+def _one_by_one(links: Links, given: Register, rows: int) -> Register:
+    for name, params in links:
+        given = function_ops.apply(Step(name, (0,), "arrow", params), [given], rows)
+    return given
+
+
+@functools.lru_cache(maxsize=256)
+def _steps(links: Links) -> tuple[tuple[Links, bytewise.Step], ...]:
+    """Return the links as steps over bytes, each with the links that it computes."""
+    made: list[tuple[Links, bytewise.Step]] = []
+    for link in links:
+        step = bytewise.step_of(*link)
+        if step is None:
+            raise TypeError(f"{link[0]} is no step over bytes")
+        both = bytewise.joined(made[-1][1], step) if made else None
+        if both is None:
+            made.append(((link,), step))
+        else:
+            made[-1] = (*made[-1][0], link), both
+    return tuple(made)
+
+
+def _through(links: Links, part: Bytes, kind: pa.DataType) -> Bytes:
+    """Run all steps on some rows; where a step is not valid, its text functions run instead."""
+    for meant, step in _steps(links):
+        found = step(part)
+        if found is None:
+            array = _text(part, kind, None)
+            found = _bytes(_one_by_one(meant, array, len(array)))
+        part = found
+    return part
+
+
+def _parts(text: pa.Array) -> Iterator[Bytes]:
+    """Yield the rows of a column in parts whose bytes stay in the cache."""
+    whole = _bytes(text)
+    places = np.arange(TOGETHER, len(whole.data), TOGETHER)
+    cuts = [0, *np.unique(whole.edges.searchsorted(places)).tolist(), len(text)]
+    for first, end in itertools.pairwise(cuts):
+        edges = whole.edges[first : end + 1]
+        data = whole.data[edges[0] : edges[-1]]
+        yield Bytes(data, edges - edges[0], bytewise.is_ascii(data))
+
+
+def _bytes(text: pa.Array) -> Bytes:
+    _, ends, data = text.buffers()
+    width = "i8" if pa.types.is_large_string(text.type) else "i4"
+    edges = np.frombuffer(ends, width)[text.offset : text.offset + len(text) + 1].astype("i8")
+    held = np.frombuffer(data or b"", "u1")[edges[0] : edges[-1]]
+    return Bytes(held, edges - edges[0], ascii=False)
+
+
+def _assembled(links: Links, given: pa.Array, parts: Sequence[Bytes]) -> pa.Array:
+    """Join all parts to one column: text, or lists of bytes."""
+    lengths = np.concatenate([np.diff(part.edges) for part in parts])
+    edges = np.zeros(len(lengths) + 1, "i8")
+    np.cumsum(lengths, out=edges[1:])
+    data = parts[0].data if len(parts) == 1 else np.concatenate([part.data for part in parts])
+    if links[-1][0] in OF_LISTS:
+        return _listed(data, edges, given)
+    return _text(Bytes(data, edges, ascii=False), given.type, _present(given))
+
+
+def _present(given: pa.Array) -> pa.Array | None:
+    return given.is_valid() if given.null_count else None
+
+
+def _listed(data: np.ndarray, edges: np.ndarray, given: pa.Array) -> pa.Array:
+    mask = given.is_null() if given.null_count else None
+    return pa.ListArray.from_arrays(pa.array(edges.astype("i4")), pa.array(data), mask=mask)
+
+
+def _text(rows: Bytes, kind: pa.DataType, valid: pa.Array | None) -> pa.Array:
+    edges = rows.edges if pa.types.is_large_string(kind) else rows.edges.astype("i4")
+    present = None if valid is None else valid.buffers()[1]
+    buffers = [present, pa.py_buffer(edges), pa.py_buffer(rows.data)]
+    return pa.Array.from_buffers(kind, len(edges) - 1, buffers)

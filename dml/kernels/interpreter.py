@@ -1,0 +1,217 @@
+"""The interpreter runs flat programs with NumPy, one operation over all rows at a time: tier 0."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from dml.kernels import (
+    arithmetic_ops,
+    arrow_ops,
+    cast_ops,
+    function_ops,
+    logic_ops,
+    lookup_ops,
+    python_ops,
+)
+from dml.kernels.functions.table import FUNCTIONS
+from dml.kernels.math import MATH_OPS
+from dml.kernels.program import CHAIN, Program, Step
+from dml.kernels.vec import NEVER, CastFailure, Register, Vec, spread
+
+if TYPE_CHECKING:
+    from dml.kernels.functions.text_chain import Compiled
+
+
+def math_op(name: str) -> arithmetic_ops.Op:
+    """Make an operation of the math function ``name``, computed in the type of the result."""
+
+    def op(args: Sequence[Vec], code: str, params: tuple[Any, ...]) -> Vec:
+        from dml.kernels.math.functions import numpy_apply, step_table  # noqa: PLC0415 - few need it
+
+        del params
+        values = args[0].values.astype(code, copy=False)
+        return Vec(numpy_apply(step_table(name, code), values), args[0].valid)
+
+    return op
+
+
+NUMERIC_OPS: dict[str, arithmetic_ops.Op] = {
+    **{name: math_op(name) for name in MATH_OPS},
+    **arithmetic_ops.OPS,
+    **python_ops.OPS,
+    **logic_ops.OPS,
+    **cast_ops.OPS,
+    **lookup_ops.OPS,
+}
+
+
+NO_KERNELS: Mapping[int, Compiled] = MappingProxyType({})
+
+
+class Result(NamedTuple):
+    """One register per output of the program; ``failed`` is true if a check is true in any row.
+
+    ``kept`` are the places (k,) i8 of the rows that a program with ``keep`` delivers.
+    """
+
+    outputs: list[Register]
+    failed: bool
+    kept: np.ndarray | None = None
+
+
+def run(
+    program: Program,
+    inputs: Sequence[Register],
+    n: int,
+    sel: np.ndarray | None = None,
+    compiled: Mapping[int, Compiled] = NO_KERNELS,
+) -> Result:
+    """Compute ``program`` over the ``n`` rows of ``inputs``, or over those in ``sel``.
+
+    ``sel`` (ascending row numbers) is applied to the inputs before anything is computed. Outputs
+    have one row per row computed, are contiguous and owned by the caller, unless an output is an
+    input that is used without steps and without ``sel``: it may be the same memory. In a computed
+    output every NaN is the canonical one, and validity is None if all rows are valid. Steps that no
+    output needs are not run. A text chain uses its kernel in ``compiled``, by the id of the step,
+    if there is one. CastFailure names the row of the inputs.
+    """
+    rows = n if sel is None else len(sel)
+    registers: list[Register | None] = [
+        picked(register, sel) if index in program.reads else None
+        for index, register in enumerate(inputs)
+    ]
+    borrowed = {id(r.values) for r in registers if isinstance(r, Vec)}
+    with np.errstate(all="ignore"):
+        try:
+            for step, dead in zip(program.steps, program.deaths, strict=True):
+                wanted = len(registers) in program.needed
+                registers.append(apply(step, registers, rows, compiled) if wanted else None)
+                for register in dead:
+                    registers[register] = None
+        except CastFailure as failure:
+            row = failure.row if sel is None else int(sel[failure.row])
+            raise type(failure)(row, failure.value, failure.code) from None
+        failed = rows > 0 and any(_holds_anywhere(registers[check]) for check in program.checks)
+        first = len(program.inputs)
+        found = ((registers[each], each >= first) for each in program.outputs)
+        outputs = [delivered(r, rows, borrowed) if computed else r for r, computed in found]
+        kept = None if program.keep is None else places(registers[program.keep], rows)
+    made = outputs if kept is None else delivered_rows(program, outputs, kept)
+    return Result(made, failed, kept)
+
+
+class ElementProgram(Program):
+    """A program over the elements of lists, which a step of another program runs."""
+
+    def evaluate(self, inputs: Sequence[Register], rows: int) -> Register:
+        """The register of its only output; CastFailure names an element."""
+        (found,) = run(self, inputs, rows).outputs
+        return found
+
+
+def delivered_rows(
+    program: Program, outputs: Sequence[Register], kept: np.ndarray
+) -> list[Register]:
+    """Select the rows ``kept`` of outputs; computed ones have no validity if all are valid."""
+    found = []
+    for output, register in zip(program.outputs, outputs, strict=True):
+        rows = picked(register, kept)
+        computed = output >= len(program.inputs) and isinstance(rows, Vec)
+        if computed and rows.valid is not None and rows.valid.all():
+            rows = Vec(rows.values)
+        found.append(rows)
+    return found
+
+
+def places(flags: Register | None, rows: int) -> np.ndarray:
+    """Return the positions where a b1 register is true, (k,) i8; null is not true."""
+    if not isinstance(flags, Vec):
+        raise TypeError("what is kept is a b1 register")
+    held = flags.values if flags.valid is None else flags.values & flags.valid
+    return np.flatnonzero(np.broadcast_to(held, (rows,)))
+
+
+def picked(register: Register, sel: np.ndarray | None) -> Register:
+    """Select the rows ``sel`` of an input, or all."""
+    if sel is None:
+        return register
+    if not isinstance(register, Vec):
+        return register.take(pa.array(sel))
+    # every index is in range, and "clip" spares NumPy from buffering to find that out
+    valid = None if register.valid is None else register.valid.take(sel, mode="clip")
+    return Vec(register.values.take(sel, axis=0, mode="clip"), valid)
+
+
+def apply(
+    step: Step,
+    registers: Sequence[Register | None],
+    rows: int,
+    compiled: Mapping[int, Compiled] = NO_KERNELS,
+) -> Register:
+    """Compute one step; the caller silences floating-point warnings."""
+    if step.op == "lit":
+        return literal(step)
+    args = [registers[arg] for arg in step.args]
+    if step.op == CHAIN:
+        from dml.kernels.functions import text_chain  # noqa: PLC0415 most programs have no text
+
+        return text_chain.apply(step, args, rows, compiled)
+    vecs = [arg for arg in args if isinstance(arg, Vec)]
+    if step.op in FUNCTIONS:
+        return function_ops.apply(step, args, rows)
+    if step.code == "arrow" or len(vecs) < len(args):
+        return arrow_ops.OPS[step.op](args, step.code, step.params)
+    if step.op == "stack":
+        # other operations broadcast a literal, but stacked rows need one value per row
+        vecs[0] = spread(vecs[0], rows)
+    return NUMERIC_OPS[step.op](vecs, step.code, step.params)
+
+
+def literal(step: Step) -> Register:
+    """Return the value of a literal step, without axes; None is a null."""
+    if step.code == "arrow":
+        return arrow_ops.literal(step.params)
+    if step.params[0] is None:
+        return Vec(np.zeros((), step.code), NEVER)
+    return Vec(np.asarray(step.params[0], step.code))
+
+
+def _holds_anywhere(register: Register | None) -> bool:
+    if not isinstance(register, Vec):
+        raise TypeError("a check is a b1 register")
+    holds = register.values if register.valid is None else register.values & register.valid
+    return bool(holds.any())
+
+
+def delivered(register: Register | None, rows: int, borrowed: set[int]) -> Register:
+    """Prepare a computed register for the caller: all rows, memory of its own, canonical NaN.
+
+    ``borrowed`` are the ids of arrays that are already in use; the id of the result is added.
+    """
+    if not isinstance(register, Vec):
+        if isinstance(register, pa.Scalar):
+            # pyarrow 26 cannot repeat a list zero times
+            return pa.repeat(register, rows) if rows else pa.nulls(0, register.type)
+        return register
+    values, valid = spread(register, rows)
+    if id(values) in borrowed or not values.flags.owndata or not values.flags.c_contiguous:
+        values = values.copy()
+    borrowed.add(id(values))
+    canonicalise(values)
+    if valid is not None:
+        valid = np.full(rows, valid) if valid.ndim == 0 else valid.copy()
+    return Vec(values, None if valid is None or valid.all() else valid)
+
+
+def canonicalise(values: np.ndarray) -> None:
+    """Give every NaN in ``values`` the canonical bit pattern, in place."""
+    if values.dtype.kind != "f":
+        return
+    nan = np.isnan(values)
+    if nan.any():
+        values[nan] = np.nan

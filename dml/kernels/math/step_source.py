@@ -1,0 +1,120 @@
+"""A step table is printed as scalar Python source that numba compiles to the same bits.
+
+Every operation is written with its NumPy type, conditions are expressions rather than branches, and
+no operation is one that a compiler without ``fastmath`` may contract or reorder; so LLVM may
+vectorise a loop around the functions.
+"""
+
+from __future__ import annotations
+
+from dml.kernels.math.step_language import MathStep, StepTable
+from dml.kernels.math.step_schedule import usual_steps
+
+_TYPES = {
+    "f4": "np.float32",
+    "f8": "np.float64",
+    "u4": "np.uint32",
+    "u8": "np.uint64",
+    "b1": "bool",
+}
+_INFIX = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "div": "/",
+    "and": "&",
+    "or": "|",
+    "xor": "^",
+    "shl": "<<",
+    "shr": ">>",
+}
+_COMPARE = {"lt": "<", "le": "<=", "eq": "=="}
+_PREFIX = {"neg": "-", "abs": "abs"}
+
+
+def numba_source(table: StepTable, name: str) -> str:
+    """Return the text of ``def name(x)``, which needs ``np`` (NumPy) and nothing else.
+
+    Compile it with ``error_model="numpy"`` and without ``fastmath``. Lookup tables are module-level
+    arrays called ``<name>_table<i>``, defined ahead of the function. Both arms of every condition
+    are computed.
+    """
+    indices = range(len(table.steps))
+    return "\n".join(
+        [*_tables(table, name), *_function(table, name, name, indices, f"r{indices[-1]}"), ""]
+    )
+
+
+def usual_source(table: StepTable, name: str) -> str:
+    """Return the text of ``def <name>_is_usual(x)`` and ``def <name>_usual(x)``.
+
+    Where the first is true, the second has the bits of the full function; it omits the special
+    sides (for sin and cos the reduction of huge arguments, without which a loop around them is
+    vectorised). A loop may test a whole tile with the first and then run the second, or the full
+    function, on all of it. Both compile as the text of ``numba_source`` does.
+    """
+    main = usual_steps(table)
+    masks = sorted(
+        {table.steps[index].args[0] for index in main if table.steps[index].op == "patch"}
+    )
+    test = sorted({step for mask in masks for step in usual_steps(table, mask)})
+    everything = " and ".join(f"r{mask}" for mask in masks) or "True"
+    lines = [
+        *_function(table, name, f"{name}_is_usual", test, everything),
+        "",
+        *_function(table, name, f"{name}_usual", main, f"r{len(table.steps) - 1}", usual=True),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _tables(table: StepTable, name: str) -> list[str]:
+    """Return the definitions of the lookup tables."""
+    return [
+        f"{name}_table{index} = np.array(({', '.join(map(str, step.literal))}), dtype=np.uint64)"
+        for index, step in enumerate(table.steps)
+        if isinstance(step.literal, tuple)
+    ]
+
+
+def _function(
+    table: StepTable,
+    prefix: str,
+    name: str,
+    indices: range | list[int],
+    result: str,
+    *,
+    usual: bool = False,
+) -> list[str]:
+    """Return the lines of one function over some of the steps."""
+    body = [
+        f"    r{index} = {_expression(table, table.steps[index], prefix, usual=usual)}"
+        for index in indices
+        if table.steps[index].op != "input" and not isinstance(table.steps[index].literal, tuple)
+    ]
+    return [f"def {name}(r0):", *body, f"    return {result}"]
+
+
+def _expression(table: StepTable, step: MathStep, prefix: str, *, usual: bool) -> str:
+    """Return the right-hand side of one step."""
+    kind = _TYPES[step.code]
+    names = [f"r{arg}" for arg in step.args]
+    if step.op == "const":
+        return f"{kind}({repr(step.literal).replace('inf', 'np.inf').replace('nan', 'np.nan')})"
+    if step.op in _INFIX:
+        # The cast undoes numba's promotion of small integers.
+        return f"{kind}({names[0]} {_INFIX[step.op]} {names[1]})"
+    if step.op in _COMPARE:
+        return f"{names[0]} {_COMPARE[step.op]} {names[1]}"
+    if step.op in ("select", "patch"):
+        return (
+            names[1]
+            if usual and step.op == "patch"
+            else f"{names[1]} if {names[0]} else {names[2]}"
+        )
+    if step.op == "lookup":
+        return f"{prefix}_table{step.args[1]}[{names[0]}]"
+    if step.op in ("bits", "float"):
+        # numba allows a view only of a value that a NumPy type was called to make.
+        return f"{_TYPES[table.steps[step.args[0]].code]}({names[0]}).view({kind})"
+    return f"{_PREFIX.get(step.op, kind)}({names[0]})"

@@ -1,0 +1,121 @@
+"""``batch`` groups a number of consecutive rows into one batch."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from dml.base.cached_property import cached_property
+from dml.checks import element_count
+from dml.data.block import concat
+from dml.data.object_values import shown_bytes
+from dml.data.schema import Schema
+from dml.errors import PlanError
+from dml.expr.batch_run import BatchRun
+from dml.expr.facts import Length, ResumeCost, Rows
+from dml.expr.flow import GatherQuota, read_rows
+from dml.expr.node import Node, op
+
+if TYPE_CHECKING:
+    from dml.data.block import Block
+    from dml.expr.batch_run import Fits, SliceableFlow
+    from dml.expr.flow import At, Flow, Opener, Position
+
+
+@op
+class Batch(Node):
+    """Batch groups ``n`` consecutive rows into one element; ``drop_last`` drops a shorter last one.
+
+    The row id of a batch is that of its first row.
+    """
+
+    input: Node
+    n: int
+    drop_last: bool
+
+    rows: ClassVar[Rows] = Rows.GROUPED
+    gathers: ClassVar[int] = 1
+    regroups: ClassVar[bool] = True
+    total: bool = True
+
+    def check(self) -> None:
+        """Refuse a size that is not positive, and a batched input (PlanError)."""
+        element_count("batch", self.n, least=1)
+        if self.input.batched:
+            raise PlanError(
+                "batch over batches", why="its input is batched already", try_="batch once, last"
+            )
+
+    @cached_property
+    def batched(self) -> bool:
+        """Return True: the operator gives batches."""
+        return True
+
+    def infer(self) -> Schema:
+        """Return the input's schema: the columns of a batch have the types of its rows."""
+        return self.input.schema
+
+    def length(self, *given: Length) -> Length | None:
+        """Return the number of batches; a short last one counts unless ``drop_last``."""
+        if given[0] == math.inf:
+            return math.inf
+        return int(given[0] // self.n if self.drop_last else -(-given[0] // self.n))
+
+    @property
+    def held(self) -> ResumeCost:
+        """Return no resumption cost: a checkpoint lies between batches."""
+        return ResumeCost()
+
+    def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
+        """Open a flow that gathers ``n`` rows at a time."""
+        return _Batching(self, open_input(epoch, position), GatherQuota(self, at.hold_bytes))
+
+    def shown(self) -> str:
+        """Return the size, and ``drop_last`` if it is set."""
+        return f"{self.n}{', drop_last=True' if self.drop_last else ''}"
+
+
+class _Batching:
+    def __init__(self, node: Batch, rows: Flow, room: GatherQuota) -> None:
+        self.n, self.drop_last, self.input, self.room = node.n, node.drop_last, rows, room
+        self.sliced: SliceableFlow | None = (
+            cast("SliceableFlow", rows) if hasattr(rows, "at_hand") else None
+        )
+
+    def pull(self, most: int) -> Block | None:
+        """Return the next batch; None at the end."""
+        del most  # one element, whatever was asked
+        first = self.input.pull(self.n)
+        if first is None or first.n == self.n:
+            return None if first is None else self._fitting(first)
+        self.room.empty().take(first)
+        parts = [first, *read_rows(self.input, self.n - first.n, self.room)]
+        if self.drop_last and sum(part.n for part in parts) < self.n:
+            return None
+        return self._fitting(concat(parts))
+
+    def _fitting(self, batch: Block) -> Block:
+        """Return ``batch``; MemoryContractError if its arrays exceed the gathering limit."""
+        if (nbytes := shown_bytes(batch)) > self.room.most_bytes:
+            raise self.room.refused(batch.n, nbytes, "to show as arrays")
+        return batch
+
+    def pull_run(self, fits: Fits) -> BatchRun | None:
+        """Return all batches in the input's current block; None if fewer than two, or unfit."""
+        if self.sliced is None or (found := self.sliced.at_hand()) is None:
+            return None
+        block, left = found
+        batches = left // self.n
+        if batches < 2 or not fits(block):
+            return None
+        between = self.sliced.between()
+        given = self.sliced.pull(batches * self.n)
+        return None if given is None else BatchRun(given, self.n, between)
+
+    def position(self) -> Position:
+        """Return the input's position."""
+        return self.input.position()
+
+    def close(self) -> None:
+        """Close the input."""
+        self.input.close()

@@ -1,0 +1,168 @@
+"""``bucket_by_length`` makes batches of rows of similar length."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, cast
+
+import numpy as np
+import pyarrow as pa
+
+from dml.base.cached_property import cached_property
+from dml.checks import element_count
+from dml.data.list_marks import lengths_of, plain
+from dml.data.schema import Schema, code_of, shape_of, short
+from dml.errors import NullValueError, PlanError, SchemaError
+from dml.expr.facts import ResumeCost, Rows
+from dml.expr.flow import GatherQuota
+from dml.expr.node import Node, op
+from dml.expr.user_call import blamed
+from dml.kernels.arrow_ops import compute
+from dml.ops.batch.keyed_batches import Key, KeyedBatches, KeyedRows
+
+if TYPE_CHECKING:
+    from dml.data.block import Block, Values
+    from dml.expr.flow import At, Flow, Opener, Position
+
+MOST = (1 << 63) - 1
+
+
+@op
+class BucketByLength(Node):
+    """Batches rows by bucket: bucket i has ``boundaries[i - 1] <= length < boundaries[i]``.
+
+    The length is that of a list, a text (characters) or bytes, or the number in a column of whole
+    numbers. A bucket is emitted as soon as it has its size of rows; at the end the remaining rows
+    follow, in order of buckets. A null has no length and raises NullValueError.
+    """
+
+    input: Node
+    column: str
+    boundaries: tuple[int, ...]
+    sizes: tuple[int, ...]
+    drop_last: bool
+
+    rows: ClassVar[Rows] = Rows.REGROUPED
+    gathers: ClassVar[int] = 2
+
+    def check(self) -> None:
+        """Require rising boundaries, a size for each bucket, and an input of rows (PlanError)."""
+        if self.input.batched:
+            raise PlanError(
+                "bucket_by_length over batches",
+                why="its input is batched already",
+                try_=".bucket_by_length(...) in place of .batch(...)",
+            )
+        for bound in self.boundaries:
+            element_count("bucket_by_length boundaries", bound)
+        for size in self.sizes:
+            element_count("bucket_by_length batch_sizes", size, least=1)
+        if list(self.boundaries) != sorted(set(self.boundaries)):
+            raise PlanError(
+                f"bucket_by_length boundaries {list(self.boundaries)} do not rise",
+                why="each is the end of one bucket and the start of the next",
+                try_="boundaries=[10, 20, 40]",
+            )
+        if len(self.sizes) != len(self.boundaries) + 1:
+            raise PlanError(
+                f"{len(self.sizes)} batch_sizes for {len(self.boundaries)} boundaries",
+                why="there is a bucket below each boundary, and one above the last",
+                try_="one size more than there are boundaries, or one number for all",
+            )
+
+    def infer(self) -> Schema:
+        """Return the input's schema; SchemaError if ``column`` has no length."""
+        given = self.input.schema
+        if given.known:
+            self._measured(given)
+        return given
+
+    def _measured(self, given: Schema) -> pa.DataType:
+        kind = plain(given.require(self.column, "bucket_by_length"))
+        if _is_list(kind) or _is_text(kind) or (code_of(kind)[0] in "iu" and not shape_of(kind)):
+            return kind
+        raise SchemaError(
+            f"bucket_by_length cannot measure {self.column!r}, which is {short(kind)}",
+            why="lists, texts and bytes have a length; a whole number is one",
+            try_=f".with_columns(length=...) of {self.column!r}, and buckets by that",
+        )
+
+    @cached_property
+    def batched(self) -> bool:
+        """Return True: the operator gives batches."""
+        return True
+
+    @property
+    def held(self) -> ResumeCost:
+        """Return the resumption cost: the oldest row's position, counts, and rows to read again."""
+        work = "back to the oldest row it holds"
+        return ResumeCost(
+            state_bytes=64 + 12 * len(self.sizes), work_rows=sum(self.sizes), work=work
+        )
+
+    def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
+        """Open a flow that buffers rows by bucket."""
+        return KeyedBatches(
+            partial(open_input, epoch),
+            position,
+            self._keyed,
+            lambda bucket: self.sizes[cast("int", bucket)],
+            GatherQuota(self, at.hold_bytes),
+            drop_last=self.drop_last,
+        )
+
+    def _keyed(self, block: Block) -> KeyedRows:
+        kind, values = self._measured(block.schema), block[self.column]
+        keys: list[Key] = list(range(len(self.sizes)))
+        nulls = absent(values)
+        n = int(nulls[0]) if len(nulls) else block.n
+        lengths = _lengths(values, kind)[:n]
+        bounds = np.array([min(bound, MOST) for bound in self.boundaries], dtype=np.int64)
+        codes = np.searchsorted(bounds, lengths, side="right")
+        if n == block.n:
+            return KeyedRows(codes, keys)
+        error = NullValueError(
+            f"{self.column!r} is null, and a null has no length",
+            at=self.label(),
+            why="bucket_by_length puts every row into the bucket of its length",
+            try_=f".filter(~col({self.column!r}).is_null()) before it",
+        )
+        return KeyedRows(codes, keys, blamed(error, block.ids, n))
+
+    def shown(self) -> str:
+        """Return the column, the boundaries and the sizes."""
+        same = len(set(self.sizes)) == 1
+        sizes = self.sizes[0] if same else list(self.sizes)
+        last = ", drop_last=True" if self.drop_last else ""
+        return f"{self.column!r}, {list(self.boundaries)}, {sizes}{last}"
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return kind in {pa.string(), pa.large_string(), pa.binary(), pa.large_binary()}
+
+
+def absent(values: Values) -> np.ndarray:
+    """Return the indices of the null rows."""
+    if isinstance(values, pa.Array):
+        if not values.null_count:
+            return np.zeros(0, np.int64)
+        return np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))
+    return np.zeros(0, np.int64) if values.valid is None else np.flatnonzero(~values.valid)
+
+
+def _lengths(values: Values, kind: pa.DataType) -> np.ndarray:
+    """Return the lengths (n,) i8, capped at the largest int64; any number where null."""
+    if not isinstance(values, pa.Array):
+        unsigned = values.values.dtype == np.uint64
+        found = np.minimum(values.values, np.uint64(MOST)) if unsigned else values.values
+        return found.astype(np.int64)
+    if _is_list(kind):
+        return lengths_of(values)
+    text = kind in {pa.string(), pa.large_string()}
+    measured = (compute().utf8_length if text else compute().binary_length)(values)
+    return np.asarray(measured.fill_null(0)).astype(np.int64)

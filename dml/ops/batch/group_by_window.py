@@ -1,0 +1,99 @@
+"""``group_by_window`` makes batches of rows with equal keys."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from dml.base.cached_property import cached_property
+from dml.checks import element_count
+from dml.data.block import Block, to_arrow
+from dml.data.schema import Schema, code_of, shape_of, short
+from dml.errors import PlanError, SchemaError
+from dml.expr.facts import ResumeCost, Rows
+from dml.expr.flow import GatherQuota
+from dml.expr.node import Node, op
+from dml.ops.batch.keyed_batches import KeyedBatches, KeyedRows
+
+if TYPE_CHECKING:
+    from dml.expr.flow import At, Flow, Opener, Position
+
+
+@op
+class GroupByWindow(Node):
+    """Makes batches of ``n`` rows of equal ``column``, and emits each as soon as it is full.
+
+    At the end the remaining rows follow, unless ``drop_last``: by key in rising order, null last,
+    which is a key like any other. Keys are whole numbers, booleans or texts.
+    """
+
+    input: Node
+    column: str
+    n: int
+    drop_last: bool
+
+    rows: ClassVar[Rows] = Rows.REGROUPED
+    gathers: ClassVar[int] = 2
+
+    def check(self) -> None:
+        """Refuse a size that is not positive, and a batched input (PlanError)."""
+        element_count("group_by_window window_size", self.n, least=1)
+        if self.input.batched:
+            raise PlanError(
+                "group_by_window over batches",
+                why="its input is batched already",
+                try_=".group_by_window(...) in place of .batch(...)",
+            )
+
+    def infer(self) -> Schema:
+        """Return the input's schema; SchemaError if ``column`` cannot be a key."""
+        given = self.input.schema
+        if given.known:
+            key_of(given, self.column, "group_by_window")
+        return given
+
+    @cached_property
+    def batched(self) -> bool:
+        """Return True: the operator gives batches."""
+        return True
+
+    @property
+    def held(self) -> ResumeCost:
+        """Return the resumption cost: the oldest row's position, and counts if the keys are few."""
+        return ResumeCost(state_bytes=2560, work="back to the oldest row it holds, or one pass")
+
+    def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
+        """Open a flow that buffers rows by key."""
+        return KeyedBatches(
+            partial(open_input, epoch),
+            position,
+            self._keyed,
+            lambda _: self.n,
+            GatherQuota(self, at.hold_bytes),
+            drop_last=self.drop_last,
+        )
+
+    def _keyed(self, block: Block) -> KeyedRows:
+        kind = key_of(block.schema, self.column, "group_by_window")
+        column = to_arrow(block[self.column], kind).dictionary_encode(null_encoding="encode")
+        return KeyedRows(np.asarray(column.indices), column.dictionary.to_pylist())
+
+    def shown(self) -> str:
+        """Return the column and the size."""
+        return f"{self.column!r}, {self.n}{', drop_last=True' if self.drop_last else ''}"
+
+
+def key_of(given: Schema, column: str, verb: str) -> pa.DataType:
+    """Return the type of ``column``; SchemaError if its values cannot be keys."""
+    kind = given.require(column, verb)
+    texts = {pa.string(), pa.large_string(), pa.null()}
+    if (code_of(kind)[0] in "biu" and not shape_of(kind)) or kind in texts:
+        return kind
+    raise SchemaError(
+        f"{verb} cannot group by {column!r}, which is {short(kind)}",
+        why="keys are whole numbers, booleans or texts",
+        try_=f".cast({{{column!r}: ...}}), or an expression such as .hash(1000)",
+    )

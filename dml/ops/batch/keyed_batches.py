@@ -1,0 +1,256 @@
+"""Rows are gathered into batches by a key, such as the bucket of their length.
+
+A position holds no rows: it is where the input stood before the oldest buffered row, how many rows
+of each key were buffered there, and how many rows have come since. A resumed run reads them again,
+and does not emit the batches that they fill a second time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from dml.data.block import Block, concat
+from dml.errors import DmlError
+from dml.expr.flow import CHUNK, GATHERED
+
+if TYPE_CHECKING:
+    from dml.expr.flow import Flow, GatherQuota, Position
+
+Key: TypeAlias = "int | str | None"
+# A state counts rows of at most so many keys and letters; beyond that, all rows are read again.
+MOST_KEYS, MOST_LETTERS = 64, 1024
+
+
+class KeyedRows(NamedTuple):
+    """Keys of a block's rows: row i has ``keys[codes[i]]``; ``error`` is that of the next row."""
+
+    codes: np.ndarray
+    keys: list[Key]
+    error: DmlError | None = None
+
+
+@dataclasses.dataclass(eq=False)
+class _Origin:
+    """The origin of buffered rows: input position before a block, first row, counts by key."""
+
+    before: Position | None
+    row: int
+    counts: list[tuple[Key, int]] | None
+    held: int = 0
+
+
+class _Group:
+    """A group counts the rows of one key, and buffers those of no batch emitted before."""
+
+    def __init__(self, rows: int = 0) -> None:
+        self.rows, self.nbytes = rows, 0
+        self.blocks: list[Block] = []
+        self.origins: list[tuple[_Origin, int]] = []
+
+    @property
+    def whole(self) -> bool:
+        """True if all rows that it counts are buffered, and there is at least one."""
+        return self.rows > 0 and self.rows == sum(block.n for block in self.blocks)
+
+    def add(self, block: Block, origin: _Origin) -> None:
+        """Buffer the rows of ``block``."""
+        self.blocks.append(block)
+        self.origins.append((origin, block.n))
+        self.rows += block.n
+        self.nbytes += block.nbytes
+        # pieces of like size are joined, so that there are few and each row is copied little
+        while len(self.blocks) > 1 and self.blocks[-2].n <= self.blocks[-1].n:
+            self.blocks[-2:] = [concat(self.blocks[-2:])]
+
+
+class _Turn(NamedTuple):
+    """A batch that is full with row ``row`` of the current block."""
+
+    row: int
+    key: Key
+    rows: np.ndarray
+
+
+class KeyedBatches:
+    """A flow of batches of ``size(key)`` rows of one key, in the order in which they become full.
+
+    At the end the keys with remaining rows follow, in order, None last; with ``drop_last`` they are
+    dropped.
+    """
+
+    def __init__(
+        self,
+        open_at: Callable[[Position | None], Flow],
+        position: Position | None,
+        keyed: Callable[[Block], KeyedRows],
+        size: Callable[[Key], int],
+        room: GatherQuota,
+        *,
+        drop_last: bool,
+    ) -> None:
+        start = position or {"in": None, "row": 0, "counts": [], "since": 0, "rest": 0}
+        self.keyed, self.size, self.room, self.drop_last = keyed, size, room, drop_last
+        self.groups = {key: _Group(rows) for key, rows in start["counts"]}
+        self.origins: dict[int, _Origin] = {}  # of rows that are held, by first row
+        self.held_bytes = 0
+        self.input = open_at(start["in"])
+        self.origin = _Origin(self.input.position(), start["row"], self._counts())
+        self.block: Block | None = None
+        self.codes = KeyedRows(np.zeros(0, np.int64), [])
+        self.turns: deque[_Turn] = deque()
+        self.left: list[tuple[Key, np.ndarray]] = []
+        self.seen = self.given = 0  # rows of the block at hand: up to where, and in batches
+        self.error: DmlError | None = None
+        self.rest: Iterator[Block] | None = None
+        self.rests: int = start["rest"]
+        self._again(start["since"])
+
+    def _again(self, rows: int) -> None:
+        """Read rows again that were read before the saved position."""
+        while rows and self._next(rows):
+            rows -= 0 if self.block is None else self.block.n
+            while self._full() is not None:
+                pass
+        if not all(group.whole for group in self.groups.values()):
+            self.close()
+            raise KeyError("counts")  # rows that were held before have left with their batches
+        if self.rests:
+            self._keep()
+            self.rest = self._rests(self.rests)
+
+    def pull(self, most: int) -> Block | None:
+        """Return the next batch; None at the end."""
+        del most  # one element, whatever was asked
+        while self.rest is None:
+            batch = self._full()
+            if batch is not None:
+                return batch
+            if not self._next(CHUNK):
+                self.rest = self._rests(0)
+        return next(self.rest, None)
+
+    def _next(self, most: int) -> bool:
+        """Read the next block; False at the end of the input."""
+        self._keep()
+        if self.error is not None:
+            raise self.error
+        row = self.origin.row + self.seen
+        self.seen = self.given = 0
+        self.origin = _Origin(self.input.position(), row, self._counts())
+        block = self.input.pull(min(most, CHUNK))
+        if block is None:
+            return False
+        self.room.rows = sum(origin.held for origin in self.origins.values())
+        self.room.held_bytes = GATHERED * self.held_bytes
+        self.room.take(block)
+        found = self.keyed(block)
+        self.error = found.error
+        self.block = block.slice(0, len(found.codes)) if found.error is not None else block
+        self._plan(found)
+        return True
+
+    def _plan(self, found: KeyedRows) -> None:
+        """Plan which rows of the current block fill which batches, and which remain."""
+        order = np.argsort(found.codes, kind="stable")
+        ends = np.cumsum(np.bincount(found.codes, minlength=len(found.keys)))
+        turns: list[_Turn] = []
+        for code, index in enumerate(np.split(order, ends[:-1])):
+            key, start = found.keys[code], 0
+            group = self.groups.get(key)
+            stop = size = self.size(key)
+            stop -= 0 if group is None else group.rows
+            while stop <= len(index):
+                turns.append(_Turn(int(index[stop - 1]), key, index[start:stop]))
+                start, stop = stop, stop + size
+            if start < len(index):
+                self.left.append((key, index[start:]))
+        self.turns = deque(sorted(turns, key=lambda turn: turn.row))
+
+    def _full(self) -> Block | None:
+        """Return the next batch that a row of the current block fills."""
+        if not self.turns or self.block is None:
+            return None
+        turn = self.turns.popleft()
+        self.seen, self.given = turn.row + 1, self.given + len(turn.rows)
+        parts = self._taken(turn.key)
+        return concat([*parts, self.block.take(turn.rows)])
+
+    def _taken(self, key: Key) -> list[Block]:
+        """Remove and return the buffered rows of ``key``."""
+        group = self.groups.pop(key, None)
+        if group is None:
+            return []
+        self.held_bytes -= group.nbytes
+        for origin, rows in group.origins:
+            origin.held -= rows
+            if not origin.held:
+                self.origins.pop(origin.row, None)
+        return group.blocks
+
+    def _keep(self) -> None:
+        """Buffer the rows of the current block that filled no batch."""
+        block, self.block = self.block, None
+        if block is None:
+            return
+        self.seen = block.n
+        for key, index in self.left:
+            group = self.groups.setdefault(key, _Group())
+            part, before = block.take(index), group.nbytes
+            group.add(part, self.origin)
+            self.held_bytes += group.nbytes - before
+            self.origin.held += part.n
+        if self.left:
+            self.origins[self.origin.row] = self.origin
+        self.left = []
+
+    def _rests(self, skip: int) -> Iterator[Block]:
+        """Yield the batches that never became full, but for the first ``skip`` of them."""
+        keys = [] if self.drop_last else sorted(self.groups, key=_placed)
+        self.rests = skip
+        for key in keys[skip:]:
+            self.rests += 1
+            yield concat(self.groups[key].blocks)
+
+    def _counts(self) -> list[tuple[Key, int]] | None:
+        """Return the number of buffered rows by key; None if that is too large for a state."""
+        if len(self.groups) > MOST_KEYS:
+            return None
+        letters = sum(len(key) for key in self.groups if isinstance(key, str))
+        counts = [(key, group.rows) for key, group in self.groups.items()]
+        return counts if letters <= MOST_LETTERS else None
+
+    def position(self) -> Position:
+        """Return the input position before the oldest buffered row, and the rows seen since."""
+        row = self.origin.row + self.seen
+        here = self.block is not None and self.seen > self.given
+        oldest = next(iter(self.origins.values()), self.origin if here else None)
+        if oldest is None and (self.block is None or self.seen == self.block.n):
+            return {"in": self.input.position(), "row": row, "counts": [], "since": 0, "rest": 0}
+        oldest = oldest or self.origin
+        if oldest.counts is None:
+            oldest = _Origin(None, 0, [])
+        return {
+            "in": oldest.before,
+            "row": oldest.row,
+            "counts": [list(pair) for pair in oldest.counts or ()],
+            "since": row - oldest.row,
+            "rest": self.rests,
+        }
+
+    def close(self) -> None:
+        """Close the input and drop the buffered rows."""
+        self.block = None
+        self.turns.clear()
+        self.groups.clear()
+        self.origins.clear()
+        self.rest = iter(())
+        self.input.close()
+
+
+def _placed(key: Key) -> tuple[bool, Any]:
+    return (key is None, 0 if key is None else key)

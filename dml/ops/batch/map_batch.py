@@ -1,0 +1,56 @@
+"""``map`` after ``batch`` calls a user's function on each batch, a dict of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+from dml.data.block import Block
+from dml.data.schema import UNKNOWN, Schema
+from dml.expr.facts import Needs, Rows
+from dml.expr.node import Node, op
+from dml.expr.user_call import UserFunction
+from dml.udfs.calling.array_results import called, fitted, is_padded, views
+from dml.udfs.calling.error_policy import RAISE, Skipping
+
+if TYPE_CHECKING:
+    from dml.expr.flow import At
+
+
+MAP_BATCH = 0x6D61705F62617463
+
+
+@op
+class MapBatch(Skipping):
+    """MapBatch replaces each batch by the dict of arrays that ``fn`` makes of its dict of arrays.
+
+    The inputs are read-only; all returned arrays have one length, the new batch's. With
+    ``on_error="skip"`` a batch for which ``fn`` raises is lost.
+    """
+
+    input: Node
+    fn: UserFunction
+    declared: Schema | None
+    needs: Needs = Needs()
+    on_error: str = RAISE
+
+    version: ClassVar[int] = 3
+
+    @property
+    def rows(self) -> Rows:  # type: ignore[override]
+        """Return FEWER if batches that raise are skipped, else SAME."""
+        return Rows.FEWER if self.skips else Rows.SAME
+
+    def infer(self) -> Schema:
+        """Return the declared schema; an unknown one if none was declared."""
+        return self.declared or UNKNOWN
+
+    def run(self, block: Block, at: At) -> Iterator[Block]:
+        """Yield the mapped batch, unless it is empty or lost."""
+        made = called(self, views(block), block.ids, MAP_BATCH, at)
+        if made is not None and made.n:
+            yield fitted(self, made, at, padded=is_padded(block.schema))
+
+    def shown(self) -> str:
+        """Return the function's name and the resources that it needs."""
+        return f"{self.fn.name}{self.skipping}{self.needs.shown()}"

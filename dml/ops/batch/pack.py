@@ -1,0 +1,551 @@
+"""``pack`` joins the lists of several rows into one row with a bounded number of tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from dml.base.cached_property import cached_property
+from dml.checks import element_count
+from dml.data.block import Block, Values, held, join, mask, take, to_arrow
+from dml.data.list_marks import plain
+from dml.data.schema import UNKNOWN, Schema, code_of, shape_of, short, tensor
+from dml.errors import (
+    CastError,
+    DmlError,
+    NullValueError,
+    PlanError,
+    ResumeMismatchError,
+    SchemaError,
+)
+from dml.expr.facts import ResumeCost, Rows
+from dml.expr.flow import CHUNK, GATHERED, GatherQuota
+from dml.expr.node import Node, op
+from dml.expr.user_call import blamed
+from dml.kernels.rows.ids import RowIds
+from dml.kernels.vec import Vec
+from dml.ops.batch.bucket_by_length import absent
+from dml.ops.batch.pad import Given, fill_as
+from dml.ops.row.explode import ExplodedLists, lists_of
+
+if TYPE_CHECKING:
+    from dml.errors import DmlError
+    from dml.expr.flow import At, Flow, Opener, Position
+
+STRATEGIES = ("first_fit", "best_fit", "concat_split")
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class TokenChunk:
+    """A chunk holds tokens end to end, for all list columns at the same offsets."""
+
+    columns: dict[str, Values]
+    ids: RowIds
+    tokens: int
+
+
+Piece: TypeAlias = "tuple[TokenChunk, int, int]"
+"""A run of tokens of one row: their chunk, the offset of the first, and their number."""
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class Bin:
+    """A bin holds pieces of rows, with room for ``free`` more tokens.
+
+    ``pieces`` is None for a bin that was emitted before the saved position. The bin's id is made of
+    that of the first piece's row (``row``) and the piece's number in that row (``part``);
+    ``origin`` is the input position of that row.
+    """
+
+    number: int
+    free: int
+    pieces: list[Piece] | None
+    row: RowIds = dataclasses.field(default_factory=RowIds.none)
+    part: int = 0
+    origin: object = None
+
+
+class Bins:
+    """Bins holds the open bins, oldest first; ``closed`` are those to be emitted, in order."""
+
+    def __init__(self, size: int, most: int, strategy: str, state: list[list[int]]) -> None:
+        self.size, self.most = size, most
+        self.split, self.best = strategy == "concat_split", strategy == "best_fit"
+        self.open = [Bin(-age, free, None) for age, free in state]
+        self.next = 0
+        self.closed: list[Bin] = []
+
+    def state(self) -> list[list[int]]:
+        """Return, per open bin, the bins opened since (itself included) and its room."""
+        return [[self.next - each.number, each.free] for each in self.open]
+
+    def add(self, chunk: TokenChunk, row: int, start: int, size: int, origin: object) -> None:
+        """Put a row of ``size`` tokens into a bin: at most a bin full, unless rows are split."""
+        part = 0
+        while size:
+            target = self._target(1 if self.split else size)
+            if target is None:
+                target = self._opened(chunk.ids.take(np.array([row])), part, origin)
+            taken = min(size, target.free)
+            if target.pieces is not None:
+                target.pieces.append((chunk, start, taken))
+            target.free -= taken
+            if not target.free:
+                self.open.remove(target)
+                self.closed.append(target)
+            start, size, part = start + taken, size - taken, part + 1
+
+    def _target(self, size: int) -> Bin | None:
+        fitting = (each for each in self.open if each.free >= size)
+        if self.best:
+            return min(fitting, key=_room, default=None)
+        return next(fitting, None)
+
+    def _opened(self, row: RowIds, part: int, origin: object) -> Bin:
+        while self.open and self.next - self.open[0].number >= self.most:
+            self.closed.append(self.open.pop(0))
+        made = Bin(self.next, self.size, [], row, part, origin)
+        self.next += 1
+        self.open.append(made)
+        return made
+
+    def end(self) -> None:
+        """Close all open bins."""
+        self.closed += self.open
+        self.open = []
+
+
+def _room(bin_: Bin) -> int:
+    return bin_.free
+
+
+def gathered(pieces: list[Piece]) -> dict[str, Values]:
+    """Return the tokens of ``pieces``, end to end, by column."""
+    chunks = list({id(chunk): chunk for chunk, _, _ in pieces}.values())
+    of = {id(chunk): number for number, chunk in enumerate(chunks)}
+    which = np.array([of[id(chunk)] for chunk, _, _ in pieces], dtype=np.intp)
+    starts = np.array([start for _, start, _ in pieces], dtype=np.int64)
+    sizes = np.array([size for _, _, size in pieces], dtype=np.int64)
+    parts = [
+        {
+            name: take(values, spans(starts[which == n], sizes[which == n]))
+            for name, values in columns
+        }
+        for n, columns in enumerate(list(chunk.columns.items()) for chunk in chunks)
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    whose = np.repeat(which, sizes)
+    places = np.empty(len(whose), dtype=np.intp)
+    places[np.argsort(whose, kind="stable")] = np.arange(len(whose))
+    return {name: take(join([part[name] for part in parts]), places) for name in parts[0]}
+
+
+def spans(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Return the offsets of all tokens: ``sizes[i]`` from ``starts[i]`` on, for each i in turn."""
+    before = np.cumsum(sizes) - sizes
+    places: np.ndarray = np.arange(int(sizes.sum())) + np.repeat(starts - before, sizes)
+    return places
+
+
+# Rows (n,) that cannot be packed for one reason, and the error for one of them.
+Wrong = tuple[np.ndarray, Callable[[int], DmlError]]
+
+
+def chunk_of(node: Pack, block: Block) -> tuple[TokenChunk, np.ndarray, DmlError | None]:
+    """Return a block's tokens and sizes by row, up to the first invalid row, and its error."""
+    lists = {name: lists_of(block[name]) for name in block.schema}
+    sizes = lists[node.column].sizes
+    wrong = [found for found in _wrong(node, block, lists) if len(found[0])]
+    error, stop = None, len(sizes)
+    if wrong:
+        rows, make = min(wrong, key=_row)
+        stop = int(rows[0])
+        error = blamed(make(stop), block.ids, stop)
+    sizes = sizes[:stop].copy()
+    columns = {name: _flat(node, each, stop) for name, each in lists.items()}
+    return TokenChunk(columns, block.ids, int(sizes.sum())), sizes, error
+
+
+def _row(wrong: Wrong) -> int:
+    return int(wrong[0][0])
+
+
+def _wrong(node: Pack, block: Block, lists: dict[str, ExplodedLists]) -> Iterator[Wrong]:
+    """Yield, for each reason, the rows (n,) that cannot be packed."""
+    sizes = lists[node.column].sizes
+    yield absent(block[node.column]), partial(_hole, node, node.column)
+    if node.strategy != "concat_split" and node.long == "error":
+        yield np.flatnonzero(sizes > node.size), partial(_too_long, node, sizes)
+    for name, each in lists.items():
+        differing = np.flatnonzero(each.sizes != sizes)
+        yield differing, partial(_uneven, node, name, each.sizes, sizes)
+        if node.fill is not None and isinstance(each.values, Vec) and each.values.code[0] != "f":
+            holes = np.flatnonzero(~mask(each.values))
+            rows = np.searchsorted(each.starts + each.sizes, holes, side="right")
+            yield rows, partial(_hole, node, name)
+
+
+def _flat(node: Pack, lists: ExplodedLists, stop: int) -> Values:
+    """Return the tokens of the first ``stop`` rows, end to end."""
+    starts, sizes = lists.starts[:stop], lists.sizes[:stop]
+    values = take(lists.values, spans(starts, sizes))
+    if node.fill is None or not isinstance(values, Vec) or values.valid is None:
+        return values
+    return Vec(np.where(values.valid, values.values, np.nan).astype(values.values.dtype), None)
+
+
+def _hole(node: Pack, name: str, _row: int) -> DmlError:
+    return NullValueError(
+        f"pack meets a null in {name!r}",
+        at=node.label(),
+        why="a null has no tokens, and none can stand in an array of whole numbers",
+        try_=f".filter(~col({name!r}).is_null()) before it, or no pad_value",
+    )
+
+
+def _uneven(node: Pack, name: str, sizes: np.ndarray, wanted: np.ndarray, row: int) -> DmlError:
+    return CastError(
+        f"pack meets {sizes[row]} values in {name!r} beside {wanted[row]} in {node.column!r}",
+        at=node.label(),
+        why="lists of a row stand side by side: a value for each token",
+        try_=f".drop({name!r}), or lists of one length",
+    )
+
+
+def _too_long(node: Pack, sizes: np.ndarray, row: int) -> DmlError:
+    return CastError(
+        f"a list of {sizes[row]} in {node.column!r} does not fit into max_tokens={node.size}",
+        at=node.label(),
+        why="a row stays whole, unless it is said what becomes of one that is too long",
+        try_='long="truncate", long="drop", or strategy="concat_split"',
+    )
+
+
+PACK = int.from_bytes(b"pack", "big")
+LONG = ("error", "truncate", "drop")
+# So many bins are a state of at most 4 kB.
+MOST_BINS = 256
+SEGMENTS, POSITIONS = "segment_ids", "positions"
+# Tokens that no open bin uses are dropped once there are so many, and more than of the used ones.
+SPARE_TOKENS = 1 << 16
+
+
+@op
+class Pack(Node):
+    """Makes rows of at most ``size`` tokens of the lists in ``column`` and in all other columns.
+
+    Which rows share a packed row follows from their lengths (``ops/batch/bins.py``). Two columns
+    are added: ``segment_ids`` numbers the rows in a packed row from 1, ``positions`` the tokens of
+    each from 0. With ``fill`` every column is a tensor of ``size`` tokens, padded with 0 in the
+    added columns.
+    """
+
+    input: Node
+    column: str
+    size: int
+    strategy: str
+    bins: int
+    long: str
+    fill: Given
+
+    rows: ClassVar[Rows] = Rows.PACKED
+    gathers: ClassVar[int] = 2
+
+    def check(self) -> None:
+        """Require valid sizes, known option words, and an input of rows (PlanError)."""
+        element_count("pack max_tokens", self.size, least=1)
+        element_count("pack bins", self.bins, least=1)
+        if self.bins > MOST_BINS:
+            raise PlanError(
+                f"pack with {self.bins} bins",
+                why=f"the room of each is part of every state, and {MOST_BINS} fit into one",
+                try_=f"bins={MOST_BINS}, or sort rows by length before",
+            )
+        _word("strategy", self.strategy, STRATEGIES)
+        _word("long", self.long, LONG)
+        if self.strategy == "concat_split" and self.long != "error":
+            raise PlanError(
+                f'pack by "concat_split" with long={self.long!r}',
+                why="it splits what does not fit, so that no row is too long",
+                try_='long= left out, or strategy="first_fit"',
+            )
+        if self.input.batched:
+            raise PlanError(
+                "pack over batches",
+                why="it joins rows, and its input is batched already",
+                try_=".pack(...).batch(...)",
+            )
+
+    def infer(self) -> Schema:
+        """Return the list columns, bounded, and the two added columns."""
+        given = self.input.schema
+        return self.packed(given) if given.known else UNKNOWN
+
+    @cached_property
+    def _schemas(self) -> dict[Schema, Schema]:
+        return {}
+
+    def packed(self, given: Schema) -> Schema:
+        """Return the schema of packed rows of ``given``; SchemaError for columns without lists."""
+        found = self._schemas.get(given)
+        if found is None:
+            given.require(self.column, "pack")
+            for name in (SEGMENTS, POSITIONS, *self._filled):
+                _present(given, name, wanted=name in self._filled)
+            kinds = {name: self._kind(name, element_of(name, kind)) for name, kind in given.items()}
+            added = dict.fromkeys((SEGMENTS, POSITIONS), self._shape(pa.int32()))
+            found = self._schemas[given] = Schema({**kinds, **added})
+        return found
+
+    @property
+    def _filled(self) -> list[str]:
+        return [name for name, _ in self.fill] if isinstance(self.fill, tuple) else []
+
+    def _kind(self, name: str, inner: pa.DataType) -> pa.DataType:
+        if self.fill is not None and self.filling(name, inner) is None:
+            raise SchemaError(
+                f"pack cannot fill {name!r} with {self._value(name)!r}",
+                why=f"its lists are of {short(inner)}",
+                try_=f"pad_value={{{name!r}: 0}}, or no pad_value and .padded_batch(...)",
+            )
+        return self._shape(inner)
+
+    def _shape(self, inner: pa.DataType) -> pa.DataType:
+        return pa.list_(inner) if self.fill is None else tensor(code_of(inner), (self.size,))
+
+    def _value(self, name: str) -> Any:
+        return dict(self.fill).get(name, 0) if isinstance(self.fill, tuple) else self.fill
+
+    def filling(self, name: str, inner: pa.DataType) -> Any:
+        """Return the padding value of column ``name``; None if its type cannot hold one."""
+        if name in {SEGMENTS, POSITIONS}:
+            return 0
+        code = code_of(inner)
+        return None if code == "arrow" else fill_as(self._value(name), code)
+
+    @property
+    def held(self) -> ResumeCost:
+        """Return the resumption cost: each bin's room, and rows since the oldest buffered one."""
+        work = f"back to the oldest row in {self.bins} bins"
+        return ResumeCost(
+            state_bytes=64 + 14 * self.bins, work_rows=self.bins * self.size, work=work
+        )
+
+    def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
+        """Open a flow that packs rows into bins."""
+        return _Packing(
+            self, partial(open_input, epoch), position, GatherQuota(self, at.hold_bytes)
+        )
+
+    def shown(self) -> str:
+        """Return the column, the size and the strategy with its options."""
+        how = "" if self.strategy == "concat_split" else f", bins={self.bins}, long={self.long!r}"
+        fill = dict(self.fill) if isinstance(self.fill, tuple) else self.fill
+        pad = "" if fill is None else f", pad_value={fill!r}"
+        return f"{self.size}, {self.column!r}, {self.strategy!r}{how}{pad}"
+
+
+def _word(name: str, given: Any, words: tuple[str, ...]) -> None:
+    if given not in words:
+        raise PlanError(
+            f"pack has no {name} {given!r}",
+            why=f"it knows {', '.join(map(repr, words))}",
+            try_=f"{name}={words[0]!r}",
+        )
+
+
+def _present(given: Schema, name: str, *, wanted: bool) -> None:
+    if wanted:
+        given.require(name, "pack pad_value")
+    elif name in given:
+        raise SchemaError(
+            f"pack makes {name!r}, which is there already",
+            why="it says where the rows lie that were joined",
+            try_=f".rename({{{name!r}: ...}}) before",
+        )
+
+
+def element_of(name: str, kind: pa.DataType) -> pa.DataType:
+    """Return the type of the tokens in a column; SchemaError if it has no lists."""
+    kind, types = plain(kind), pa.types
+    if isinstance(kind, pa.FixedShapeTensorType) and len(shape_of(kind)) == 1:
+        return kind.value_type
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        inner = kind.value_type
+        return inner.value_type if types.is_dictionary(inner) else inner
+    raise SchemaError(
+        f"pack cannot join {name!r}, which is {short(kind)}",
+        why="rows become parts of one row, and only lists can be joined",
+        try_=f".drop({name!r}), or .select(...) of the lists",
+    )
+
+
+@dataclasses.dataclass(eq=False)
+class _Origin:
+    """A saved point: the input before block ``number``, its open bins, and the rows given."""
+
+    number: int
+    before: Position | None
+    open: list[list[int]]
+    given: int
+
+
+class _Packing:
+    """A flow of packed rows: ``made`` are those of the bins ``queue``, given up to ``start``."""
+
+    def __init__(
+        self, node: Pack, open_at: Any, position: Position | None, room: GatherQuota
+    ) -> None:
+        start = position or {"in": None, "open": [], "drop": 0}
+        self.node, self.room, self.saved = node, room, start
+        self.bins = Bins(
+            node.size, node.bins, node.strategy, [list(each) for each in start["open"]]
+        )
+        self.drop: int = start["drop"]
+        self.input: Flow = open_at(start["in"])
+        self.origin = _Origin(0, start["in"], self.bins.state(), 0)
+        self.queue: list[Bin] = []
+        self.made: Block | None = None
+        self.start = self.given = 0
+        self.error: DmlError | None = None
+        self.ended = False
+
+    def pull(self, most: int) -> Block | None:
+        """Return up to ``most`` packed rows; None at the end."""
+        while self.made is None:
+            if self.ended:
+                return None
+            self._next()
+        stop = min(self.start + most, self.made.n)
+        out = self.made.slice(self.start, stop)
+        self.given += stop - self.start
+        self.start = stop
+        if stop == self.made.n:
+            self.made, self.queue, self.start = None, [], 0
+        return out
+
+    def _next(self) -> None:
+        """Put the next block into bins."""
+        if self.error is not None:
+            raise self.error
+        number, before = self.origin.number + 1, self.input.position()
+        self.origin = _Origin(number, before, self.bins.state(), self.given)
+        self.room.empty()
+        self.room.held_bytes = GATHERED * sum(map(_bytes, self._chunks()))
+        block = self.input.pull(CHUNK)
+        if block is None:
+            self.ended = True
+            self.bins.end()
+        else:
+            self.room.take(block)
+            self._add(block)
+        closed, self.bins.closed = self.bins.closed, []
+        again = min(self.drop, len(closed))
+        self.drop, self.given, self.queue = self.drop - again, self.given + again, closed[again:]
+        if self.queue:
+            self.made = self._rows(self.queue)
+        self._spare()
+
+    def _add(self, block: Block) -> None:
+        try:
+            self.node.packed(block.schema)
+        except SchemaError as error:
+            raise error.located(self.node.label()) from None
+        self.schema = block.schema
+        chunk, sizes, self.error = chunk_of(self.node, block)
+        starts = np.cumsum(sizes) - sizes
+        if self.node.strategy != "concat_split" and self.node.long != "error":
+            kept = self.node.size if self.node.long == "truncate" else 0
+            sizes[sizes > self.node.size] = kept
+        for row, (first, size) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):
+            self.bins.add(chunk, row, first, size, self.origin)
+
+    def _chunks(self) -> list[TokenChunk]:
+        """Return the chunks that the open bins refer to."""
+        found = {id(c): c for each in self.bins.open for c, _, _ in each.pieces or ()}
+        return list(found.values())
+
+    def _spare(self) -> None:
+        """Drop tokens that no open bin uses, once they are many."""
+        pieces = [piece for each in self.bins.open for piece in each.pieces or ()]
+        wanted = sum(size for _, _, size in pieces)
+        if sum(chunk.tokens for chunk in self._chunks()) <= 2 * wanted + SPARE_TOKENS:
+            return
+        chunk = TokenChunk(gathered(pieces) if pieces else {}, RowIds.none(), wanted)
+        place = 0
+        for each in self.bins.open:
+            moved = []
+            for _, _, size in each.pieces or ():
+                moved.append((chunk, place, size))
+                place += size
+            each.pieces = None if each.pieces is None else moved
+
+    def _rows(self, bins: list[Bin]) -> Block:
+        """Build the packed rows of ``bins``."""
+        pieces = [piece for each in bins for piece in _pieces(each)]
+        sizes = np.array([size for _, _, size in pieces], dtype=np.int64)
+        counts = np.array([len(_pieces(each)) for each in bins])
+        firsts = np.cumsum(counts) - counts
+        number = np.arange(len(sizes)) - np.repeat(firsts, counts) + 1
+        columns = gathered(pieces)
+        columns[SEGMENTS] = Vec(np.repeat(number, sizes).astype(np.int32), None)
+        columns[POSITIONS] = Vec(
+            spans(np.zeros(len(sizes), np.int64), sizes).astype(np.int32), None
+        )
+        tokens = np.add.reduceat(sizes, firsts)
+        schema = self.node.packed(self.schema)
+        made = [self._shaped(name, kind, columns[name], tokens) for name, kind in schema.items()]
+        parts = np.array([each.part for each in bins], dtype=np.uint64)
+        ids = RowIds.concat([each.row for each in bins]).derive(PACK + self.node.level, parts)
+        return Block(schema, tuple(made), ids)
+
+    def _shaped(self, name: str, kind: pa.DataType, flat: Values, tokens: np.ndarray) -> Values:
+        if self.node.fill is None:
+            offsets = np.concatenate([[0], np.cumsum(tokens)]).astype(np.int32)
+            values = to_arrow(flat, kind.value_type)
+            return pa.ListArray.from_arrays(pa.array(offsets), values)
+        fill = self.node.filling(name, kind.value_type)
+        out = np.full((len(tokens), self.node.size), fill, dtype=code_of(kind))
+        out[np.arange(self.node.size) < tokens[:, None]] = getattr(flat, "values", flat)
+        return Vec(out, None)
+
+    def position(self) -> Position:
+        """Return the input position before the oldest buffered row, and the rows given since."""
+        if self.drop:
+            return self.saved
+        held = [*self.queue[self.start :], *self.bins.open]
+        origins = [each.origin for each in held if isinstance(each.origin, _Origin)]
+        origins += [self.origin] if self.error is not None else []
+        if not origins:
+            return {"in": self.input.position(), "open": [], "drop": 0}
+        oldest = min(origins, key=_number)
+        return {"in": oldest.before, "open": oldest.open, "drop": self.given - oldest.given}
+
+    def close(self) -> None:
+        """Close the input and drop the buffered rows."""
+        self.made, self.queue, self.bins.open = None, [], []
+        self.input.close()
+
+
+def _bytes(chunk: TokenChunk) -> int:
+    return sum(map(held, chunk.columns.values()))
+
+
+def _number(origin: _Origin) -> int:
+    return origin.number
+
+
+def _pieces(bin_: Bin) -> list[Piece]:
+    if bin_.pieces is None:
+        raise ResumeMismatchError(
+            "the saved position of a pack holds rows that it does not lead to",
+            why="a bin that was given before it was saved is not given by reading on",
+            try_="a state as it was saved",
+        )
+    return bin_.pieces

@@ -1,0 +1,236 @@
+"""``padded_batch`` and ``ragged_batch``, first half: list columns get marks for their layout.
+
+``batch`` follows, and nothing is copied before a batch is delivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from dml.checks import element_count
+from dml.data.block import Block
+from dml.data.list_marks import Padded, Ragged, lengths_of, plain
+from dml.data.schema import UNKNOWN, Schema, code_of, short
+from dml.errors import CastError, PlanError, SchemaError
+from dml.expr.facts import Rows
+from dml.expr.node import Node, op
+from dml.expr.user_call import blamed
+
+if TYPE_CHECKING:
+    from dml.expr.flow import At
+
+Given = Any
+"""A setting for every list column (a value or None), or pairs of a column name and a value."""
+
+
+@op
+class Pad(Node):
+    """Pad marks lists of numbers as rectangles: ``fill`` stands behind the end of each list.
+
+    ``width`` None is that of the longest list in a batch. A list that is longer than its ``width``
+    raises CastError. SchemaError for a name that is no column of lists, a value that its type
+    cannot hold, and a column of lists of lists.
+    """
+
+    input: Node
+    fill: Given
+    width: Given
+
+    rows: ClassVar[Rows] = Rows.SAME
+
+    @property
+    def total(self) -> bool:  # type: ignore[override]
+        """True without a given width, which a list may exceed."""
+        return self.width is None
+
+    def check(self) -> None:
+        """Refuse a batched input, and widths that are no integers of at least 0 (PlanError)."""
+        _rows_only(self.input, "padded_batch")
+        for _, width in _pairs(self.width) or [("", self.width)]:
+            if width is not None:
+                element_count("padded_batch pad_to", width)
+
+    def infer(self) -> Schema:
+        """Return the input's schema with marks on the list columns."""
+        return self._marked(self.input.schema) if self.input.schema.known else UNKNOWN
+
+    def _marked(self, given: Schema) -> Schema:
+        for name, _ in (*_pairs(self.fill), *_pairs(self.width)):
+            _listed(given, name, "padded_batch")
+        for name, kind in given.items():
+            if _nests(kind):
+                raise _not_padded(name, kind, "padded_batch")
+        kinds = {
+            name: Padded(plain(kind), fill=self._fill(name, kind), width=_of(self.width, name))
+            if is_numbers(kind)
+            else kind
+            for name, kind in given.items()
+        }
+        return Schema(kinds)
+
+    def _fill(self, name: str, kind: pa.DataType) -> Any:
+        value = _of(self.fill, name)
+        code = code_of(plain(kind).value_type)
+        found = fill_as(0 if value is None else value, code)
+        if found is None:
+            raise SchemaError(
+                f"padded_batch cannot fill {name!r} with {value!r}",
+                why=f"its lists are of {short(plain(kind).value_type)}",
+                try_=f"padding_values={{{name!r}: 0}}",
+            )
+        return found
+
+    def run(self, block: Block, _at: At) -> Iterator[Block]:
+        """Yield the rows, marked; if a list is too long, those before it, then raise CastError."""
+        if not block.n and not self.schema.known:
+            return
+        schema = self._marked(block.schema)
+        made = Block(schema, block.columns, block.ids)
+        wrong = [bad for name in schema if (bad := _too_long(block, name, schema[name]))]
+        if not wrong:
+            yield made
+            return
+        row, name, length = min(wrong)
+        if row:
+            yield made.slice(0, row)
+        error = CastError(
+            f"a list of {length} in {name!r} does not fit into pad_to={_of(self.width, name)}",
+            at=self.label(),
+            why="pad_to is the width of every batch, and nothing is cut off",
+            try_=f"a larger pad_to=, or .filter of what is too long in {name!r}",
+        )
+        raise blamed(error, block.ids, row)
+
+    def shown(self) -> str:
+        """Return the options that were given."""
+        parts = [] if self.fill is None else [f"padding_values={_written(self.fill)}"]
+        parts += [] if self.width is None else [f"pad_to={_written(self.width)}"]
+        return ", ".join(parts)
+
+
+@op
+class Unpad(Node):
+    """Unpad marks lists of numbers as ragged: values, and the offset at which each row's begin."""
+
+    input: Node
+
+    rows: ClassVar[Rows] = Rows.SAME
+    total: bool = True
+
+    def check(self) -> None:
+        """Refuse a batched input (PlanError)."""
+        _rows_only(self.input, "ragged_batch")
+
+    def infer(self) -> Schema:
+        """Return the input's schema with marks on the list columns."""
+        return _ragged(self.input.schema) if self.input.schema.known else UNKNOWN
+
+    def run(self, block: Block, _at: At) -> Iterator[Block]:
+        """Yield the same rows, marked."""
+        if block.n or self.schema.known:
+            yield Block(_ragged(block.schema), block.columns, block.ids)
+
+    def shown(self) -> str:
+        """Return "": the operator has no parameters."""
+        return ""
+
+
+def _ragged(given: Schema) -> Schema:
+    kinds = {
+        name: Ragged(plain(kind)) if is_numbers(kind) else kind for name, kind in given.items()
+    }
+    for name, kind in kinds.items():
+        if isinstance(kind, Ragged) and f"{name}_offsets" in kinds:
+            raise SchemaError(
+                f"ragged_batch makes {name}_offsets, which is there already",
+                why=f"{name!r} is shown as its values and their offsets",
+                try_=f".rename({{{f'{name}_offsets'!r}: ...}})",
+            )
+    return Schema(kinds)
+
+
+def is_numbers(kind: pa.DataType) -> bool:
+    """True for lists of numbers or booleans, marked or not."""
+    kind = plain(kind)
+    return bool(
+        _is_list(kind) and code_of(kind.value_type) != "arrow" and kind.value_type.num_fields == 0
+    )
+
+
+def fill_as(value: Any, code: str) -> Any:
+    """Return ``value`` as a Python number of type ``code``; None if the type does not hold it."""
+    taken = {"b": (bool, int), "f": (int, float)}.get(code[0], (int,))
+    if not isinstance(value, taken) or (isinstance(value, bool) and code[0] != "b"):
+        return None
+    try:
+        made = np.array(value, dtype=code).item()
+    except OverflowError:
+        return None
+    return made if code[0] == "f" or made == value else None
+
+
+def frozen(given: Any) -> Given:
+    """Return a dict as pairs in the order of names; any other value as it is."""
+    if not isinstance(given, Mapping):
+        return given
+    return tuple(sorted((str(name), value) for name, value in given.items()))
+
+
+def _pairs(given: Given) -> tuple[tuple[str, Any], ...]:
+    return given if isinstance(given, tuple) else ()
+
+
+def _of(given: Given, name: str) -> Any:
+    return dict(given).get(name) if isinstance(given, tuple) else given
+
+
+def _written(given: Given) -> Any:
+    return dict(given) if isinstance(given, tuple) else given
+
+
+def _listed(given: Schema, name: str, verb: str) -> None:
+    kind = given.require(name, verb)
+    if not is_numbers(kind):
+        raise _not_padded(name, kind, verb)
+
+
+def _nests(kind: pa.DataType) -> bool:
+    """True for lists of lists, which are refused: a batch of them would hold objects."""
+    kind = plain(kind)
+    return _is_list(kind) and _is_list(kind.value_type)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _not_padded(name: str, kind: pa.DataType, verb: str) -> SchemaError:
+    return SchemaError(
+        f"{verb} cannot pad {name!r}, which is {short(kind)}",
+        why="only lists of numbers or booleans become rectangles",
+        try_=f"pad the inner lists by a function in .map, or .drop({name!r})",
+    )
+
+
+def _too_long(block: Block, name: str, kind: pa.DataType) -> tuple[int, str, int] | None:
+    width = kind.params["width"] if isinstance(kind, Padded) else None
+    if width is None:
+        return None
+    lengths = lengths_of(block[name])
+    over = lengths > width
+    row = int(np.argmax(over)) if len(over) else 0
+    return (row, name, int(lengths[row])) if over.any() else None
+
+
+def _rows_only(given: Node, verb: str) -> None:
+    if given.batched:
+        raise PlanError(
+            f"{verb} over batches",
+            why="its input is batched already",
+            try_=f"{verb}(...) in place of .batch(...)",
+        )

@@ -1,0 +1,68 @@
+"""``unbatch`` turns batches into rows again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+from dml.base.cached_property import cached_property
+from dml.data.schema import Schema
+from dml.errors import PlanError
+from dml.expr.facts import ResumeCost, Rows
+from dml.expr.flow import LocalFlow
+from dml.expr.node import Node, op
+
+if TYPE_CHECKING:
+    from dml.data.block import Block
+    from dml.expr.flow import At, Flow, Opener, Position
+
+
+@op
+class Unbatch(Node):
+    """Unbatch gives the rows of each batch, one by one, with their ids in the batch.
+
+    Each batch is an atom for the operators above.
+    """
+
+    input: Node
+
+    # keeps ids and columns; each batch is a run
+    rows: ClassVar[Rows] = Rows.RUNS
+    hands_on: ClassVar[bool] = True
+    total: bool = True
+
+    def check(self) -> None:
+        """Refuse an input of rows (PlanError)."""
+        if not self.input.batched:
+            raise PlanError(
+                "unbatch without batch",
+                why="its input is rows already",
+                try_=".batch(n) before it, or leave it out",
+            )
+
+    @cached_property
+    def batched(self) -> bool:
+        """Return False: the operator gives rows."""
+        return False
+
+    def infer(self) -> Schema:
+        """Return the input's schema."""
+        return self.input.schema
+
+    @property
+    def held(self) -> ResumeCost:
+        """Return the resumption cost: the current batch's position, and its rows given so far."""
+        return ResumeCost(state_bytes=32, work="one batch")
+
+    def flow(self, open_input: Opener, epoch: int, position: Position | None, _at: At) -> Flow:
+        """Open a flow over the rows of one batch after the other."""
+        return LocalFlow(_next_batch, open_input, epoch, position)
+
+    def shown(self) -> str:
+        """Return "": the operator has no parameters."""
+        return ""
+
+
+def _next_batch(input_: Flow) -> Iterator[Block] | None:
+    block = input_.pull(1)
+    return None if block is None else iter((block,))

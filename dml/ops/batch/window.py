@@ -1,0 +1,158 @@
+"""``window`` makes batches of rows that slide over the stream."""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from dml.base.cached_property import cached_property
+from dml.checks import element_count
+from dml.data.block import Block, concat
+from dml.data.schema import Schema
+from dml.errors import PlanError
+from dml.expr.facts import ResumeCost, Rows
+from dml.expr.flow import CHUNK, GatherQuota, read_rows
+from dml.expr.node import Node, op
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dml.expr.flow import At, Flow, Opener, Position
+
+# Key of row ids: several windows may have the same row.
+WINDOW = 0x77696E646F77
+
+
+@op
+class Window(Node):
+    """Batch w has the rows ``w * shift + i * stride`` for i below ``n``.
+
+    With ``drop_last`` incomplete windows at the end are dropped; without it they have as many rows
+    as there are, and the last window is the last that has any. A row's id is derived with its place
+    in its window.
+    """
+
+    input: Node
+    n: int
+    shift: int
+    stride: int
+    drop_last: bool
+
+    rows: ClassVar[Rows] = Rows.WINDOWS
+    gathers: ClassVar[int] = 1
+    total: bool = True
+
+    def check(self) -> None:
+        """Refuse sizes that are not positive, and a batched input (PlanError)."""
+        element_count("window size", self.n, least=1)
+        element_count("window shift", self.shift, least=1)
+        element_count("window stride", self.stride, least=1)
+        if self.input.batched:
+            raise PlanError(
+                "window over batches",
+                why="its input is batched already",
+                try_=".window(...) in place of .batch(...)",
+            )
+
+    def infer(self) -> Schema:
+        """Return the input's schema."""
+        return self.input.schema
+
+    @cached_property
+    def batched(self) -> bool:
+        """Return True: the operator gives batches."""
+        return True
+
+    @property
+    def span(self) -> int:
+        """Return the number of rows from the first to the last of a window."""
+        return (self.n - 1) * self.stride + 1
+
+    @property
+    def held(self) -> ResumeCost:
+        """Return the resumption cost: a position one window back at most, whose rows come again."""
+        return ResumeCost(state_bytes=48, work_rows=self.span, work="one window")
+
+    def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
+        """Open a flow that buffers the rows of one window, and drops rows before later windows."""
+        return _Sliding(
+            self, partial(open_input, epoch), position, GatherQuota(self, at.hold_bytes)
+        )
+
+    def shown(self) -> str:
+        """Return the size, the shift, the stride, and ``drop_last`` if it is off."""
+        parts = [str(self.n), f"shift={self.shift}", f"stride={self.stride}"]
+        return ", ".join([*parts, *(["drop_last=False"] if not self.drop_last else [])])
+
+
+class _Sliding:
+    """A flow of windows: ``block`` buffers rows of the current window and of later ones.
+
+    Rows are counted from where the input was opened: ``first`` is that of the current window,
+    ``read`` the next to come. ``places`` holds input positions at some of them.
+    """
+
+    def __init__(
+        self,
+        node: Window,
+        open_at: Callable[[Position | None], Flow],
+        position: Position | None,
+        room: GatherQuota,
+    ) -> None:
+        start = position or {"in": None, "skip": 0}
+        self.node, self.room = node, room
+        self.input = open_at(start["in"])
+        self.first: int = start["skip"]
+        self.read = 0
+        self.block: Block | None = None
+        self.places: deque[tuple[int, Position]] = deque([(0, self.input.position())])
+
+    def pull(self, most: int) -> Block | None:
+        """Return the next window; None at the end."""
+        del most  # one element, whatever was asked
+        node = self.node
+        rows = self._rows()
+        if rows is None or (rows.n < node.span and node.drop_last):
+            return None
+        window = rows.take(np.arange(0, min(rows.n, node.span), node.stride))
+        ids = window.ids.derive(WINDOW + node.level, np.arange(window.n, dtype=np.uint64))
+        self.first += node.shift
+        return Block(window.schema, window.columns, ids)
+
+    def _rows(self) -> Block | None:
+        """Return the rows from ``first`` on: as many as a window spans, fewer only at the end."""
+        held = self.block
+        stale = self.first - self.read + (0 if held is None else held.n)
+        kept = [] if held is None or stale >= held.n else [held.slice(stale, held.n)]
+        while self.read < self.first:
+            gap = self.input.pull(min(CHUNK, self.first - self.read))
+            if gap is None:
+                return None
+            self.read += gap.n
+        self.places.append((self.read, self.input.position()))
+        self.room.empty()
+        for block in kept:
+            self.room.take(block)
+        need = self.first + self.node.span - self.read
+        fresh = read_rows(self.input, need, self.room) if need > 0 else []
+        self.read += sum(block.n for block in fresh)
+        parts = [*kept, *fresh]
+        self.block = concat(parts) if parts else None
+        return self.block
+
+    def position(self) -> Position:
+        """Return an input position before the current window, and the number of rows between."""
+        while len(self.places) > 1 and self.places[1][0] <= self.first:
+            self.places.popleft()
+        row, place = self.places[0]
+        if self.read <= self.first:
+            row, place = self.read, self.input.position()
+        return {"in": place, "skip": self.first - row}
+
+    def close(self) -> None:
+        """Close the input and drop the rows in memory."""
+        self.block = None
+        self.input.close()

@@ -1,0 +1,1 @@
+"""These operators cache rows: in memory, on disk, or where that pays."""

@@ -1,0 +1,70 @@
+"""``autocache`` lets a run cache rows if that pays."""
+
+from __future__ import annotations
+
+from dml.checks import some
+from dml.errors import PlanError
+from dml.expr.facts import Rows
+from dml.expr.node import Node, op
+from dml.ops.cache.stored import Stored
+from dml.ops.slice.part import Part
+
+
+@op
+class AutoStored(Stored):
+    """AutoStored gives the rows of the input, drawn anew once every ``reuse`` epochs.
+
+    Each run decides whether they are written to a store, or read from there. Without ``reuse`` the
+    input has the same rows in every epoch. Source: Cachew's autocache; Revamper (ATC 2021), which
+    draws anew after so many epochs.
+    """
+
+    reuse: int | None = None
+
+    def check(self) -> None:
+        """Refuse a ``reuse`` that is neither None nor a positive number of epochs."""
+        if self.reuse is not None:
+            some("reuse", self.reuse, "autocache(reuse=4)")
+
+    @property
+    def decides(self) -> bool:
+        """Return True: each run decides whether rows are cached."""
+        return True
+
+    def turn(self, epoch: int) -> int:
+        """Return the number of the draw that ``epoch`` uses; it is 0 without ``reuse``."""
+        return super().turn(epoch) if self.reuse is None else epoch // self.reuse
+
+    def shown(self) -> str:
+        """Return the tier, and ``reuse`` if it was given."""
+        return "tier='auto'" + ("" if self.reuse is None else f", reuse={self.reuse}")
+
+
+def varying(node: Node) -> Node | None:
+    """Return a step of ``node`` or below whose rows may differ between epochs; None without one."""
+    stack = [node]
+    while stack:
+        each = stack.pop()
+        if _fixed(each):
+            continue
+        draws = each.random or each.draws
+        if draws and not isinstance(each, Part) and each.fresh:
+            return each
+        stack += each.inputs
+    return None
+
+
+def _fixed(node: Node) -> bool:
+    """True if everything below ``node`` always runs for the same epoch."""
+    reused = isinstance(node, AutoStored) and node.reuse is not None
+    return node.rows in (Rows.KEPT, Rows.STORED) and not reused
+
+
+def frozen(node: Node, drawing: Node) -> PlanError:
+    """Return the error for an ``autocache()`` over rows that differ between epochs."""
+    return PlanError(
+        "autocache() over rows that are others in every epoch",
+        at=node.label(),
+        why=f"{drawing.title()} is below, and what it draws would come again in every epoch",
+        try_="autocache() below it; or autocache(reuse=4), which draws once for four epochs",
+    )

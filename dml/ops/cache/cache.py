@@ -1,0 +1,229 @@
+"""``cache`` stores elements that were computed once, so that they are not computed again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from dml.data.schema import Schema
+from dml.errors import PlanError
+from dml.expr.facts import ResumeCost, Rows
+from dml.expr.flow import WHOLE, CachedBlock
+from dml.expr.node import Node, op
+from dml.ops.slice.take import elements
+
+if TYPE_CHECKING:
+    from dml.data.block import Block
+    from dml.expr.flow import At, Flow, KeptPrefix, Opener, Position
+
+# The epoch of everything below a cache.
+FIRST = 0
+MEMORY, DISK, AUTO = TIERS = ("memory", "disk", "auto")
+
+
+class Anchor:
+    """The owner of a ``cache()``'s kept elements: it lives as long as any node made of that call.
+
+    ``kept`` is filled where pipelines are executed. Another process has an anchor of its own, which
+    is empty.
+    """
+
+    def __init__(self) -> None:
+        self.kept: dict[bytes, Any] = {}
+        # why nothing is kept: variables that functions below read changed, or a reason of the store
+        self.changed, self.warned = "", False
+
+    def __reduce__(self) -> tuple[type[Anchor], tuple[()]]:
+        return Anchor, ()
+
+
+@op
+class Cache(Node):
+    """Gives the elements of the input in epoch 0, in every epoch, and stores them once computed.
+
+    The longest run of elements from the first on that fits is kept, in memory or in a store on
+    disk; that never decides which elements come out, only whether the input is computed again. In
+    the tier "auto" a run decides whether they are kept, on disk. PlanError for another ``tier``.
+    """
+
+    input: Node
+    tier: str
+    anchor: Anchor
+
+    rows: ClassVar[Rows] = Rows.KEPT
+    total: bool = True
+
+    def check(self) -> None:
+        """Refuse an unknown tier (PlanError)."""
+        if self.tier not in TIERS:
+            raise PlanError(
+                f"cache has no tier {self.tier!r}",
+                why="elements are kept in memory, or on disk for every process that asks again",
+                try_='cache(), cache(tier="disk"), or autocache()',
+            )
+
+    def infer(self) -> Schema:
+        """Return the input's schema."""
+        return self.input.schema
+
+    @property
+    def keeps_in_memory(self) -> bool:  # type: ignore[override]
+        """True for the tier "memory"."""
+        return self.tier == MEMORY
+
+    @property
+    def decides(self) -> bool:
+        """True for the tier "auto"."""
+        return self.tier == AUTO
+
+    @property
+    def held(self) -> ResumeCost:
+        """Return the resumption cost: the current block's position, and its elements given."""
+        return ResumeCost(state_bytes=32, work="one block, if it is not kept")
+
+    def flow(self, open_input: Opener, _epoch: int, position: Position | None, at: At) -> Flow:
+        """Open a flow that gives the kept elements, then the input from there on."""
+        return _Caching(self, open_input, position, at)
+
+    def shown(self) -> str:
+        """Return the tier."""
+        return f"tier={self.tier!r}"
+
+
+def on_disk(node: Node) -> bool:
+    """True for a cache whose tier is not memory."""
+    return isinstance(node, Cache) and node.tier != MEMORY
+
+
+class _Caching:
+    """A flow of elements block by block, from the kept ones or from the input.
+
+    Blocks are those that the input gives for a pull without a size, so that the types that settle
+    above do not depend on the first consumer. A position is one of the input, its number of
+    elements before, and how many were given since: these are the same elements however blocks are
+    cut elsewhere. Mostly it is the position before the current block; for kept blocks only an
+    earlier one may be known.
+    """
+
+    def __init__(self, node: Cache, open_input: Opener, position: Position | None, at: At) -> None:
+        start = position or {"in": None, "at": 0, "given": 0}
+        self.open_input, self.at, self.batched = open_input, at, node.batched
+        self.kept, self.node = at.keep(node), node
+        self.read: Mapping[str, Mapping[str, bytes]] | None = None  # before a function was called
+        self.settled = frozenset(each.digest.hex() for each in node.input.walk())
+        self.input: Flow | None = None
+        self.block: Block | None = None
+        self.before: Position | None = start["in"]  # the input's, before element ``since``
+        self.after: Position | None = start["in"]  # the same at the end of the block at hand
+        self.since: int = start["at"]
+        self.until: int = start["at"]
+        self.first: int = start["at"] + start["given"]
+        self.given = 0
+
+    def pull(self, most: int) -> Block | None:
+        """Return up to ``most`` rows, or one batch; None at the end."""
+        if self.block is None and not self._next():
+            return None
+        block = out = cast("Block", self.block)
+        if not self.batched:
+            out = block.slice(self.given, self.given + min(most, block.n))
+        self.given += elements(out, self.batched)
+        if self.given >= elements(block, self.batched):
+            self.first += self.given
+            self.before, self.since = self.after, self.until
+            self.block, self.given = None, 0
+        return out
+
+    def _next(self) -> bool:
+        """Load the block with the next element; False at the end."""
+        if self.kept is not None and (self.input is None or self.kept.elsewhere):
+            if self._stored(self.kept):
+                return True
+            if self.kept.ends(self.first):
+                return False
+        wanted = self.first
+        while self._pulled():
+            if wanted < self.until:
+                self.given = wanted - self.first
+                return True
+            self.first, self.before, self.since = self.until, self.after, self.until
+            self.block = None
+        return False
+
+    def _stored(self, kept: KeptPrefix) -> bool:
+        """Load the block of element ``first`` from the cache; False if it is not cached."""
+        found = kept.found(self.first)
+        self.at.schemas.update(kept.schemas)
+        if found is None:
+            return False
+        self._close_input()
+        size = elements(found.block, self.batched)
+        self.given, self.first = self.first - found.first, found.first
+        self.before, self.block, self.after = found.before, found.block, found.after
+        self.since = found.first if found.since is None else found.since
+        self.until = found.first + size if found.until is None else found.until
+        return True
+
+    def _pulled(self) -> bool:
+        """Pull the next block of the input and offer it to the cache; False at its end.
+
+        An input that was not open begins at the last element whose position is known.
+        """
+        if self.input is None:
+            self.read = read_below(self.node) if self.read is None else self.read
+            self.input, self.first = self.open_input(FIRST, self.before), self.since
+        before = self.input.position()
+        block = self.input.pull(WHOLE)
+        if block is None:
+            if self.kept is not None:
+                self.kept.end(self.first)
+            return False
+        self.before, self.since, self.block = before, self.first, block
+        self.after, self.until = (
+            self.input.position(),
+            self.first + elements(block, self.batched),
+        )
+        if self.kept is not None:
+            entry = CachedBlock(self.first, before, block, self.after)
+            known = self.at.schemas.copy().items()
+            self.kept.offer(entry, {k: v for k, v in known if k in self.settled})
+        return True
+
+    def position(self) -> Position:
+        """Return an input position before the current element, and the elements given since."""
+        return {"in": self.before, "at": self.since, "given": self.first - self.since + self.given}
+
+    def close(self) -> None:
+        """Close the input, if it was opened."""
+        if self.kept is not None:
+            self.kept.leave()
+        self._close_input()
+        called = self.read is not None
+        self.node.anchor.changed = changed(self.read or {}, read_below(self.node)) if called else ""
+
+    def _close_input(self) -> None:
+        if self.input is not None:
+            self.input.close()
+            self.input = None
+
+
+def read_below(cache: Node) -> dict[str, dict[str, bytes]]:
+    """Return the functions below a cache, with the outer variables that they read."""
+    from dml.udfs.identity.closure_walk import variables  # noqa: PLC0415
+
+    functions = [fn for node in cache.inputs[0].walk() if (fn := node.calls) is not None]
+    return {fn.name: variables(fn.call) for fn in functions if not (fn.asserted or fn.reason)}
+
+
+def changed(
+    before: Mapping[str, Mapping[str, bytes]], now: Mapping[str, Mapping[str, bytes]]
+) -> str:
+    """Return a text naming the variables of functions that differ from before, for people."""
+    found = [
+        f"{fn} reads the variable {name!r}, which has changed meanwhile"
+        for fn, names in now.items()
+        for name, value in names.items()
+        if before.get(fn, {}).get(name, value) != value
+    ]
+    why = "; ".join(found)
+    return f"has nothing of earlier runs: {why}, so that it is another function" if found else ""

@@ -1,0 +1,46 @@
+"""``Shared`` marks where pipelines of one run part: the rows below it are computed once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from dml.expr.facts import ResumeCost, Rows
+from dml.expr.node import Node, op
+
+if TYPE_CHECKING:
+    from dml.data.schema import Schema
+    from dml.expr.flow import At, Flow, Opener, Position
+
+
+@op
+class Shared(Node):
+    """Shared gives the elements of the input, which several pipelines of one run share.
+
+    No verb makes it: ``dml.collect_all`` puts it into the pipelines that it runs. No rewrite moves
+    operators across it, so that the part below is the same in all of them. By itself it changes
+    nothing.
+    """
+
+    input: Node
+    number: int
+
+    rows: ClassVar[Rows] = Rows.KEPT
+    total: bool = True
+    keeps_in_memory: bool = True
+
+    def infer(self) -> Schema:
+        """Return the input's schema."""
+        return self.input.schema
+
+    @property
+    def held(self) -> ResumeCost:
+        """Return no resumption cost of its own."""
+        return ResumeCost()
+
+    def flow(self, open_input: Opener, epoch: int, position: Position | None, _at: At) -> Flow:
+        """Open the input itself, for a pipeline that runs alone."""
+        return open_input(epoch, position)
+
+    def shown(self) -> str:
+        """Return the number of the shared place within its run."""
+        return str(self.number)

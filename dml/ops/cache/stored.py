@@ -1,0 +1,80 @@
+"""``cache`` on disk stores rows unit by unit where the source's atoms are still visible."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
+
+from dml.expr.facts import Needs, Rows
+from dml.expr.node import Node, op
+from dml.io.source import Source
+from dml.ops.cache.cache import FIRST, Anchor
+
+if TYPE_CHECKING:
+    from dml.data.block import Block
+    from dml.data.schema import Schema
+    from dml.expr.flow import At
+
+# Where rows are stored decides nothing about them.
+Root: TypeAlias = str
+
+__all__ = ["FIRST", "Stored", "settled_epochs", "storable"]
+
+
+@op
+class Stored(Node):
+    """Stored gives the rows of the input in epoch 0, in every epoch, through a store.
+
+    Workers write them, or read them back, unit by unit of the source and atom by atom, so that they
+    can also run the operators above. Whether a row was in the store cannot be seen in any result.
+    Without a store, blocks pass unchanged. ``root`` is the folder or URL of the store, "" that of
+    the run's options.
+    """
+
+    input: Node
+    root: Root = ""
+    anchor: Anchor = dataclasses.field(default_factory=Anchor)
+
+    rows: ClassVar[Rows] = Rows.STORED
+    total: bool = True
+
+    def infer(self) -> Schema:
+        """Return the input's schema."""
+        return self.input.schema
+
+    def run(self, block: Block, _at: At) -> Iterator[Block]:
+        """Yield the block as it is."""
+        yield block
+
+    def turn(self, _epoch: int) -> int:
+        """Return the input's epoch, which is 0 in every epoch ``_epoch``."""
+        return FIRST
+
+    def shown(self) -> str:
+        """Return the store's folder or URL, or the tier."""
+        return repr(self.root) if self.root else "tier='disk'"
+
+    def title(self) -> str:
+        """Return the verb as the user wrote it."""
+        return f"{'Snapshot' if self.root else 'Cache'}({self.shown()})"
+
+
+def storable(node: Node) -> bool:
+    """True if workers make the rows of ``node`` unit by unit of one source, where units are read.
+
+    An operator with resource needs of its own passes its rows to other tasks, which see partitions,
+    not units.
+    """
+    source, *steps = node.chain()
+    return (
+        isinstance(source, Source)
+        and not node.batched
+        and all(len(each.inputs) == 1 for each in steps)
+        and all(each.rows.local and each.needs == Needs() for each in steps)
+    )
+
+
+def settled_epochs(steps: Sequence[Node]) -> int:
+    """Return how many of ``steps`` run for epoch 0 always: those up to the last stored one."""
+    return max((n for n, step in enumerate(steps, 1) if step.rows is Rows.STORED), default=0)

@@ -1,0 +1,223 @@
+"""An aggregate function is defined here, with those of numbers: counts, sums, spreads, truth.
+
+Each computes a state of every run of consecutive rows, joins two states of one group, and makes a
+column of the states of many groups. Nulls are left out, but for ``implode``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from dml.data.block import Values
+from dml.data.schema import code_of, shape_of, short
+from dml.errors import CastError, SchemaError
+from dml.kernels.functions.function import is_text
+from dml.kernels.vec import Vec
+
+# The name of the result, the operation, the column that it reads (None: rows), parameters.
+Part: TypeAlias = "tuple[str, str, str | None, tuple[Any, ...]]"
+
+
+class Figure:
+    """An aggregate over a column of type ``given``; the base class counts values."""
+
+    def __init__(self, part: Part, given: pa.DataType) -> None:
+        self.part, self.given = part, given
+        self.kind = self.typed()
+
+    def typed(self) -> pa.DataType:
+        """Return the type of the result; SchemaError if it cannot be made of ``given``."""
+        return pa.int64()
+
+    def states(self, values: Values, starts: np.ndarray) -> list[Any]:
+        """Return the state of each run; run i ends where run i + 1 starts."""
+        present = np.ones(length(values), bool) if (v := valid(values)) is None else v
+        found: list[Any] = np.add.reduceat(present.astype(np.int64), starts).tolist()
+        return found
+
+    def joined(self, a: Any, b: Any) -> Any:
+        """Return the state of two runs of one group; may change ``a``."""
+        return a + b
+
+    def nothing(self) -> Any:
+        """Return the state of no rows."""
+        return 0
+
+    def told(self, states: list[Any]) -> Values:
+        """Return the results of groups with these states, as a column."""
+        return Vec(np.array(states, dtype=np.int64), None)
+
+    def held(self, state: Any) -> int:
+        """Return the bytes of a state, if they grow with rows."""
+        return 0
+
+    def refused(self, wanted: str, why: str) -> SchemaError:
+        """Return the error for a column that cannot be aggregated so."""
+        name, verb, column, _ = self.part
+        return SchemaError(
+            f"{verb} needs a column of {wanted}, and {column!r} is {short(self.given)}",
+            at=f"the aggregate {name!r}",
+            why=why,
+            try_=f"{converted(str(column), self.given)}, or another column",
+        )
+
+
+def converted(name: str, kind: pa.DataType) -> str:
+    """Return the code that converts a column of ``kind``, for the hint of an error."""
+    if is_text(kind):
+        return f"col({name!r}).str.to_float()"
+    if code_of(kind) != "arrow" and not shape_of(kind):
+        return f".cast({{{name!r}: ...}})"
+    return f".map(f) with a function that converts {name!r}"
+
+
+class Count(Figure):
+    """Count gives the number of values that are not null."""
+
+
+class Total(Figure):
+    """The exact sum: int64 of signed integers and booleans, uint64 of unsigned ones, else f8."""
+
+    squared = False
+
+    def typed(self) -> pa.DataType:
+        """Return the type of the sum; SchemaError unless the column has numbers."""
+        if not (
+            (code_of(self.given) != "arrow" and not shape_of(self.given))
+            or pa.types.is_float16(self.given)
+            or pa.types.is_null(self.given)
+        ):
+            raise self.refused("numbers", "integers, floats and booleans are numbers")
+        return self.made()
+
+    def made(self) -> pa.DataType:
+        """Return the type of the result."""
+        if pa.types.is_floating(self.given):
+            return pa.float64()
+        return pa.uint64() if pa.types.is_unsigned_integer(self.given) else pa.int64()
+
+    def states(self, values: Values, starts: np.ndarray) -> list[Any]:
+        """Return the exact sum of each run."""
+        from dml.kernels.math.exact_sums import sums_by_run  # noqa: PLC0415
+
+        numbers = numbers_of(values)
+        return sums_by_run(numbers.values, numbers.valid, starts, squared=self.squared)
+
+    def joined(self, a: Any, b: Any) -> Any:
+        """Return the sum of both."""
+        return a.join(b)
+
+    def nothing(self) -> Any:
+        """Return the sum of no numbers."""
+        from dml.kernels.math.exact_sums import ExactSums  # noqa: PLC0415
+
+        floats = pa.types.is_floating(self.given)
+        return ExactSums(np.dtype("f8" if floats else "i8"), squared=self.squared)
+
+    def told(self, states: list[Any]) -> Values:
+        """Return the sums, rounded once; CastError if an integer sum does not fit into 64 bits."""
+        if pa.types.is_floating(self.kind):
+            return Vec(np.array([state.total for state in states], np.float64), None)
+        code = code_of(self.kind)
+        limits = np.iinfo(code)
+        for state in states:
+            if not limits.min <= state.total <= limits.max:
+                raise CastError(
+                    f"the sum of {self.part[2]!r} is {state.total}",
+                    at=f"the aggregate {self.part[0]!r}",
+                    why=f"{short(self.kind)} cannot hold it",
+                    try_='.cast("float64") before .sum()',
+                )
+        return Vec(np.array([state.total for state in states], code), None)
+
+
+class Mean(Total):
+    """Mean gives the exact mean, rounded once; null without values."""
+
+    def made(self) -> pa.DataType:
+        """Return float64."""
+        return pa.float64()
+
+    def told(self, states: list[Any]) -> Values:
+        """Return the means as a column."""
+        return floats_of([state.mean for state in states])
+
+
+class Spread(Mean):
+    """Gives the exact standard deviation or variance, rounded once; null for too few values."""
+
+    squared = True
+
+    def told(self, states: list[Any]) -> Values:
+        """Return the deviations or variances as a column."""
+        ddof = self.part[3][0]
+        if self.part[1] == "std":
+            return floats_of([state.deviation(ddof) for state in states])
+        return floats_of([state.variance(ddof) for state in states])
+
+
+class Truth(Figure):
+    """Truth is true if any value is true, or if all are; without values, False and True."""
+
+    def typed(self) -> pa.DataType:
+        """Return bool; SchemaError unless the column has booleans."""
+        if self.given not in (pa.bool_(), pa.null()):
+            raise self.refused("booleans", "compare it, for instance col(...) > 0")
+        return pa.bool_()
+
+    def states(self, values: Values, starts: np.ndarray) -> list[Any]:
+        """Return the truth of each run."""
+        numbers = numbers_of(values, "b1")
+        any_ = self.part[1] == "any"
+        array = numbers.values
+        if numbers.valid is not None:
+            array = np.where(numbers.valid, array, not any_)
+        found: list[Any] = (
+            (np.logical_or if any_ else np.logical_and).reduceat(array, starts).tolist()
+        )
+        return found
+
+    def joined(self, a: Any, b: Any) -> Any:
+        """Return the truth of both."""
+        return (a or b) if self.part[1] == "any" else (a and b)
+
+    def nothing(self) -> Any:
+        """Return the truth of no values."""
+        return self.part[1] == "all"
+
+    def told(self, states: list[Any]) -> Values:
+        """Return the truths as a column of booleans."""
+        return Vec(np.array(states, bool), None)
+
+
+def valid(values: Values) -> np.ndarray | None:
+    """Return which values are not null, (n,) bool; None if all are."""
+    if isinstance(values, Vec):
+        return values.valid
+    return values.is_valid().to_numpy(zero_copy_only=False) if values.null_count else None
+
+
+def length(values: Values) -> int:
+    """Return the number of values."""
+    return len(values.values) if isinstance(values, Vec) else len(values)
+
+
+def numbers_of(values: Values, code: str = "i8") -> Vec:
+    """Return numbers as arrays; a column that is null throughout gets the type ``code``."""
+    if isinstance(values, Vec):
+        return values
+    if pa.types.is_null(values.type):
+        return Vec(np.zeros(len(values), code), np.zeros(len(values), bool))
+    filled = values.fill_null(0.0) if values.null_count else values
+    return Vec(filled.to_numpy(zero_copy_only=False), valid(values))
+
+
+def floats_of(found: Sequence[float | None]) -> Vec:
+    """Return a float64 column, null where ``found`` has None."""
+    present = np.array([each is not None for each in found], bool)
+    array = np.array([0.0 if each is None else each for each in found], np.float64)
+    return Vec(array, None if present.all() else present)

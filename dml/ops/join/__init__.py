@@ -1,0 +1,1 @@
+"""Two inputs are joined by keys here, within memory and beyond it."""

@@ -1,0 +1,296 @@
+"""Rows of two blocks with equal keys are matched, and the result rows of a join are made."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from dml.data.block import Block, Values, concat, empty, from_arrow, mask, take, to_arrow
+from dml.data.schema import Schema, code_of, shape_of
+from dml.errors import MatchError
+from dml.expr.node import Node
+from dml.kernels.rows.ids import Key, RowIds
+from dml.kernels.rows.key_matching import KeyIndex, Keys, keys_of
+from dml.kernels.vec import Vec
+
+JOIN = int.from_bytes(b"join", "big")
+# The sides that a row is made of: both, the left one, the right one.
+BOTH, LEFT, RIGHT = 0, 1, 2
+
+
+class JoinNode(Protocol):
+    """A join, as the search for its matches sees it."""
+
+    @property
+    def left_on(self) -> tuple[str, ...]:
+        """Names of the keys on the left."""
+
+    @property
+    def right_on(self) -> tuple[str, ...]:
+        """Names of the keys on the right."""
+
+    @property
+    def how(self) -> str:
+        """Which rows without a match are given."""
+
+    @property
+    def nulls_equal(self) -> bool:
+        """True if null keys match each other."""
+
+    @property
+    def validate(self) -> str:
+        """How often a key may occur on either side."""
+
+    @property
+    def input(self) -> Node:
+        """The left side."""
+
+    @property
+    def other(self) -> Node:
+        """The right side."""
+
+    @property
+    def schema(self) -> Schema:
+        """The columns that come out."""
+
+    @property
+    def level(self) -> int:
+        """How many operators before this one make new ids."""
+
+    @property
+    def key_kinds(self) -> tuple[pa.DataType, ...]:
+        """The types in which keys are compared."""
+
+    @property
+    def paired(self) -> bool:
+        """True if rows have columns of both sides."""
+
+    @property
+    def coalesced(self) -> bool:
+        """True if a row may have its key from the right side alone."""
+
+    @property
+    def whole(self) -> bool:
+        """True if a row may depend on all earlier rows of the left side."""
+
+    @property
+    def added(self) -> tuple[tuple[str, str], ...]:
+        """Columns of the right side, and their names in the result."""
+
+    def label(self) -> str:
+        """The operator and the line that wrote it."""
+
+
+def keys_in(node: JoinNode, block: Block, names: tuple[str, ...]) -> Keys:
+    """Return the keys of one side's block, in the types that are compared."""
+    pairs = zip(names, node.key_kinds, strict=True)
+    columns = [cast(block[name], block.schema[name], kind) for name, kind in pairs]
+    return keys_of(columns, block.n, nulls_equal=node.nulls_equal)
+
+
+def cast(values: Values, given: pa.DataType, kind: pa.DataType) -> Values:
+    """Return a column in a type that holds all values of ``given``, as comparisons do."""
+    if given == kind:
+        return values
+    if isinstance(values, Vec):
+        return Vec(values.values.astype(code_of(kind)), values.valid)
+    return from_arrow(to_arrow(values, given).cast(kind))
+
+
+class JoinSide:
+    """The right side's rows in memory, and which of their keys have matched so far."""
+
+    def __init__(self, node: JoinNode, blocks: list[Block]) -> None:
+        whole = concat(blocks) if blocks else empty(node.other.schema)
+        self.index = KeyIndex(keys_in(node, whole, node.right_on))
+        self.met = np.zeros(len(self.index.counts), bool)
+        names = [name for name, _ in node.added] if node.paired else []
+        self.payload = whole.select([*names, *(node.right_on if node.coalesced else ())])
+        self.row_bytes = self.payload.nbytes // max(1, whole.n)
+
+    @property
+    def unmet(self) -> np.ndarray:
+        """Return the rows whose key no row of the left side had, in order."""
+        index = self.index
+        met = np.zeros(self.payload.n, bool)
+        met[index.order] = np.repeat(self.met, index.counts)
+        return np.flatnonzero(~met)
+
+
+class Matches:
+    """The result rows of a block of the left side: ``n`` rows, of which any range can be made.
+
+    ``error`` follows them, if ``validate`` does not allow a row of the block. ``how`` is that of
+    the node, unless the block meets a part of the right side that is not the last one.
+    """
+
+    def __init__(self, node: JoinNode, left: Block, side: JoinSide, how: str) -> None:
+        self.node, self.left, self.side = node, left, side
+        self.groups = side.index.find(keys_in(node, left, node.left_on))
+        self.error = self._judged()
+        matched = self.groups >= 0
+        self.complete = bool(matched.all())
+        self.counts = self._counts(matched, how)
+        if node.whole:
+            side.met[self.groups[matched]] = True
+        self.ends = np.cumsum(self.counts)
+        self.n = int(self.ends[-1]) if len(self.ends) else 0
+        # as many rows as the block, and none missing: each stands for itself
+        self.each = self.n == self.left.n and bool((self.counts == 1).all())
+
+    def _counts(self, matched: np.ndarray, how: str) -> np.ndarray:
+        """Return the number of result rows for each row of the left side."""
+        if how == "semi":
+            return matched.astype(np.intp)
+        if how == "anti":
+            return (~matched).astype(np.intp)
+        index = self.side.index
+        found = matched.astype(np.intp)
+        if not index.single:
+            found[matched] = index.counts[self.groups[matched]]
+        return np.maximum(found, 1) if how in ("left", "outer") else found
+
+    def _judged(self) -> MatchError | None:
+        """Keep the rows before the first that ``validate`` refuses, and return its error."""
+        node, bad = self.node, np.zeros(self.left.n, bool)
+        if node.validate == "m:m":
+            return None
+        matched = np.flatnonzero(self.groups >= 0)
+        if node.validate in ("1:1", "m:1") and not self.side.index.single:
+            bad[matched] = self.side.index.counts[self.groups[matched]] > 1
+        if node.validate in ("1:1", "1:m"):
+            found = self.groups[matched]
+            twice = np.ones(len(found), bool)
+            twice[np.unique(found, return_index=True)[1]] = False
+            bad[matched] |= twice | self.side.met[found]
+        if not bad.any():
+            return None
+        row = int(np.argmax(bad))
+        error = not_allowed(node, self.left, row)
+        self.left, self.groups = self.left.slice(0, row), self.groups[:row]
+        return error
+
+    def rows(self, start: int, stop: int) -> Block:
+        """Return the rows ``start`` to ``stop`` of the result."""
+        if not self.each:
+            return self.made(*self.pairs(start, stop))
+        left = self.left.slice(start, stop)
+        if not self.node.paired:
+            return left
+        return paired(
+            self.node, left, self.side.payload, self._partners(self.groups[start:stop], 0)
+        )
+
+    def pairs(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the left and right rows of these result rows; -1: no right row."""
+        if start >= stop:
+            return np.zeros(0, np.intp), np.zeros(0, np.intp)
+        first, last = np.searchsorted(self.ends, (start, stop - 1), "right").tolist()
+        counts = self.counts[first : last + 1].copy()
+        counts[-1] -= self.ends[last] - stop
+        counts[0] -= start - (self.ends[first] - self.counts[first])
+        picked = np.repeat(np.arange(first, last + 1), counts)
+        nth = np.arange(start, stop) - (self.ends[picked] - self.counts[picked])
+        return picked, self._partners(self.groups[picked], nth)
+
+    def made(self, picked: np.ndarray, partners: np.ndarray) -> Block:
+        """Return rows of the left block, each beside a row of the right side."""
+        left = self.left.take(picked)
+        return paired(self.node, left, self.side.payload, partners) if self.node.paired else left
+
+    def _partners(self, groups: np.ndarray, nth: np.ndarray | int) -> np.ndarray:
+        """Return the right side's row for each row; -1 if it has none."""
+        index = self.side.index
+        if not len(index.counts):
+            return np.full(len(groups), -1)
+        found = index.first[groups] if index.single else index.order[index.starts[groups] + nth]
+        return found if self.complete else np.where(groups >= 0, found, -1)
+
+
+def paired(node: JoinNode, left: Block, right: Block, partners: np.ndarray) -> Block:
+    """Return rows of ``left``, each beside ``right``'s row at ``partners``; -1: beside nulls."""
+    missing = partners < 0
+    some = bool(missing.any())
+    columns: list[Values] = []
+    for name, values in zip(left.schema, left.columns, strict=True):
+        columns.append(cast(values, left.schema[name], node.schema[name]))
+    for name, _ in node.added:
+        kind = right.schema[name]
+        columns.append(_beside(right[name], kind, partners, missing if some else None))
+    theirs = right.ids.take(np.maximum(partners, 0)) if right.n else RowIds(left.n, 0, 0)
+    # one number where all have it: it is mixed once
+    high: Key = theirs.hi
+    low: Key = theirs.low()
+    what: Key = BOTH
+    if some:
+        high, low = (np.where(missing, np.uint64(0), half) for half in theirs.arrays())
+        what = missing.astype("u8") * np.uint64(LEFT)
+    ids = left.ids.derive(high, low).derive(JOIN + node.level, what)
+    return Block(node.schema, tuple(columns), ids)
+
+
+def _no_ids(n: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.zeros(n, "u8"), np.zeros(n, "u8")
+
+
+def _beside(
+    values: Values, kind: pa.DataType, rows: np.ndarray, missing: np.ndarray | None
+) -> Values:
+    if missing is None:
+        return take(values, rows)
+    if missing.all():
+        return absent(kind, len(rows))
+    if not isinstance(values, Vec):
+        return values.take(pa.array(rows, mask=missing))
+    found = take(values, np.maximum(rows, 0))
+    return Vec(found.values, mask(found) & ~missing)
+
+
+def absent(kind: pa.DataType, n: int) -> Values:
+    """Return a column of ``n`` nulls."""
+    code = code_of(kind)
+    if code == "arrow":
+        return pa.nulls(n, kind)
+    return Vec(np.zeros((n, *shape_of(kind)), code), np.zeros(n, bool))
+
+
+def alone(node: JoinNode, right: Block) -> Block:
+    """Return rows of the right side beside nulls, with the right side's keys."""
+    columns: list[Values] = []
+    keys = dict(zip(node.left_on, node.right_on, strict=True))
+    for name in node.input.schema:
+        kind = node.schema[name]
+        if name in keys:
+            columns.append(cast(right[keys[name]], right.schema[keys[name]], kind))
+        else:
+            columns.append(absent(kind, right.n))
+    columns += [right[name] for name, _ in node.added]
+    ids = RowIds.of_arrays(*_no_ids(right.n)).derive(*right.ids.arrays())
+    return Block(node.schema, tuple(columns), ids.derive(JOIN + node.level, RIGHT))
+
+
+def not_allowed(node: JoinNode, left: Block, row: int) -> MatchError:
+    """Return the error for a row that has more matches than ``validate`` allows."""
+    values = [to_arrow(left[n], left.schema[n])[row].as_py() for n in node.left_on]
+    shown = ", ".join(f"{n}={v!r}" for n, v in zip(node.left_on, values, strict=True))
+    return MatchError(
+        f"join with validate={node.validate!r} meets a key twice: {shown}",
+        at=node.label(),
+        why="a row of one side has more than one match in the other",
+        try_='.unique(...) of that side before, or validate="m:m"',
+    )
+
+
+class Unmet:
+    """The result rows for rows of the right side that no row of the left side matched."""
+
+    def __init__(self, node: JoinNode, side: JoinSide) -> None:
+        self.node, self.side = node, side
+        self.places = side.unmet
+        self.n = len(self.places)
+
+    def rows(self, start: int, stop: int) -> Block:
+        """Return the rows ``start`` to ``stop`` of them."""
+        return alone(self.node, self.side.payload.take(self.places[start:stop]))

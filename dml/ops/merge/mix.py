@@ -1,0 +1,132 @@
+"""``mix`` gives elements of several inputs in fixed shares, in every prefix."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import gcd, lcm
+from typing import Any, ClassVar
+
+from dml.errors import PlanError
+from dml.expr.node import Node, op
+from dml.ops.merge.turns import InputTurns, Weaving
+
+STOPS = ("all", "first")
+# Weights are taken as fractions with no larger denominator.
+FINEST = 10_000
+
+
+@op
+class Mix(Weaving):
+    """Mix gives elements in shares ``weights``: after any t, input i has given ``w_i t`` +- 1.
+
+    At each turn, of the inputs that are due, the one with the earliest deadline is taken. An input
+    that is over ends the mix (``stop="first"``), or the other inputs go on as a mix of their own
+    (``"all"``). Row ids are made of the input row's id and the number of the input. Source:
+    Tijdeman, The chairman assignment problem (1980), whose bound is ``1 - 1 / (2 n - 2)``.
+    """
+
+    input: Node
+    others: tuple[Node, ...]
+    weights: tuple[int, ...]
+    stop: str = "all"
+
+    verb: ClassVar[str] = "mix"
+    total: bool = True
+
+    def check(self) -> None:
+        """Require a weight for each input, and a known ``stop`` (PlanError)."""
+        super().check()
+        if self.stop not in STOPS:
+            raise PlanError(
+                f"mix with stop={self.stop!r}",
+                why="it says whether the first input that is over ends the mix, or the last",
+                try_='stop="all" or stop="first"',
+            )
+        if len(self.weights) != len(self.inputs):
+            raise PlanError(
+                f"mix of {len(self.inputs)} inputs with {len(self.weights)} weights",
+                why="each input has a share",
+                try_="weights=[...] with a number for each",
+            )
+
+    @property
+    def endless(self) -> bool:
+        """True if an input that must end for the mix to end is endless."""
+        ends = [node.endless for node in self.inputs]
+        return all(ends) if self.stop == "first" else any(ends)
+
+    def turns(self, state: list[Any] | None) -> InputTurns:
+        """Return turns by shares, from ``state`` on."""
+        open_, given = state or [list(range(len(self.inputs))), [0] * len(self.inputs)]
+        return _Shares(self.weights, self.stop, list(open_), list(given))
+
+    def shown(self) -> str:
+        """Return the sources of the other inputs, the shares and the stop rule."""
+        return f"{super().shown()}, weights={list(self.weights)}, stop={self.stop!r}"
+
+
+def whole_weights(weights: Any, inputs: int) -> tuple[int, ...]:
+    """Return whole numbers in the ratio of the user's weights; equal ones for None."""
+    if weights is None:
+        return (1,) * inputs
+    try:
+        parts = [Fraction(weight).limit_denominator(FINEST) for weight in weights]
+    except (TypeError, ValueError, OverflowError):
+        parts = []
+    if isinstance(weights, str) or not parts or min(parts) <= 0:
+        raise PlanError(
+            f"mix with weights={weights!r}",
+            why=f"a share is a finite number above 0, at least one part in {FINEST}",
+            try_="weights=[3, 1], or [0.75, 0.25]",
+        )
+    scale = lcm(*(part.denominator for part in parts))
+    whole = [int(part * scale) for part in parts]
+    return tuple(weight // gcd(*whole) for weight in whole)
+
+
+class _Shares:
+    """Turns by shares: how many elements each open input has given since an input last ended."""
+
+    def __init__(
+        self, weights: tuple[int, ...], stop: str, open_: list[int], given: list[int]
+    ) -> None:
+        self.weights, self.stop, self.open, self.given = weights, stop, open_, given
+        self.total = sum(weights[i] for i in open_)
+        self.time = sum(given)
+
+    @property
+    def over(self) -> bool:
+        """True if no input is open."""
+        return not self.open
+
+    def copied(self) -> _Shares:
+        """Return an independent copy of the state."""
+        return _Shares(self.weights, self.stop, list(self.open), list(self.given))
+
+    def next(self) -> int:
+        """Return the due input with the earliest deadline; the first one if equal."""
+        self.time += 1
+        span = max(1, 2 * len(self.open) - 2)
+        chosen, soonest = self.open[0], Fraction(0)
+        found = False
+        for i in self.open:
+            ahead = (self.weights[i] * self.time - self.given[i] * self.total) * span
+            if ahead < self.total and len(self.open) > 1:
+                continue
+            deadline = Fraction(self.total * (span - 1) - ahead, self.weights[i])
+            if not found or deadline < soonest:
+                chosen, soonest, found = i, deadline, True
+        self.given[chosen] += 1
+        if self.time == self.total:  # all shares are exact, and it begins anew
+            self.given, self.time = [0] * len(self.given), 0
+        return chosen
+
+    def ended(self, number: int) -> None:
+        """Restart the shares without input ``number``, or end the mix."""
+        self.open = [] if self.stop == "first" else [i for i in self.open if i != number]
+        self.given = [0] * len(self.given)
+        self.total, self.time = sum(self.weights[i] for i in self.open), 0
+
+    def state(self) -> list[Any]:
+        """Return the state in the form that the constructor takes."""
+        return [list(self.open), list(self.given)]

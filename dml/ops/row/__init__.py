@@ -1,0 +1,1 @@
+"""These operators see one row at a time."""

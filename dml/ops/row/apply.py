@@ -1,0 +1,83 @@
+"""``apply`` makes one column by a user's function of other columns, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pyarrow as pa
+
+from dml.data.block import Block
+from dml.data.row_slicing import CALLS
+from dml.data.schema import UNKNOWN, Schema
+from dml.expr.facts import Rows
+from dml.expr.node import Node, op
+from dml.expr.user_call import UserFunction, blamed, caught, raised
+from dml.udfs.calling.python_rows import UnfitError, to_list, to_values
+
+if TYPE_CHECKING:
+    from dml.expr.flow import At
+
+
+@op
+class Apply(Node):
+    """Apply adds or replaces the column ``name`` by ``fn`` of the columns ``args``.
+
+    ``fn`` is called once per row in runs without failures, with None for null; its result must fit
+    ``kind``. UDFError names the row. SchemaError for absent columns.
+    """
+
+    input: Node
+    fn: UserFunction
+    args: tuple[str, ...]
+    name: str
+    kind: pa.DataType
+
+    rows: ClassVar[Rows] = Rows.SAME
+
+    def infer(self) -> Schema:
+        """Return the input's columns with the new one."""
+        given = self.input.schema
+        return self._schema(given) if given.known else UNKNOWN
+
+    def _schema(self, given: Schema) -> Schema:
+        for name in self.args:
+            given.require(name, self.fn.name)
+        return Schema({**given, self.name: self.kind})
+
+    def run(self, block: Block, at: At) -> Iterator[Block]:
+        """Yield rows with the column; if the function raises, those before it, then its error."""
+        for start in range(0, block.n, CALLS):
+            yield from self._part(block.slice(start, start + CALLS), at)
+
+    def _part(self, block: Block, at: At) -> Iterator[Block]:
+        out: list[Any] = []
+        columns = [to_list(block[name]) for name in self.args]
+        error = caught(_each, self.fn.call, columns, out)
+        if out:
+            yield from self._made(block.slice(0, len(out)), out, at)
+        if error is not None:
+            raise raised(error, self.fn, block.ids, len(out)).located(self.label())
+
+    def _made(self, block: Block, out: list[Any], at: At) -> Iterator[Block]:
+        """Yield rows with the results; if one does not fit, the rows before it, then its error."""
+        try:
+            made = to_values(out, self.kind, self.name, frozenset(map(type, out)))
+        except UnfitError as unfit:
+            if unfit.row:
+                yield from self._made(block.slice(0, unfit.row), out[: unfit.row], at)
+            error = unfit.as_error(self.fn.name).located(self.label())
+            raise blamed(error, block.ids, unfit.row) from None
+        schema = self._schema(block.schema)
+        columns = dict(zip(block.schema.names, block.columns, strict=True))
+        columns[self.name] = made
+        yield Block(schema, tuple(columns[name] for name in schema), block.ids)
+
+    def shown(self) -> str:
+        """Return the call."""
+        return f"{self.name}={self.fn.name}({', '.join(self.args)})"
+
+
+def _each(fn: Any, columns: Sequence[Sequence[Any]], out: list[Any]) -> None:
+    for row in zip(*columns, strict=True):  # what was made before an exception is kept
+        out.append(fn(*row))  # noqa: PERF401

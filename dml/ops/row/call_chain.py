@@ -1,0 +1,237 @@
+"""A ``map`` and the ``filter`` above it are called in one loop that is generated for them.
+
+A row's dict goes from one function to the next and is freed: a block of dicts that live together
+does not fit into the processor's cache. Values that a column of their kind would give back changed
+(a null, an int among floats, a NaN) end the loop: from there on the operators themselves run, as
+they do on the first block, which settles the types.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from types import FunctionType, TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+import pyarrow as pa
+
+from dml.base.interrupts import traceback_of
+from dml.data.block import Block, cut, joined
+from dml.data.object_values import rows_in_piece
+from dml.data.row_slicing import PLAIN_BYTES, ROW_SHARE
+from dml.expr.user_call import caught, raised
+from dml.kernels.rows.ids import LateIds
+from dml.ops.row.filter_rows import FilterRows
+from dml.ops.row.map_rows import MapRows, returned
+from dml.udfs.calling.python_rows import UnfitError, each_row, to_list, to_values
+
+if TYPE_CHECKING:
+    from dml.data.schema import Schema
+    from dml.expr.flow import At
+    from dml.kernels.rows.ids import RowIds
+
+# Types that a column gives back unchanged: a test that a value is of another type, and the type.
+SAME: dict[pa.DataType, tuple[str, type]] = {
+    pa.int64(): ("type({0}) is not int", int),
+    pa.float64(): ("type({0}) is not float or {0} != {0}", float),
+    pa.bool_(): ("type({0}) is not bool", bool),
+    pa.string(): ("type({0}) is not str", str),
+    pa.binary(): ("type({0}) is not bytes", bytes),
+}
+# Further tests that a column cannot hold a value, where a filter may drop the row before.
+UNFIT: dict[pa.DataType, str] = {
+    # most numbers are small, and those are compared in a fraction of the time: one by one, with
+    # bounds that are small themselves
+    pa.int64(): f"({{0}} > {2**30 - 1} or {{0}} < {1 - 2**30})"
+    f" and not {-(2**63)} <= {{0}} < {2**63}",
+    pa.string(): "len({0}) > most or not {0}.isascii()"
+    " and {0}.encode(errors='ignore').decode() != {0}",
+    pa.binary(): "len({0}) > most",
+}
+# Rows that are Python values at one time: their memory is reused while it is in the cache.
+PIECE = 1024
+# Bytes of a kept row's place, a Python number in a list.
+INDEX_BYTES = 40
+# The line of a loop on which it calls the first function.
+FIRST = 4
+
+
+def starts(node: object) -> bool:
+    """True for a ``map`` whose function always makes a new dict of a known size."""
+    return isinstance(node, MapRows) and not node.skips and node.fn.fresh > 0
+
+
+def judges(node: object) -> bool:
+    """True for a ``filter`` whose function only looks up keys in the dict."""
+    return isinstance(node, FilterRows) and not node.skips and node.fn.looks_up
+
+
+class ChainStop(NamedTuple):
+    """Why a loop ended early: at ``row``, with its result ``made``, or the error raised there."""
+
+    row: int
+    made: dict[str, Any] | None
+    error: BaseException | None
+
+
+class CallChain:
+    """A ``map`` that ``starts`` accepts, and the ``filter`` above it that ``judges`` accepts."""
+
+    def __init__(self, mapped: MapRows, kept: FilterRows | None) -> None:
+        self.mapped, self.kept = mapped, kept
+
+    def schema(self, block: Block, at: At) -> Schema | None:
+        """Return the columns that the loop makes of ``block``; None if it cannot be used (yet)."""
+        node = self.mapped
+        found = node.schema if node.schema.known else at.schemas.get(node.digest.hex())
+        if found is None or not block.schema or len(found) != node.fn.fresh:
+            return None
+        return found if all(kind in SAME for kind in found.values()) else None
+
+    def run(self, block: Block, schema: Schema, at: At) -> Iterator[Block]:
+        """Yield the result of both operators as one block; an error after the rows before it.
+
+        ``block`` has at most ``CALLS`` rows, and the result is not large.
+        """
+        return joined(self._part(block, schema, at))
+
+    def _part(self, block: Block, schema: Schema, at: At) -> Iterator[Block]:
+        filtering = self.kept is not None
+        loop = _loop(block.schema.names, schema.names, tuple(schema.values()), filtering)
+        lists: list[list[Any]] = [[] for _ in schema]
+        index: list[int] = []
+        odd: list[tuple[int, dict[str, Any]]] = []
+        functions = self.mapped.fn.call, None if self.kept is None else self.kept.fn.call
+        most = _most_text(schema, at.hold_bytes // ROW_SHARE)
+        adders = [*(each.append for each in lists), index.append, odd.append]
+        error, last, ends = None, -1, list[tuple[int, int]]()
+        piece = min(PIECE, rows_in_piece(block))
+        while last + 1 < block.n and error is None and not odd:
+            start, last = last + 1, min(last + piece, block.n - 1)
+            values = (to_list(cut(each, start, last + 1)) for each in block.columns)
+            error = caught(loop, *functions, most, *values, *adders)
+            ends.append((last, len(index)))
+        done = len(lists[0])
+        ids = block.ids
+        if filtering:  # they may never be needed
+            ids = LateIds(len(index), partial(_arrays, ids, index, ends), INDEX_BYTES)
+        stop = None if error is None else _stop(loop, error, last)
+        if odd and stop is None:
+            stop = ChainStop(last - odd[0][0], odd[0][1], None)
+        judged = filtering and (stop is None or stop.row > 0 or stop.made is not None)
+        if judged or done:
+            yield from self._block(lists, schema, ids if filtering else ids.slice(0, done), at)
+        if stop is not None:
+            yield from self._stopped(stop, block, at)
+
+    def _block(
+        self, lists: Sequence[list[Any]], schema: Schema, ids: RowIds, at: At
+    ) -> Iterator[Block]:
+        """Yield the values as columns; if one does not fit, the rows before it and its error."""
+        pairs = zip(lists, schema.items(), strict=True)
+        try:
+            self._must_fit(lists, schema, at)
+            columns = [to_values(v, k, n, frozenset({SAME[k][1]})) for v, (n, k) in pairs]
+        except UnfitError:
+            rows = [dict(zip(schema, values, strict=True)) for values in zip(*lists, strict=True)]
+            yield from returned(self.mapped, self.mapped.fn, rows, ids, at)
+        else:
+            yield Block(schema, tuple(columns), ids)
+
+    @staticmethod
+    def _must_fit(lists: Sequence[list[Any]], schema: Schema, at: At) -> None:
+        """Raise UnfitError if a value exceeds a row's share; ``returned`` then names the row."""
+        for values, kind in zip(lists, schema.values(), strict=True):
+            if SAME[kind][1] in (str, bytes) and sum(map(len, values)) > at.hold_bytes // ROW_SHARE:
+                raise UnfitError(0, "large rows")
+
+    def _stopped(self, stop: ChainStop, block: Block, at: At) -> Iterator[Block]:
+        """Continue with the operators themselves, or raise the error of a function."""
+        node, rest = self.mapped, block.slice(stop.row, block.n)
+        error = stop.error
+        if error is None:
+            out: list[Any] = [stop.made]
+            tail = rest.slice(1, rest.n)
+            error = each_row(node.fn, tail, out) if tail.n else None
+            for made in returned(node, node.fn, out, rest.ids, at):
+                yield from (made.bare(),) if self.kept is None else self.kept.run(made, at)
+            if error is None:
+                return
+            raise raised(error, node.fn, rest.ids, len(out)).located(node.label())
+        if stop.made is None or self.kept is None:
+            raise raised(error, node.fn, rest.ids, 0).located(node.label())
+        # a value that fits no column raises first: the filter would not have seen its row
+        for _ in returned(node, node.fn, [stop.made], rest.ids, at):
+            pass
+        raise raised(error, self.kept.fn, rest.ids, 0).located(self.kept.label())
+
+
+def _most_text(schema: Schema, most_bytes: int) -> int:
+    """Return how long texts may be in a row that is surely not larger than ``most_bytes``."""
+    texts = sum(SAME[kind][1] in (str, bytes) for kind in schema.values())
+    return (most_bytes - PLAIN_BYTES * len(schema)) // max(1, texts)
+
+
+def _arrays(
+    ids: RowIds, index: Sequence[int], ends: Sequence[tuple[int, int]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ids of kept rows, of all ``ids`` of a block."""
+    return ids.take(_places(index, ends)).arrays()
+
+
+def _places(index: Sequence[int], ends: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Return the kept rows of a block, from the ends (last row, rows kept) of its pieces."""
+    lasts, counts = zip(*ends, strict=True)
+    behind = np.fromiter(index, np.intp, count=len(index))
+    return np.asarray(np.repeat(lasts, np.diff(counts, prepend=0)) - behind)
+
+
+def _stop(loop: FunctionType, error: BaseException, last: int) -> ChainStop:
+    """Return where in the loop ``error`` was raised; the loop itself raises for missing keys."""
+    at = traceback_of(error)
+    while at is not None and at.tb_frame.f_code is not loop.__code__:
+        at = at.tb_next
+    place = cast("TracebackType", at)
+    seen = place.tb_frame.f_locals
+    row = last - seen["left"]()
+    if place.tb_lineno == FIRST:
+        return ChainStop(row, None, error)
+    return ChainStop(row, seen["r"], error if place.tb_lineno > FIRST + 1 else None)
+
+
+@functools.lru_cache(256)
+def _loop(
+    names: tuple[str, ...],
+    made: tuple[str, ...],
+    kinds: tuple[pa.DataType, ...],
+    filtering: bool,  # noqa: FBT001 (a key of the cache)
+) -> FunctionType:
+    """Return a loop over the columns ``names`` that appends the values ``made`` of rows to lists.
+
+    It ends at a row with an odd value, which it appends to the last list. With a filter it appends
+    the places of kept rows to the list before that, as the number of rows behind them, which costs
+    nothing for other rows.
+    """
+    taken, given = [f"v{i}" for i in range(len(names))], [f"x{i}" for i in range(len(made))]
+    columns, adders = [f"c{i}" for i in range(len(names))], [f"a{i}" for i in range(len(made))]
+    head = f"{', '.join(taken)} in " + ("c0" if len(names) == 1 else f"zip({', '.join(columns)})")
+    items = ", ".join(f"{name!r}: {value}" for name, value in zip(names, taken, strict=True))
+    looked = "; ".join(f"{x} = r[{name!r}]" for x, name in zip(given, made, strict=True))
+    tests = [(SAME[kind][0], filtering and UNFIT.get(kind)) for kind in kinds]
+    pairs = zip(given, tests, strict=True)
+    odd = " or ".join(test.format(x) for x, both in pairs for test in both if test)
+    added = "; ".join(f"{add}({x})" for add, x in zip(adders, given, strict=True))
+    lines = [
+        f"def loop(fn, judge, most, {', '.join([*columns, *adders])}, keep, found):",
+        " c0 = iter(c0); left = c0.__length_hint__",
+        f" for {head}:",
+        f"  r = fn({{{items}}})",
+        f"  {looked}",
+        f"  if {odd}: return found((left(), r))",
+        f"  if judge(r): {added}; keep(left())" if filtering else f"  {added}",
+    ]
+    space: dict[str, Callable[..., Any]] = {}
+    exec("\n".join(lines), space)  # noqa: S102 - names enter as quoted literals only
+    return cast("FunctionType", space["loop"])

@@ -1,0 +1,178 @@
+"""``explode`` makes a row of each element of a list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from dml.data.block import Block, Values, decoded, from_arrow, mask, take
+from dml.data.schema import UNKNOWN, Schema, code_of, shape_of, short, tensor
+from dml.errors import CastError, DmlError, PlanError, SchemaError
+from dml.expr.facts import Rows
+from dml.expr.node import Node, op
+from dml.expr.user_call import blamed
+from dml.kernels.vec import Vec
+from dml.ops.row.flat_map import OUT_ROWS
+
+if TYPE_CHECKING:
+    from dml.expr.flow import At
+
+EXPLODE = 0x6578706C6F6465
+
+
+@op
+class Explode(Node):
+    """Makes a row of each element of the lists in ``names``, which are exploded side by side.
+
+    An empty list or null makes one row with null. Tensors are lists along their first axis. The
+    other columns are the same in all rows made of one row; ids are made of its id, this operator
+    and the number of the element. SchemaError for columns that are no lists, CastError where the
+    lists of a row make different numbers of rows.
+    """
+
+    input: Node
+    names: tuple[str, ...]
+
+    rows: ClassVar[Rows] = Rows.MORE
+    hands_on: ClassVar[bool] = True
+
+    @property
+    def looks_at(self) -> frozenset[str]:  # type: ignore[override]
+        """Return the exploded columns."""
+        return frozenset(self.names)
+
+    def check(self) -> None:
+        """Refuse no columns, and a batched input (PlanError)."""
+        if not self.names:
+            raise PlanError(
+                "explode needs at least one column", why="none was named", try_='.explode("words")'
+            )
+        if self.input.batched:
+            raise PlanError(
+                "explode after batch",
+                why="it works on rows, and its input is batches",
+                try_="explode before .batch()",
+            )
+
+    def infer(self) -> Schema:
+        """Return the input's schema, with elements in place of lists."""
+        given = self.input.schema
+        return self._exploded(given) if given.known else UNKNOWN
+
+    def _exploded(self, given: Schema) -> Schema:
+        for name in self.names:
+            given.require(name, "explode")
+        return Schema(
+            (name, element(name, kind) if name in self.names else kind)
+            for name, kind in given.items()
+        )
+
+    def run(self, block: Block, at: At) -> Iterator[Block]:
+        """Yield the rows of a block, at most 4096 at a time."""
+        del at
+        if not block.n:
+            return
+        try:
+            schema = self._exploded(block.schema)
+        except SchemaError as error:
+            raise error.located(self.label()) from None
+        lists = {name: lists_of(block[name]) for name in self.names}
+        sizes = [np.maximum(each.sizes, 1) for each in lists.values()]
+        uneven = np.flatnonzero(np.any([each != sizes[0] for each in sizes], axis=0))
+        stop = int(uneven[0]) if len(uneven) else block.n
+        yield from self._pieces(block, schema, lists, sizes[0][:stop])
+        if stop < block.n:
+            raise blamed(self._uneven([int(each[stop]) for each in sizes]), block.ids, stop)
+
+    def _pieces(
+        self, block: Block, schema: Schema, lists: dict[str, ExplodedLists], sizes: np.ndarray
+    ) -> Iterator[Block]:
+        ends = np.cumsum(sizes)
+        rows = int(ends[-1]) if len(ends) else 0
+        for first in range(0, rows, OUT_ROWS):
+            place = np.arange(first, min(first + OUT_ROWS, rows))
+            parents = np.searchsorted(ends, place, side="right")
+            child = place - (ends - sizes)[parents]
+            columns = tuple(
+                lists[name].at(parents, child) if name in lists else take(values, parents)
+                for name, values in zip(block.schema, block.columns, strict=True)
+            )
+            made = EXPLODE + self.level
+            ids = block.ids.take(parents).derive(made, child.astype(np.uint64))
+            yield Block(schema, columns, ids)
+
+    def _uneven(self, sizes: list[int]) -> DmlError:
+        found = ", ".join(f"{n} of {name!r}" for name, n in zip(self.names, sizes, strict=True))
+        return CastError(
+            f"explode meets lists that make different numbers of rows: {found}",
+            at=self.label(),
+            why="lists that are exploded together stand side by side; an empty one makes one row",
+            try_="one explode after the other, for each with each",
+        )
+
+    def shown(self) -> str:
+        """Return the column names."""
+        return ", ".join(map(repr, self.names))
+
+
+class ExplodedLists(NamedTuple):
+    """Lists end to end: list i is ``sizes[i]`` of ``values`` from ``starts[i]`` on, null is empty.
+
+    ``starts`` and ``sizes`` are (n,) i8.
+    """
+
+    values: Values
+    starts: np.ndarray
+    sizes: np.ndarray
+
+    def at(self, rows: np.ndarray, child: np.ndarray) -> Values:
+        """Return element ``child`` of the list of each of ``rows``; null if the list is empty."""
+        absent = self.sizes[rows] == 0
+        index = np.where(absent, 0, self.starts[rows] + child)
+        if not isinstance(self.values, Vec):
+            return self.values.take(pa.array(index, mask=absent))
+        values = self.values.values
+        if not len(values):
+            return Vec(np.zeros((len(rows), *values.shape[1:]), values.dtype), ~absent)
+        valid = mask(self.values)[index] & ~absent
+        return Vec(values[index], None if valid.all() else valid)
+
+
+def lists_of(column: Values) -> ExplodedLists:
+    """Return the lists of a list column, or of a tensor column along its first axis."""
+    if isinstance(column, Vec):
+        n, size, *rest = column.values.shape
+        sizes = np.where(mask(column), size, 0)
+        return ExplodedLists(
+            Vec(column.values.reshape(n * size, *rest), None), size * np.arange(n), sizes
+        )
+    n = len(column)
+    if pa.types.is_fixed_size_list(column.type):
+        size = column.type.list_size
+        ends = size * np.arange(n + 1)
+        flat = column.values.slice(size * column.offset, size * n)
+    else:
+        ends = np.asarray(column.offsets).astype(np.int64)
+        flat = column.values.slice(ends[0], ends[-1] - ends[0])
+        ends -= ends[0]
+    sizes = np.diff(ends)
+    sizes[np.asarray(column.is_null())] = 0
+    return ExplodedLists(from_arrow(decoded(flat)), ends[:-1], sizes)
+
+
+def element(name: str, kind: pa.DataType) -> pa.DataType:
+    """Return the type of the elements of a list or tensor; SchemaError for other types."""
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return tensor(code_of(kind), shape_of(kind)[1:])
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if not is_list and not pa.types.is_fixed_size_list(kind):
+        raise SchemaError(
+            f"explode needs lists, {name!r} is {short(kind)}",
+            why="each element of a list becomes a row",
+            try_=".flat_map(f) with a function that yields rows",
+        )
+    inner = kind.value_type
+    return inner.value_type if pa.types.is_dictionary(inner) else inner

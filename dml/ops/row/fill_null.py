@@ -1,0 +1,39 @@
+"""``fill_null`` replaces nulls by literals."""
+
+from __future__ import annotations
+
+from dml.data.schema import Schema
+from dml.expr.columns.value import Value, col, shown
+from dml.expr.node import Node, op
+from dml.ops.row.rowwise import Env, RowWise
+
+
+@op
+class FillNull(RowWise):
+    """Replaces nulls of columns ``fills`` (name, value); NaN stays (``col(...).fill_nan``)."""
+
+    input: Node
+    fills: tuple[tuple[str, Value], ...]
+
+    @property
+    def random(self) -> bool:  # type: ignore[override]
+        """True if a replacement value draws random numbers."""
+        return any(value.random for _, value in self.fills)
+
+    @property
+    def total(self) -> bool:  # type: ignore[override]
+        """True if no replacement can fail."""
+        return all(value.total for _, value in self.fills)
+
+    def columns(self, given: Schema) -> Env:
+        """Return every column, filled if it is among ``fills``."""
+        for name, _ in self.fills:
+            given.require(name, "fill_null")
+        fills = dict(self.fills)
+        return tuple(
+            (n, Value("fill_null", (col(n), fills[n])) if n in fills else col(n)) for n in given
+        )
+
+    def shown(self) -> str:
+        """Return the names and replacements."""
+        return ", ".join(f"{name}={shown(value)}" for name, value in self.fills)

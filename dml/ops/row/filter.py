@@ -1,0 +1,79 @@
+"""``filter`` with an expression keeps the rows for which it is true."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+import pyarrow as pa
+
+from dml.base.cached_property import cached_property
+from dml.data.block import Block
+from dml.data.schema import Schema
+from dml.expr.columns import computation
+from dml.expr.columns.typing import type_of
+from dml.expr.columns.value import Value, bind_draws, conjuncts, shown
+from dml.expr.facts import Rows
+from dml.expr.node import Node, op
+
+if TYPE_CHECKING:
+    from dml.expr.flow import At
+
+
+@op
+class Filter(Node):
+    """Filter keeps the rows where ``predicate`` is true, in order; false and null are dropped.
+
+    SchemaError if the predicate is not boolean.
+    """
+
+    input: Node
+    predicate: Value
+
+    rows: ClassVar[Rows] = Rows.FEWER
+
+    @property
+    def random(self) -> bool:  # type: ignore[override]
+        """True if the predicate draws random numbers."""
+        return self.predicate.random
+
+    @property
+    def total(self) -> bool:  # type: ignore[override]
+        """True if the predicate cannot fail."""
+        return self.predicate.total
+
+    @cached_property
+    def parts(self) -> tuple[Value, ...]:
+        """Return the predicate's conjuncts, with random draws bound to this operator."""
+        bound = bind_draws(self.predicate, self.ordinal, 0)
+        return tuple(conjuncts(bound))
+
+    def infer(self) -> Schema:
+        """Return the input's schema; SchemaError unless the predicate is boolean."""
+        given = self.input.schema
+        if given.known:
+            kind = type_of(self.predicate, given)
+            if kind != pa.bool_():
+                raise computation.no_truth(self.predicate, kind, given)
+        return given
+
+    @cached_property
+    def _segments(self) -> dict[Schema, computation.ComputedSegment]:
+        return {}
+
+    def run(self, block: Block, at: At) -> Iterator[Block]:
+        """Yield the kept rows of one block."""
+        if not block.n and not self.schema.known:
+            return iter(())  # without types, errors belong to the first row that gets here
+        found = self._segments.get(block.schema)
+        if found is None:
+            names = block.schema.names
+            values = [Value("col", (), (name,)) for name in names]
+            found = self._segments[block.schema] = computation.ComputedSegment(
+                self.parts, names, values
+            )
+        return found.run(block, at)
+
+    def shown(self) -> str:
+        """Return the predicate."""
+        return shown(self.predicate)

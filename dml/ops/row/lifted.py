@@ -1,0 +1,280 @@
+"""Lifted functions are a user's ``map`` or ``filter`` functions computed as expressions.
+
+The optimizer puts them where a row function is proven equal to expressions. Each block computes the
+expressions and their checks; a block in which a check is true lies outside the proof and is
+computed by calling the function, before any of its rows is given. The first rows of a function in a
+process are computed both ways, and the function's results are given: if they differ, the function
+is called from then on, and a bug of dml is counted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, cast
+
+import numpy as np
+
+from dml.base.cached_property import cached_property
+from dml.data.block import Block, Values, joined
+from dml.data.row_slicing import in_parts
+from dml.data.schema import Schema
+from dml.errors import InternalError
+from dml.expr.columns.computation import Programs, evaluate, truth
+from dml.expr.columns.typing import lower
+from dml.expr.columns.value import Value, shown
+from dml.expr.facts import Rows
+from dml.expr.node import Node, op
+from dml.expr.user_call import UserFunction
+from dml.kernels.vec import Vec
+from dml.ops.row.filter_rows import FilterRows
+from dml.ops.row.rowwise import Env
+from dml.udfs.calling.error_policy import RAISE, Skipping
+
+if TYPE_CHECKING:
+    from dml.expr.flow import At
+    from dml.ops.row.map_rows import MapRows
+
+# Rows of the first block that are computed both ways.
+COMPARED = 64
+
+
+@dataclasses.dataclass(slots=True)
+class Trust:
+    """The results of comparing a lifted function with its expressions in this process."""
+
+    compared: bool = False
+    differs: bool = False
+    blocks: int = 0
+    called_blocks: int = 0
+
+
+class LiftedNode(Skipping):
+    """The base of lifted operators: programs with checks, the function, the first comparison."""
+
+    checks: tuple[Value, ...]
+
+    proven: ClassVar[bool] = True
+
+    @cached_property
+    def trust(self) -> Trust:
+        """Return the comparison results, stored with the node: they hold for all runs."""
+        return Trust()
+
+    def check(self) -> None:
+        """Record the outside values that the function reads, while they are unchanged."""
+        super().check()
+        _ = self.given
+
+    @cached_property
+    def given(self) -> tuple[object, ...]:
+        """Return the outside values that the function read when it was lifted or unpickled here."""
+        from dml.udfs.identity.environment import surroundings  # noqa: PLC0415
+
+        return surroundings(self.fn.call)
+
+    def stands(self) -> bool:
+        """True if the outside values that the function reads are unchanged."""
+        from dml.udfs.identity.environment import unchanged  # noqa: PLC0415
+
+        return unchanged(self.given, self.fn.call)
+
+    @cached_property
+    def reads(self) -> frozenset[str]:
+        """Return the columns that the function looks at, on any path."""
+        values = (*self.outputs, *self.checks)
+        return frozenset().union(*(value.refs for value in values))
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """Return the expressions that are computed."""
+        return ()
+
+    @cached_property
+    def programs(self) -> Programs:
+        """Return the compiled expressions with their checks."""
+        return Programs(self.outputs, self.checks)
+
+    def function(self) -> MapRows | FilterRows:
+        """Return the operator that calls the function."""
+        raise InternalError(f"{type(self).__name__} calls nothing")
+
+    def made(self, block: Block, outputs: Sequence[Values]) -> Block:
+        """Return the output block for the computed values."""
+        raise InternalError(f"{type(self).__name__} computes nothing")
+
+    def called(self, block: Block, at: At) -> Iterator[Block]:
+        """Yield the block as computed by the function, row by row."""
+        return self.function().run(block, at)
+
+    def computed(self, block: Block, at: At) -> Block | None:
+        """Return the block by the expressions; None if a check is true, or they are stale."""
+        if not self.stands():
+            return None
+        result = evaluate(self.programs, block, at)
+        return None if result.failed else self.made(block, result.outputs)
+
+    def quick(self, block: Block, at: At) -> Block | None:
+        """Return the block by the compared expressions; None if the function must be called."""
+        if not self.trust.compared or self.trust.differs or not block.n:
+            return None
+        out = self.computed(block, at)
+        self.trust.blocks += out is not None
+        return out
+
+    def run(self, block: Block, at: At) -> Iterator[Block]:
+        """Yield one block, by the expressions where they hold, else by the function.
+
+        A block with large rows gives several blocks, cut in the same places either way.
+        """
+        for part in in_parts(block, self.schema, partial(self._sampled, at)):
+            yield from joined(self._in_parts(part, at))
+
+    def _sampled(self, at: At, some: Block) -> int:
+        """Return the bytes of the result for some rows; 0 if they lie outside the proof."""
+        grows = any(value.op != "col" for value in self.outputs)
+        made = self.computed(some, at) if grows else None
+        return 0 if made is None else made.weight
+
+    def _in_parts(self, block: Block, at: At) -> Iterator[Block]:
+        self.trust.blocks += bool(block.n)
+        if block.n and not self.trust.compared:
+            yield from self._compared(block.slice(0, COMPARED), at)
+            block = block.slice(min(COMPARED, block.n), block.n)
+        if not block.n:
+            return
+        out = None if self.trust.differs else self.computed(block, at)
+        if out is None:
+            self.trust.called_blocks += 1
+            yield from self.called(block, at)
+        else:
+            yield out
+
+    def _compared(self, block: Block, at: At) -> Iterator[Block]:
+        """Yield the function's results for the first rows, and compare the expressions'."""
+        quick = self.computed(block, at)
+        slow = []
+        for part in self.called(block, at):
+            slow.append(part)
+            yield part
+        if quick is not None:  # else these rows lie outside the proof, and others are compared
+            same = len(slow) == 1 and same_rows(slow[0], quick)
+            self.trust.differs, self.trust.compared = not same, True
+
+
+def same_rows(a: Block, b: Block) -> bool:
+    """True if two blocks have equal schema, ids and values, bit for bit (all NaNs are equal)."""
+    if a.schema != b.schema or a.n != b.n:
+        return False
+    pairs = zip(a.columns, b.columns, strict=True)
+    ids = zip(a.ids.arrays(), b.ids.arrays(), strict=True)
+    return all(np.array_equal(x, y) for x, y in ids) and all(_same(x, y) for x, y in pairs)
+
+
+def _same(a: object, b: object) -> bool:
+    if not isinstance(a, Vec) or not isinstance(b, Vec):
+        return bool(a.equals(b))  # type: ignore[attr-defined]
+    present = np.ones(len(a.values), dtype=bool) if a.valid is None else a.valid
+    other = np.ones(len(b.values), dtype=bool) if b.valid is None else b.valid
+    if not np.array_equal(present, other):
+        return False
+    x, y = a.values[present], b.values[present]
+    if x.dtype.kind == "f":
+        both = np.isnan(x) & np.isnan(y)
+        return bool(np.all(both | (x.view(f"u{x.itemsize}") == y.view(f"u{y.itemsize}"))))
+    return bool(np.array_equal(x, y))
+
+
+@op
+class LiftedMap(LiftedNode):
+    """``map(fn)`` as the columns ``env``; ``fn`` is called where ``checks`` are true."""
+
+    input: Node
+    fn: UserFunction
+    env: Env
+    checks: tuple[Value, ...]
+    on_error: str = RAISE
+
+    @property
+    def rows(self) -> Rows:  # type: ignore[override]
+        """Return FEWER if rows that raise are skipped, else SAME."""
+        return Rows.FEWER if self.skips else Rows.SAME
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """Return the columns' expressions."""
+        return tuple(value for _, value in self.env)
+
+    @cached_property
+    def sure(self) -> bool:
+        """True if columns that it hands on are unchanged in every row that does not raise."""
+        from dml.udfs.lifting.lifter import Lifted, lift  # noqa: PLC0415
+
+        found = lift(self.fn.call, self.input.schema)
+        return isinstance(found, Lifted) and found.sure
+
+    def infer(self) -> Schema:
+        """Return the columns with their proven types."""
+        kinds = lower(self.outputs, self.input.schema, self.checks).types
+        return Schema((name, kind) for (name, _), kind in zip(self.env, kinds, strict=True))
+
+    @cached_property
+    def _function(self) -> MapRows:
+        from dml.ops.row.map_rows import MapRows  # noqa: PLC0415
+
+        made = MapRows(self.input, self.fn, self.schema, on_error=self.on_error)
+        return made.placed(self.where)
+
+    def function(self) -> MapRows:
+        """Return the ``map`` as written."""
+        return self._function
+
+    def made(self, block: Block, outputs: Sequence[Values]) -> Block:
+        """Return a block of the computed columns."""
+        return Block(self.schema, tuple(outputs), block.ids)
+
+    def shown(self) -> str:
+        """Return the function and its expressions."""
+        return f"{self.fn.name}{self.skipping}: " + ", ".join(
+            f"{n}={shown(v)}" for n, v in self.env
+        )
+
+
+@op
+class LiftedFilter(LiftedNode):
+    """Computes ``filter(fn)`` as ``predicate``, and calls ``fn`` where ``checks`` are true."""
+
+    input: Node
+    fn: UserFunction
+    predicate: Value
+    checks: tuple[Value, ...]
+    on_error: str = RAISE
+
+    rows: ClassVar[Rows] = Rows.FEWER
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """Return the predicate."""
+        return (self.predicate,)
+
+    def infer(self) -> Schema:
+        """Return the input's schema."""
+        return self.input.schema
+
+    @cached_property
+    def _function(self) -> FilterRows:
+        return FilterRows(self.input, self.fn, on_error=self.on_error).placed(self.where)
+
+    def function(self) -> FilterRows:
+        """Return the ``filter`` as written."""
+        return self._function
+
+    def made(self, block: Block, outputs: Sequence[Values]) -> Block:
+        """Return the rows where the predicate is true."""
+        kept = truth(cast("Vec", outputs[0]), block.n)
+        return block.bare() if kept.all() else block.take(np.flatnonzero(kept))
+
+    def shown(self) -> str:
+        """Return the function and its expression."""
+        return f"{self.fn.name}{self.skipping}: {shown(self.predicate)}"

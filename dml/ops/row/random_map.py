@@ -1,0 +1,88 @@
+"""``random_map`` calls a user's function on each row with keyed random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from dml.data.block import Block
+from dml.data.schema import UNKNOWN, Schema
+from dml.expr.facts import Needs, Rows
+from dml.expr.node import Node, op
+from dml.expr.user_call import UserFunction, each_drawn
+from dml.kernels.rows.random import RowGenerator, row_key
+from dml.ops.row.map_rows import mapped, typed
+from dml.ops.shuffle.shuffle_window import seeded
+from dml.udfs.calling import python_rows as convert
+from dml.udfs.calling.error_policy import RAISE, Skipping
+from dml.udfs.calling.type_inference import Calls, Returned, called_apart
+
+if TYPE_CHECKING:
+    from dml.expr.flow import At
+
+
+@op
+class RandomMap(Skipping):
+    """RandomMap replaces each row by ``fn(row, rng)``, where ``rng`` draws keyed random numbers.
+
+    The numbers are keyed by (seed, operator, epoch, row id): they do not depend on workers, order
+    or partitions. ``rng`` has the methods of ``numpy.random.Generator`` and must not be kept beyond
+    the call.
+    """
+
+    input: Node
+    fn: UserFunction
+    seed: int | None
+    declared: Schema | None
+    needs: Needs = Needs()
+    on_error: str = RAISE
+
+    version: ClassVar[int] = 2
+    random: ClassVar[bool] = True
+    places: ClassVar[bool] = True
+
+    def check(self) -> None:
+        """Refuse a seed that is neither an integer nor None (PlanError)."""
+        super().check()
+        seeded(self.seed)
+
+    @property
+    def rows(self) -> Rows:  # type: ignore[override]
+        """Return FEWER if rows that raise are skipped, else SAME."""
+        return Rows.FEWER if self.skips else Rows.SAME
+
+    def infer(self) -> Schema:
+        """Return the declared schema; an unknown one if none was declared."""
+        return self.declared or UNKNOWN
+
+    def run(self, block: Block, at: At) -> Iterator[Block]:
+        """Yield the mapped rows; if the function raises, those before it, then raise its error."""
+        return mapped(self, block, at, self._calls(block, at)) if block.n else iter(())
+
+    def returned(self, block: Block, at: At) -> Iterator[Returned]:
+        """Yield the values that the function returns, before their types are known."""
+        return called_apart(self, block, self._calls(block, at)) if block.n else iter(())
+
+    def typed(self, made: Returned, at: At) -> Iterator[Block]:
+        """Yield the results as blocks, then raise the error that stopped the function."""
+        return typed(self, made, at)
+
+    def _calls(self, block: Block, at: At) -> Calls:
+        keys = row_key(*block.ids.arrays(), at.key(self.seed), self.ordinal, at.epoch)
+
+        def call(start: int, stop: int, out: list[Any]) -> tuple[np.ndarray, BaseException | None]:
+            part = block.slice(start, stop)
+            draws = RowGenerator.of_thread().each(keys[start:stop])
+            if self.skips:
+                given = zip(convert.to_rows(part), draws, strict=True)
+                return self.spared(given, part.ids, out, at) + start, None
+            error = each_drawn(self.fn.call, convert.to_rows(part), draws, out)
+            return np.arange(start, start + len(out)), error
+
+        return call
+
+    def shown(self) -> str:
+        """Return the function's name and the resources that it needs."""
+        return f"{self.fn.name}{self.skipping}{self.needs.shown()}"

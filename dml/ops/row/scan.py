@@ -1,0 +1,152 @@
+"""``scan`` calls a user's function of a state and a row on each row, in order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from dml.data.batch_trays import CopiedRows
+from dml.data.block import Block
+from dml.data.schema import UNKNOWN, Schema
+from dml.errors import DmlError, PlanError, UDFError
+from dml.expr.facts import Length, ResumeCost, Rows
+from dml.expr.flow import CHUNK, Blockwise, LocalFlow, settling
+from dml.expr.node import Node, op
+from dml.expr.user_call import UserFunction, blamed, caught, raised
+from dml.kernels.rows.ids import RowIds
+from dml.ops.row.map_rows import returned
+from dml.udfs.calling import python_rows as convert
+from dml.udfs.calling.scan_state import MOST_BYTES, NotCarriedError, kept, of_json, to_json
+
+if TYPE_CHECKING:
+    from dml.expr.flow import At, Flow, Opener, Position
+
+SHOWN_LETTERS = 40
+
+
+def written(state: Any) -> str:
+    """Return the user's initial state as JSON; PlanError if it cannot be carried between calls."""
+    try:
+        return json.dumps(to_json(kept(state)))
+    except NotCarriedError as error:
+        raise PlanError(
+            f"scan cannot begin with {error.what}", why=error.why, try_=error.try_
+        ) from None
+
+
+@op
+class Scan(Node):
+    """Scan replaces each row by the dict of ``(state, dict)``, which ``fn(state, row)`` returns.
+
+    The state that a call returns is given to the next call, ``initial`` (JSON) to the first of an
+    epoch. ``fn`` is called once per row in runs without failures, in order. UDFError names the row.
+    """
+
+    input: Node
+    initial: str
+    fn: UserFunction
+    declared: Schema | None
+
+    version: ClassVar[int] = 2
+    # one row out per row in, but none without those before it
+    rows: ClassVar[Rows] = Rows.RUNS
+
+    def check(self) -> None:
+        """Refuse a batched input (PlanError)."""
+        if self.input.batched:
+            raise PlanError(
+                "scan after batch",
+                why="it works on rows, and its input is batches",
+                try_="scan before .batch()",
+            )
+
+    def infer(self) -> Schema:
+        """Return the declared schema; an unknown one if none was declared."""
+        return self.declared or UNKNOWN
+
+    def length(self, *given: Length) -> Length | None:
+        """Return the input's length: one row per input row."""
+        return given[0]
+
+    @property
+    def held(self) -> ResumeCost:
+        """Return the resumption cost: the state at a piece's start; its rows are made again."""
+        return ResumeCost(state_bytes=MOST_BYTES, work_rows=CHUNK, work=f"at most {CHUNK} rows")
+
+    def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
+        """Open a flow that calls the function row by row."""
+        return _Scanning(self, open_input, epoch, position, at)
+
+    def shown(self) -> str:
+        """Return the initial state and the function's name."""
+        more = "..." if len(self.initial) > SHOWN_LETTERS else ""
+        return f"{self.initial[:SHOWN_LETTERS]}{more}, {self.fn.name}"
+
+
+class _Scanning:
+    """A flow of scanned rows: ``before`` is the state where the current piece began."""
+
+    def __init__(
+        self, node: Scan, open_input: Opener, epoch: int, position: Position | None, at: At
+    ) -> None:
+        start = position or {"in": None, "drop": 0, "state": json.loads(node.initial)}
+        self.node, self.at = node, at
+        self.state = self.before = of_json(start["state"])
+        self.pieces = Blockwise(self)
+        self.rows = LocalFlow(self._begin, open_input, epoch, start)
+
+    def settling(self) -> int:
+        """Return the number of rows by which types settle together."""
+        return settling(self.node, self.at)
+
+    def _begin(self, input_: Flow) -> Iterator[Block] | None:
+        self.before = kept(self.state)
+        return self.pieces(input_)
+
+    def run(self, block: Block) -> Iterator[Block]:
+        """Yield the rows made of one block; if a row fails, the rows before it, then its error."""
+        out = CopiedRows()
+        error = caught(self._each, convert.to_rows(block), out)
+        try:
+            if out:
+                yield from returned(self.node, self.node.fn, out, block.ids, self.at)
+            if error is not None:
+                raise self._error(error, block.ids, len(out)).located(self.node.label())
+        except DmlError as wrong:
+            raise wrong.under(self.node.label()) from wrong.__cause__
+
+    def _each(self, rows: list[Any], out: list[Any]) -> None:
+        call = self.node.fn.call
+        for row in rows:
+            made = call(self.state, row)
+            if type(made) is not tuple or len(made) != 2:
+                raise NotCarriedError(
+                    f"a {type(made).__name__} in place of a pair",
+                    why="the state goes to the next call, the row goes on",
+                    try_="return state, row",
+                )
+            # a copy: what a later call does to its state changes no row that was made before
+            self.state = kept(made[0])
+            out.append(made[1])
+
+    def _error(self, error: BaseException, ids: RowIds, row: int) -> DmlError:
+        fn = self.node.fn
+        if not isinstance(error, NotCarriedError):
+            return raised(error, fn, ids, row)
+        found = UDFError(
+            f"{fn.name} returned {error.what}", why=error.why, try_=error.try_, operator=fn.name
+        )
+        return blamed(found, ids, row)
+
+    def pull(self, most: int) -> Block | None:
+        """Return up to ``most`` rows; None at the end."""
+        return self.rows.pull(most)
+
+    def position(self) -> Position:
+        """Return where the piece began, how many of its rows were given, and the state there."""
+        return {**self.rows.position(), "state": to_json(self.before)}
+
+    def close(self) -> None:
+        """Close the input."""
+        self.rows.close()

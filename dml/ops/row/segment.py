@@ -1,0 +1,101 @@
+"""A segment keeps rows by a predicate, then computes columns, in one pass.
+
+It is the normal form of every run of filters and column operators; users do not write it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+from dml.base.cached_property import cached_property
+from dml.data.block import Block
+from dml.data.row_slicing import in_parts
+from dml.data.schema import Schema, code_of
+from dml.errors import DmlError
+from dml.expr.columns import computation
+from dml.expr.columns.value import Value, shown
+from dml.expr.facts import FilterOrder, Length, Rows
+from dml.expr.node import Node, op
+from dml.ops.row.rowwise import Env
+
+if TYPE_CHECKING:
+    from dml.expr.flow import At
+
+
+@op
+class Segment(Node):
+    """Segment keeps the rows where all of ``predicate`` are true, and computes the columns ``env``.
+
+    Predicates and columns are expressions over the input's columns. Predicates are tried in order,
+    one that may fail only on rows that the ones before kept; if none may fail, ``tried`` may give
+    another order.
+    """
+
+    input: Node
+    predicate: tuple[Value, ...]
+    env: Env
+    tried: FilterOrder = FilterOrder()
+
+    rows: ClassVar[Rows] = Rows.FEWER
+
+    @property
+    def total(self) -> bool:  # type: ignore[override]
+        """True if nothing can fail on any row."""
+        return all(v.total for v in self.predicate) and all(v.total for _, v in self.env)
+
+    def length(self, *given: Length) -> Length | None:
+        """Return the input's length; None with a predicate."""
+        return None if self.predicate else given[0]
+
+    @property
+    def draws(self) -> bool:  # type: ignore[override]
+        """True if a predicate or column draws keyed random numbers."""
+        return any(v.draws for v in self.predicate) or any(v.draws for _, v in self.env)
+
+    @cached_property
+    def reads(self) -> frozenset[str]:
+        """Return the input columns that are read."""
+        values = (*self.predicate, *(value for _, value in self.env))
+        return frozenset().union(*(value.refs for value in values))
+
+    @cached_property
+    def work(self) -> computation.ComputedSegment:
+        """Return the compiled programs."""
+        names = [name for name, _ in self.env]
+        values = [value for _, value in self.env]
+        return computation.ComputedSegment(self.predicate, names, values, self.tried.groups)
+
+    def infer(self) -> Schema:
+        """Return the names and types of the computed columns."""
+        return self.work.schema(self.input.schema)
+
+    def run(self, block: Block, at: At) -> Iterator[Block]:
+        """Yield the kept rows of one block with the computed columns; in parts if large."""
+        for part in in_parts(block, self.schema, partial(self._sampled, at)):
+            yield from self.work.run(part, at)
+
+    def _sampled(self, at: At, some: Block) -> int:
+        """Return the bytes of the result for some rows; 0 if one of them fails."""
+        try:
+            return sum(made.weight for made in self.work.run(some, at)) if self.grows else 0
+        except DmlError:
+            return 0
+
+    @cached_property
+    def grows(self) -> bool:
+        """True if text or list columns are computed, and not only handed on."""
+        kinds = self.schema.items()
+        computed = {name for name, value in self.env if value.op != "col"}
+        return any(name in computed and code_of(kind) == "arrow" for name, kind in kinds)
+
+    def shown(self) -> str:
+        """Return the predicates and the columns."""
+        groups = self.tried.groups or (tuple(range(len(self.predicate))),)
+        tried = (" & ".join(shown(self.predicate[i]) for i in group) for group in groups)
+        kept = " then ".join(tried)
+        same = [n for n, v in self.env if v.op == "col" and v.params[0] == n]
+        made = [f"{n}={shown(v)}" for n, v in self.env if n not in same]
+        parts = ([f"where {kept}"] if kept else []) + ([", ".join(same)] if same else []) + made
+        return "; ".join(parts)

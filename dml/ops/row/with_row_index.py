@@ -1,0 +1,136 @@
+"""``with_row_index`` adds the place of each row as a column."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from dml.base.cached_property import cached_property
+from dml.data.block import Block
+from dml.data.schema import UNKNOWN, Schema
+from dml.errors import PlanError, SchemaError
+from dml.expr.facts import Length, ResumeCost, Rows
+from dml.expr.node import Node, op
+from dml.kernels.vec import Vec
+
+if TYPE_CHECKING:
+    from dml.expr.flow import At, Flow, Opener, Position
+
+# No stream is longer than the numbers between this and the end of int64.
+MOST = 1 << 62
+
+
+@op
+class WithRowIndex(Node):
+    """Adds a first column ``name``, int64, that counts an epoch's rows from ``offset``.
+
+    SchemaError if there is such a column already.
+    """
+
+    input: Node
+    name: str
+    offset: int
+
+    # as a slice does, it counts rows, looks at no column, hands all of them on and keeps ids
+    rows: ClassVar[Rows] = Rows.SLICE
+    adds: ClassVar[bool] = True
+
+    def check(self) -> None:
+        """Refuse a name that is no text, an unfit offset, and a batched input (PlanError)."""
+        if not isinstance(self.name, str):
+            raise PlanError(
+                f"with_row_index needs a column name, got {self.name!r}",
+                why=f"it is of type {type(self.name).__name__}; names are text",
+                try_='with_row_index("index")',
+            )
+        if isinstance(self.offset, bool) or not isinstance(self.offset, int):
+            raise self._no_offset("rows are counted by whole numbers")
+        if not -MOST <= self.offset <= MOST:
+            raise self._no_offset("the count would leave int64")
+        if self.input.batched:
+            raise PlanError(
+                "with_row_index after batch",
+                why="it numbers rows, and its input is batches",
+                try_="with_row_index before .batch()",
+            )
+
+    def _no_offset(self, why: str) -> PlanError:
+        return PlanError(
+            f"with_row_index cannot begin at {self.offset!r}", why=why, try_="offset=0"
+        )
+
+    def infer(self) -> Schema:
+        """Return the new column, then the input's columns."""
+        given = self.input.schema
+        return self.numbered(given) if given.known else UNKNOWN
+
+    @cached_property
+    def _schemas(self) -> dict[Schema, Schema]:
+        return {}
+
+    def numbered(self, given: Schema) -> Schema:
+        """Return the new column followed by the columns of ``given``."""
+        found = self._schemas.get(given)
+        if found is None:
+            if self.name in given:
+                raise SchemaError(
+                    f"with_row_index would make a second column {self.name!r}",
+                    why=f"the input has {given}",
+                    try_='with_row_index("another_name")',
+                )
+            found = Schema(((self.name, pa.int64()), *given.items()))
+            self._schemas[given] = found
+        return found
+
+    def length(self, *given: Length) -> Length | None:
+        """Return the input's length: one row per input row."""
+        return given[0]
+
+    @property
+    def held(self) -> ResumeCost:
+        """Return the resumption cost: one number of state, no repeated work."""
+        return ResumeCost(state_bytes=16)
+
+    def flow(self, open_input: Opener, epoch: int, position: Position | None, _at: At) -> Flow:
+        """Open a flow that numbers the input's rows."""
+        return _Numbering(self, open_input, epoch, position)
+
+    def shown(self) -> str:
+        """Return the name, and the first number."""
+        return f"{self.name!r}, offset={self.offset}"
+
+
+class _Numbering:
+    def __init__(
+        self, node: WithRowIndex, open_input: Opener, epoch: int, position: Position | None
+    ) -> None:
+        start = position or {"in": None, "next": node.offset}
+        self.node = node
+        self.next: int = start["next"]
+        self.input = open_input(epoch, start["in"])
+
+    def pull(self, most: int) -> Block | None:
+        """Return the input's next rows with their numbers; None at the end."""
+        block = self.input.pull(most)
+        if block is None:
+            return None
+        schema = self._schema(block)
+        numbers = np.arange(self.next, self.next + block.n, dtype=np.int64)
+        self.next += block.n
+        return Block(schema, (Vec(numbers, None), *block.columns), block.ids)
+
+    def _schema(self, block: Block) -> Schema:
+        try:
+            return self.node.numbered(block.schema)
+        except SchemaError as error:
+            raise error.located(self.node.label()) from None
+
+    def position(self) -> Position:
+        """Return the input's position, and the next number."""
+        return {"in": self.input.position(), "next": self.next}
+
+    def close(self) -> None:
+        """Close the input."""
+        self.input.close()

@@ -1,0 +1,40 @@
+"""``randomize_block_order`` permutes the pieces of a source, without mixing their rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from dml.expr.facts import ResumeCost
+from dml.expr.node import Node, op
+from dml.ops.shuffle.shuffle_atoms import ShuffleAtoms
+
+if TYPE_CHECKING:
+    from dml.expr.flow import At, Flow, Opener, Position
+
+
+@op
+class OrderAtoms(ShuffleAtoms):
+    """OrderAtoms gives the pieces of the source in keyed random order, each with its rows in order.
+
+    As ``shuffle(window="atoms")``, but no rows are buffered or mixed.
+    """
+
+    input: Node
+    size: int
+    seed: int | None
+    fresh: bool
+
+    verb: ClassVar[str] = "randomize_block_order"
+
+    @property
+    def held(self) -> ResumeCost:
+        """Return no resumption cost: the source is read in that order."""
+        return ResumeCost()
+
+    def flow(self, open_input: Opener, epoch: int, position: Position | None, _at: At) -> Flow:
+        """Open the input, whose pieces come permuted."""
+        return open_input(epoch, position)
+
+    def shown(self) -> str:
+        """Return the seed."""
+        return f"seed={self.seed}"

@@ -1,0 +1,129 @@
+"""``shuffle()`` gives the whole input in keyed random order.
+
+Over rows that descend one-to-one from a source with known counts, the order is a permutation of the
+source's global index, so that an addressable source can be read in that order at no cost; over
+other rows it is the order of a keyed hash of the row ids. Which of the two applies follows from the
+pipeline as written and never depends on how it runs.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from dml.base.cached_property import cached_property
+from dml.data.schema import Schema
+from dml.errors import PlanError
+from dml.expr.facts import ResumeCost, Rows
+from dml.expr.node import Node, op
+from dml.io.source import Source
+from dml.kernels.rows.ids import RowIds
+from dml.kernels.rows.permutation import IndexPermutation
+from dml.kernels.rows.random import row_key
+from dml.ops.shuffle.shuffle_window import seeded
+
+if TYPE_CHECKING:
+    from dml.expr.flow import At, Flow, Opener, Position
+    from dml.ops.sort.external_sort import ById, Keys
+
+# Used in place of a row's id for a key of the whole input.
+WHOLE = 0x73687566666C65
+ONE_TO_ONE = (
+    *(Rows.SAME, Rows.FEWER, Rows.SLICE, Rows.PERMUTED),
+    *(Rows.KEPT, Rows.STORED),
+)
+
+
+@op
+class ShuffleAll(Node):
+    """ShuffleAll gives every element once, ordered by a key of (seed, operator, epoch, row).
+
+    Keeps the rows in memory up to the run's budget, and in sorted runs on local disk beyond it.
+    ``fresh`` False keeps one order over epochs.
+    """
+
+    input: Node
+    seed: int | None
+    fresh: bool
+
+    rows: ClassVar[Rows] = Rows.PERMUTED
+    gathers: ClassVar[int] = 2
+    random: ClassVar[bool] = True
+    waits: ClassVar[bool] = True
+    total: bool = True
+    spreads = True
+
+    def check(self) -> None:
+        """Refuse a batched or endless input, and an unfit seed (PlanError)."""
+        seeded(self.seed)
+        if self.input.batched:
+            raise PlanError(
+                "a full shuffle of batches",
+                why="its input is batched",
+                try_=".shuffle() before .batch(), or .shuffle(buffer_size=n) of batches",
+            )
+        if self.input.endless:
+            raise PlanError(
+                "a full shuffle of an endless stream",
+                why=".repeat() without a count has no last element to wait for",
+                try_=".shuffle() before .repeat(), or .shuffle(buffer_size=n)",
+            )
+
+    def infer(self) -> Schema:
+        """Return the input's schema."""
+        return self.input.schema
+
+    @property
+    def held(self) -> ResumeCost:
+        """Return the resumption cost: a count as state, and the whole sort again."""
+        return ResumeCost(state_bytes=24, work="one pass")
+
+    @cached_property
+    def ranked_source(self) -> Source | None:
+        """Return the source whose global index is permuted; None for the keyed hash."""
+        node: Node = self.input
+        while node.inputs:
+            if node.rows not in ONE_TO_ONE or len(node.inputs) > 1:
+                return None
+            node = node.inputs[0]
+        return node if isinstance(node, Source) and node.row_count is not None else None
+
+    def permutation(self, at: At, epoch: int) -> IndexPermutation:
+        """Return the permutation of ``ranked_source``: place in the order -> position."""
+        source = self.ranked_source
+        n = 0 if source is None or source.row_count is None else source.row_count
+        return IndexPermutation(n, int(self._keys(at, epoch)(RowIds.run(WHOLE, 0, 1))[0]))
+
+    def _keys(self, at: At, epoch: int) -> Keys:
+        ruling = epoch if self.fresh else 0
+        return partial(_hashes, at.key(self.seed), self.ordinal, ruling)
+
+    def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
+        """Open a flow that sorts by rank or hash, ties by row id."""
+        from dml.ops.sort.external_sort import Sorted  # noqa: PLC0415
+
+        return Sorted(partial(open_input, epoch, None), position, at, self.spread(at, epoch))
+
+    def spread(self, at: At, epoch: int) -> ById:
+        """Return the sort order, whose parts may be sorted separately."""
+        from dml.ops.sort.external_sort import ById  # noqa: PLC0415
+
+        source = self.ranked_source
+        if source is None:
+            return ById(self._keys(at, epoch))
+        return ById(partial(_ranks, source, self.permutation(at, epoch)))
+
+    def shown(self) -> str:
+        """Return the seed."""
+        return f"seed={self.seed}"
+
+
+def _hashes(seed: int, ordinal: int, epoch: int, ids: RowIds) -> np.ndarray:
+    high, low = ids.arrays()
+    return row_key(high, low, seed, ordinal, epoch)
+
+
+def _ranks(source: Source, order: IndexPermutation, ids: RowIds) -> np.ndarray:
+    return order.inverse(source.position_of(ids)).astype(np.uint64)

@@ -1,0 +1,165 @@
+"""``shuffle(window="atoms")`` permutes the pieces of a source and mixes the rows of a few.
+
+It is cheap in memory and reading: pieces of the source come in keyed random order, and the rows of
+every ``size`` consecutive pieces are mixed. A piece is an atom of an addressable source, otherwise
+a read unit (a Parquet row group), since the atoms in a read unit cannot be read apart
+(docs/decisions/004-read-units.md).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Protocol, cast
+
+import numpy as np
+
+from dml.checks import element_count
+from dml.data.block import Block, concat
+from dml.data.schema import Schema
+from dml.errors import PlanError
+from dml.expr.facts import ResumeCost, Rows
+from dml.expr.flow import GatherQuota
+from dml.expr.node import Node, op
+from dml.io.source import Source
+from dml.kernels.rows.ids import RowIds
+from dml.kernels.rows.permutation import IndexPermutation
+from dml.kernels.rows.random import row_key
+from dml.ops.shuffle.shuffle_window import seeded
+
+if TYPE_CHECKING:
+    from dml.expr.flow import At, Flow, Opener, Position
+
+PIECES = 0x706965636573
+
+
+class PieceFlow(Protocol):
+    """A flow that can be read piece by piece, as a stage with permuted units offers it."""
+
+    def pull_piece(self, room: GatherQuota) -> list[Block] | None:
+        """Return all rows of the next piece (perhaps none); None at the end."""
+
+
+@op
+class ShuffleAtoms(Node):
+    """Gives the source's pieces in keyed order, with the rows of each ``size`` pieces mixed.
+
+    Only row-local operators may lie between the source and this operator (PlanError); filters may
+    cross it.
+    """
+
+    input: Node
+    size: int
+    seed: int | None
+    fresh: bool
+
+    verb: ClassVar[str] = 'shuffle(window="atoms")'
+    rows: ClassVar[Rows] = Rows.PERMUTED
+    takes_units: ClassVar[bool] = True
+    gathers: ClassVar[int] = 2
+    random: ClassVar[bool] = True
+    total: bool = True
+
+    def check(self) -> None:
+        """Require row-local operators over one source below, and a valid size (PlanError)."""
+        element_count('shuffle window="atoms" size', self.size, least=1)
+        seeded(self.seed)
+        for node in self.input.walk():
+            if not isinstance(node, Source) and not node.rows.local:
+                raise PlanError(
+                    f"{self.verb} permutes pieces of a source",
+                    why=f"{node.title()} lies between the source and the shuffle",
+                    try_="shuffle first, or .shuffle(buffer_size=n) here",
+                )
+        if self.batched:
+            raise PlanError(f"{self.verb} of batches", try_="shuffle before .batch()")
+
+    def infer(self) -> Schema:
+        """Return the input's schema."""
+        return self.input.schema
+
+    @property
+    def held(self) -> ResumeCost:
+        """Return the resumption cost: the position where the group of pieces began."""
+        return ResumeCost(state_bytes=64, work=f"{self.size} pieces")
+
+    def order(self, at: At, epoch: int, pieces: int) -> IndexPermutation:
+        """Return the permutation of pieces: place in the order -> number of the piece."""
+        ids = RowIds.run(PIECES, 0, 1)
+        return IndexPermutation(pieces, int(self.keys(ids, at, epoch)[0]))
+
+    def keys(self, ids: RowIds, at: At, epoch: int) -> np.ndarray:
+        """Return the keys that order the rows of a group."""
+        high, low = ids.arrays()
+        ruling = epoch if self.fresh else 0
+        return row_key(high, low, at.key(self.seed), self.ordinal, ruling)
+
+    def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
+        """Open a flow that mixes pieces, which come in permuted order."""
+        return _Mixing(self, open_input, epoch, position, at)
+
+    def shown(self) -> str:
+        """Return the window, the size and the seed."""
+        return f'window="atoms", size={self.size}, seed={self.seed}'
+
+
+class _Mixing:
+    def __init__(
+        self, node: ShuffleAtoms, open_input: Opener, epoch: int, position: Position | None, at: At
+    ) -> None:
+        start = position or {"in": None, "given": 0}
+        self.node, self.epoch, self.at = node, epoch, at
+        self.room = GatherQuota(node, at.hold_bytes)
+        self.input = open_input(epoch, start["in"])
+        self.before: Position = self.input.position()
+        self.block: Block | None = None
+        self.order = np.zeros(0, dtype=np.int64)
+        self.given = 0
+        if start["given"] and self._fill():
+            self.given = start["given"]
+            if self.given > len(self.order):
+                self.close()
+                raise KeyError("given")  # the caller reports a position that does not fit
+
+    def _fill(self) -> bool:
+        """Buffer the next group of pieces that has rows; False at the end."""
+        from dml.ops.sort.external_sort import order_of  # noqa: PLC0415
+
+        pieces = cast("PieceFlow", self.input)
+        while True:
+            self.block = None
+            self.room.empty()
+            self.before, self.given = self.input.position(), 0
+            got: list[list[Block]] = []
+            while (
+                len(got) < self.node.size and (blocks := pieces.pull_piece(self.room)) is not None
+            ):
+                got.append(blocks)
+            rows = [block for blocks in got for block in blocks if block.n]
+            if rows:
+                self.block = concat(rows)
+                self.order = order_of(self.block.ids, self._keys)
+                return True
+            if not got:
+                self.block, self.order = None, self.order[:0]
+                return False
+
+    def _keys(self, ids: RowIds) -> np.ndarray:
+        return self.node.keys(ids, self.at, self.epoch)
+
+    def pull(self, most: int) -> Block | None:
+        """Return up to ``most`` mixed rows; None at the end."""
+        if self.given == len(self.order) and not self._fill():
+            return None
+        order = self.order[self.given : self.given + most]
+        self.given += len(order)
+        return None if self.block is None else self.block.take(order)
+
+    def position(self) -> Position:
+        """Return where the group began, and how many of its rows were given."""
+        if self.given == len(self.order) > 0:
+            return {"in": self.input.position(), "given": 0}
+        return {"in": self.before, "given": self.given}
+
+    def close(self) -> None:
+        """Close the input and drop the group."""
+        self.block, self.order, self.given = None, self.order[:0], 0
+        self.input.close()

@@ -1,0 +1,1 @@
+"""These operators choose elements by their place: take, skip, shard, splits, passes."""

@@ -1,0 +1,87 @@
+"""``Part`` keeps the rows of one side of a random split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from dml.data.schema import Schema
+from dml.errors import PlanError
+from dml.expr.facts import Rows
+from dml.expr.node import Node, op
+from dml.kernels.rows.random import row_key, uniform
+from dml.ops.shuffle.shuffle_window import seeded
+
+if TYPE_CHECKING:
+    from dml.data.block import Block
+    from dml.expr.flow import At
+
+# Used in keys in place of a random operator's ordinal, which does not matter for splits.
+SPLIT = 0x73706C6974
+
+
+@op
+class Part(Node):
+    """Part keeps the rows whose draw lies in [``low``, ``high``), the same in every epoch.
+
+    The draw is keyed by (seed, ``nth``, row id), where ``nth`` is how many splits were written
+    before this one, and by nothing else. So the parts of a split have each row once, whatever
+    operators run before or after, as long as rows keep their ids.
+    """
+
+    input: Node
+    low: float
+    high: float
+    seed: int | None
+    nth: int
+
+    rows: ClassVar[Rows] = Rows.FEWER
+    hands_on: ClassVar[bool] = True
+    random: ClassVar[bool] = True
+    total: bool = True
+
+    def check(self) -> None:
+        """Refuse a seed that is neither an integer nor None (PlanError)."""
+        seeded(self.seed)
+
+    def infer(self) -> Schema:
+        """Return the input's schema."""
+        return self.input.schema
+
+    def run(self, block: Block, at: At) -> Iterator[Block]:
+        """Yield the rows of this part."""
+        keys = row_key(*block.ids.arrays(), at.key(self.seed), SPLIT + self.nth, 0)
+        drawn = uniform(keys)
+        kept = np.flatnonzero((drawn >= self.low) & (drawn < self.high))
+        yield block.take(kept) if len(kept) < block.n else block.bare()
+
+    def shown(self) -> str:
+        """Return the range of draws, and the seed."""
+        return f"{self.low:g} to {self.high:g}, seed={self.seed}"
+
+
+def bounds(fractions: Sequence[Any]) -> list[float]:
+    """Return where parts begin and end in [0, 1]; PlanError unless ``fractions`` add up to 1."""
+    listed = isinstance(fractions, list | tuple)
+    real = listed and all(isinstance(f, int | float) and not isinstance(f, bool) for f in fractions)
+    if (
+        not listed
+        or not fractions
+        or not real
+        or min(fractions) < 0
+        or not abs(sum(fractions) - 1) < 1e-9
+    ):
+        raise PlanError(
+            f"split cannot divide rows by {fractions!r}",
+            why="every row belongs to one part: fractions are numbers of at least 0, 1 in sum",
+            try_="split([0.8, 0.1, 0.1])",
+        )
+    inner = [min(sum(fractions[: n + 1]), 1.0) for n in range(len(fractions) - 1)]
+    return [0.0, *inner, 1.0]
+
+
+def splits_below(node: Node) -> int:
+    """Return how many splits were written before a step over ``node``."""
+    return sum(hasattr(each, "nth") for each in node.chain())

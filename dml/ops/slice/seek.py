@@ -1,0 +1,33 @@
+"""``Seek`` is a ``skip`` over a source that starts reading at the first row it keeps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dml.expr.node import op
+from dml.ops.slice.skip import Skip
+
+if TYPE_CHECKING:
+    from dml.expr.flow import At, Flow, Opener, Position
+
+
+@op
+class Seek(Skip):
+    """Seek is ``skip(n)`` over a source that it opens at ``unit``, its ``atom``, and row ``drop``.
+
+    Plans use it where rows are one-to-one with the source's; users write ``skip``, and a saved
+    position of either is valid for the other.
+    """
+
+    unit: int = 0
+    atom: int = 0
+    drop: int = 0
+
+    def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
+        """Open the input after the skipped rows."""
+        start = {"unit": self.unit, "atom": self.atom, "drop": self.drop}
+        return super().flow(open_input, epoch, position or {"in": start, "left": 0}, at)
+
+    def shown(self) -> str:
+        """Return how many rows are skipped, and where reading begins."""
+        return f"{self.n}: from unit {self.unit}, atom {self.atom}, row {self.drop}"

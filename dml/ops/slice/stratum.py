@@ -1,0 +1,222 @@
+"""``Stratum`` keeps the rows of one side of a split that has its share of every class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from math import gcd, lcm
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from dml.data.block import Block, to_arrow
+from dml.data.schema import Schema
+from dml.errors import MemoryContractError, PlanError, SchemaError
+from dml.expr.facts import ResumeCost, Rows
+from dml.expr.flow import CHUNK, LocalFlow
+from dml.expr.node import Node, op
+from dml.expr.user_call import blamed
+from dml.kernels.rows.ids import source_key
+from dml.kernels.rows.random import row_key, uniform
+from dml.ops.batch.group_by_window import key_of
+from dml.ops.batch.keyed_batches import MOST_KEYS, MOST_LETTERS, Key
+from dml.ops.merge.mix import FINEST
+from dml.ops.shuffle.shuffle_window import seeded
+from dml.ops.slice.part import Part
+
+if TYPE_CHECKING:
+    from dml.expr.flow import At, Flow, Opener, Position
+
+# Used in keys in place of a random operator's ordinal.
+STRATA = int.from_bytes(b"strata", "big")
+MOST_CLASSES = 1 << 16
+
+
+@op
+class Stratum(Node):
+    """Keeps the rows of part ``index``; every part has its share of each class by ``weights``.
+
+    The rows of a class are counted in order. The last part, of share p, has one row of every cell
+    of them, the k-th of which begins at row k / p, rounded up; the row in the cell is drawn, keyed
+    by (seed, ``nth``, class, k). The part before it has its share of the remaining rows in the same
+    way, and so on.
+    """
+
+    input: Node
+    column: str
+    weights: tuple[int, ...]
+    index: int
+    seed: int | None
+    nth: int
+
+    # keeps rows by value and place, as they are
+    rows: ClassVar[Rows] = Rows.RUNS
+
+    def check(self) -> None:
+        """Require a valid seed and column, and rows whose order is the same in all epochs."""
+        seeded(self.seed)
+        if not isinstance(self.column, str):
+            raise PlanError(
+                f"split with stratify={self.column!r}",
+                why=f"it is of type {type(self.column).__name__}; a column has a name",
+                try_='stratify="label", made by .with_columns(label=...) if it is not there',
+            )
+        if self.input.batched:
+            raise PlanError(
+                "split with stratify= after batch",
+                why="it divides rows, and its input is batches",
+                try_="split before .batch()",
+            )
+        for node in self.input.walk():
+            if node.random and not isinstance(node, Part) and node.fresh:
+                raise PlanError(
+                    "split with stratify= of rows that are others in every epoch",
+                    why=f"it counts the rows of a class in order, and {node.title()} is below",
+                    try_="split first; or reshuffle_each_iteration=False in a shuffle below",
+                )
+
+    def infer(self) -> Schema:
+        """Return the input's schema; SchemaError if ``column`` cannot be a class."""
+        given = self.input.schema
+        if given.known:
+            key_of(given, self.column, "split with stratify=")
+        return given
+
+    @property
+    def held(self) -> ResumeCost:
+        """Return the resumption cost: the counts by class before a piece, if classes are few."""
+        work = f"at most {CHUNK} rows, or one pass"
+        return ResumeCost(state_bytes=2560, work_rows=CHUNK, work=work)
+
+    def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
+        """Open a flow that counts the rows of each class."""
+        return _Dividing(self, open_input, epoch, position, at)
+
+    def parts(self, classes: np.ndarray, rows: np.ndarray, at: At) -> np.ndarray:
+        """Return each row's part, by its class key (n,) u8 and its number in the class (n,) i8."""
+        found = np.zeros(len(rows), dtype=np.int64)
+        left, free = rows, np.ones(len(rows), dtype=bool)
+        for part in range(len(self.weights) - 1, 0, -1):
+            share, whole = self.weights[part], sum(self.weights[: part + 1])
+            if not share:
+                continue
+            cell = left * share // whole
+            first = -(-cell * whole // share)
+            size = -(-(cell + 1) * whole // share) - first
+            keys = row_key(
+                classes, cell.astype(np.uint64), at.key(self.seed), STRATA + self.nth, part
+            )
+            chosen = first + np.floor(uniform(keys) * size).astype(np.int64)
+            found[free & (left == chosen)] = part
+            free &= left != chosen
+            left = left - cell - (left > chosen)
+        return found
+
+    def shown(self) -> str:
+        """Return the part, the shares, the column and the seed."""
+        return f"part {self.index} of {list(self.weights)} by {self.column!r}, seed={self.seed}"
+
+
+def strata(fractions: Sequence[Any]) -> tuple[int, ...]:
+    """Return whole numbers in the ratio of ``fractions``, which add up to 1."""
+    parts = [Fraction(fraction).limit_denominator(FINEST) for fraction in fractions]
+    scale = lcm(*(part.denominator for part in parts))
+    whole = [int(part * scale) for part in parts]
+    return tuple(weight // gcd(*whole) for weight in whole)
+
+
+class _Dividing:
+    """A flow of one part's rows: ``before`` and ``earlier`` are from the piece's start.
+
+    ``before`` are the counts by class there, ``earlier`` is the number of rows given by then.
+    """
+
+    def __init__(
+        self, node: Stratum, open_input: Opener, epoch: int, position: Position | None, at: At
+    ) -> None:
+        start = position or {"in": None, "drop": 0, "counts": [], "given": 0}
+        self.node, self.at = node, at
+        self.counts: dict[Key, int] = dict(start["counts"])
+        self.before = self._counted()
+        self.given = self.earlier = int(start["given"])
+        self.rows = LocalFlow(self._begin, open_input, epoch, {"in": start["in"], "drop": 0})
+        drop = start["drop"]
+        while drop and (block := self.pull(drop)) is not None:
+            drop -= block.n
+
+    def _begin(self, input_: Flow) -> Iterator[Block] | None:
+        self.before, self.earlier = self._counted(), self.given
+        block = input_.pull(CHUNK)
+        return None if block is None else self._kept(block)
+
+    def _kept(self, block: Block) -> Iterator[Block]:
+        """Yield the rows of ``block`` that belong to the part."""
+        try:
+            kind = key_of(block.schema, self.node.column, "split with stratify=")
+        except SchemaError as error:
+            raise error.located(self.node.label()) from None
+        column = to_arrow(block[self.node.column], kind).dictionary_encode(null_encoding="encode")
+        codes, keys = np.asarray(column.indices), column.dictionary.to_pylist()
+        stop = self._room(codes, keys)
+        counts = np.bincount(codes[:stop], minlength=len(keys))
+        before = np.array([self.counts.get(key, 0) for key in keys], dtype=np.int64)
+        rows = before[codes[:stop]] + _ranks(codes[:stop], counts)
+        classes = np.array([source_key(str(key)) for key in keys], dtype=np.uint64)
+        parts = self.node.parts(classes[codes[:stop]], rows, self.at)
+        new = zip(keys, (before + counts).tolist(), strict=True)
+        self.counts.update((key, n) for key, n in new if n)
+        kept = np.flatnonzero(parts == self.node.index)
+        if len(kept):
+            yield block.take(kept)
+        if stop < block.n:
+            raise blamed(self._too_many(), block.ids, stop)
+
+    def _room(self, codes: np.ndarray, keys: list[Key]) -> int:
+        """Return the first row whose class is one too many; without one, the number of rows."""
+        new = [code for code, key in enumerate(keys) if key not in self.counts]
+        most = MOST_CLASSES - len(self.counts)
+        if len(new) <= most:
+            return len(codes)
+        _, first = np.unique(codes, return_index=True)
+        return int(np.sort(first[new])[most])
+
+    def _too_many(self) -> MemoryContractError:
+        return MemoryContractError(
+            f"split with stratify={self.node.column!r} meets more than {MOST_CLASSES} classes",
+            at=self.node.label(),
+            why="the rows of each are counted",
+            try_="a column of few values, such as a label",
+        )
+
+    def _counted(self) -> list[list[Any]] | None:
+        """Return the counts by class; None if they are too many for a state."""
+        if len(self.counts) > MOST_KEYS:
+            return None
+        letters = sum(len(key) for key in self.counts if isinstance(key, str))
+        return [list(pair) for pair in self.counts.items()] if letters <= MOST_LETTERS else None
+
+    def pull(self, most: int) -> Block | None:
+        """Return up to ``most`` rows of the part; None at the end."""
+        block = self.rows.pull(most)
+        self.given += 0 if block is None else block.n
+        return block
+
+    def position(self) -> Position:
+        """Return where the piece began, the counts there, and the rows given since."""
+        if self.before is None:
+            return {"in": None, "drop": self.given, "counts": [], "given": 0}
+        place = {"in": self.rows.before, "drop": self.given - self.earlier}
+        return {**place, "counts": self.before, "given": self.earlier}
+
+    def close(self) -> None:
+        """Close the input."""
+        self.rows.close()
+
+
+def _ranks(codes: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return, for each row, how many rows before it have its code, (n,) i8."""
+    order = np.argsort(codes, kind="stable")
+    starts = np.cumsum(counts) - counts
+    ranks = np.empty(len(codes), dtype=np.int64)
+    ranks[order] = np.arange(len(codes)) - np.repeat(starts, counts)
+    return ranks

@@ -1,0 +1,176 @@
+"""``take_while`` gives the rows before the first that does not pass."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from dml.data.block import Block
+from dml.data.schema import Schema
+from dml.errors import DmlError
+from dml.expr.columns import computation
+from dml.expr.columns.typing import type_of
+from dml.expr.columns.value import Value, bind_draws, shown
+from dml.expr.facts import ResumeCost, Rows
+from dml.expr.flow import CHUNK, LocalFlow
+from dml.expr.node import Node, op
+from dml.expr.user_call import UserFunction, caught, each_apart, raised
+from dml.udfs.calling import python_rows as convert
+from dml.udfs.calling.error_policy import RAISE, Skipping
+
+if TYPE_CHECKING:
+    from dml.expr.flow import At, Flow, Opener, Position
+
+
+@op
+class TakeWhile(Skipping):
+    """Gives the rows before the first for which ``test``, expression or function, is not true.
+
+    It pulls no later blocks, and calls no function for later rows. SchemaError if an expression is
+    not boolean. With ``on_error="skip"`` a row for which a function raises is lost, and ends
+    nothing.
+    """
+
+    input: Node
+    test: Value | UserFunction
+    on_error: str = RAISE
+
+    # not a slice: it looks at columns
+    rows: ClassVar[Rows] = Rows.RUNS
+
+    @property
+    def fn(self) -> UserFunction | None:
+        """Return the function that is called; None for an expression."""
+        return self.test if isinstance(self.test, UserFunction) else None
+
+    @property
+    def random(self) -> bool:  # type: ignore[override]
+        """True if an expression draws random numbers."""
+        return isinstance(self.test, Value) and self.test.random
+
+    def infer(self) -> Schema:
+        """Return the input's schema; SchemaError unless an expression is boolean."""
+        given = self.input.schema
+        if given.known and isinstance(self.test, Value):
+            kind = type_of(self.test, given)
+            if kind != pa.bool_():
+                raise computation.no_truth(self.test, kind, given)
+        return given
+
+    def passing(self, block: Block, at: At) -> Iterator[np.ndarray]:
+        """Yield whether rows pass, at least up to the first that does not; then raise errors."""
+        if isinstance(self.test, UserFunction):
+            yield from _called(self.test, block)
+            return
+        value = bind_draws(self.test, self.ordinal, 0)
+        computation.Predicate((value,)).check(block.schema)
+        for made in computation.ComputedSegment((), ("flag",), (value,)).run(block, at):
+            yield computation.truth(made.columns[0], made.n)
+
+    @property
+    def held(self) -> ResumeCost:
+        """Return the resumption cost: a piece's position, and its rows given so far."""
+        return ResumeCost(state_bytes=48, work_rows=CHUNK, work=f"at most {CHUNK} rows")
+
+    def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
+        """Open a flow that ends before the first row that does not pass."""
+        return _Passing(self, open_input, epoch, position, at)
+
+    def shown(self) -> str:
+        """Return the expression, or the function's name."""
+        if isinstance(self.test, UserFunction):
+            return f"{self.test.name}{self.skipping}"
+        return shown(self.test)
+
+
+def _called(fn: UserFunction, block: Block) -> Iterator[np.ndarray]:
+    out: list[bool] = []
+    error = caught(_until_false, fn, convert.to_rows(block), out)
+    yield np.array(out, dtype=bool)
+    if error is not None:
+        raise raised(error, fn, block.ids, len(out))
+
+
+def _until_false(fn: UserFunction, rows: list[Any], out: list[bool]) -> None:
+    for row in rows:
+        out.append(bool(fn.call(row)))
+        if not out[-1]:
+            return
+
+
+class _Passing:
+    def __init__(
+        self,
+        node: TakeWhile,
+        open_input: Opener,
+        epoch: int,
+        position: Position | None,
+        at: At,
+    ) -> None:
+        start = position or {"in": None, "done": False}
+        self.node, self.at = node, at
+        self.ended = self.done = bool(start["done"])
+        self.rows = LocalFlow(self._begin, open_input, epoch, start["in"])
+        if self.done:
+            self.rows.close()
+
+    def _begin(self, input_: Flow) -> Iterator[Block] | None:
+        block = None if self.ended else input_.pull(CHUNK)
+        return None if block is None else self._kept(block)
+
+    def _kept(self, block: Block) -> Iterator[Block]:
+        """Yield the rows of ``block`` that pass, and set ``ended`` if a row does not."""
+        start = 0
+        if self.node.fn is not None and self.node.skips:
+            yield from self._survivors(self.node.fn, block)
+            return
+        try:
+            for flags in self.node.passing(block, self.at):
+                stop = len(flags) if flags.all() else int(flags.argmin())
+                self.ended = stop < len(flags)
+                if stop:
+                    yield block.slice(start, start + stop)
+                if self.ended:
+                    return
+                start += stop
+        except DmlError as error:
+            raise error.under(self.node.label()) from error.__cause__
+
+    def _survivors(self, fn: UserFunction, block: Block) -> Iterator[Block]:
+        """Yield the rows that pass, without those for which the function raises."""
+        passing: list[bool] = []
+        errors: list[tuple[int, BaseException]] = []
+        rows = takewhile(lambda _: all(passing[-1:]), convert.to_rows(block))
+        given, lost = zip(rows, strict=True), lambda *error: errors.append(error)
+        kept = each_apart(lambda row: bool(fn.call(row)), given, passing, lost)
+        self.ended = not all(passing)
+        kept, start = kept[: len(kept) - self.ended], 0
+        for place, error in errors:
+            stop = bisect_left(kept, place) if self.at.bounded else start
+            if stop > start:
+                yield block.take(np.array(kept[start:stop]))
+            start = stop
+            self.node.lose(error, block.ids, place, self.at)
+        if len(kept) > start:
+            yield block.take(np.array(kept[start:]))
+
+    def pull(self, most: int) -> Block | None:
+        """Return up to ``most`` rows that pass; None at the end."""
+        block = None if self.done else self.rows.pull(most)
+        if block is None and not self.done:
+            self.done = True
+            self.rows.close()
+        return block
+
+    def position(self) -> Position:
+        """Return the position among the passing rows, and whether they have ended."""
+        return {"in": self.rows.position(), "done": self.done}
+
+    def close(self) -> None:
+        """Close the input."""
+        self.rows.close()

@@ -1,0 +1,1 @@
+"""Rows are sorted by columns here, within memory and beyond it."""

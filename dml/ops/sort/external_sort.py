@@ -1,0 +1,297 @@
+"""A stream of rows is sorted within a memory budget, by keys of ids or by columns.
+
+Rows collect in memory; when they exceed the budget they are written as a sorted run, and at the end
+all runs are merged, in several passes if they are many. An ``RowOrder`` compares rows: here by keys
+that are functions of row ids, so that runs need not store them; ``row_order`` has the order by
+columns.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from dml.data.block import Block, concat
+from dml.expr.flow import CHUNK, Again
+from dml.kernels.rows.ids import RowIds
+
+if TYPE_CHECKING:
+    from dml.data.schema import Schema
+    from dml.expr.flow import At, Flow, Position, Spill
+
+Keys = Callable[[RowIds], np.ndarray]
+
+# Memory per byte of rows while they are sorted: the rows and their sorted copy.
+HELD = 3
+ID_BYTES = 16
+# A merge spends half of the budget on a block of each run, and half on rows that are ready: as they
+# came, joined, sorted, and as they leave. Blocks are small, so that a hundred runs are merged at
+# once, but worth a read of their own; of few runs, several are read at once.
+MERGE_HELD = 4
+AT_HAND = 6
+LEAST_BLOCK, MOST_BLOCK = 64 << 10, 1 << 20
+LEAST_RUNS = 8
+MOST_KEY = 2**64 - 1
+# Bytes that are sorted together at most: texts of a column are joined, and Arrow counts their
+# letters with 31 bits.
+MOST_HELD = 1 << 30
+
+
+class RowOrder(Protocol):
+    """An order of rows."""
+
+    def check(self, given: Schema) -> None:
+        """Raise SchemaError if rows of these columns have no such order."""
+
+    def order(self, block: Block) -> np.ndarray:
+        """Return the order of the rows of ``block``."""
+
+    def merged(self, runs: list[Iterator[Block]], at_once: int) -> Iterator[Block]:
+        """Yield the rows of sorted ``runs`` in one order; equal rows by run, unless ids decide."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ById:
+    """The order by (key, id), where keys are functions of ids."""
+
+    keys: Keys
+
+    def check(self, given: Schema) -> None:
+        """Accept all schemas: every row has an id."""
+
+    def order(self, block: Block) -> np.ndarray:
+        """Return the order of the rows of ``block``."""
+        return order_of(block.ids, self.keys)
+
+    def merged(self, runs: list[Iterator[Block]], at_once: int) -> Iterator[Block]:
+        """Yield the rows of ``runs`` in one order, about ``at_once`` of them sorted together."""
+        return merged(runs, self.keys, at_once)
+
+
+def sorted_block(blocks: list[Block], keys: Keys) -> Block:
+    """Return all rows of ``blocks`` by (key, id)."""
+    whole = concat(blocks)
+    return whole.take(order_of(whole.ids, keys))
+
+
+def order_of(ids: RowIds, keys: Keys) -> np.ndarray:
+    """Return the order of rows by (key, id)."""
+    return ordered_by(keys(ids), ids)
+
+
+def ordered_by(key: np.ndarray, ids: RowIds) -> np.ndarray:
+    """Return the order of rows by ``key`` (n,), then by id."""
+    order = np.argsort(key)
+    ordered = key[order]
+    if (ordered[1:] != ordered[:-1]).all():
+        return order
+    high, low = ids.arrays()  # two rows of one key are a rare event
+    return np.lexsort((low, high, key))
+
+
+class Sorted(Again):
+    """A flow of the input's rows in order, which reads the whole input first.
+
+    With ``most``, only so many rows are wanted, and about twice as many are in memory.
+    """
+
+    def __init__(
+        self,
+        open_input: Callable[[], Flow],
+        position: Position | None,
+        at: At,
+        by: RowOrder,
+        most: int | None = None,
+    ) -> None:
+        self.by, self.at, self.most = by, at, most
+        self.spill: Spill | None = None
+        self.row_bytes = 1
+        super().__init__(open_input, self._collect, position)
+
+    def _collect(self, input_: Flow) -> Iterator[Block]:
+        """Read the input to its end; yield sorted rows, from memory or merged from runs."""
+        held: list[Block] = []
+        rows = held_bytes = 0
+        while (block := input_.pull(CHUNK)) is not None:
+            if not held:
+                self.by.check(block.schema)
+            held.append(block)
+            rows += block.n
+            held_bytes += block.nbytes + ID_BYTES * block.n
+            if self.most is not None and rows > 2 * self.most + CHUNK:
+                held = [self._first(held, self.most)]
+                rows, held_bytes = held[0].n, held[0].nbytes + ID_BYTES * held[0].n
+            if HELD * held_bytes > min(self.at.budget, HELD * MOST_HELD):
+                self._leave(held)
+                rows = held_bytes = 0
+        input_.close()
+        if self.spill is None:
+            yield from self._in_memory(held, CHUNK)
+            return
+        if held:
+            self._leave(held)
+        yield from self._merged(self.spill)
+
+    def _first(self, held: list[Block], most: int) -> Block:
+        """Return the first ``most`` rows in order."""
+        whole = concat(held)
+        return whole.take(self.by.order(whole)[:most])
+
+    def _in_memory(self, held: list[Block], rows: int) -> Iterator[Block]:
+        """Yield the rows of ``held`` in order, and empty that list."""
+        if not held:
+            return
+        whole = concat(held)
+        held.clear()
+        order = self.by.order(whole)
+        for start in range(0, whole.n, rows):
+            yield whole.take(order[start : start + rows])
+
+    def _leave(self, held: list[Block]) -> None:
+        """Write the rows of ``held`` as one sorted run."""
+        if self.spill is None:
+            self.spill = self.at.spill(held[0].schema)
+        row_bytes = sum(block.nbytes for block in held) // sum(block.n for block in held)
+        self.row_bytes = max(self.row_bytes, row_bytes + ID_BYTES)
+        rows = self._block_bytes() // self.row_bytes
+        self.spill.write(self._in_memory(held, max(1, min(rows, CHUNK))))
+
+    def _block_bytes(self) -> int:
+        return max(LEAST_BLOCK, min(self.at.budget // 256, MOST_BLOCK))
+
+    def _merged(self, spill: Spill) -> Iterator[Block]:
+        """Merge all runs; as many at once as the budget has room for a block of each.
+
+        A pass joins neighbours, so that runs stay in the order in which their rows came.
+        """
+        most = max(LEAST_RUNS, self.at.budget // (2 * max(self._block_bytes(), self.row_bytes)))
+        while (runs := spill.count) > most:
+            for _ in range(-(-runs // most)):
+                together = min(most, runs)
+                runs -= together
+                spill.write(self._cut(self._joined(spill.runs(together))))
+        return self._joined(spill.runs())
+
+    def _joined(self, runs: list[Iterator[Block]]) -> Iterator[Block]:
+        """Yield the rows of ``runs`` in one order."""
+        at_once = self.at.budget // (2 * MERGE_HELD * self.row_bytes)
+        each = max(self._block_bytes(), self.row_bytes)
+        portion = self.at.budget // (AT_HAND * len(runs) * each)
+        return self.by.merged([portions(run, max(1, portion)) for run in runs], at_once)
+
+    def _cut(self, blocks: Iterator[Block]) -> Iterator[Block]:
+        """Yield the same rows in blocks as small as those of a run."""
+        rows = max(1, min(self._block_bytes() // self.row_bytes, CHUNK))
+        for block in blocks:
+            for start in range(0, block.n, rows):
+                yield block.slice(start, start + rows)
+
+    def close(self) -> None:
+        """Close the input and delete all rows, in memory and on disk."""
+        super().close()
+        if self.spill is not None:
+            self.spill.close()
+
+
+def portions(run: Iterator[Block], blocks: int) -> Iterator[Block]:
+    """Yield the same rows, with ``blocks`` blocks joined into one."""
+    while parts := list(islice(run, blocks)):
+        yield concat(parts)
+
+
+class RunHead:
+    """The current block of one sorted run, with its keys; None at the end of the run.
+
+    ``fresh`` is True while no row was taken from it, ``over`` once no block is known to follow.
+    ``size`` is how many rows were read at first.
+    """
+
+    def __init__(self, run: Iterator[Block], keyed: Callable[[Block], Any]) -> None:
+        self.run, self.keyed = run, keyed
+        self.block: Block | None = None
+        self.keys: Any = ()
+        self.last: Any = None
+        self.over = False
+        self._next()
+        self.size = len(self.keys)
+
+    def _next(self) -> None:
+        self._set(next(self.run, None))
+
+    def _set(self, block: Block | None) -> None:
+        self.block, self.start, self.fresh = block, 0, True
+        if block is not None:
+            self.keys = self.keyed(block)
+            self.last = self.keys[len(self.keys) - 1]
+
+    def more(self, rows: int) -> None:
+        """Append blocks of about ``rows`` rows to the current one, at least one if there is any."""
+        if self.block is None:
+            return
+        parts = [self.block.slice(self.start, self.block.n)]
+        while rows > 0 and (block := next(self.run, None)) is not None:
+            parts.append(block)
+            rows -= block.n
+        self.over = rows > 0
+        if len(parts) > 1:
+            self._set(concat(parts))
+
+    def taken(self, stop: int) -> Block | None:
+        """Remove and return the current rows up to ``stop``; None if there are none."""
+        if self.block is None or stop == self.start:
+            return None
+        part = self.block.slice(self.start, stop)
+        self.start, self.fresh = stop, False
+        if stop == self.block.n:
+            self._next()
+        return part
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Return the numeric keys of the first row not yet given, and of the current last row."""
+        return int(self.keys[self.start]), int(self.last)
+
+    @property
+    def rows(self) -> int:
+        """Return the number of current rows."""
+        return len(self.keys) - self.start
+
+    def up_to(self, bound: int) -> Iterator[tuple[Block, np.ndarray]]:
+        """Yield the rows not yet given whose numeric keys are at most ``bound``."""
+        going = True
+        while going and self.block is not None:
+            stop = int(np.searchsorted(self.keys, np.uint64(bound), "right"))
+            keys = self.keys[self.start : stop]
+            part = self.taken(stop)
+            going = part is not None and self.fresh
+            if part is not None:
+                yield part, keys
+
+
+def merged(runs: list[Iterator[Block]], keys: Keys, at_once: int) -> Iterator[Block]:
+    """Yield the rows of sorted ``runs`` in one order, about ``at_once`` of them sorted together.
+
+    Each round takes from every run the rows up to one key. That key is set so that they are about
+    as many as wanted, judged by how dense keys lie in the current blocks: keys are hashes or ranks,
+    evenly spread. A round ends at least one block, so that there is progress whatever they are.
+    """
+    found = (RunHead(run, lambda block: keys(block.ids)) for run in runs)
+    heads = [head for head in found if head.block is not None]
+    while heads:
+        bound = _bound(heads, at_once)
+        parts = [part for head in heads for part in head.up_to(bound)]
+        whole = concat([block for block, _ in parts])
+        yield whole.take(ordered_by(np.concatenate([key for _, key in parts]), whole.ids))
+        heads = [head for head in heads if head.block is not None]
+
+
+def _bound(heads: list[RunHead], at_once: int) -> int:
+    spans = [head.span for head in heads]
+    pairs = zip(heads, spans, strict=True)
+    per_key = sum(head.rows / (last - first + 1) for head, (first, last) in pairs)
+    wanted = min(first for first, _ in spans) + int(at_once / per_key)
+    return max(min(last for _, last in spans), min(wanted, MOST_KEY))

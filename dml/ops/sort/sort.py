@@ -1,0 +1,104 @@
+"""``sort`` gives the whole input in order of some columns."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+from dml.base.cached_property import cached_property
+from dml.data.schema import Schema
+from dml.errors import PlanError
+from dml.expr.facts import ResumeCost, Rows
+from dml.expr.node import Node, op
+
+if TYPE_CHECKING:
+    from dml.expr.flow import At, Flow, Opener, Position
+    from dml.ops.sort.row_order import Ordering
+
+
+@op
+class Sort(Node):
+    """Sort gives every row once, in order of the columns ``names``; equal rows stay as they came.
+
+    Keeps the rows in memory up to the run's budget, and in sorted runs on local disk beyond it.
+    With ``most``, which changes no row, at most that many first rows will be pulled. ``verb`` is
+    the verb that the user wrote, for errors.
+    """
+
+    input: Node
+    names: tuple[str, ...]
+    descending: tuple[bool, ...]
+    nulls_last: bool
+    verb: str = "sort"
+    most: int | None = None
+
+    rows: ClassVar[Rows] = Rows.PERMUTED
+    gathers: ClassVar[int] = 2
+    waits: ClassVar[bool] = True
+    total: bool = True
+
+    def check(self) -> None:
+        """Refuse a batched or endless input (PlanError)."""
+        if self.input.batched:
+            raise PlanError(
+                f"{self.verb} over batches",
+                why="its input is batched",
+                try_=f".{self.verb}(...) before .batch()",
+            )
+        if self.input.endless:
+            raise PlanError(
+                f"{self.verb} of an endless stream",
+                why=".repeat() without a count has no last element to wait for",
+                try_=f".{self.verb}(...) before .repeat(), or .take(n) before it",
+            )
+
+    def infer(self) -> Schema:
+        """Return the input's schema; SchemaError unless the columns ``names`` have an order."""
+        given = self.input.schema
+        if given.known:
+            self.ordering.check(given)
+        return given
+
+    @cached_property
+    def ordering(self) -> Ordering:
+        """Return the ordering by these columns."""
+        from dml.ops.sort.row_order import Ordering  # noqa: PLC0415
+
+        return Ordering(self.names, self.descending, self.nulls_last, self.verb, self.label())
+
+    @property
+    def looks_at(self) -> frozenset[str]:  # type: ignore[override]
+        """Return the sort columns."""
+        return frozenset(self.names)
+
+    @property
+    def held(self) -> ResumeCost:
+        """Return the resumption cost: a count as state, and the whole sort again."""
+        return ResumeCost(state_bytes=24, work="one pass")
+
+    def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
+        """Open a flow that sorts by the columns."""
+        from dml.ops.sort.external_sort import Sorted  # noqa: PLC0415
+
+        return Sorted(partial(open_input, epoch, None), position, at, self.ordering, self.most)
+
+    @property
+    def ordered_by(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Return the sort columns."""
+        return self.names
+
+    @property
+    def spreads(self) -> bool:  # type: ignore[override]
+        """True if all rows are wanted: for the first few rows, the rest need not be written."""
+        return self.most is None
+
+    def spread(self, at: At, epoch: int) -> Ordering:
+        """Return the sort order, whose parts may be sorted separately."""
+        return self.ordering
+
+    def shown(self) -> str:
+        """Return the columns, and the options that differ from the defaults."""
+        pairs = zip(self.names, self.descending, strict=True)
+        names = ", ".join(f"{name!r}{' descending' if down else ''}" for name, down in pairs)
+        nulls = "" if self.nulls_last else ", nulls_last=False"
+        return names + nulls + ("" if self.most is None else f", most={self.most}")

@@ -1,0 +1,1 @@
+"""The costs of operators are estimated here, before and after they were measured."""

@@ -1,0 +1,110 @@
+"""A belief is the estimate of a cost with its uncertainty; beliefs of several sources are combined.
+
+A belief is a log-normal: costs are off by factors. Sources are a prior (a table, scaled to the
+machine), a sample, and history; each is weighted by its precision, so that one run overrules a
+table, and a run that was slow once is overruled by runs that were not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dml.profile import Learned
+
+SIGMA_PRIOR: Final = math.log(3)
+SIGMA_SAMPLE: Final = math.log(1.5)
+# The added uncertainty for blocks twice or half as large.
+SIGMA_APART: Final = math.log(1.2)
+# Standard deviations from the mean to the 80th percentile.
+Z80: Final = 0.8416212335729143
+# A plan must be cheaper than the usual plan by more than this to be chosen instead.
+MARGIN: Final = 0.05
+LEAST: Final = 1e-12
+
+PRIOR, SAMPLE, HISTORY = "p", "s", "h"
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """A normal distribution of a figure's log; ``source`` is the letter of its main source."""
+
+    mean: float
+    sigma: float
+    source: str
+
+    @classmethod
+    def prior(cls, figure: float) -> Belief:
+        """Return a belief from a table: right within a factor of three, two times in three."""
+        return cls(math.log(max(figure, LEAST)), SIGMA_PRIOR, PRIOR)
+
+    @classmethod
+    def sampled(cls, figure: float) -> Belief:
+        """Return a belief from a short sample run."""
+        return cls(math.log(max(figure, LEAST)), SIGMA_SAMPLE, SAMPLE)
+
+    @classmethod
+    def learned(cls, found: Learned, apart: int = 0) -> Belief:
+        """Return a belief from runs of the fleet: their spread, and noise that more runs reduce.
+
+        ``apart`` powers of two lie between the blocks of those runs and the blocks to estimate.
+        """
+        return cls(found.mean, math.hypot(found.sigma, SIGMA_APART * apart), HISTORY)
+
+    @property
+    def typical(self) -> float:
+        """Return the median."""
+        return math.exp(self.mean)
+
+    def at(self, z: float) -> float:
+        """Return the figure ``z`` standard deviations from the median."""
+        return math.exp(self.mean + z * self.sigma)
+
+    def times(self, factor: float) -> Belief:
+        """Return the belief about ``factor`` (positive) times the figure."""
+        return Belief(self.mean + math.log(factor), self.sigma, self.source)
+
+    def spread(self) -> str:
+        """Return the uncertainty as text: ``+-8%``, and from a factor of two on ``x/3``."""
+        factor = math.exp(min(self.sigma, 100.0))
+        if factor < 2:
+            return f"+-{100 * (factor - 1):.0f}%"
+        return f"x/{factor:.1f}".removesuffix(".0")
+
+
+def combined(beliefs: Sequence[Belief]) -> Belief:
+    """Combine at least one belief, weighted by precision; the order does not matter."""
+    weights = [each.sigma**-2 if each.sigma else math.inf for each in beliefs]
+    best = min(beliefs, key=lambda each: (each.sigma, each.mean, each.source))
+    whole = math.fsum(weights)
+    if not 0 < whole < math.inf:
+        return best
+    terms = (weight * each.mean for weight, each in zip(weights, beliefs, strict=True))
+    return Belief(math.fsum(terms) / whole, whole**-0.5, best.source)
+
+
+def total(beliefs: Sequence[Belief]) -> Belief:
+    """Return the sum of independent figures; its main source is that of the largest figure."""
+    if not beliefs:
+        return Belief(math.log(LEAST), 0.0, PRIOR)
+    figures = [each.typical for each in beliefs]
+    whole = math.fsum(figures)
+    parts = (
+        figure * (math.exp(min(each.sigma, 20.0)) - 1)
+        for figure, each in zip(figures, beliefs, strict=True)
+    )
+    off = math.hypot(*parts) / whole
+    largest = max(beliefs, key=lambda each: each.mean)
+    return Belief(math.log(whole), math.log1p(off), largest.source)
+
+
+def no_regret(usual: Belief, other: Belief) -> bool:
+    """True if ``other`` may replace the choice that is made without knowledge.
+
+    It must be cheaper by more than 5 % in the median, and no dearer at the 80th percentile: a guess
+    is never worth leaving a plan whose cost is known.
+    """
+    wins = other.typical < usual.typical * (1 - MARGIN)
+    return wins and other.at(Z80) <= usual.at(Z80)

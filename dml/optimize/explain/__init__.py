@@ -1,0 +1,1 @@
+"""Texts for people show every station of a plan, costs, near misses, and differences of names."""

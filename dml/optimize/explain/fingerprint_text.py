@@ -1,0 +1,258 @@
+"""A normal form is spelled out operator by operator: everything in its result fingerprint.
+
+The name of an operator here is that of ``fingerprints.parts_of``; its parts say what it is made of,
+as far as that can be shown: a column's expression, a function with everything that it refers to, a
+file. The description can be stored beside cached rows, and compared later with another pipeline.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dml.base.fingerprint import Domain, digest
+from dml.data.schema import Schema, short
+from dml.expr.columns.value import Value, canonical
+from dml.expr.columns.value import shown as as_written
+from dml.expr.node import Node
+from dml.expr.user_call import UserFunction
+from dml.io.files.files import FileSet
+from dml.io.source import Source
+from dml.ops.row.segment import Segment
+from dml.optimize.explain.fingerprint_tree import SpelledPart, function_parts, part, shown
+from dml.optimize.fingerprints import Memo, draws_by_default, name_parts
+from dml.udfs.calling.instances import Stateful
+from dml.udfs.named_function import as_now
+
+DEEPEST = 6  # nested expressions: a shared part is described at each occurrence
+CALLED = ("function", "given name", "unnamed")
+MOST = 512  # parts of an operator that are stored, and parts in each of them
+
+
+class NamedOperator(NamedTuple):
+    """One operator: ``name`` is that of its own part, ``seed`` the default seed if it draws."""
+
+    title: str
+    name: str
+    seed: str = ""
+    parts: tuple[SpelledPart, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """Return the operator's name without its parameters."""
+        return self.title.strip().partition("(")[0]
+
+    @property
+    def outline(self) -> str:
+        """Return the title with only the name of its function as parameter."""
+        indent = self.title[: len(self.title) - len(self.title.lstrip())]
+        called = next((each.path for each in self.parts if each.kind in CALLED), "")
+        return f"{indent}{self.kind}({called})" if called else f"{indent}{self.kind}"
+
+
+class WrittenStep(NamedTuple):
+    """An operator as written: its label with the user's line, and its own name."""
+
+    label: str
+    name: str
+
+    @property
+    def kind(self) -> str:
+        """Return the operator's name without its parameters."""
+        return self.label.partition("(")[0]
+
+
+class FingerprintText(NamedTuple):
+    """A pipeline's description, source first; side inputs come before the operator they feed."""
+
+    operators: tuple[NamedOperator, ...]
+    written: tuple[WrittenStep, ...] = ()
+
+
+def told(normal: Node, written: Node | None, seed: int, *, quick: bool = False) -> FingerprintText:
+    """Describe a pipeline by its normal form, and by its written form if that is known.
+
+    ``quick``: files are described by their ``revision``, which need not read them; only comparable
+    with other quick descriptions.
+    """
+    operators = tuple(_operators(normal, seed, "", quick=quick))
+    return FingerprintText(
+        operators, tuple(map(_step, written.walk())) if written is not None else ()
+    )
+
+
+def told_in_json(story: FingerprintText, *, plain: bool = False) -> dict[str, Any]:
+    """Return a description for storing: ``operators`` by title and name, then their parts.
+
+    Unless ``plain``, it has no constants, values that functions refer to, keys, paths and options:
+    their digests are enough for a comparison.
+    """
+    rows = [
+        [each.seed, [_short(part).told(plain=plain) for part in each.parts[:MOST]]]
+        for each in story.operators
+    ]
+    titles = [each.title if plain else each.outline for each in story.operators]
+    names = [each.name for each in story.operators]
+    steps = [(each.label if plain else each.kind, each.name) for each in story.written]
+    return {
+        "operators": [list(pair) for pair in zip(titles, names, strict=True)],
+        "made_of": rows,
+        "written": [list(pair) for pair in steps],
+    }
+
+
+def keyed(story: FingerprintText, under: Callable[[str], str]) -> FingerprintText:
+    """Return the description with other digests, which ``under`` makes of the digests as text."""
+    operators = (
+        each._replace(name=under(each.name), parts=tuple(part.keyed(under) for part in each.parts))
+        for each in story.operators
+    )
+    return story._replace(operators=tuple(operators))
+
+
+def read_told(about: Mapping[str, Any]) -> FingerprintText:
+    """Read a stored description; unreadable parts are left out."""
+    rows = _lists(about.get("operators"))
+    titles = [(str(row[0]), str(row[1])) for row in rows if len(row) > 1]
+    inside = _lists(about.get("made_of"))
+    inside = inside if len(inside) == len(titles) else [[]] * len(titles)
+    operators = (
+        NamedOperator(title, name, *_read(row))
+        for (title, name), row in zip(titles, inside, strict=True)
+    )
+    steps = (
+        WrittenStep(str(row[0]), str(row[1]))
+        for row in _lists(about.get("written"))
+        if len(row) > 1
+    )
+    return FingerprintText(tuple(operators), tuple(steps))
+
+
+def _lists(told_there: object) -> list[list[Any]]:
+    rows = told_there if isinstance(told_there, list) else []
+    return [row for row in rows if isinstance(row, list)]
+
+
+def _read(row: list[Any]) -> tuple[str, tuple[SpelledPart, ...]]:
+    try:
+        seed, parts = row
+        return str(seed), tuple(map(SpelledPart.read, parts))
+    except (ValueError, TypeError):
+        return "", ()
+
+
+def _short(whole: SpelledPart) -> SpelledPart:
+    """Return the part with fewer nested parts, so that the stored text stays small."""
+    depths = (24, 8, 4, 2, 1)
+    cut = (whole.within(depth) for depth in depths)
+    return next((each for each in cut if each.size() <= MOST), whole.within(0))
+
+
+def _step(node: Node) -> WrittenStep:
+    return WrittenStep(node.label(), digest(*name_parts(node, Domain.RESULT, {})).hex())
+
+
+def _operators(normal: Node, seed: int, indent: str, *, quick: bool) -> Iterator[NamedOperator]:
+    memo: Memo = {}
+    for node in normal.chain():
+        for beside in node.inputs[1:]:
+            yield from _operators(beside, seed, f"{indent}  ", quick=quick)
+        read = not (quick and isinstance(node, Source))
+        own = name_parts(node, Domain.RESULT, memo, identified=read)
+        if isinstance(node, Source) and quick:
+            own.append(node.revision())
+        drawn = str(seed) if draws_by_default(node) else ""
+        parts = tuple(_parts(node, memo, quick=quick))
+        yield NamedOperator(f"{indent}{node.title()}", digest(*own).hex(), drawn, parts)
+
+
+def _parts(node: Node, memo: Memo, *, quick: bool) -> Iterator[SpelledPart]:
+    """Yield the parts of an operator, those first that a user would name first."""
+    if isinstance(node, Segment):
+        yield _filters(node.predicate, memo)
+        yield from _columns(node.env, memo)
+        return
+    for name in node.meaning_names:
+        if name not in node.input_names:
+            yield from _field(name, getattr(node, name), memo)
+    if isinstance(node, Source):
+        for what, text, content in node.content_parts(quick=quick):
+            yield SpelledPart("content", f"content of {what}", text, content.hex())
+    yield part("version", "version of the operator", node.version)
+    if node.random:
+        yield part("place", "place among the operators that draw", node.ordinal)
+    yield part("place", "place among the operators that make rows", node.level)
+
+
+def _field(name: str, value: Any, memo: Memo) -> Iterator[SpelledPart]:
+    """Yield the parts of a parameter."""
+    match value:
+        case UserFunction():
+            yield function_part(as_now(value))
+        case FileSet():
+            names = (
+                SpelledPart("file name", f"file {each.name!r}", each.name, "")
+                for each in value.files
+            )
+            schema = _schema(value.schema)
+            yield SpelledPart("files", "files", repr(value), value.digest.hex(), (*names, *schema))
+        case Schema():
+            yield SpelledPart("schema", name, "columns", value.digest.hex(), tuple(_schema(value)))
+        case Value():
+            yield _value(value, name, memo, DEEPEST)
+        case (Value(), *_):
+            yield _filters(value, memo)
+        case ((str(), Value()), *_):
+            yield from _columns(value, memo)
+        case _:
+            kind = "seed" if name == "seed" else "option"
+            yield part(kind, "seed" if kind == "seed" else f"{name}=", value)
+
+
+def function_part(fn: UserFunction) -> SpelledPart:
+    """Return a function with everything it refers to, or with the name its author gave it."""
+    if fn.asserted or fn.reason:
+        kind = "given name" if fn.asserted else "unnamed"
+        return SpelledPart(kind, fn.name, fn.reason or "a name of your own", fn.digest.hex())
+    call = fn.call
+    if isinstance(call, Stateful):
+        call = functools.partial(call.made, *call.args, **call.kwargs)
+    return SpelledPart("function", fn.name, fn.name, fn.digest.hex(), function_parts(fn.name, call))
+
+
+def _schema(schema: Schema) -> Iterator[SpelledPart]:
+    for name, kind in schema.items():
+        yield SpelledPart("type", f"column {name!r}", short(kind), digest(kind).hex())
+
+
+def _filters(values: Sequence[Value], memo: Memo) -> SpelledPart:
+    """Return the filters as a part; they are distinguished by content, not by place."""
+    found = tuple(_value(value, "a filter", memo, DEEPEST) for value in values)
+    text = " & ".join(as_written(value) for value in values)
+    return SpelledPart(
+        "filters", "filters", text, digest([each.name for each in found]).hex(), found
+    )
+
+
+def _columns(env: Sequence[tuple[str, Value]], memo: Memo) -> Iterator[SpelledPart]:
+    """Yield the output columns: their names, then their expressions."""
+    yield part("columns", "columns that come out", [name for name, _ in env])
+    for name, value in env:
+        yield _value(value, f"column {name!r}", memo, DEEPEST)
+
+
+KINDS = {"lit": "constant", "col": "column", "random": "draw", "udf": "function"}
+
+
+def _value(value: Value, path: str, memo: Memo, depth: int) -> SpelledPart:
+    """Return an expression as a part: operation, options, arguments."""
+    inside: list[SpelledPart] = []
+    if value.op not in KINDS and depth:
+        inside.append(part("operation", path, value.op))
+        if value.params:
+            inside.append(part("option", f"option of {value.op} in {path}", value.params))
+        inside += [_value(arg, path, memo, depth - 1) for arg in value.args]
+    name = canonical(value, memo).digest.hex()
+    text = shown(value.params[0]) if value.op == "lit" else as_written(value)
+    return SpelledPart(KINDS.get(value.op, "expression"), path, text, name, tuple(inside))

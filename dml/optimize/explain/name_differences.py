@@ -1,0 +1,326 @@
+"""The first difference between two pipelines with different names is found.
+
+The first operator whose own part differs is followed to the bottom: into an expression, into a
+function and everything it refers to, to one constant or one file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+
+from dml.base.amounts import counted
+from dml.optimize.explain.fingerprint_text import FingerprintText, NamedOperator, WrittenStep
+from dml.optimize.explain.fingerprint_tree import SpelledPart
+
+SAME = "same"
+NOTHING = "nothing of the kind"
+
+# The written name of an operator of the normal form.
+WRITTEN = {"LiftedMap": "MapRows", "LiftedFilter": "FilterRows"}
+# Kinds that name the difference between two parts of different kinds.
+TELLING = {"given name", "unnamed", "expression"}
+MERGED = "Segment"  # stands for any number of operators as written
+
+SAID = {
+    "constant": "a constant differs: {path}",
+    "code": "the code of {path} differs",
+    "default": "defaults of a function differ: {path}",
+    "argument": "what a function is given differs: {path}",
+    "closure": "a variable around a function differs: {path}",
+    "global": "a global differs: {path}",
+    "attribute": "an attribute differs: {path}",
+    "item": "an item differs: {path}",
+    "method": "a method differs: {path}",
+    "class": "a class differs: {path}",
+    "function": "a function differs: {path}",
+    "instance": "an instance differs: {path}",
+    "module": "a module differs: {path}",
+    "library": "the version of {path} differs",
+    "given name": "the name that was given to {path} differs",
+    "unnamed": "{path} has no name outside of this process",
+    "content": "the {path} differs",
+    "file name": "{path} is only one's",
+    "files": "the files differ",
+    "type": "{path} has another type",
+    "columns": "other columns come out, or in another order",
+    "column": "{path} is made of another column",
+    "filters": "rows are kept by other filters, or by filters in another order",
+    "expression": "the expression of {path} differs",
+    "operation": "the expression of {path} does something else",
+    "draw": "the random numbers of {path} are others",
+    "option": "the option {path} differs",
+    "seed": "the seed differs",
+    "operator": "the operators differ",
+    "order": "operators stand in another order",
+    "place": "the {path} is another",
+    "version": "the {path} is another",
+    "nothing": "nothing that says what it is is kept there",
+    "parts": "not all parts of it are kept there yet",
+    "settings": "the same pipeline was kept under another name",
+    "quarantined": "what was kept of it was wrong: {path}",
+}
+TRIES = {
+    "library": "the same version in both processes; results may depend on it",
+    "content": "the same bytes: a copy elsewhere, or of another age, is found",
+    "unnamed": 'fingerprint="..." where the function is given',
+    "seed": "the same seed= in both",
+    "order": "the same order; dml only swaps operators where no row can tell",
+    "nothing": 'a run of the pipeline with .cache(tier="disk")',
+    "settings": "the same optimize=, disable_rules= and versions of dml, Python and libraries",
+    "parts": "a run to the end of an epoch, which adds what is missing",
+    "given name": "the same fingerprint= in both, where the code means the same",
+    "quarantined": "a function of its row alone; then dml cache rm, or ds.clear_cache()",
+}
+TRY = "the same in both, if the same rows are meant"
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """The first difference between two pipelines; false if they are the same.
+
+    ``kind`` is one word ("constant", "code", "content", "order" ...), ``path`` the part that
+    differs, with the way that leads there, ``operator`` and ``other`` the places where it was
+    written in each pipeline, ``here`` and ``there`` the two contents. ``str`` has all of it in four
+    lines, and in a fifth what can be reused from other entries all the same, if anything can:
+    ``also``.
+    """
+
+    kind: str
+    path: str = ""
+    operator: str = ""
+    other: str = ""
+    here: str = ""
+    there: str = ""
+    also: str = ""
+
+    def __bool__(self) -> bool:
+        return self.kind != SAME
+
+    @property
+    def what(self) -> str:
+        """Return the difference in one line for people."""
+        if not self:
+            return "no difference: both have one fingerprint"
+        return SAID.get(self.kind, "{path} differs").format(path=self.path or self.kind)
+
+    @property
+    def try_(self) -> str:
+        """Return a hint how to get one fingerprint."""
+        return TRIES.get(self.kind, TRY)
+
+    def __str__(self) -> str:
+        if not self:
+            return self.what
+        places = [each for each in (self.operator, self.other) if each]
+        at = "; there ".join(dict.fromkeys(places)) or "the whole pipeline"
+        rest = (("at   ", at), ("why  ", f"{self.here} here, {self.there} there"))
+        told = (*rest, ("try  ", self.try_), *([("also ", self.also)] if self.also else []))
+        lines = [f"  {word} {text}" for word, text in told]
+        return "\n".join([self.what, *lines])
+
+
+def first_difference(here: FingerprintText, there: FingerprintText) -> Difference:
+    """Return the first difference, source first; its kind is "same" if there is none."""
+    pairs = list(zip_longest(here.operators, there.operators))
+    for place, (mine, theirs) in enumerate(pairs):
+        if mine is None or theirs is None or mine[1:3] != theirs[1:3]:
+            found = _between(here.operators[place:], there.operators[place:])
+            return _placed(found, here, there)
+    return Difference(SAME)
+
+
+def nearest(here: FingerprintText, kept: Sequence[FingerprintText]) -> Difference:
+    """Return the first difference from the pipeline with most operators in common."""
+    if not kept:
+        return Difference("nothing", here=f"{len(here.operators)} operators", there=NOTHING)
+    return first_difference(here, max(kept, key=lambda each: common(here, each)))
+
+
+def quarantined(said: Mapping[str, object]) -> Difference:
+    """Return the recorded fault in the rows of an entry, as a difference."""
+    what, at, time = (str(said.get(name, "")) for name in ("what", "at", "time"))
+    there = f"rows that nobody reads since {time}"
+    return Difference("quarantined", what, operator=at, here="other rows", there=there)
+
+
+def found(parts: int, of: int | None) -> Difference:
+    """Return whether all parts of an existing entry are there, as a difference."""
+    if of is not None and parts >= of:
+        return Difference(SAME)
+    whole = "more parts" if of is None else counted(of, "part", "parts")
+    return Difference("parts", here=whole, there=counted(parts, "part", "parts"))
+
+
+def other_name() -> Difference:
+    """Return the difference of an entry of the same pipeline under another name."""
+    return Difference("settings", here="these options and versions", there="others")
+
+
+def common(here: FingerprintText, there: FingerprintText) -> int:
+    """Return how many operators two pipelines have in common, source first."""
+    for place, (mine, theirs) in enumerate(zip(here.operators, there.operators, strict=False)):
+        if mine[1:3] != theirs[1:3]:
+            return place
+    return min(len(here.operators), len(there.operators))
+
+
+def _between(mine: Sequence[NamedOperator], theirs: Sequence[NamedOperator]) -> Difference:
+    """Return the difference between two rests of chains whose first operators differ."""
+    if not mine or not theirs:
+        return _only(mine[0] if mine else None, theirs[0] if theirs else None)
+    x, y = mine[0], theirs[0]
+    if x.name == y.name:
+        return Difference("seed", "", x.title, y.title, f"seed={x.seed}", f"seed={y.seed}")
+    later_here = any(each.name == y.name for each in mine[1:])
+    later_there = any(each.name == x.name for each in theirs[1:])
+    if later_here and later_there:
+        first = f"{x.title.strip()} before {y.title.strip()}"
+        second = f"{y.title.strip()} before {x.title.strip()}"
+        return Difference("order", x.kind, x.title, y.title, first, second)
+    if later_here or later_there:
+        return _only(x if later_here else None, y if later_there else None)
+    if x.kind == y.kind:
+        found = _of_parts(x.parts, y.parts)
+        if found:
+            return dataclasses.replace(found, operator=x.title, other=y.title)
+    return Difference("operator", x.kind, x.title, y.title, x.title.strip(), y.title.strip())
+
+
+def _only(mine: NamedOperator | None, theirs: NamedOperator | None) -> Difference:
+    """Return the difference of an operator that only one pipeline has."""
+    one = mine or theirs
+    if one is None:
+        return Difference(SAME)
+    title, kind = one.title.strip(), one.kind
+    if mine is not None:
+        return Difference("operator", kind, one.title, "", title, NOTHING)
+    return Difference("operator", kind, "", one.title, NOTHING, title)
+
+
+def _of_parts(mine: Sequence[SpelledPart], theirs: Sequence[SpelledPart]) -> Difference | None:
+    """Return the first difference at an equal path; else a part that only one side has."""
+    others: dict[tuple[str, str], SpelledPart] = {}
+    for each in theirs:
+        others.setdefault(each.place, each)
+    known = {each.place for each in mine}
+    for each in mine:
+        other = others.get(each.place)
+        if other is not None and other.name != each.name:
+            return _of_part(each, other)
+    for each in mine:
+        if each.place not in others:
+            return _alone(each, theirs, known)
+    alone = next((each for each in theirs if each.place not in known), None)
+    if alone is None:
+        return None
+    return Difference(alone.kind, alone.path, here=NOTHING, there=alone.shown)
+
+
+def _alone(
+    mine: SpelledPart, theirs: Sequence[SpelledPart], known: set[tuple[str, str]]
+) -> Difference:
+    """Return the difference of a part without a counterpart, beside the part in its place."""
+    instead = next(
+        (each for each in theirs if each.place[1] == mine.place[1] and each.place not in known),
+        None,
+    )
+    if instead is None:
+        return Difference(mine.kind, mine.path, here=mine.shown, there=NOTHING)
+    kind = instead.kind if instead.kind in TELLING else mine.kind
+    return Difference(kind, mine.path, here=mine.shown, there=instead.shown)
+
+
+def _of_part(mine: SpelledPart, theirs: SpelledPart) -> Difference:
+    """Return the first difference within two parts, or between them as a whole."""
+    if mine.kind == "filters":
+        found = _of_filters(mine, theirs)
+    elif mine.kind == "expression":
+        found = _of_expressions(mine, theirs)
+    else:
+        found = _of_parts(mine.parts, theirs.parts)
+    return found or Difference(mine.kind, mine.path, here=mine.shown, there=theirs.shown)
+
+
+def _of_expressions(mine: SpelledPart, theirs: SpelledPart) -> Difference | None:
+    """Return the difference in the operation, else in options, else in arguments."""
+    for one, other in zip(mine.parts[:2], theirs.parts[:2], strict=False):
+        if one.name != other.name and one.kind in {"operation", "option"}:
+            same = one.kind == other.kind == "option"
+            told = (one, other) if same else (mine, theirs)
+            return Difference(one.kind, one.path, here=told[0].shown, there=told[1].shown)
+    here, there = _without(mine.parts, theirs.parts), _without(theirs.parts, mine.parts)
+    if here and there and here[0].kind == there[0].kind:
+        return _of_part(here[0], there[0])
+    return None
+
+
+def _of_filters(mine: SpelledPart, theirs: SpelledPart) -> Difference | None:
+    """Return the filter that only one side has; if each has one, the difference of the two."""
+    here = _without(mine.parts, theirs.parts)
+    there = _without(theirs.parts, mine.parts)
+    if here and there:
+        return _of_part(here[0], there[0])
+    if here or there:
+        left, right = (here or there)[0].shown, NOTHING
+        left, right = (left, right) if here else (right, left)
+        return Difference("filters", "filters", here=left, there=right)
+    return None
+
+
+def _without(parts: Sequence[SpelledPart], others: Sequence[SpelledPart]) -> list[SpelledPart]:
+    left = Counter(each.name for each in others)
+    found = []
+    for each in parts:
+        if left[each.name]:
+            left[each.name] -= 1
+        else:
+            found.append(each)
+    return found
+
+
+# ------------------------------------------------------------------------------ as it was written
+
+
+def _placed(found: Difference, here: FingerprintText, there: FingerprintText) -> Difference:
+    """Return the difference with the user's own lines, if the written form is known."""
+    merged = {each.kind for each in (*here.operators, *there.operators)}
+    mine = _written(found.operator, here.written, there.written, merged, found)
+    theirs = _written(found.other, there.written, here.written, merged, found)
+    if not mine and not theirs:
+        mine, theirs = found.operator.strip(), found.other.strip()
+    return dataclasses.replace(found, operator=mine, other=theirs)
+
+
+def _written(
+    title: str,
+    steps: Sequence[WrittenStep],
+    others: Sequence[WrittenStep],
+    normal: set[str],
+    found: Difference,
+) -> str:
+    """Return the user's step that became the operator ``title``, if only one side has it."""
+    kind, _, shown = title.strip().partition("(")
+    same = [step for step in steps if title and _became(step.kind, kind, normal)]
+    left = Counter(step.name for step in others)
+    alone = [step for step in same if not left[step.name]]
+    if alone and not others and kind == MERGED:  # all are alone: which of them it is of
+        alone = [step for step in alone if _is_of(step, found)] or alone
+    if alone:
+        return alone[0].label
+    begin = f"{WRITTEN[kind]}({shown.partition(':')[0]}" if kind in WRITTEN else title.strip()
+    return next((step.label for step in steps if title and step.label.startswith(begin)), "")
+
+
+def _became(written: str, kind: str, normal: set[str]) -> bool:
+    """True if a written operator may have become one of this kind in the normal form."""
+    return written == WRITTEN.get(kind, kind) or (kind == MERGED and written not in normal)
+
+
+def _is_of(step: WrittenStep, found: Difference) -> bool:
+    """True if a written operator may be where filters, or a column, differ."""
+    name = found.path.removeprefix("column ").strip("'")
+    filtering = "filter" in found.path
+    return step.kind == "Filter" if filtering else f"({name}=" in step.label.replace(", ", "(")

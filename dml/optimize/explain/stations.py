@@ -1,0 +1,178 @@
+"""The optimizer's work is shown as text: every station of a pipeline as a tree of one form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from dml.errors import PlanError
+from dml.expr.facts import ResumeCost
+from dml.expr.node import Node
+from dml.expr.tree_text import tree
+from dml.io.leading_units import Leading
+from dml.ops.row.lifted import LiftedNode
+from dml.ops.row.tiers import refusal, tier
+from dml.optimize.engine import Applied, Shown
+from dml.optimize.phases import Optimized
+from dml.physical.plan import LEAST_TASKS, Plan, units_each
+
+# The default target size of a task; the session's own "auto" stays below it.
+TARGET_BYTES = 16 << 20
+NAMES_SHOWN = 12
+
+
+def explained(stations: Optimized, stage: str | None, *, micros: bool = True) -> str:
+    """Return the text of ``stage``; without one, the written, normalized and physical pipeline.
+
+    Equal plans give equal text, except for the ``micros`` that each rule took, under "rules".
+    """
+    if stage is None:
+        parts = ("written", "normalized", "physical")
+        return "\n".join(f"{name}\n{indented(STATIONS[name](stations))}" for name in parts)
+    if stage == "rules":
+        return rules_text(stations, micros=micros)
+    if stage not in STATIONS:
+        raise PlanError(
+            f"explain has no stage {stage!r}",
+            why="stages: " + ", ".join(STAGES),
+            try_='.explain("physical"), or .explain() for the main ones',
+        )
+    return STATIONS[stage](stations)
+
+
+def indented(text: str) -> str:
+    """Return the text indented by two spaces."""
+    return "\n".join("  " + line for line in text.split("\n"))
+
+
+def rules_text(stations: Optimized, *, micros: bool = True) -> str:
+    """Return every rewriting in order: rule, law, input and result; then refusals with reasons.
+
+    The functions that are called as they are count among the refusals.
+    """
+    trace = stations.trace
+    lines = [line for entry in trace.applied for line in _applied_lines(entry, micros=micros)]
+    lines = lines or ["no rule applied"]
+    for refused in trace.refused:
+        lines += [f"refused: {refused.what}", f"  {refused.why}"]
+    for node in stations.plan.operators:
+        if why := refusal(node):
+            lines += [f"refused: {node.title()} not computed as expressions", f"  {why}"]
+    return "\n".join(lines)
+
+
+def _applied_lines(entry: Applied, *, micros: bool) -> list[str]:
+    rule, before, after = entry.rule, entry.before, entry.after
+    spent = f"{entry.micros:.0f} us, " if micros else ""
+    lines = [f"{rule.name}: {rule.law}", f"  {before.title()}{_over(before)}"]
+    return [*lines, f"  -> {after.title()}{_over(after)}", f"  {spent}from {rule.source}"]
+
+
+def _over(node: Shown) -> str:
+    """Return the input that the operator is applied to, as far as a rule looks."""
+    return f" over {node.inputs[0].title()}" if node.inputs else ""
+
+
+def physical_text(plan: Plan) -> str:
+    """Return the operators on blocks (with the number of a later stage) and over the stream.
+
+    The delivery comes first.
+    """
+    lines = [f"deliver {'batches' if plan.batched else 'rows'}: {plan.schema}"]
+    for (node, held), plans in reversed(list(zip(plan.held, plan.beside, strict=True))):
+        lines.append(f"stream  {node.title()}  [{_state(held)}]")
+        beside = (physical_text(each).replace("deliver", "beside", 1) for each in plans)
+        lines.extend(map(indented, beside))
+    for number, link in reversed(list(enumerate(plan.links, 2))):
+        lines += [f"block {number} {node.title()}" for node in reversed(link.steps)]
+    lines += [f"block   {node.title()}" for node in reversed(plan.stage.steps)]
+    return "\n".join(lines + _source_lines(plan))
+
+
+def _state(held: ResumeCost) -> str:
+    return f"state {held.state_bytes} B, resume {held.work}"
+
+
+def _source_lines(plan: Plan) -> list[str]:
+    stage = plan.stage
+    have = f"{len(stage.columns)} of {len(stage.source.schema)} columns"
+    lines = [f"read    {stage.source.title()}: {have}{_in_brackets(stage.columns)}"]
+    if isinstance(stage.source, Leading):
+        lines.append(f"        {stage.source.units} of {stage.source.whole.unit_count} units")
+    if stage.predicate and stage.source.unit_count:
+        lines.append(f"        skips units by {' & '.join(map(repr, stage.predicate))}")
+    if stage.first:
+        lines.append(f"        tries units by {', '.join(stage.first)} first, where that pays")
+    if stage.order is not None:
+        lines.append(f"        in the order of {stage.order.title()}")
+    notes = [note for node in plan.operators for note in _notes(node)]
+    called = [node for node in stage.steps if not isinstance(node, LiftedNode)]
+    moving = [node.title() for node in called if node.calls and not node.calls.purity]
+    notes += [f"{title}: moves to processes if threads take turns at it" for title in moving]
+    return lines + [f"note    {note}" for note in notes]
+
+
+def _notes(node: Node) -> list[str]:
+    """Return notes on the function that an operator calls: its name, and how it runs."""
+    fn = node.calls
+    if fn is None:
+        return []
+    what = fn.name if isinstance(node, LiftedNode) else node.title()
+    return [f"{what}: {note}" for note in (fn.reason, tier(node)) if note]
+
+
+def _in_brackets(names: Iterable[str]) -> str:
+    shown = list(names)
+    more = " ..." if len(shown) > NAMES_SHOWN else ""
+    return f" ({', '.join(shown[:NAMES_SHOWN])}{more})" if shown else ""
+
+
+def graph_text(plan: Plan, target_bytes: int = TARGET_BYTES) -> str:
+    """Return how the stage is cut into tasks: units in reading order, about a target size each."""
+    stage, source = plan.stage, plan.stage.source
+    units = [source.unit(i) for i in range(source.unit_count)]
+    held = sum(unit.nbytes for unit in units)
+    each = units_each(len(units), source.unit, target_bytes)
+    size = f"about {_size(target_bytes)} of decoded columns or one unit"
+    if 1 < each == len(units) // LEAST_TASKS:
+        size = f"{each} units, to have at least {LEAST_TASKS}"
+    lines = [f"{_some(-(-len(units) // each), 'task')} of {size}"]
+    lines += [f"  {node.title()}" for node in stage.steps]
+    lines.append(f"  read {source.title()}")
+    counts = [(unit.atoms, unit.rows) for unit in units]
+    known = [(atoms, rows) for atoms, rows in counts if atoms is not None and rows is not None]
+    cut = _some(len(units), "unit")
+    if len(known) == len(units):
+        atoms, rows = (sum(each) for each in zip((0, 0), *known, strict=True))
+        cut += f", {_some(atoms, 'atom')}, {_some(rows, 'row')}, {_size(held)}"
+    else:
+        cut += f", {len(units) - len(known)} of them open: only reading shows how much they hold"
+    lines.append(f"cut from {cut}")
+    for link in plan.links:
+        done = ", ".join(node.title() for node in link.steps)
+        lines.append(f"then in other tasks, on what each gave: {done}")
+    lines += [f"then in order: {node.title()}" for node in plan.stream]
+    return "\n".join(lines)
+
+
+def _some(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
+def _size(n: int) -> str:
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if n >= unit:
+            return f"{n / unit:.3g} {name}"
+    return f"{n} B"
+
+
+STATIONS: dict[str, Callable[[Optimized], str]] = {
+    "written": lambda s: tree(s.written),
+    "normalized": lambda s: tree(s.normalized),
+    "chosen": lambda s: tree(s.chosen),
+    "physical": lambda s: physical_text(s.plan),
+    "graph": lambda s: graph_text(s.plan),
+    "rules": rules_text,
+}
+
+# "arranged" and "costs" depend on a profile, which is not available here.
+STAGES = (*STATIONS, "arranged", "costs")

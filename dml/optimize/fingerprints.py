@@ -1,0 +1,276 @@
+"""Pipelines in normal form get fingerprints: equal names for pipelines of equal bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from dml.base.fingerprint import Domain, digest
+from dml.expr.columns.value import Value, canonical
+from dml.expr.facts import Rows
+from dml.expr.node import Node
+from dml.io.source import Source
+from dml.ops.cache.cache import on_disk
+from dml.ops.relation import StoreQuery
+from dml.ops.row.segment import Segment
+from dml.optimize.rules.constants import bottom_up
+from dml.physical.plan import Plan
+from dml.udfs.named_function import as_now, name_now, name_when_run
+
+# Version of the rows by which types settle that are neither declared nor proven: at first those of
+# the first atom that gave any, now the first 64.
+SETTLING_VERSION = 2
+STORED_VERSION = 2  # raised when the same name comes to mean other rows
+# Domains in which a seed is no part of the name (OPTIMIZER 4.2).
+SEEDLESS = (Domain.FLEET, Domain.COST)
+# Raised when the meaning of positions changes: entries with old ones are then not found.
+LASTING = 1
+
+
+Memo = dict[int, Value]
+
+
+def fingerprint_of(normal: Node, domain: Domain, seed: int, memo: Memo | None = None) -> str:
+    """Return the hex name of a pipeline in normal form, as ``domain`` distinguishes pipelines.
+
+    The result domain includes the content of the source, and the default seed where an operator
+    draws with it. ``memo`` saves work where several names of one normal form are made.
+    """
+    memo = {} if memo is None else memo
+    name = _chained(normal, domain, memo, identified=domain is Domain.RESULT)
+    if domain is Domain.RESULT and any(map(draws_by_default, normal.walk())):
+        name = digest(name, "seed", seed)
+    return name.hex()
+
+
+def resuming_name(normal: Node, plan: Plan, memo: Memo) -> str:
+    """Return the hex name of the plans that a saved position fits: program and seeds, without data.
+
+    The operators over the stream are part of it: positions count the elements that pass there, and
+    the same pipeline run as it is written, or rewritten, may have other steps there.
+    """
+    name = _chained(normal, Domain.RESULT, memo, identified=False)
+    steps = [
+        name_parts(node, Domain.RESULT, memo, identified=False)
+        for each in plan.all
+        for node in each.stream
+    ]
+    return digest(name, steps).hex()
+
+
+def kept_name(
+    cache: Node, seed: int, *, optimized: bool, without: frozenset[str] = frozenset()
+) -> bytes:
+    """Return the name of ``cache``'s input for its kept elements: in this process, or on disk."""
+    made = _lasting_name if on_disk(cache) else _name_here
+    return made(cache, seed, optimized, *sorted(without))
+
+
+def _lasting_name(cache: Node, seed: int, *rewriting: object) -> bytes:
+    """Return the name of a cache's input as a plan runs it, for every process on any machine.
+
+    Beside everything that decides the bytes it includes which operators there are, however they
+    were written: they decide the meaning of a position, and where in the tree types settled.
+    """
+    below = cache.inputs[0]
+    memo: Memo = {}
+    each = [name_parts(node, Domain.RESULT, memo, identified=False) for node in below.walk()]
+    return digest("lasting", LASTING, stored_name(below, seed), each, *rewriting)
+
+
+def _name_here(cache: Node, seed: int, *rewriting: object) -> bytes:
+    """Return the name of a cache's input in this process, as a plan runs it.
+
+    Its result fingerprint decides the bytes (a source that is open here need not be read for it);
+    the seed, the tree as it is run, whether it was rewritten and ``without`` which rules decide the
+    meaning of positions and settled types. Functions count by their current behaviour, those that
+    are declared impure as different from all others.
+    """
+    below = cache.inputs[0]
+    now = [name_now(fn) + fn.nonce for node in below.walk() if (fn := node.calls) is not None]
+    sources = [node.opened() for node in below.walk() if isinstance(node, Source)]
+    name = _chained(below, Domain.RESULT, {}, identified=False)
+    return digest("kept", name, *sources, *now, below.digest, seed, *rewriting)
+
+
+def stored_name(below: Node, seed: int) -> str:
+    """Return the hex name for stored rows of ``below`` in epoch 0: equal names, equal parts.
+
+    It is portable between processes and machines. It includes the current behaviour of functions,
+    the ``revision`` of files, the default seed where an operator draws with it, the version of the
+    arithmetic, and those of the libraries that compute and decode.
+    """
+    now = [name_when_run(fn) for node in below.walk() if (fn := node.calls) is not None]
+    sources = [node.revision() for node in below.walk() if isinstance(node, Source)]
+    drawn = any(map(draws_by_default, below.walk()))
+    name = _chained(below, Domain.RESULT, {}, identified=False)
+    return _stored(name, sources, now, below.chain(), [seed] if drawn else [])
+
+
+def asked_names(below: Node, seed: int) -> StoreQuery:
+    """Return the names for stored rows of ``below``, and of every step under it.
+
+    Each is the ``stored_name`` of that step; only for pipelines that are one chain.
+    """
+    memo: Memo = {}
+    chain = below.chain()
+    own = [name_parts(node, Domain.RESULT, memo) for node in chain]
+    functions = [b"" if node.calls is None else name_when_run(node.calls) for node in chain]
+    drawn = [draws_by_default(node) for node in chain]
+    source = [node.revision() for node in chain if isinstance(node, Source)]
+
+    def named(start: int, end: int, *given: bytes) -> Iterator[str]:
+        name = b""
+        for place in range(start, end):
+            name = digest(name, *own[place])
+            now = [fn for fn in functions[start : place + 1] if fn]
+            seeds = [seed] if any(drawn[start : place + 1]) else []
+            yield _stored(name, list(given), now, chain[start : place + 1], seeds)
+
+    count = len(chain)
+    first = max((n for n, node in enumerate(chain, 1) if node.rows is Rows.STORED), default=count)
+    # the number of the first step above counts, whatever chain is below it
+    above = [*named(first, count, digest("above", first))]
+    return StoreQuery(
+        tuple(named(0, count, *source)), tuple(functions[1:]), above[-1] if above else ""
+    )
+
+
+def _stored(
+    name: bytes, sources: list[bytes], now: list[bytes], chain: list[Node], drawn: list[int]
+) -> str:
+    from dml.kernels.math import ARITHMETIC_VERSION  # noqa: PLC0415
+
+    kinds = [type(node).__name__ for node in chain]
+    made_by = [STORED_VERSION, ARITHMETIC_VERSION, *map(_release, (np, pa))]
+    return digest("stored", *made_by, name, *sources, *now, *kinds, drawn).hex()
+
+
+def _release(library: ModuleType) -> str:
+    """Return the major and minor version of a library that decides values."""
+    return ".".join(str(library.__version__).split(".")[:2])
+
+
+class Unnamed(NamedTuple):
+    """Why rows have no lasting name: in short, in full, and how to give them one."""
+
+    what: str
+    why: str
+    try_: str
+
+
+def unnamed(below: Node) -> Unnamed | None:
+    """Return why the rows of ``below`` have no lasting name; None if they have one."""
+    for node in below.walk():
+        fn = node.calls
+        if fn is not None and fn.reason:
+            what, try_ = "a function below has no fingerprint", "where the function is given"
+            return Unnamed(what, fn.reason, f'fingerprint="..." {try_}')
+        if fn is not None and fn.declared is False:
+            what = "a function below is declared impure (pure=False)"
+            return Unnamed(what, f"calls of {fn.name} are not replaced", "it without pure=False")
+    return None
+
+
+def _chained(normal: Node, domain: Domain, memo: Memo, *, identified: bool) -> bytes:
+    name = b""
+    for node in normal.chain():
+        beside = [_chained(n, domain, memo, identified=identified) for n in node.inputs[1:]]
+        name = digest(name, *name_parts(node, domain, memo, identified=identified), *beside)
+    return name
+
+
+def parts_of(normal: Node, domain: Domain) -> list[tuple[str, str]]:
+    """Return operators and the digests of their own parts, source first, for ``explain=True``."""
+    memo: Memo = {}
+    whole = domain is Domain.RESULT
+    found: list[tuple[str, str]] = []
+    for node in normal.chain():
+        for beside in node.inputs[1:]:
+            found += [(f"  {title}", name) for title, name in parts_of(beside, domain)]
+        found.append(
+            (node.title(), digest(*name_parts(node, domain, memo, identified=whole)).hex())
+        )
+    return found
+
+
+def own_parts(node: Node, domain: Domain, memo: Memo) -> list[object]:
+    """Return the parts of ``node``'s own name, independent of the data and the steps below."""
+    return name_parts(node, domain, memo)
+
+
+def name_parts(node: Node, domain: Domain, memo: Memo, *, identified: bool = False) -> list[object]:
+    """Return the parts of ``node``'s own name; with its data, if it is ``identified``."""
+    kind = type(node).__name__
+    if isinstance(node, Source):
+        return [kind, node.digest, *([node.identity()] if identified else [])]
+    if domain is Domain.SHAPE:
+        return [kind]
+    if isinstance(node, Segment):
+        node = _unseeded(node) if domain in SEEDLESS and node.draws else node
+        predicate = _ordered([canonical(part, memo) for part in node.predicate])
+        env = [(name, canonical(value, memo).digest) for name, value in node.env]
+        return [kind, node.version, predicate, env]
+    names = [n for n in node.meaning_names if n not in node.input_names]
+    if domain in SEEDLESS:
+        names = [n for n in names if n != "seed"]
+    own = [getattr(node, n) for n in names]
+    if identified and node.calls is not None:  # its globals may have changed since it was given
+        own = [as_now(part) if part is node.calls else part for part in own]
+    settled = (SETTLING_VERSION,) if domain is Domain.RESULT and _settles(node) else ()
+    return [kind, node.version, node.ordinal if node.random else -1, node.level, *own, *settled]
+
+
+def _settles(node: Node) -> bool:
+    """True if the first rows that a function returns settle the types of all its rows."""
+    return node.returns_rows and not node.schema.known
+
+
+def _unseeded(node: Segment) -> Segment:
+    values = (*node.predicate, *(value for _, value in node.env))
+    done = bottom_up(values, _seedless)
+    predicate = tuple(done[id(part)] for part in node.predicate)
+    return Segment(node.input, predicate, tuple((n, done[id(v)]) for n, v in node.env))
+
+
+def _seedless(value: Value) -> Value:
+    return Value("random", (), (None, *value.params[1:])) if value.op == "random" else value
+
+
+def draws_by_default(node: Node) -> bool:
+    """True if the operator's result depends on the default seed."""
+    if isinstance(node, Segment):
+        return node.draws and any(v.params[0] is None for v in _draws(_values(node)))
+    if hasattr(node, "seed"):
+        return node.seed is None
+    return node.random
+
+
+def _values(node: Segment) -> Iterator[Value]:
+    yield from node.predicate
+    yield from (value for _, value in node.env)
+
+
+def _draws(values: Iterable[Value]) -> Iterator[Value]:
+    """Yield every draw in ``values``, shared ones once."""
+    seen: set[int] = set()
+    stack = [value for value in values if value.draws]
+    while stack:
+        value = stack.pop()
+        if value.op == "random":
+            yield value
+        elif id(value) not in seen:
+            seen.add(id(value))
+            stack += [arg for arg in value.args if arg.draws]
+
+
+def _ordered(parts: list[Value]) -> list[bytes]:
+    """Return the digests of conjuncts: sorted while they cannot fail, then as written."""
+    sure = 0
+    while sure < len(parts) and parts[sure].total:
+        sure += 1
+    return sorted(p.digest for p in parts[:sure]) + [p.digest for p in parts[sure:]]

@@ -1,0 +1,98 @@
+"""Nodes are rebuilt without deriving again what a rewriting preserves: schema, place and line.
+
+A node that a user writes is checked and typed when it is made. The result of a rewriting has the
+schema of the node that it replaces, so that schema is taken over; ``lowering`` types every segment
+once, at the end, and the assertions of ``dml.testing.plans`` do so after every rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from dml.expr.columns.value import Value
+from dml.expr.node import Node
+from dml.ops.row.rowwise import Env
+from dml.ops.row.segment import Segment
+
+N = TypeVar("N", bound=Node)
+# Derived attributes of a node that do not depend on how its inputs are made.
+LASTING = ("schema", "ordinal", "level", "where")
+
+
+def segment(given: Node, predicate: tuple[Value, ...], env: Env, like: Node) -> Segment:
+    """Return a segment over ``given`` in place of ``like``: with its schema, places and line."""
+    made = object.__new__(Segment)
+    made.__dict__.update(_lasting(like), input=given, predicate=predicate, env=env)
+    return _settled(made)
+
+
+def moved(node: N, given: Node, like: Node) -> N:
+    """Return ``node`` (of one input) over ``given``, in place of ``like`` and with its schema."""
+    made = object.__new__(type(node))
+    made.__dict__.update({name: getattr(node, name) for name in node.field_names})
+    made.__dict__.update(_lasting(node), schema=like.schema)
+    made.__dict__[node.input_names[0]] = given
+    return _settled(made)
+
+
+def beside(node: N, fn: Callable[[Node], Node], like: Node) -> N:
+    """Return ``node`` over ``fn`` of its inputs, in place of ``like`` and with its schema."""
+    made = object.__new__(type(node))
+    made.__dict__.update({name: getattr(node, name) for name in node.field_names})
+    made.__dict__.update(_lasting(node), **node.mapped(fn), schema=like.schema)
+    return _settled(made)
+
+
+def over(node: N, fn: Callable[[Node], Node]) -> N:
+    """Return ``node`` over ``fn(input)``; the same object when nothing changed.
+
+    Inputs of another schema (which a rewriting never makes) are checked as if newly written.
+    """
+    before: dict[int, Node] = {}
+
+    def changed(old: Node) -> Node:
+        made = fn(old)
+        before[id(made)] = old
+        return made
+
+    new = node.mapped(changed)
+    if not new:
+        return node
+    inputs = [
+        each for given in new.values() for each in (given if isinstance(given, tuple) else (given,))
+    ]
+    if any(each.schema != before[id(each)].schema for each in inputs):
+        return node.replace(**new)
+    made = object.__new__(type(node))
+    made.__dict__.update({name: getattr(node, name) for name in node.field_names})
+    made.__dict__.update(_lasting(node), **new)
+    return _settled(made)
+
+
+def on(node: N, below: Node) -> N:
+    """Return ``node`` with ``below`` as its main input; other inputs stay."""
+    main = node.inputs[0]
+    return over(node, lambda each: below if each is main else each)
+
+
+def _lasting(node: Node) -> dict[str, object]:
+    """Return derived attributes of ``node``, and its programs (by input schema, so still valid)."""
+    known = {name: getattr(node, name) for name in LASTING}
+    if "_segments" in node.__dict__ and not isinstance(node, Segment):
+        known["_segments"] = node.__dict__["_segments"]
+    return known
+
+
+def _settled(made: N) -> N:
+    """Return ``made`` with the attributes that the next node reads: chains never recurse."""
+    found = made.__dict__
+    given: list[Node] = []
+    for name in made.input_names:
+        given += found[name] if isinstance(found[name], tuple) else (found[name],)
+    found["inputs"] = tuple(given)
+    if type(made).batched is Node.batched:  # else the operator computes it itself
+        found["batched"] = any(node.batched for node in given)
+    else:
+        _ = made.batched
+    return made

@@ -1,0 +1,47 @@
+"""Laws of function lifting turn row functions into expressions, where equality is proven.
+
+A function with resource needs is called where the resources are: it stays a step of its own.
+"""
+
+from __future__ import annotations
+
+from dml.expr.facts import Needs
+from dml.expr.node import Node
+from dml.ops.row.filter_rows import FilterRows
+from dml.ops.row.lifted import LiftedFilter, LiftedMap
+from dml.ops.row.map_rows import MapRows
+from dml.optimize.rule import law
+
+
+@law(MapRows, source="tf.data map_vectorization, section 3.3.1")
+def lift_map(node: Node) -> Node | None:
+    """A row function proven to be expressions is computed as them, with checks."""
+    from dml.udfs.identity.environment import unchanged  # noqa: PLC0415
+    from dml.udfs.lifting.lifter import Lifted  # noqa: PLC0415
+
+    match node:
+        case MapRows(
+            input=given,
+            fn=fn,
+            on_error=how,
+            lifted=Lifted(columns=columns, checks=checks, given=taken),
+        ) if columns is not None and node.needs == Needs() and unchanged(taken, fn.call):
+            made = LiftedMap(given, fn, columns, checks, how)
+            return made.placed(node.where)
+    return None
+
+
+@law(FilterRows, source="tf.data map_vectorization, section 3.3.1")
+def lift_filter(node: Node) -> Node | None:
+    """A row predicate proven to be an expression is computed as it, with checks."""
+    from dml.udfs.lifting.lifter import Lifted, lift  # noqa: PLC0415
+
+    match node:
+        case FilterRows(input=given, fn=fn, on_error=how) if (
+            given.schema.known and node.needs == Needs() and fn.declared is not False
+        ):
+            found = lift(fn.call, given.schema)
+            if isinstance(found, Lifted) and found.predicate is not None:
+                made = LiftedFilter(given, fn, found.predicate, found.checks, how)
+                return made.placed(node.where)
+    return None

@@ -1,0 +1,132 @@
+"""Laws of grouping move operators past sorts, groups, and rows that become several or none."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pyarrow as pa
+
+from dml.expr.columns.value import Value, substitute
+from dml.expr.node import Node
+from dml.ops.batch.batch import Batch
+from dml.ops.batch.unbatch import Unbatch
+from dml.ops.group.aggregate import Aggregate
+from dml.ops.group.key_runs import FirstOfRun
+from dml.ops.row.explode import Explode
+from dml.ops.row.lifted import LiftedMap
+from dml.ops.row.segment import Segment
+from dml.ops.shuffle.shuffle_all import ShuffleAll
+from dml.ops.slice.part import Part
+from dml.ops.slice.shard import Shard
+from dml.ops.sort.sort import Sort
+from dml.optimize.node_rebuild import moved, on, segment
+from dml.optimize.rule import law
+from dml.optimize.rules.normal_form import movable, unchanged
+from dml.optimize.rules.order import swapped
+
+
+@law(Segment, source="SQL predicate pushdown past GROUP BY", over=(Aggregate, FirstOfRun))
+def filter_before_groups(node: Node) -> Node | None:
+    """A filter of keys keeps the same groups before their rows are counted together.
+
+    But for keys that are floats: a group of 0.0 and -0.0 shows one of them.
+    """
+    match node:
+        case Segment(input=Aggregate() | FirstOfRun() as lower) if node.predicate:
+            below = lower.inputs[0]
+            # runs of a key are groups where rows are sorted by it, and only there
+            if isinstance(below, Sort) and {*below.names[: len(lower.keys)]} == {*lower.keys}:
+                kinds = below.schema
+                keys = [name for name in lower.keys if not pa.types.is_floating(kinds[name])]
+                return _lowered(node, lower, keys)
+    return None
+
+
+@law(Segment, source="SQL predicate pushdown past UNNEST", over=(Explode,))
+def filter_before_explode(node: Node) -> Node | None:
+    """A filter of columns that are not taken apart is tried on whole rows."""
+    match node:
+        case Segment(input=Explode() as lower) if node.predicate:
+            return _lowered(node, lower, [n for n in lower.schema if n not in lower.names])
+    return None
+
+
+@law(Segment, source="SQL predicate pushdown past a function of rows", over=(LiftedMap,))
+def filter_before_lifted_map(node: Node) -> Node | None:
+    """A filter of columns that a proven function hands on is tried before it is called.
+
+    But where it may put something else there in a row that is outside the proof.
+    """
+    match node:
+        case Segment(input=LiftedMap() as lower) if node.predicate and not lower.skips:
+            same = {name: value for name, value in lower.env if value.op == "col"}
+            if same and lower.sure:
+                return _lowered(node, lower, [*same], same)
+    return None
+
+
+@law(Segment, source="keyed split; OPTIMIZER 1.2", over=(Part,))
+def segment_before_part(node: Node) -> Node | None:
+    """Filters and columns that cannot fail cross a split whose sides are a key of the row."""
+    match node:
+        case Segment(input=Part() as lower) if node.total:
+            return swapped(node, lower)
+    return None
+
+
+@law(Sort, source="sort collapse", over=(Sort,))
+def merge_sorts(node: Node) -> Node | None:
+    """A stable sort of sorted rows is one sort, by the later keys first."""
+    match node:
+        case Sort(input=Sort(most=None) as inner) if node.nulls_last == inner.nulls_last:
+            ways = dict(zip(node.names, node.descending, strict=True))
+            for name, way in zip(inner.names, inner.descending, strict=True):
+                ways.setdefault(name, way)
+            return node.replace(
+                input=inner.input, names=tuple(ways), descending=tuple(ways.values())
+            )
+    return None
+
+
+@law(ShuffleAll, source="redundant sort elimination", over=(Sort,))
+def drop_overruled_sort(node: Node) -> Node | None:
+    """A full shuffle forgets the order below it, sorted or not."""
+    match node:
+        case ShuffleAll(input=Sort(most=None) as inner) if all(
+            below.schema.known for below in inner.walk()
+        ):
+            return node.replace(input=inner.input)
+    return None
+
+
+@law(Batch, source="rebatch elimination", over=(Unbatch,))
+def merge_batches(node: Node) -> Node | None:
+    """Batches of the rows of batches are batches of their rows."""
+    match node:
+        case Batch(input=Unbatch(input=Batch(drop_last=False) as inner)):
+            return on(node, inner.input)
+    return None
+
+
+@law(Shard, source="tf.data autoshard, slice merging", over=(Shard,))
+def merge_shards(node: Node) -> Node | None:
+    """Every n-th of every m-th element is every (n * m)-th."""
+    match node:
+        case Shard(input=Shard() as inner):
+            step, first = inner.num_shards, inner.index
+            return inner.replace(num_shards=step * node.num_shards, index=first + step * node.index)
+    return None
+
+
+def _lowered(
+    node: Segment, lower: Node, names: Collection[str], as_: dict[str, Value] | None = None
+) -> Node | None:
+    """Move the predicate's parts over ``names`` below ``lower``, renamed by ``as_``."""
+    parts = [part for part in node.predicate if movable(part, names)]
+    if not parts:
+        return None
+    given = lower.inputs[0]
+    below = tuple(substitute(part, as_, {}) if as_ else part for part in parts)
+    rest = tuple(part for part in node.predicate if part not in parts)
+    made = moved(lower, segment(given, below, unchanged(given.schema), given), lower)
+    return segment(made, rest, node.env, node)

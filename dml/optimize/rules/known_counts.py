@@ -1,0 +1,89 @@
+"""Rules of known counts simplify slices that the length of the data decides.
+
+They look at the data's size, on which names must not depend; so they come after the normal form.
+"""
+
+from __future__ import annotations
+
+from dml.expr.facts import Rows
+from dml.expr.node import Node
+from dml.io.source import Source
+from dml.ops.batch.batch import Batch
+from dml.ops.row.segment import Segment
+from dml.ops.slice.repeat import Repeat
+from dml.ops.slice.skip import Skip
+from dml.ops.slice.take import Take
+from dml.ops.sort.sort import Sort
+from dml.optimize.rule import rule
+
+
+@rule(Take, source="tf.data noop_elimination")
+def drop_take_of_less(node: Node) -> Node | None:
+    """take(n) of an input that cannot have more than n elements is its input.
+
+    But for take(0), which does not even look at rows that may fail.
+    """
+    match node:
+        case Take(input=given) if node.n:
+            most = most_elements(given)
+            return given if most is not None and most <= node.n else None
+    return None
+
+
+@rule(Take, source="top-k; Graefe, Query evaluation techniques, 1993")
+def take_while_sorting(node: Node) -> Node | None:
+    """take(n) of a sort needs the first n rows of the order alone, which are held in its place."""
+    match node:
+        case Take(input=Sort() as lower):
+            return _first(node, lower, node.n)
+        case Take(input=Skip(input=Sort() as lower) as between):
+            below = _first(between, lower, between.n + node.n)
+            return None if below is None else node.replace(input=below)
+    return None
+
+
+def _first(node: Take | Skip, lower: Sort, n: int) -> Node | None:
+    """Return ``node`` over a sort limited to ``n`` rows; None if it was limited already."""
+    if lower.most is not None and lower.most <= n:
+        return None
+    return node.replace(input=lower.replace(most=n))
+
+
+def most_elements(node: Node) -> int | None:
+    """Return an upper bound on the number of elements; None if there is none known.
+
+    It is memoized on each node, which never changes: long chains with many slices ask often.
+    """
+    chain = [node]
+    while "_most" not in chain[-1].__dict__ and chain[-1].inputs:
+        chain.append(chain[-1].inputs[0])
+    most: int | None = chain[-1].__dict__.get("_most")
+    for step in reversed(chain):
+        if "_most" not in step.__dict__:
+            most = step.row_count if isinstance(step, Source) else _after(step, most)
+            step.__dict__["_most"] = most
+    return most
+
+
+def _after(step: Node, most: int | None) -> int | None:
+    match step:
+        case Take():
+            return step.n if most is None else min(most, step.n)
+        case Repeat():
+            return None if most is None or step.n is None else most * step.n
+    if most is None:
+        return None
+    match step:
+        case Skip():
+            return max(most - step.n, 0)
+        case Batch():
+            # rounded up, also where the tail is dropped: it is read, and may fail
+            return -(-most // step.n)
+    return most if step.rows in (Rows.SAME, Rows.FEWER, Rows.PERMUTED) else None
+
+
+def one_to_one(step: Node) -> bool:
+    """True if the operator gives exactly one element for each input element."""
+    if isinstance(step, Segment):
+        return not step.predicate
+    return step.rows is Rows.SAME

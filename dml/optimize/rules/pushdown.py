@@ -1,0 +1,236 @@
+"""Pushdown moves columns, predicates, slices and orders of reading into the source."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from dml.expr.facts import Rows
+from dml.expr.node import Node
+from dml.io.leading_units import Leading
+from dml.io.source import Source
+from dml.ops.cache.stored import settled_epochs
+from dml.ops.row.rowwise import Env
+from dml.ops.row.segment import Segment
+from dml.ops.shuffle.shuffle_all import ShuffleAll
+from dml.ops.shuffle.shuffle_atoms import ShuffleAtoms
+from dml.ops.slice.repeat import Repeat
+from dml.ops.slice.seek import Seek
+from dml.ops.slice.skip import Skip
+from dml.ops.slice.take import Take
+from dml.optimize.node_rebuild import on
+from dml.optimize.rule import Split, lowering, whole
+from dml.optimize.rules.constants import FALSE
+from dml.optimize.rules.known_counts import one_to_one
+from dml.physical.plan import Stage
+
+NOTHING: frozenset[str] = frozenset()
+# Operators that hand all columns on, and look at none of them but those in ``looks_at``.
+BLIND = (Rows.SLICE, Rows.PERMUTED, Rows.GROUPED, Rows.WINDOWS, Rows.REPEATED)
+
+
+@whole(source="SQL projection pushdown, from the end of the pipeline")
+def dead_columns(root: Node) -> Node:
+    """Segments compute no column that nothing above reads.
+
+    What an operator reads and how it passes columns on decides; users' functions read everything.
+    """
+    chain = root.chain()
+    wanted: frozenset[str] | None = None  # None: everything
+    kept: dict[int, Env] = {}
+    for node in reversed(chain):
+        match node:
+            case Segment():
+                kept[id(node)] = _alive(node, wanted)
+                wanted = _read(node, kept[id(node)])
+            case _ if not passes_columns(node):
+                wanted = looked_at(node)
+            case _ if wanted is not None:
+                wanted |= looked_at(node) or NOTHING
+    below = chain[0]
+    for node in chain[1:]:
+        below = _rebuilt(node, below, kept.get(id(node)))
+    return below
+
+
+def _alive(node: Segment, wanted: frozenset[str] | None) -> Env:
+    if wanted is None:
+        return node.env
+    return tuple((name, value) for name, value in node.env if name in wanted)
+
+
+def _read(node: Segment, env: Env) -> frozenset[str]:
+    return frozenset().union(*(v.refs for v in (*node.predicate, *(v for _, v in env))))
+
+
+def _rebuilt(node: Node, below: Node, env: Env | None) -> Node:
+    if isinstance(node, Segment) and env is not None and len(env) < len(node.env):
+        return Segment(below, node.predicate, env).placed(node.where)
+    return on(node, below)
+
+
+def passes_columns(node: Node) -> bool:
+    """True if the operator hands all columns on, and looks only at columns that it names."""
+    return node.rows in BLIND or node.hands_on
+
+
+def looked_at(node: Node) -> frozenset[str] | None:
+    """Return the columns that the operator looks at, if it names them."""
+    return node.reads if isinstance(node, Segment) else node.looks_at
+
+
+@lowering(source="SQL projection pushdown into the reader")
+def projection_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
+    """Only columns that something reads are decoded."""
+    wanted = wanted_by((*stage.steps, *above))
+    if wanted is None:
+        return stage, above
+    columns = tuple(name for name in stage.source.schema if name in wanted)
+    return dataclasses.replace(stage, columns=columns), above
+
+
+def wanted_by(nodes: Iterable[Node]) -> frozenset[str] | None:
+    """Return the columns that the operators ``nodes`` look at; None if it may be all of them."""
+    wanted = NOTHING
+    for node in nodes:
+        reads = looked_at(node)
+        wanted |= reads or NOTHING
+        if not passes_columns(node):
+            return None if reads is None else wanted
+    return None
+
+
+@lowering(source="SQL predicate pushdown; zone maps, Moerkotte 1998")
+def filter_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
+    """Units that statistics prove to have no row for the first predicate are not read."""
+    match stage.steps:
+        case (Segment(predicate=parts), *_) if parts:
+            usable = []
+            for part in parts:
+                if not part.total or part.draws:
+                    break  # what comes later may rely on what this part removes
+                usable.append(part)
+            return dataclasses.replace(stage, predicate=tuple(usable)), above
+    return stage, above
+
+
+@lowering(source="late materialisation in column stores, Abadi 2007")
+def filter_columns_first(stage: Stage, above: tuple[Node, ...]) -> Split:
+    """Where few units have a row that passes, they are tried before other columns are decoded."""
+    looked_at = frozenset[str]().union(*(part.refs for part in stage.predicate))
+    first = tuple(name for name in stage.columns if name in looked_at)
+    lacking = len(first) < len(looked_at) or not 0 < len(first) < len(stage.columns)
+    if lacking or not stage.source.columns_apart or isinstance(stage.order, ShuffleAll):
+        return stage, above
+    return dataclasses.replace(stage, first=first), above
+
+
+@lowering(source="index shuffle of random-access data sets")
+def shuffle_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
+    """A full shuffle of an addressable source reads it in that order."""
+    match above:
+        case (ShuffleAll() as node, *rest) if (
+            stage.source.addressable
+            and node.ranked_source is not None
+            and all(map(silent, stage.steps))
+            and not settled_epochs(stage.steps)  # what is stored of a unit is its own rows
+        ):
+            return dataclasses.replace(stage, order=node), tuple(rest)
+    return stage, above
+
+
+def pieces_in_order(stage: Stage, above: tuple[Node, ...]) -> Stage:
+    """Set the piece order on the stage in every plan: that shuffle is defined by reading."""
+    match above:
+        case (ShuffleAtoms() as node, *_):
+            return dataclasses.replace(stage, order=node)
+    return stage
+
+
+@lowering(source="tf.data reorder_data_discarding_ops; limit pushdown")
+def skip_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
+    """A skip over rows that are one to one with the source's begins to read where it ends.
+
+    Functions that are not proven pure are called for skipped rows too: what they do besides
+    returning a row is the user's business.
+    """
+    match above:
+        case (Skip() as node, *rest) if _seekable(stage) and all(map(silent, stage.steps)):
+            found = _place_of(stage.source, node.n)
+            if found is None:
+                return stage, above
+            unit, atom, drop = found
+            seek = Seek(node.input, node.n, unit=unit, atom=atom, drop=drop)
+            return stage, (seek.placed(node.where), *rest)
+    return stage, above
+
+
+@lowering(source="limit pushdown")
+def take_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
+    """Units that lie wholly beyond the last row taken are not read."""
+    skipped = above[0].n if above and isinstance(above[0], Skip) else 0
+    match above[1:] if skipped else above:
+        case (Take() as node, *_) if _seekable(stage):
+            found = _place_of(stage.source, skipped + node.n)
+            if found is None:
+                return stage, above
+            unit, atom, drop = found
+            units = min(unit + (atom > 0 or drop > 0), stage.source.unit_count)
+            return _cut_short(stage, units), above
+    return stage, above
+
+
+@lowering(source="SQL empty-relation propagation")
+def nothing_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
+    """Where no row passes, or none is taken, nothing is read."""
+    if not all(map(silent, stage.steps)):
+        return stage, above
+    never = any(isinstance(step, Segment) and FALSE in step.predicate for step in stage.steps)
+    if never or any(_empty(node) for node in above[:1]):
+        return _cut_short(stage, 0), above
+    return stage, above
+
+
+def _empty(node: Node) -> bool:
+    return isinstance(node, Take | Repeat) and node.n == 0
+
+
+def _cut_short(stage: Stage, units: int) -> Stage:
+    if units >= stage.source.unit_count or isinstance(stage.order, ShuffleAtoms):
+        return stage  # an order of pieces is one of all pieces
+    return dataclasses.replace(stage, source=Leading(stage.source, units))
+
+
+def _seekable(stage: Stage) -> bool:
+    """True if the n-th row of the stage is the n-th row of the source."""
+    return not isinstance(stage.order, ShuffleAtoms) and all(map(one_to_one, stage.steps))
+
+
+def silent(step: Node) -> bool:
+    """True if no result shows on which rows the operator ran, or in which order.
+
+    That holds unless it calls a function that is not proven pure, or whose first rows settle a
+    schema.
+    """
+    fn = step.calls
+    return fn is None or (not fn.purity and step.schema.known)
+
+
+def _place_of(source: Source, row: int) -> tuple[int, int, int] | None:
+    """Return the unit, atom in it and row in that of the source's row ``row``; also past the end.
+
+    None if an open unit lies before it, whose rows are not counted.
+    """
+    left, index, units = row, 0, source.unit_count
+    each = source.unit(0).rows if units and source.addressable else None
+    if each is not None:  # all units but the last are equal
+        index, left = min(row // each, units), row % each
+        index, left = (index, left) if row < index * each + each else (units, 0)
+    while index < units:
+        unit = source.unit(index)
+        if unit.rows is None:
+            return None
+        if left < unit.rows:
+            return index, left // unit.atom_rows, left % unit.atom_rows
+        index, left = index + 1, left - unit.rows
+    return units, 0, 0

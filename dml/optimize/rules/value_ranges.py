@@ -1,0 +1,59 @@
+"""The rule of known ranges drops checks of lifted functions that no row can need.
+
+It looks at the data's bounds, on which names must not depend; so it comes after the normal form.
+"""
+
+from __future__ import annotations
+
+from dml.expr.columns.intervals import Interval, Known, left, passed_on
+from dml.expr.facts import Rows
+from dml.expr.node import Node
+from dml.io.source import Source
+from dml.ops.row.lifted import LiftedFilter, LiftedMap
+from dml.ops.row.segment import Segment
+from dml.optimize.rule import rule
+
+# Operators that leave values as they are.
+MOVING = (Rows.PERMUTED, Rows.SLICE)
+
+
+@rule(LiftedMap, LiftedFilter, source="bounds-check elimination; interval arithmetic, Moore 1966")
+def drop_needless_checks(node: Node) -> Node | None:
+    """A check of a proven function is dropped where the ranges of columns say that it never holds.
+
+    Where values could leave 64 bits, divide by zero or be null, it stays.
+    """
+    match node:
+        case LiftedMap() | LiftedFilter() if node.checks:
+            rest = left(node.checks, known_of(node.inputs[0]))
+            return None if rest == node.checks else node.replace(checks=rest)
+    return None
+
+
+def known_of(node: Node) -> Known:
+    """Return the known bounds of the columns of ``node``.
+
+    They are memoized on each node, which never changes: long chains ask often.
+    """
+    chain = [node]
+    while "_known" not in chain[-1].__dict__ and chain[-1].inputs:
+        chain.append(chain[-1].inputs[0])
+    known: Known = chain[-1].__dict__.get("_known", {})
+    for step in reversed(chain):
+        if "_known" not in step.__dict__:
+            step.__dict__["_known"] = _after(step, known)
+        known = step.__dict__["_known"]
+    return known
+
+
+def _after(step: Node, known: Known) -> Known:
+    match step:
+        case Source():
+            found = {name: step.bounds(name) for name in step.schema}
+            return {name: Interval(*ends) for name, ends in found.items() if ends is not None}
+        case LiftedMap() | Segment():
+            return passed_on(step.env, step.schema, known)
+        case LiftedFilter():
+            return known
+    same = step.rows in MOVING and len(step.inputs) == 1
+    return known if same and step.schema == step.inputs[0].schema else {}

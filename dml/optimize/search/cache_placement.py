@@ -1,0 +1,204 @@
+"""Cache placement decides which rows of a fleet's pipelines, merged into a tree, are cached.
+
+A point of the tree is a place where rows could be cached. A run reads rows from the nearest cached
+point below (the source has them always) and computes the rest. The first run to reach a point that
+is to be cached computes its rows from the nearest cached point below it, and writes them. Given
+which point that is, the part above costs the same whatever else is cached, so that the best choice
+at a price of bytes is found exactly, in time of the points times their depth.
+
+Room is given by a price (Everett, 1963): as many bytes are cached as are worth it. Entries are
+cached part by part, so that between the two choices of the price at which the room is just exceeded
+some parts are placed by the one choice, some by the other. That is never worse than any choice of
+whole entries, up to the size of a part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+SOURCE = -1
+"""The parent of rows that are computed from the source."""
+STEPS = 64  # steps of the search for a price; each finds a cheaper mixture, or ends it
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A place where rows could be cached; parents come before their children.
+
+    ``seconds`` computes its rows from the parent's; ``runs`` is how often pipelines that end here
+    will read it from now on. Cached, it takes ``nbytes``, written once in ``write_s`` and read in
+    ``read_s``. A point that is not ``keepable`` is never cached; a ``kept`` point is cached
+    already.
+    """
+
+    parent: int
+    seconds: float
+    nbytes: float
+    read_s: float
+    write_s: float
+    runs: float = 0.0
+    keepable: bool = True
+    kept: bool = False
+
+
+Kept = frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementShare:
+    """The points that are cached in ``part`` of all parts."""
+
+    part: float
+    kept: Kept
+
+
+def gain(
+    times: float, compute_s: float, read_s: float, write_s: float, hold_s: float = 0.0
+) -> float:
+    """Return the seconds that caching saves: of ``times`` reads, the first computes the rows.
+
+    ``hold_s`` is the value of its bytes to other entries meanwhile.
+    """
+    return max(times - 1, 0.0) * (compute_s - read_s) - write_s - hold_s
+
+
+def spent(points: Sequence[Point], kept: Kept) -> float:
+    """Return the seconds of all runs if ``kept`` is cached, by the first run that needs it."""
+    asked = [each.runs for each in points]
+    whole = 0.0
+    for place in range(len(points) - 1, -1, -1):
+        each, times = points[place], asked[place]
+        if each.kept:
+            whole += times * each.read_s
+            continue
+        if place in kept and times > 0:
+            first = min(1.0, times)
+            whole += (times - first) * each.read_s + first * each.write_s
+            times = first
+        whole += times * each.seconds
+        if each.parent != SOURCE:
+            asked[each.parent] += times
+    return whole
+
+
+def held(points: Sequence[Point], kept: Kept) -> float:
+    """Return the bytes of the newly cached points."""
+    return math.fsum(points[place].nbytes for place in kept)
+
+
+def best(points: Sequence[Point], price: float = 0.0) -> Kept:
+    """Return the points to cache if a byte costs ``price`` seconds: no choice costs less in all."""
+    search = _Search(points, price)
+    return frozenset(search.kept())
+
+
+class _Search:
+    """The exact choice at one price: each point's least cost by the nearest cached point below."""
+
+    def __init__(self, points: Sequence[Point], price: float) -> None:
+        self.points, self.price = points, price
+        self.children: list[list[int]] = [[] for _ in points]
+        self.roots: list[int] = []
+        for place, each in enumerate(points):
+            (self.roots if each.parent == SOURCE else self.children[each.parent]).append(place)
+        self.asked = self._asked()
+        self.costs = self._costs()
+
+    def _asked(self) -> list[float]:
+        """Return how often each point is read if no point above it is newly cached."""
+        asked = [each.runs for each in self.points]
+        for place in range(len(self.points) - 1, -1, -1):
+            each = self.points[place]
+            if each.parent != SOURCE and not each.kept:
+                asked[each.parent] += asked[place]
+        return asked
+
+    def kept(self) -> list[int]:
+        """Return the points that the cheapest choice newly caches."""
+        found: list[int] = []
+        stack = [(root, SOURCE) for root in self.roots]
+        while stack:
+            place, below = stack.pop()
+            keeps = self.points[place].kept or self.costs[place, below][1]
+            if keeps and not self.points[place].kept:
+                found.append(place)
+            stack += [(child, place if keeps else below) for child in self.children[place]]
+        return sorted(found)
+
+    def _costs(self) -> dict[tuple[int, int], tuple[float, bool]]:
+        """Return, by point and cached point below, the seconds above and if it is cached."""
+        costs: dict[tuple[int, int], tuple[float, bool]] = {}
+        for place in range(len(self.points) - 1, -1, -1):
+            for below, path_s in self._below(place):
+                costs[place, below] = self._cost(place, below, path_s, costs)
+        return costs
+
+    def _below(self, place: int) -> list[tuple[int, float]]:
+        """Return every point that may be the nearest cached one, and the seconds from it."""
+        found: list[tuple[int, float]] = []
+        seconds, each = 0.0, place
+        while True:
+            seconds += self.points[each].seconds
+            each = self.points[each].parent
+            if each == SOURCE:
+                return [*found, (SOURCE, seconds)]
+            found.append((each, seconds + self.points[each].read_s))
+            if self.points[each].kept:
+                return found
+
+    def _cost(
+        self,
+        place: int,
+        below: int,
+        path_s: float,
+        costs: dict[tuple[int, int], tuple[float, bool]],
+    ) -> tuple[float, bool]:
+        point, children = self.points[place], self.children[place]
+        reading = point.runs * point.read_s + math.fsum(costs[c, place][0] for c in children)
+        if point.kept:
+            return reading, True
+        passing = point.runs * path_s + math.fsum(costs[c, below][0] for c in children)
+        if not point.keepable or self.asked[place] <= 1:
+            return passing, False
+        # the run that computes the rows does not read them
+        made = path_s + point.write_s - point.read_s + self.price * point.nbytes
+        keeping = made + reading
+        return (keeping, True) if keeping < passing else (passing, False)
+
+
+def within(points: Sequence[Point], room: float, parts: int = 1) -> tuple[PlacementShare, ...]:
+    """Return the points to cache in ``room`` bytes, for entries of ``parts`` equal parts.
+
+    It is one choice for all parts, or two of them; their bytes together are no more than the room.
+    """
+    dear: Kept = frozenset()
+    cheap = best(points)
+    if held(points, cheap) <= room:
+        return (PlacementShare(1.0, cheap),)
+    for _ in range(STEPS):
+        price = _between(points, dear, cheap)
+        found = best(points, price)
+        if found in (dear, cheap) or _same(points, found, dear, price):
+            break
+        dear, cheap = (found, cheap) if held(points, found) <= room else (dear, found)
+    low, high = held(points, dear), held(points, cheap)
+    share = math.floor((room - low) / (high - low) * parts) / parts
+    return tuple(
+        each
+        for each in (PlacementShare(share, cheap), PlacementShare(1 - share, dear))
+        if each.part > 0
+    )
+
+
+def _between(points: Sequence[Point], dear: Kept, cheap: Kept) -> float:
+    """Return the price at which both choices cost the same."""
+    saved = spent(points, dear) - spent(points, cheap)
+    return max(0.0, saved / (held(points, cheap) - held(points, dear)))
+
+
+def _same(points: Sequence[Point], found: Kept, dear: Kept, price: float) -> bool:
+    """True if ``found`` is no better at ``price`` than the two choices that cost the same there."""
+    known = spent(points, dear) + price * held(points, dear)
+    return spent(points, found) + price * held(points, found) >= known - 1e-12 * abs(known)

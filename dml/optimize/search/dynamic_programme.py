@@ -1,0 +1,341 @@
+"""A dynamic programme finds how a chain of operators is expected to run fastest.
+
+It chooses together where stages end and which driver runs them, how large partitions are, and where
+a cache would stand. A state is a place in the chain, the number of stages up to there, the driver
+and the size; for each state only solutions that no other beats in every sum are kept, so that the
+best is exact. It works on figures alone, without operators.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from dml.base.cached_property import cached_property
+from dml.optimize.engine import Clock
+
+# Limit for planning, estimates included: the clock that is passed starts with them.
+DEADLINE_S: Final = 0.05
+NEVER, MAY, MUST = "never", "may", "must"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepCosts:
+    """One operator, by the costs of all of its rows of one pass.
+
+    ``locked_s`` is the part of ``seconds`` that holds Python's lock, ``given_bytes`` the output.
+    ``begins`` says whether a stage never, may or must begin with it; ``width`` how many tasks of
+    such a stage may run at once; ``keeps`` is True if no result shows a cache above it.
+    """
+
+    seconds: float
+    locked_s: float = 0.0
+    given_bytes: float = 0.0
+    begins: str = NEVER
+    width: float = math.inf
+    keeps: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DriverCosts:
+    """A driver's costs: seconds to start, to pass on a partition, and for each of its bytes.
+
+    With ``shares_lock``, only one worker at a time runs Python.
+    """
+
+    name: str
+    start_s: float = 0.0
+    partition_s: float = 0.0
+    byte_s: float = 0.0
+    shares_lock: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class ChainProblem:
+    """The problem: ``steps`` on blocks, ``over`` the stream in the caller's thread, and limits.
+
+    ``sizes`` are partition sizes that memory allows, by the number of stages; the first is the
+    usual size. ``tasks`` is the first stage's number of tasks, by size. ``atoms`` bounds how often
+    rows can be divided; the first rows of a unit come after ``unit_s``. A pass is made ``passes``
+    times; writing a byte to a cache, like reading it back, takes ``keep_s``; ``kept_bytes`` is the
+    cache's room.
+    """
+
+    steps: tuple[StepCosts, ...]
+    over: tuple[StepCosts, ...]
+    workers: int
+    drivers: tuple[DriverCosts, ...]
+    sizes: Mapping[int, tuple[int, ...]]
+    tasks: Mapping[int, int]
+    atoms: float = math.inf
+    unit_s: float = 0.0
+    passes: int = 1
+    kept_bytes: float = 0.0
+    keep_s: float = 0.0
+
+    @cached_property
+    def up_to(self) -> list[tuple[float, float]]:
+        """Return, by step, the seconds of the steps before it, and their seconds in Python."""
+        found = [(0.0, 0.0)]
+        for step in self.steps:
+            found.append((found[-1][0] + step.seconds, found[-1][1] + step.locked_s))
+        return found
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ArrangedWay:
+    """A way to run: ``cuts`` are the steps that begin a stage, except for the first stage.
+
+    ``kept`` is the step, counted on through ``over``, above which a cache stands.
+    """
+
+    driver: DriverCosts
+    size: int
+    cuts: tuple[int, ...] = ()
+    kept: int | None = None
+
+
+class Priced(NamedTuple):
+    """A way to run and its expected seconds."""
+
+    seconds: float
+    way: ArrangedWay
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchResult:
+    """The result of a search; ``whole`` is False if time was up before everything was searched.
+
+    ``usual`` is the way without a search; ``ranked`` the best of each driver, number of stages and
+    size, best first; ``kept`` the best way with a cache, None if there is none.
+    """
+
+    usual: Priced
+    ranked: tuple[Priced, ...]
+    kept: Priced | None
+    whole: bool
+
+
+class PassSums(NamedTuple):
+    """Seconds of a pass: of all workers together, their part in Python, in the caller's thread.
+
+    ``longest`` is when the last stage ends at the earliest, however many workers there are.
+    """
+
+    work: float = 0.0
+    locked: float = 0.0
+    caller: float = 0.0
+    longest: float = 0.0
+
+    def beats(self, other: PassSums) -> bool:
+        """True if none of its sums is more than that of ``other``."""
+        return all(mine <= its for mine, its in zip(self, other, strict=True))
+
+
+def usual_way(chain: ChainProblem) -> ArrangedWay:
+    """Return the way without a choice: first driver and size, stages where they must begin."""
+    cuts = tuple(i for i, step in enumerate(chain.steps) if step.begins == MUST)
+    return ArrangedWay(chain.drivers[0], chain.sizes[len(cuts) + 1][0], cuts)
+
+
+def seconds(chain: ChainProblem, way: ArrangedWay) -> float:
+    """Return the expected seconds of ``way``, all passes together."""
+    first, end = 0, _end(chain, way.kept)
+    sums = PassSums()
+    for stop in (*way.cuts, end):
+        sums = _with_stage(chain, way, sums, first, stop)
+        first = stop
+    return _whole(chain, way.driver, sums, way.kept)
+
+
+def search(chain: ChainProblem, clock: Clock, deadline_s: float = DEADLINE_S) -> SearchResult:
+    """Return the best of all ways, or of those searched before ``clock`` reaches ``deadline_s``."""
+    usual = usual_way(chain)
+    ranked = [Priced(seconds(chain, usual), usual)]
+    kept: list[Priced] = []
+    whole = True
+    for driver, stages, size in _families(chain):
+        found = _Programme(chain, driver, size, stages, lambda: clock() >= deadline_s)
+        whole = found.run()
+        if not whole:
+            break
+        ranked += found.without_cache()
+        kept += found.with_cache()
+    return SearchResult(ranked[0], _best_of_each(ranked), min(kept, key=_rank, default=None), whole)
+
+
+def _families(chain: ChainProblem) -> Iterator[tuple[DriverCosts, int, int]]:
+    for driver in chain.drivers:
+        for stages, sizes in chain.sizes.items():
+            for size in sizes:
+                yield driver, stages, size
+
+
+def _best_of_each(ranked: list[Priced]) -> tuple[Priced, ...]:
+    """Return the best way of every driver, number of stages and size, best first."""
+    best: dict[tuple[str, int, int], Priced] = {}
+    for each in sorted(ranked, key=_rank):
+        way = each.way
+        best.setdefault((way.driver.name, len(way.cuts), way.size), each)
+    return tuple(best.values())
+
+
+class _Label(NamedTuple):
+    """The sums of the stages up to a place, for one choice of cuts."""
+
+    sums: PassSums
+    cuts: tuple[int, ...]
+
+
+class _Programme:
+    """All cuts into at most ``stages`` stages, for one driver and size, until ``late()``."""
+
+    def __init__(
+        self,
+        chain: ChainProblem,
+        driver: DriverCosts,
+        size: int,
+        stages: int,
+        late: Callable[[], bool],
+    ) -> None:
+        self.chain, self.way, self.stages, self.late = (
+            chain,
+            ArrangedWay(driver, size),
+            stages,
+            late,
+        )
+        self.ends = [i for i, step in enumerate(chain.steps) if i and step.begins != NEVER]
+        self.ends.append(len(chain.steps))
+        # by place in the chain and number of stages below it
+        self.labels: dict[tuple[int, int], list[_Label]] = {(0, 0): [_Label(PassSums(), ())]}
+
+    def run(self) -> bool:
+        """Fill ``labels``; False if time was up before."""
+        begun = [0]
+        for stop in self.ends:
+            if self.late():
+                return False
+            for first in begun:
+                self._extend(first, stop)
+            # where a stage must begin, no stage continues
+            must = stop < len(self.chain.steps) and self.chain.steps[stop].begins == MUST
+            begun = [stop] if must else [*begun, stop]
+        return True
+
+    def _extend(self, first: int, stop: int) -> None:
+        """Add the solutions that end with a stage from ``first`` up to ``stop``."""
+        for before in range(self.stages):
+            for each in self.labels.get((first, before), ()):
+                sums = _with_stage(self.chain, self.way, each.sums, first, stop)
+                cuts = (*each.cuts, first) if first else each.cuts
+                _add(self.labels.setdefault((stop, before + 1), []), _Label(sums, cuts))
+
+    def without_cache(self) -> list[Priced]:
+        """Return the ways to run the whole chain, by number of stages, with their seconds."""
+        return self._priced(None)
+
+    def with_cache(self) -> list[Priced]:
+        """Return the ways with a cache, for every allowed place of the cache."""
+        return [each for place in _keeping_places(self.chain) for each in self._priced(place)]
+
+    def _priced(self, kept: int | None) -> list[Priced]:
+        return [
+            Priced(
+                _whole(self.chain, self.way.driver, each.sums, kept),
+                dataclasses.replace(self.way, cuts=each.cuts, kept=kept),
+            )
+            for each in self.labels.get((_end(self.chain, kept), self.stages), ())
+        ]
+
+
+def _add(labels: list[_Label], new: _Label) -> None:
+    """Add ``new``, unless a label is at least as good in every sum; drop labels that it beats."""
+    if any(each.sums.beats(new.sums) for each in labels):
+        return
+    labels[:] = [each for each in labels if not new.sums.beats(each.sums)]
+    labels.append(new)
+
+
+def _with_stage(
+    chain: ChainProblem, way: ArrangedWay, sums: PassSums, first: int, stop: int
+) -> PassSums:
+    """Return ``sums`` plus those of the stage with the steps from ``first`` up to ``stop``."""
+    tasks = chain.tasks[way.size]
+    if first:
+        tasks = _partitions(chain, way.size, chain.steps[first - 1])
+    last = chain.steps[stop - 1]
+    (begun_s, begun_locked_s), (done_s, done_locked_s) = chain.up_to[first], chain.up_to[stop]
+    work = done_s - begun_s + _partitions(chain, way.size, last) * way.driver.partition_s
+    wide = min(chain.workers, tasks, chain.steps[first].width)
+    longest = math.ceil(tasks / wide) * work / tasks
+    if first:
+        # it begins when rows arrive, and ends no sooner than its last input
+        longest = max(chain.unit_s + longest, sums.longest + work / tasks)
+    return PassSums(
+        sums.work + work,
+        sums.locked + done_locked_s - begun_locked_s,
+        sums.caller + last.given_bytes * way.driver.byte_s,
+        max(sums.longest, longest),
+    )
+
+
+def _partitions(chain: ChainProblem, size: int, step: StepCosts) -> int:
+    """Return how many partitions a stage that ends with ``step`` gives."""
+    tasks = chain.tasks[size]
+    return max(tasks, min(math.ceil(step.given_bytes / size), int(min(chain.atoms, 1 << 40))))
+
+
+def _end(chain: ChainProblem, kept: int | None) -> int:
+    """Return where the stages end: operators on blocks above a cache run over the stream."""
+    return len(chain.steps) if kept is None else min(kept + 1, len(chain.steps))
+
+
+def _keeping_places(chain: ChainProblem) -> Iterator[int]:
+    """Yield the steps above which a cache is allowed: stage ends, and over the stream."""
+    if chain.passes < 2 or chain.kept_bytes <= 0:
+        return
+    last = len(chain.steps)
+    ends = {i for i, step in enumerate(chain.steps) if step.begins == MAY} | {last}
+    for place, step in enumerate((*chain.steps, *chain.over)):
+        if step.keeps and (place >= last or place + 1 in ends):
+            yield place
+
+
+def _whole(chain: ChainProblem, driver: DriverCosts, sums: PassSums, kept: int | None) -> float:
+    """Return the seconds of all passes, for the sums of the stages."""
+    steps = (*chain.steps, *chain.over)
+    if kept is None:
+        above = steps[len(chain.steps) :]
+        return driver.start_s + chain.passes * _pass_s(chain, driver, _caller(sums, above))
+    nbytes = steps[kept].given_bytes
+    share = min(1.0, chain.kept_bytes / nbytes) if nbytes else 1.0
+    keeping = share * nbytes * chain.keep_s
+    below = _caller(sums, steps[_end(chain, kept) : kept + 1])
+    above = steps[kept + 1 :]
+    lacking = PassSums(*(each * (1 - share) for each in below))
+    first, later = (
+        _pass_s(chain, driver, _caller(each, above, keeping)) for each in (below, lacking)
+    )
+    return driver.start_s + first + (chain.passes - 1) * later
+
+
+def _caller(sums: PassSums, steps: tuple[StepCosts, ...], more_s: float = 0.0) -> PassSums:
+    """Return ``sums`` with ``steps`` and ``more_s`` added in the caller's thread."""
+    return sums._replace(
+        caller=sums.caller + more_s + math.fsum(step.seconds for step in steps),
+        locked=sums.locked + math.fsum(step.locked_s for step in steps),
+    )
+
+
+def _pass_s(chain: ChainProblem, driver: DriverCosts, sums: PassSums) -> float:
+    """Return the seconds of one pass: those of the bottleneck."""
+    locked = sums.locked if driver.shares_lock else 0.0
+    return max(sums.work / chain.workers, locked, sums.caller, sums.longest)
+
+
+def _rank(each: Priced) -> tuple[float, int, str, int, tuple[int, ...], int]:
+    way = each.way
+    kept = -1 if way.kept is None else way.kept
+    return each.seconds, len(way.cuts), way.driver.name, -way.size, way.cuts, kept

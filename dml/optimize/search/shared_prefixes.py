@@ -1,0 +1,227 @@
+"""Pipelines that run together share prefixes: some first steps are run once for all.
+
+At the place where pipelines part, no rewrite moves operators across: a filter above can no longer
+be tried on the statistics of files, and the operators above run in the caller's thread. So a place
+is shared if a function below must not be called twice for a row, or if sharing is expected to cost
+less.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+from dml.errors import PlanError
+from dml.expr.facts import Needs, Rows
+from dml.expr.node import Node
+from dml.ops.cache.shared import Shared
+from dml.ops.row.select import Select
+from dml.optimize.node_rebuild import on
+from dml.optimize.rule import Joint
+from dml.optimize.rules.pushdown import silent, wanted_by
+from dml.physical.plan import Plan
+
+# Sharing must be expected to cost at most this share: estimates are not exact.
+GAIN = 0.95
+CALLED = "calls functions that are not proven pure: once for each row"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Weighed:
+    """A plan, and the expected seconds of its operators: its own, then those beside it."""
+
+    plan: Plan
+    seconds: tuple[float, ...]
+
+
+Weigh = Callable[[Node], Weighed]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SharedStep:
+    """A shared place: the numbers of the pipelines that pass it (``takers``), and the reason."""
+
+    number: int
+    node: Node
+    takers: tuple[int, ...]
+    why: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Together:
+    """Pipelines as they run together, and the places they share: the deepest comes last."""
+
+    nodes: tuple[Node, ...]
+    steps: tuple[SharedStep, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Place:
+    """A node where several pipelines part; ``below`` is another such node under it."""
+
+    node: Node
+    takers: tuple[int, ...]
+    below: Node | None
+
+    @property
+    def called(self) -> bool:
+        """True if an unproven function is called between this place and the one below."""
+        chain = self.node.chain()
+        known = 0 if self.below is None else chain.index(self.below) + 1
+        return not all(map(silent, chain[known:]))
+
+
+def together(nodes: Sequence[Node], weigh: Weigh, workers: int) -> Together:
+    """Return how ``nodes`` run together with ``workers``; unchanged where nothing is shared.
+
+    ``weigh`` plans a pipeline and estimates it.
+    """
+    chosen: list[tuple[_Place, str]] = []
+    places = list(_places(nodes))
+    before = _cost(nodes, weigh, workers) if places else 0.0
+    for place in places:
+        try:
+            made = _parted(nodes, [*(each for each, _ in chosen), place], weigh)
+        except PlanError:
+            continue  # an operator above must see the source itself
+        if _in_order(made, weigh):
+            continue
+        cost = _cost(made, weigh, workers)
+        if place.called:
+            chosen.append((place, CALLED))
+        elif cost < GAIN * before:
+            chosen.append((place, f"expected to cost {cost:.2g} s, and {before:.2g} s apart"))
+        else:
+            continue
+        before = cost
+    steps = [
+        SharedStep(i, place.node, place.takers, why) for i, (place, why) in enumerate(chosen, 1)
+    ]
+    return Together(_parted(nodes, [place for place, _ in chosen], weigh), tuple(steps))
+
+
+def _places(nodes: Sequence[Node]) -> Iterator[_Place]:
+    """Yield the nodes where pipelines part, those furthest from the source first."""
+    found: dict[Node, dict[object, list[int]]] = {}
+    chains = [root.chain() for root in nodes]
+    for i, chain in enumerate(chains):
+        first = _least(chain)
+        for here, then in zip(chain[first:], [*chain[first + 1 :], i], strict=True):
+            found.setdefault(here, {}).setdefault(then, []).append(i)
+    parting = {
+        node: tuple(sorted(i for some in ways.values() for i in some))
+        for node, ways in found.items()
+        if len(ways) > 1
+    }
+    depth = {node: place for chain in chains for place, node in enumerate(chain)}
+    for node in sorted(parting, key=lambda node: -depth[node]):
+        takers = parting[node]
+        under = [e for e in node.chain()[:-1] if set(takers) <= set(parting.get(e, ()))]
+        yield _Place(node, takers, under[-1] if under else None)
+
+
+def _least(chain: Sequence[Node]) -> int:
+    """Return the first place that may be shared: operators that must see the source lie below."""
+    first = max((k for k, node in enumerate(chain) if node.rows is Rows.ATOMS), default=0)
+    while not _may_part(chain[-1], chain[first]):
+        first += 1
+    return first
+
+
+def _may_part(root: Node, place: Node) -> bool:
+    """False if an operator above ``place`` must see the source itself."""
+    try:
+        _marked(root, {place: 1})
+    except PlanError:
+        return False
+    return True
+
+
+def _parted(nodes: Sequence[Node], places: Sequence[_Place], weigh: Weigh) -> tuple[Node, ...]:
+    """Return ``nodes`` with shared places marked; only columns that are wanted pass there."""
+    made = tuple(
+        _marked(root, {each.node: k for k, each in enumerate(places, 1) if i in each.takers})
+        for i, root in enumerate(nodes)
+    )
+    for number, place in enumerate(places, 1):
+        made = _narrowed(made, number, place.takers, weigh)
+    return made
+
+
+def _marked(root: Node, numbers: dict[Node, int]) -> Node:
+    """Return ``root`` with a mark above each of the nodes that have a number."""
+    below, *rest = chain = root.chain()
+    below = Shared(below, numbers[below]) if below in numbers else below
+    for node, was in zip(rest, chain, strict=False):
+        made = node
+        if below is not was:
+            made = on(node, below)
+            made.check()
+        below = Shared(made, numbers[node]) if node in numbers else made
+    return below
+
+
+def _narrowed(
+    nodes: tuple[Node, ...], number: int, takers: Sequence[int], weigh: Weigh
+) -> tuple[Node, ...]:
+    """Drop columns that none of the ``takers`` looks at below the shared place ``number``."""
+    wanted: frozenset[str] = frozenset()
+    rests: dict[int, tuple[Node, tuple[Node, ...]]] = {}
+    for i in takers:
+        stream = weigh(nodes[i]).plan.stream
+        at = next(k for k, node in enumerate(stream) if _is(node, number))
+        looked_at = wanted_by(stream[at + 1 :])
+        if looked_at is None:
+            return nodes
+        wanted |= looked_at
+        rests[i] = stream[at], stream[at + 1 :]
+    schema = rests[takers[0]][0].schema
+    names = tuple(name for name in schema if name in wanted)
+    batched = rests[takers[0]][0].batched
+    if not schema.known or batched or not names or len(names) == len(schema):
+        return nodes
+    made = list(nodes)
+    for i, (shared, rest) in rests.items():
+        below: Node = Shared(Select(shared.inputs[0], names), number)
+        for node in rest:
+            below = on(node, below)
+        made[i] = below
+    return tuple(made)
+
+
+def _in_order(nodes: Sequence[Node], weigh: Weigh) -> bool:
+    """True if an operator with resource needs would run over the stream, without them."""
+    streams = (weigh(root).plan.stream for root in nodes)
+    return any(node.needs != Needs() for stream in streams for node in stream)
+
+
+def _is(node: Node, number: int) -> bool:
+    return isinstance(node, Shared) and node.number == number
+
+
+def _cost(nodes: Sequence[Node], weigh: Weigh, workers: int) -> float:
+    """Return the seconds of all, shared steps counted once, work on blocks divided by workers."""
+    seen: set[Node] = set()
+    total = 0.0
+    for root in nodes:
+        weighed = weigh(root)
+        operators, blocks = weighed.plan.operators, len(weighed.plan.on_blocks)
+        marks = [k for k, node in enumerate(operators) if isinstance(node, Shared)]
+        shared = marks[-1] if marks else -1
+        for k, seconds in enumerate(weighed.seconds):
+            if k < len(operators) and k <= shared:
+                if operators[k] in seen:
+                    continue
+                seen.add(operators[k])
+            beside = k < blocks or k >= len(operators)
+            total += seconds / workers if beside else seconds
+    return total if math.isfinite(total) else 0.0
+
+
+run_shared_once = Joint(
+    "run_shared_once",
+    "What pipelines of one run have in common from the source on is made once for all.",
+    "multi-query optimization, Sellis 1988",
+    together,
+)

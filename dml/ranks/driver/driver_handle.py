@@ -1,0 +1,265 @@
+"""The handle of a driver process in the trainer's process starts it, queries it and ends it."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import pickle
+import socket
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from typing import Any, Protocol
+
+import xxhash
+
+from dml.base.user_line import warn
+from dml.errors import WorkerLostError, worded
+from dml.events import Event
+from dml.exec.memory.memory_report import MemoryReport
+from dml.exec.process.channel import Channel
+from dml.exec.process.references import dumped
+from dml.exec.process.task_runner import unsendable
+from dml.exec.process.worker_pool import END_S, ChildProcess, ProcessPool
+from dml.expr.node import Node
+
+ANSWER_S = 30.0  # a driver that keeps Python's lock for longer gets no more queries
+
+EVERY: weakref.WeakSet[DriverProcess] = weakref.WeakSet()
+
+
+class ShippedPipeline:
+    """A snapshot of a pipeline, with all that its functions refer to, by value.
+
+    It has one ``name`` for as long as it lives; ``digest`` changes if anything in it changes. Large
+    arrays are not copied. PlanError if it cannot be sent to another process.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.name: str = node.__dict__.setdefault("_sent", uuid.uuid4().hex)
+        self.buffers = list[pickle.PickleBuffer]()
+        try:
+            self.body = dumped(node, self.buffers.append)
+        except Exception as error:
+            raise unsendable(node.walk(), error) from error
+        seen = xxhash.xxh3_128(self.body)
+        for buffer in self.buffers:
+            view = buffer.raw()
+            seen.update(str(view.nbytes).encode())
+            seen.update(view)
+        self.digest = seen.digest()
+
+    def known_by(self, driver: DriverProcess) -> bool:
+        """True if ``driver`` has received a version of the pipeline, so may cache its elements."""
+        return self.name in driver.known
+
+
+class Over(Protocol):
+    """A run from which no more elements are taken."""
+
+    final: list[Event] | None
+    last: MemoryReport | None
+
+    def bereft(self) -> None:
+        """Note that its final report will not come."""
+
+
+class DriverProcess(ChildProcess):
+    """A driver process: one run at a time. ``over`` is the ended run whose report is outstanding.
+
+    A partly received message is never completed: the process is unusable if it was a message of a
+    run (``whole``), and gets no more queries if it was an answer (``deaf``).
+    """
+
+    def __init__(self) -> None:
+        self.over: Over | None = None
+        self.kept, self.whole, self.deaf = False, True, False
+        self.known: dict[str, tuple[weakref.ref[Node], bytes]] = {}
+        self.untold = list[Any]()
+        self.lock, self.asking, self.number = threading.Lock(), threading.Lock(), 0
+        with ExitStack() as undone, ExitStack() as theirs:
+            ours, control = (undone.enter_context(end) for end in socket.socketpair())
+            theirs.callback(control.close)
+            self.control = Channel(ours)
+            super().__init__(
+                "dml.ranks.driver.driver_process", (control.fileno(),), dict(os.environ)
+            )
+            undone.pop_all()
+        self.channel.writable = True
+        EVERY.add(self)
+
+    def bring(self, pipeline: ShippedPipeline) -> None:
+        """Send the pipeline to the driver, if it is new or has changed."""
+        gone = [name for name, (ref, _) in self.known.items() if ref() is None]
+        for each in gone:
+            del self.known[each]
+        if gone:
+            self.channel.send(("drop", gone))
+        if self.known.get(pipeline.name, (None, b""))[1] != pipeline.digest:
+            self.channel.send(("pipeline", pipeline.name, pipeline.body, pipeline.buffers))
+            self.known[pipeline.name] = weakref.ref(pipeline.node), pipeline.digest
+
+    def ask(self, *question: Any, within: float = ANSWER_S) -> Any:
+        """Query the driver while a run goes on; None if there is no answer."""
+        until = time.monotonic() + within
+        with self.asking:
+            self.number += 1
+            while not self.deaf:
+                try:
+                    found = self._answer(question, until)
+                except (EOFError, OSError):
+                    return None
+                if found is None:
+                    return None
+                number, answer, told = found
+                tell(told)
+                if number == self.number:
+                    return answer
+                question = ()
+        return None
+
+    def _answer(self, question: tuple[Any, ...], until: float) -> Any:
+        """Return the next answer, to this or an older query; None if it does not come in time."""
+        self.deaf = True  # until both messages are complete, even if an error is raised
+        if question:
+            self.control.send((self.number, *question))
+        found = None
+        if self.control.heard(max(0.0, until - time.monotonic())):
+            found = self.control.receive()
+        self.deaf = False
+        return found
+
+    def settle(self, seconds: float) -> bool:
+        """Wait for the report of the ended run; False if it does not come in time.
+
+        Other messages that come meanwhile are kept in ``untold``.
+        """
+        until = time.monotonic() + seconds
+        if not self.lock.acquire(timeout=seconds):
+            return self.over is None
+        try:
+            while self.over is not None:
+                if not self.whole or not self.channel.heard(max(0.0, until - time.monotonic())):
+                    return False
+                self._heed(self.over)
+        except Exception:  # noqa: BLE001 (unwanted elements are of the user's own classes)
+            return False
+        finally:
+            self.lock.release()
+        return True
+
+    def _heed(self, over: Over) -> None:
+        self.whole = False
+        kind, value, _, told = self.channel.receive()
+        self.whole = True
+        self.untold += told
+        if kind == "over":
+            over.final, over.last, self.kept = value
+            self.over = None
+
+    def tell(self) -> None:
+        """Emit the log records and warnings that came with unwanted messages."""
+        told, self.untold = self.untold, []
+        tell(told)
+
+    def ready(self) -> bool:
+        """True if it lives, its last run is reported, and it answers queries."""
+        done = self.settle(END_S)
+        with suppress(Warning):  # as an error, it would belong to another run
+            self.tell()
+        return done and self.whole and not self.deaf and super().ready()
+
+    @property
+    def ending(self) -> bool:
+        """True while the report of its last run may still come."""
+        return self.over is not None and self.whole and super().ready()
+
+    @property
+    def stays(self) -> bool:
+        """True while the process caches elements for a pipeline that still exists."""
+        wanted = any(ref() is not None for ref, _ in list(self.known.values()))
+        return self.kept and wanted and self.whole and not self.deaf
+
+    def look(self) -> None:
+        """Receive the report of its last run, if it has come."""
+        self.settle(0.0)
+
+    def failed(self, error: Exception) -> WorkerLostError:
+        """Return the error for a failed message; the process is ended."""
+        hung_up = isinstance(error, EOFError | ConnectionError)
+        alive = not hung_up and self.process.poll() is None
+        code = self.ended(0.0 if alive else END_S)
+        self.close()
+        if alive:
+            return WorkerLostError(
+                "what the driver process has made cannot be taken in",
+                at=f"process {os.getpid()}, which trains",
+                why=worded(error),
+                try_="fewer open files here or a higher limit (ulimit -n), more memory (ulimit -v);"
+                " then iter(ds), and load_state_dict of the state that this iterator still gives",
+            )
+        why = f"killed by signal {-code}" if code < 0 else f"it ended with code {code}"
+        return WorkerLostError(
+            "the driver process died",
+            at=f"process {self.process.pid}",
+            why=f"{why} ({error})" if str(error) else why,
+            try_="iter(ds), and load_state_dict of the state that this iterator still gives",
+        )
+
+    def abandon(self) -> None:
+        """Detach in a forked child: the process and its runs belong to the parent."""
+        self.over = None
+        super().abandon()
+
+    def let_go(self) -> None:
+        """Close the connections."""
+        super().let_go()
+        self.control.close()
+        over, self.over = self.over, None
+        if over is not None and self.process.returncode:  # else it has written its report itself
+            over.bereft()
+
+
+DRIVERS = ProcessPool(DriverProcess, EVERY)
+
+
+def _end_all() -> None:
+    """End all drivers, and let open runs write their reports."""
+    DRIVERS.close()
+    for driver in list(EVERY):
+        driver.hang_up()
+    until = time.monotonic() + END_S
+    for driver in list(EVERY):
+        driver.close(max(0.0, until - time.monotonic()))
+
+
+atexit.register(_end_all)
+os.register_at_fork(after_in_child=DRIVERS.forked)
+
+
+def tell(told: list[Any]) -> None:
+    """Emit the log records and warnings of a driver process here."""
+    for each in told:
+        if isinstance(each, dict):
+            logging.getLogger(each["name"]).handle(logging.makeLogRecord(each))
+        else:
+            text, category = each
+            warn(text, category)
+
+
+def forget(node: Node) -> None:
+    """Drop the elements that the caches of a pipeline hold in driver processes."""
+    caches = {each.digest for each in node.walk()}
+    for driver in list(EVERY):
+        if driver.kept or driver.over is None:
+            driver.ask("forget", caches)
+
+
+def living() -> Iterator[DriverProcess]:
+    """Return the living driver processes of this process, idle or not."""
+    return (driver for driver in list(EVERY) if driver.process.poll() is None)

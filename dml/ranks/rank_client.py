@@ -1,0 +1,228 @@
+"""A rank of a split over processes requests its share of the elements from rank 0.
+
+One element is requested ahead, so that rank 0 makes it while the training step runs. Each element
+comes with its state, so that a checkpoint can be made at any moment, even when rank 0 is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from typing import Any
+
+from dml.errors import InternalError, PlanError, ResumeMismatchError, WorkerLostError
+from dml.exec.delivery.prefetch import Element
+from dml.exec.process.exception_codec import received
+from dml.ranks.connection import LOST, REFUSED, Wire, called
+from dml.ranks.rendezvous import RankPlace, met
+
+RETRY_S = 0.05
+
+_log = logging.getLogger("dml")
+
+
+class RankConnection:
+    """The connection of a rank to rank 0; one request at a time."""
+
+    def __init__(self, place: RankPlace, pinned: int | None, patience_s: float) -> None:
+        self.place, self.pinned, self.patience_s = place, pinned, patience_s
+        self.lock = threading.RLock()
+        self.wire: Wire | None = None
+        self.lost: WorkerLostError | None = None
+        self.owed = 0  # replies outstanding
+        self.seat: FarSeat | None = None  # the seat that the replies belong to
+
+    def post(self, *message: Any) -> None:
+        """Send a request whose reply is fetched later."""
+        with self.lock:
+            try:
+                self._wire().send(message)
+            except LOST as error:
+                raise self._gone() from error
+            self.owed += 1
+
+    def fetch(self) -> Any:
+        """Return the next reply; raises the error that it contains."""
+        with self.lock:
+            try:
+                self._await()
+                reply = self._wire().receive()
+            except LOST as error:
+                raise self._gone() from error
+            except BaseException:
+                self._gone()  # a reply may have been read in part
+                raise
+            self.owed -= 1
+        if reply[0] == "error":
+            raise received(reply[1])
+        return reply
+
+    def _await(self) -> None:
+        """Wait for a reply, with warnings in the log."""
+        while not self._wire().ready(self.patience_s):
+            text = "Stalled: rank %d waits for rank 0 since %.0f s"
+            _log.warning(text, self.place.rank, self.patience_s)
+
+    def ask(self, *message: Any) -> Any:
+        """Return the reply to a request; outstanding replies are dropped."""
+        with self.lock:
+            while self.owed:
+                self._dropped()
+            self.post(*message)
+            return self.fetch()
+
+    def tell(self, *message: Any) -> None:
+        """Send a message that has no reply."""
+        self.post(*message)
+        self.owed -= 1
+
+    def _dropped(self) -> None:
+        try:
+            self.fetch()
+        except WorkerLostError:
+            if self.lost is not None:
+                raise
+        except Exception:  # noqa: BLE001, S110 - it belongs to a share that was given up
+            pass
+
+    def _wire(self) -> Wire:
+        if self.lost is not None:
+            raise self.lost
+        if self.wire is None:
+            self.wire = self._welcomed()
+        return self.wire
+
+    def _welcomed(self) -> Wire:
+        """Connect to rank 0, which may not have started yet."""
+        deadline = time.monotonic() + self.patience_s
+        while True:
+            where = met(self.place)
+            wire = None if where is None else self._tried(where)
+            if wire is not None:
+                return wire
+            if time.monotonic() > deadline:
+                raise self._absent()
+            time.sleep(RETRY_S)
+
+    def _tried(self, where: RankPlace) -> Wire | None:
+        try:
+            wire = called(where.host, where.port, where.secret, self.patience_s)
+        except REFUSED:
+            return None
+        reply: Any = ("lost",)
+        with contextlib.suppress(*LOST):
+            wire.send(("hello", self.place.rank, self.place.n, self.pinned))
+            reply = wire.receive()
+        if reply[0] == "welcome":
+            return wire
+        wire.close()
+        if reply[0] == "error":
+            raise received(reply[1])
+        return None
+
+    def _absent(self) -> WorkerLostError:
+        where = self.place.file or f"{self.place.host}:{self.place.port}"
+        return WorkerLostError(
+            f"rank {self.place.rank} does not find rank 0 of job {self.place.name!r}",
+            why=f"nobody answered with the job's secret for {self.patience_s:.0f} s; {where} tells"
+            " where rank 0 would be",
+            try_="start rank 0, with the same job_name= (and address=)",
+        )
+
+    def _gone(self) -> WorkerLostError:
+        self.lost = WorkerLostError(
+            f"rank 0 of job {self.place.name!r} is gone",
+            why="its connection ended, and it runs the pipeline for all ranks",
+            try_="restart all ranks; state_dict() still has the step that was reached here",
+        )
+        return self.lost
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self.wire is not None:
+            self.wire.hang_up()
+        with self.lock:
+            if self.wire is not None:
+                self.wire.close()
+                self.wire = None
+            self.lost = self.lost or WorkerLostError(
+                f"rank {self.place.rank} has left the split",
+                why="it was closed here",
+                try_="ds.streaming_split(...) again",
+            )
+
+
+class FarSeat:
+    """A rank's seat in a run of another process."""
+
+    def __init__(self, link: RankConnection) -> None:
+        self.link = link
+        self.epoch, self.step, self._state = _seat(link.ask("iter", link.place.rank))
+        self._asked = self._done = False
+        link.seat = self
+
+    def draw(self) -> Element:
+        """Return the next element, and request the following one."""
+        with self.link.lock:
+            if self._done or self.link.seat is not self:
+                raise StopIteration
+            if not self._asked:
+                self.link.post("get", self.step + 1, self.step)
+            self._asked = False
+            try:
+                reply = self.link.fetch()
+            except BaseException:
+                self._done = True
+                raise
+            return self._taken(reply)
+
+    def _taken(self, reply: Any) -> Element:
+        if reply[0] == "end":
+            self._done = True
+            _, self._state, self.step = reply
+            with contextlib.suppress(WorkerLostError):  # the share is complete without rank 0
+                self.link.tell("done")
+            raise StopIteration
+        if reply[0] != "batch":
+            raise InternalError("rank 0 sent what nobody asked for", why=repr(reply[0]))
+        before, self.step = self.step, self.step + 1
+        element: Element
+        _, self._state, element = reply
+        # a counted element is delivered; the loss of rank 0 is raised instead of the next
+        with contextlib.suppress(WorkerLostError):
+            self.link.post("get", self.step + 1, before)
+            self._asked = True
+        return element
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state that came with the last element."""
+        return dict(self._state)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume from a state that any rank of a split took; every rank must load one."""
+        if self._asked or self._done:
+            raise PlanError(
+                "load_state_dict on an iterator that has started",
+                why="a share begins with its first element",
+                try_="it = iter(part); it.load_state_dict(state)",
+            )
+        if not isinstance(state, dict):
+            raise ResumeMismatchError("this is not the state of a rank", why=repr(type(state)))
+        self.epoch, self.step, self._state = _seat(self.link.ask("load", state))
+
+    def leave(self) -> None:
+        """Do nothing: a process may also be killed, and another may take its place."""
+
+    def close(self) -> None:
+        """Give up the rest of the share."""
+        if not self._done and self.link.lost is None and self.link.seat is self:
+            self._done = True
+            with contextlib.suppress(WorkerLostError):
+                self.link.ask("close")
+
+
+def _seat(reply: Any) -> tuple[int, int, dict[str, Any]]:
+    _, epoch, step, state = reply
+    return epoch, step, state

@@ -1,1 +1,0 @@
-"""This folder holds the doors that start a Dataset: of files, of objects, of several others."""

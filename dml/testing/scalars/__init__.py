@@ -1,0 +1,1 @@
+"""The oracle computes one row at a time here: operations, IEEE arithmetic, ids, step tables."""

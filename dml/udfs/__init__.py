@@ -1,0 +1,6 @@
+"""Users' functions: their fingerprint, proof of purity, lifting to expressions, and calls.
+
+fn = user_function(lambda row: {"y": row["x"] + 1}, "map", nonce, None)   # digest and purity
+lifted = lift(fn.call, schema)   # expressions, or the reason why not
+call_each(fn, block, out)        # else one call per row
+"""

@@ -1,0 +1,438 @@
+"""Results of functions of batches (dicts of arrays, Arrow tables, data frames) become blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from dml.data.block import Block, Values, cut, decoded, from_arrow, held
+from dml.data.buffer_ownership import owned
+from dml.data.escape_analysis import ReferenceCounts
+from dml.data.list_marks import Padded, plain
+from dml.data.open_tensors import OpenTensor, arrays_in
+from dml.data.row_slicing import LARGE_BYTES, LARGE_PART_BYTES
+from dml.data.schema import TYPES, Schema, code_of, shape_of, short, tensor
+from dml.errors import DmlError, UDFError, text_of, worded
+from dml.expr.flow import At
+from dml.expr.user_call import UserFunction, caught, raised
+from dml.kernels.rows.ids import RowIds
+from dml.kernels.vec import Vec
+from dml.udfs.calling.batch_arrays import arrays_of
+from dml.udfs.calling.python_rows import UnfitError, roomy, settle, to_values, varying
+
+# Bytes of one row id that is stored explicitly.
+ID_BYTES = 16
+
+
+class Calling(Protocol):
+    """An operator that calls a function of batches."""
+
+    @property
+    def fn(self) -> UserFunction:
+        """The user's function."""
+
+    @property
+    def skips(self) -> bool:
+        """True if a batch for which the function raises is skipped."""
+
+    def lose(self, error: BaseException, ids: RowIds, row: int, at: At, *, rows: int = 1) -> None:
+        """Count the rows that an error cost."""
+
+    @property
+    def schema(self) -> Schema:
+        """The columns that the user declared, if any."""
+
+    @property
+    def digest(self) -> bytes:
+        """The key of the settled schema in ``At.schemas``."""
+
+    def label(self) -> str:
+        """Operator and the user's line, for errors."""
+
+
+def views(block: Block) -> dict[str, np.ndarray]:
+    """The columns as arrays that are flagged read-only.
+
+    They lie in memory that is not shared, since a flag can be set back, and other libraries ignore
+    it.
+    """
+    out = {name: array.view() for name, array in arrays_of(block, "keep", own=owned).items()}
+    for array in out.values():
+        array.flags.writeable = False
+    return out
+
+
+def called(
+    node: Calling, given: dict[str, np.ndarray] | pa.Table, ids: RowIds, key: int, at: At
+) -> Block | None:
+    """The function's result for rows with ``ids``, which the result keeps if the row count stays.
+
+    With another count, ids are derived from the first row's id, ``key`` and the row's index.
+    UDFError if the function raises (or None, where errors may cost rows), or returns neither a dict
+    of arrays of one length nor an Arrow table.
+    """
+    handed = ReferenceCounts(given).begun()
+    out = _tried(node, lambda: node.fn.call(given), ids, at)
+    if not out:
+        return None
+    safe = handed.safe(out)  # before any other reference to it exists
+    return as_block(node, out[0], ids, safe, key)
+
+
+def all_called(
+    node: Calling, given: dict[str, np.ndarray] | pa.Table, ids: RowIds, key: int, at: At
+) -> Iterator[Block]:
+    """As ``called``, in several blocks if the result has a new row count and is large.
+
+    If the function returns an iterator, each of its batches gives at least one block. The number of
+    rows is unknown until the last batch, so all rows are new: their ids are derived from the first
+    row's id, ``key`` and their index. If the function raises, the batches before stay.
+    """
+    handed = ReferenceCounts(given).begun()
+    out = _tried(node, lambda: node.fn.call(given), ids, at)
+    if out and not isinstance(out[0], Iterator):
+        safe = handed.safe(out)
+        made = _made(node, out.pop(), safe)
+        handed.clear()
+        yield from _numbered(made, ids, key) if made.rows != len(ids) else (Block(*made, ids),)
+        return
+    start, batches = 0, out[0] if out else iter(())
+    while out := _tried(node, lambda: next(batches, _END), ids, at):
+        if out[0] is _END:
+            return
+        safe = handed.safe(out)
+        made = _made(node, out.pop(), safe)
+        yield from _numbered(made, ids, key, start)
+        start += made.rows
+
+
+_END = object()
+
+
+def _tried(node: Calling, work: Callable[[], Any], ids: RowIds, at: At) -> list[Any]:
+    """The function's result in a list of one; UDFError if it raises, [] if its rows may be lost."""
+    out: list[Any] = []
+    error = caught(lambda: out.append(work()))
+    if error is not None and not node.skips:
+        raise raised(error, node.fn, ids, 0, "batch").located(node.label())
+    if error is not None:
+        node.lose(error, ids, 0, at, rows=len(ids))
+    return out
+
+
+class ColumnValues(NamedTuple):
+    """Rows without ids."""
+
+    schema: Schema
+    values: tuple[Values, ...]
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return _length(self.values[0])
+
+
+def _numbered(made: ColumnValues, ids: RowIds, key: int, number: int = 0) -> Iterator[Block]:
+    """New rows derived from the first of ``ids``, numbered from ``number``; large ones in parts."""
+    rows, nbytes = made.rows, ID_BYTES * made.rows + sum(map(held, made.values))
+    step = rows if nbytes <= LARGE_BYTES else max(1, rows * LARGE_PART_BYTES // nbytes)
+    for start in range(0, rows, max(1, step)):
+        stop = min(start + step, rows)
+        values = tuple(cut(each, start, stop) for each in made.values)
+        yield Block(made.schema, values, _children(ids, key, number + start, stop - start))
+
+
+def _children(ids: RowIds, key: int, start: int, rows: int) -> RowIds:
+    """Ids of ``rows`` rows derived from the first of ``ids``, numbered from ``start``."""
+    first = ids.take(np.zeros(rows, dtype=np.int64))
+    return first.derive(key, np.arange(start, start + rows, dtype=np.uint64))
+
+
+def as_block(node: Calling, made: Any, ids: RowIds, given: Container[int], key: int) -> Block:
+    """A function's result ``made`` as a block; ``given`` has buffers that it could not write to."""
+    columns = _made(node, made, given)
+    same = columns.rows == len(ids)
+    return Block(*columns, ids if same else _children(ids, key, 0, columns.rows))
+
+
+def _made(node: Calling, made: Any, given: Container[int]) -> ColumnValues:
+    """A function's result ``made`` as a schema and columns."""
+    from dml.udfs.calling.data_frames import unframed  # noqa: PLC0415
+
+    try:
+        made = unframed(made)
+    except MemoryError:
+        raise
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise unfit(node, f"a data frame that Arrow cannot hold: {error}") from None
+    if isinstance(made, pa.Table | pa.RecordBatch):
+        columns = _arrow_columns(node, made, given)
+    else:
+        columns = _read(node, made, given)
+    schema = Schema((name, kind) for name, (kind, _) in columns.items())
+    return ColumnValues(schema, tuple(values for _, values in columns.values()))
+
+
+def _read(node: Calling, made: Any, given: Container[int]) -> dict[str, tuple[pa.DataType, Values]]:
+    """The columns of a returned dict, whose methods may raise any exception."""
+    columns: dict[str, tuple[pa.DataType, Values]] = {}
+    error = caught(lambda: columns.update(_columns(node, made, given)))
+    if isinstance(error, DmlError | MemoryError):
+        raise error
+    if error is not None:
+        raise unfit(node, f"what cannot be read: {worded(error)}") from error
+    return columns
+
+
+def fitted(node: Calling, made: Block, at: At, *, padded: bool = False) -> Block:
+    """The batch in the columns and types that were declared, or that the first batch settled.
+
+    Columns may be in another order, and numbers of a type that NumPy considers the same kind.
+    Results of ``padded`` batches may differ in width.
+    """
+    wanted = node.schema
+    if not wanted.known:
+        settled = as_padded(made.schema) if padded else made.schema
+        wanted = at.schemas.setdefault(node.digest.hex(), settled)
+    if made.schema == wanted:
+        return made
+    if set(made.schema) != set(wanted):
+        raise unfit(node, f"columns {list(made.schema)}, while {list(wanted)} are needed")
+    columns = tuple(
+        _cast(node, name, made[name], made.schema[name], kind) for name, kind in wanted.items()
+    )
+    return Block(wanted, columns, made.ids)
+
+
+def is_padded(schema: Schema) -> bool:
+    """True if arrays of a batch are as wide as its longest list, or derived from such arrays."""
+    return any(
+        (isinstance(kind, Padded) and kind.params["width"] is None)
+        or (isinstance(kind, OpenTensor) and kind.stacked)
+        for kind in schema.values()
+    )
+
+
+def as_padded(schema: Schema) -> Schema:
+    """The schema of results for padded batches: every axis but that of rows has an open size."""
+    return Schema((name, _as_padded(kind)) for name, kind in schema.items())
+
+
+def _as_padded(kind: pa.DataType) -> pa.DataType:
+    shape = shape_of(kind)
+    if len(shape) > 1:
+        return OpenTensor(kind.value_type, (None,) * len(shape), stacked=True)
+    return Padded(pa.list_(kind.value_type), fill=0, width=None) if shape else kind
+
+
+def unfit(node: Calling, what: str, try_: str = "") -> UDFError:
+    """The error for a result that is no batch, or differs in form from earlier batches."""
+    found = UDFError(
+        f"{node.fn.name} returned {what}",
+        why="batches of one stream have the same columns and types, and arrays of one length",
+        try_=try_
+        or "return a dict of arrays of the same names and types every time, or say schema=",
+        operator=node.fn.name,
+    )
+    return found.located(node.label())
+
+
+def _length(values: Values) -> int:
+    return len(values.values) if isinstance(values, Vec) else len(values)
+
+
+def _cast(
+    node: Calling, name: str, values: Values, kind: pa.DataType, wanted: pa.DataType
+) -> Values:
+    kind, wanted = plain(kind), plain(wanted)
+    if kind == wanted:
+        return values
+    if isinstance(wanted, OpenTensor):
+        return _opened(node, name, values, wanted)
+    if pa.types.is_null(kind):
+        return to_values([None] * _length(values), wanted, name, frozenset({type(None)}))
+    code = code_of(wanted)
+    if isinstance(values, Vec) and code != "arrow" and shape_of(kind) == shape_of(wanted):
+        recoded = _recoded(values, code)
+        if recoded is not None:
+            return recoded
+    if isinstance(values, Vec) and pa.types.is_list(wanted) and len(shape_of(kind)) == 1:
+        listed = _lists(values, wanted)
+        if listed is not None:
+            return to_values(_rows(listed), wanted, name, frozenset())
+    what = f"column {name!r} of {short(kind)}, while {short(wanted)} is needed"
+    axes = len(kind.shape if isinstance(kind, OpenTensor) else shape_of(kind))
+    raise unfit(node, what, varying(name, code, axes) if axes and shape_of(wanted) else "")
+
+
+def _recoded(values: Vec, code: str) -> Vec | None:
+    """The same numbers in another type; None if that type cannot hold them."""
+    with np.errstate(all="ignore"):
+        cast = values.values.astype(code)
+        present = slice(None) if values.valid is None else values.valid
+        return Vec(cast, values.valid) if _same(cast[present], values.values[present]) else None
+
+
+def _opened(node: Calling, name: str, values: Values, wanted: OpenTensor) -> Values:
+    """Tensors of one or several shapes, as a column of open shape."""
+    try:
+        rows = _rows(values) if isinstance(values, Vec) else _tensors_in(values)
+        return to_values(rows, wanted, name, frozenset())
+    except UnfitError as error:
+        raise unfit(node, error.what, error.try_) from None
+
+
+def _tensors_in(values: pa.Array) -> list[Any]:
+    is_open = isinstance(values.type, OpenTensor)
+    rows: list[Any] = arrays_in(values) if is_open else values.to_pylist()
+    return rows
+
+
+def _lists(values: Vec, wanted: pa.DataType) -> Vec | None:
+    """Rows of a tensor as lists of one length; None if ``wanted`` cannot hold the elements."""
+    code = code_of(wanted.value_type)
+    if not values.values.shape[1]:
+        return values
+    return None if code == "arrow" else _recoded(values, code)
+
+
+def _same(cast: np.ndarray, values: np.ndarray) -> bool:
+    """True if both hold the same numbers exactly, including integers that floats cannot hold."""
+    if not np.array_equal(cast, values, equal_nan=cast.dtype.kind == "f"):
+        return False
+    floats, whole = (cast, values) if cast.dtype.kind == "f" else (values, cast)
+    if floats.dtype.kind != "f" or whole.dtype.kind not in "iu":
+        return True
+    above = 2.0 ** (8 * whole.itemsize - (whole.dtype.kind == "i"))
+    return bool((floats < above).all()) and np.array_equal(floats.astype(whole.dtype), whole)
+
+
+def _rows(values: Vec) -> list[np.ndarray | None]:
+    rows = list(values.values)
+    if values.valid is None:
+        return rows
+    return [row if valid else None for row, valid in zip(rows, values.valid, strict=True)]
+
+
+def _arrow_columns(
+    node: Calling, made: pa.Table | pa.RecordBatch, given: Container[int]
+) -> dict[str, tuple[pa.DataType, Values]]:
+    names = made.schema.names
+    if not names or len(set(names)) < len(names):
+        raise unfit(node, f"an Arrow table with the columns {names}")
+    arrays = {name: decoded(_whole(c, given), name) for name, c in zip(names, made, strict=True)}
+    return {name: (array.type, from_arrow(array)) for name, array in arrays.items()}
+
+
+def _whole(column: pa.Array | pa.ChunkedArray, given: Container[int]) -> pa.Array:
+    """A column as one array that the function can no longer write to.
+
+    Arrow wraps NumPy arrays without a copy, and the function may overwrite those for the next
+    batch.
+    """
+    chunks = [column] if isinstance(column, pa.Array) else column.chunks
+    if not chunks:
+        return pa.array([], column.type)
+    buffers = chunks[0].buffers()
+    if len(chunks) == 1 and all(each is None or each.address in given for each in buffers):
+        return chunks[0]
+    return pa.concat_arrays(chunks)  # which copies one array, too
+
+
+def _columns(
+    node: Calling, made: Any, given: Container[int]
+) -> dict[str, tuple[pa.DataType, Values]]:
+    if not isinstance(made, Mapping) or not made:
+        raise unfit(node, f"{type(made).__name__}, not a dict of arrays")
+    arrays: dict[str, np.ndarray] = {}
+    for name, values in made.items():
+        error = caught(lambda n, v: arrays.update({n: _own(v, given)}), str(name), values)
+        if isinstance(error, MemoryError):
+            raise error
+        if error is not None:
+            raise unfit(
+                node, f"column {text_of(name, repr)}, which is no array: {worded(error)}"
+            ) from error
+    lone = [name for name, a in arrays.items() if not a.ndim]
+    if lone:
+        raise unfit(node, f"a single value as column {lone[0]!r}, not one for each row")
+    lengths = {name: len(a) for name, a in arrays.items()}
+    if len(set(lengths.values())) > 1:
+        raise unfit(node, f"columns of unequal lengths: {lengths}")
+    return {name: _column(node, name, array) for name, array in arrays.items()}
+
+
+def _column(node: Calling, name: str, array: np.ndarray) -> tuple[pa.DataType, Values]:
+    code = "b1" if array.dtype.kind == "b" else array.dtype.str[1:]
+    absent = _absent(array)
+    if code in TYPES:
+        kind = tensor(code, array.shape[1:])
+        return kind, Vec(np.asarray(array), None if absent is None else ~absent)
+    if array.dtype.kind == "O" and _of_tensors(array):
+        return _tensors(node, name, array.tolist())
+    try:
+        listed = array.dtype.kind == "O" or absent is not None  # None where masked
+        made = _inferred(array.tolist()) if listed else pa.array(np.asarray(array))
+    except MemoryError:
+        raise
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        raise unfit(node, f"column {name!r} of {array.dtype}: {error}") from None
+    return made.type, from_arrow(made)
+
+
+def _of_tensors(array: np.ndarray) -> bool:
+    """True for object arrays whose elements are arrays of several axes, or None."""
+    there = [each for each in array.reshape(-1) if each is not None]
+    return bool(there) and all(isinstance(each, np.ndarray) and each.ndim > 1 for each in there)
+
+
+def _tensors(node: Calling, name: str, arrays: list[Any]) -> tuple[pa.DataType, Values]:
+    """A column whose values are arrays, with an open shape even if all have one shape here."""
+    try:
+        kind = settle(arrays)
+        if not isinstance(kind, OpenTensor):
+            kind = OpenTensor(kind.value_type, (None,) * len(kind.shape))
+        return kind, to_values(arrays, kind, name, frozenset())
+    except UnfitError as error:
+        raise unfit(node, f"column {name!r} with {error.what}") from None
+
+
+def _own(values: Any, given: Container[int]) -> np.ndarray:
+    """A returned array in native byte order that the function can no longer write to.
+
+    Arrays in ``given`` are safe; any other may be overwritten by the function for the next batch.
+    """
+    array = _gathered(values)
+    if id(array) in given:
+        return array
+    native = array.astype(array.dtype.newbyteorder("="), order="C")
+    return native if native.flags.owndata else native.copy()
+
+
+def _gathered(values: Any) -> np.ndarray:
+    """``values`` as an array; rows of unequal lengths as objects."""
+    try:
+        return np.asanyarray(values)
+    except ValueError:
+        return np.fromiter(values, dtype=object)
+
+
+def _absent(array: np.ndarray) -> np.ndarray | None:
+    """The masked rows of a masked array, (n,) bool; None if there are none."""
+    if not isinstance(array, np.ma.MaskedArray):
+        return None
+    mask = np.asarray(np.ma.getmaskarray(array).any(axis=tuple(range(1, array.ndim))))
+    return mask if mask.any() else None
+
+
+def _inferred(values: list[Any]) -> pa.Array:
+    """Values with the type that Arrow infers; integers that only uint64 holds are uint64."""
+    try:
+        made = pa.array(values)
+    except OverflowError:
+        return pa.array(values, pa.uint64())
+    kind = roomy(made.type)
+    return made if made.type == kind else pa.array(values, kind)

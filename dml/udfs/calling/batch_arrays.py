@@ -1,0 +1,323 @@
+"""Blocks become the batches that a training loop receives: dicts of NumPy arrays.
+
+Numbers and booleans keep their dtype, floats show null as NaN, fixed-shape tensors are stacked,
+timestamps are datetime64 with NaT, marked lists of numbers are rectangles or values with offsets,
+everything else is an object array. Arrays belong to the caller: writable, and never read by dml
+again. All NaNs are one value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from dml.data import buffer_ownership
+from dml.data.block import Block, Values
+from dml.data.list_marks import Mark, Padded, lengths_of
+from dml.data.open_tensors import OpenTensor, arrays_in, stacked_in
+from dml.data.schema import code_of, short
+from dml.errors import NullValueError
+from dml.expr.user_call import blamed
+from dml.kernels.vec import Vec
+
+# Batches may be slices of an array of up to this many bytes, if all its slices are delivered: two
+# atoms of 65,536 numbers of 8 bytes. Batches of larger arrays are copied, at a low cost.
+SHARED_BYTES = 1 << 20
+# Batches of larger arrays, up to this many bytes, are slices of copies of that size at most.
+RUN_BYTES = 1 << 21
+
+
+Own: TypeAlias = Callable[[np.ndarray], np.ndarray]
+"""Returns the elements of an array in memory that is not shared."""
+
+
+class BatchConversion(Protocol):
+    """Converts a block to a batch; ``own`` copies arrays in shared memory."""
+
+    def __call__(self, block: Block, *, own: Own = np.ndarray.copy) -> dict[str, np.ndarray]:
+        """Column name -> array."""
+
+
+def arrays_of(
+    block: Block, nulls: Literal["raise", "keep"] = "raise", *, own: Own = np.ndarray.copy
+) -> dict[str, np.ndarray]:
+    """Column name -> array (n, *element shape); NullValueError for a null integer or boolean.
+
+    With ``nulls="keep"`` such a column becomes an object array that holds None. ``own`` returns the
+    elements of an array in memory that is not shared.
+    """
+    out: dict[str, np.ndarray] = {}
+    for name, values in zip(block.schema, block.columns, strict=True):
+        if isinstance(block.schema[name], Mark):
+            out.update(_shown(values, block, name))
+            continue
+        array = _array(values, block, name, nulls)
+        out[name] = array if _owned(array) else own(array)
+    return out if len({*map(id, out.values())}) == len(out) else _apart(out)
+
+
+def own_arrays_of(block: Block, made: BatchConversion) -> dict[str, np.ndarray]:
+    """As ``made``, for rows that are delivered once: arrays in memory of this run are not copied.
+
+    A consumer that keeps such an array keeps only the memory that was written to.
+    """
+    found = dict[int, np.ndarray]()
+    for values in block.columns:
+        if isinstance(values, Vec) and values.valid is None and values.values.base is not None:
+            handed = buffer_ownership.handed(values.values)
+            if handed is not None:
+                found[id(values.values)] = handed
+    if not found or buffer_ownership.overlapping(list(found.values())):
+        return made(block)
+    return made(block, own=partial(_handed, found))
+
+
+def _handed(found: Mapping[int, np.ndarray], array: np.ndarray) -> np.ndarray:
+    """The array in ``found`` for ``array``, else a copy."""
+    handed = found.get(id(array))
+    return array.copy() if handed is None else handed
+
+
+def batch_of(block: Block, *, own: Own = np.ndarray.copy) -> dict[str, np.ndarray]:
+    """As ``arrays_of``, for a block whose columns are ``finished``: 1 microsecond per column."""
+    out: dict[str, np.ndarray] = {}
+    for name, values in zip(block.schema, block.columns, strict=True):
+        if isinstance(values, Vec) and values.valid is None:
+            array = values.values
+        elif isinstance(block.schema[name], Mark):
+            out.update(_shown(values, block, name))
+            continue
+        else:
+            array = _array(values, block, name, "raise")
+        out[name] = own(array) if array.base is not None or not _owned(array) else array
+    return out if len({*map(id, out.values())}) == len(out) else _apart(out)
+
+
+def separable(block: Block, *, once: bool = False) -> bool:
+    """True if batches of a ``finished`` block may be slices of its arrays.
+
+    These arrays are not shared and have no nulls to refuse, and a consumer that keeps one batch
+    keeps little memory of other batches. Rows that are delivered ``once`` may lie in memory of this
+    run alone.
+    """
+    seen, mapped = set[int](), list[np.ndarray]()
+    for values in block.columns:
+        if not isinstance(values, Vec) or values.valid is not None:
+            return False
+        array = values.values
+        if once and buffer_ownership.handed(array) is not None:
+            mapped.append(array)
+        elif not _owned(array) or array.nbytes > RUN_BYTES:
+            return False
+        seen.add(id(array))
+    return len(seen) == len(block.columns) > 0 and not buffer_ownership.overlapping(mapped)
+
+
+def batches_of(block: Block, n: int) -> list[dict[str, np.ndarray]]:
+    """The rows of a ``separable`` block as batches of ``n``, which do not overlap."""
+    names = tuple(block.schema)
+    parts = [_parts(values.values, n) for values in block.columns if isinstance(values, Vec)]
+    return [dict(zip(names, arrays, strict=True)) for arrays in zip(*parts, strict=True)]
+
+
+def _parts(array: np.ndarray, n: int) -> list[np.ndarray]:
+    """``array`` in slices of ``n`` rows; one piece of memory has at most ``SHARED_BYTES``."""
+    batches = array.reshape(len(array) // n, n, *array.shape[1:])
+    if array.nbytes <= SHARED_BYTES and _owned(array):
+        return list(batches)
+    mapped = None if _owned(array) else buffer_ownership.handed(array)
+    if mapped is not None:
+        return list(mapped.reshape(batches.shape))
+    each = max(1, SHARED_BYTES // max(1, batches[:1].nbytes))
+    pieces = (batches[i : i + each].copy() for i in range(0, len(batches), each))
+    return [batch for piece in pieces for batch in piece]
+
+
+def finished(block: Block) -> Block:
+    """The block with floats as they are delivered: nulls as NaN, and all NaNs one value."""
+    columns = tuple(
+        Vec(_floats(c)) if isinstance(c, Vec) and c.values.dtype.kind == "f" else c
+        for c in block.columns
+    )
+    return Block(block.schema, columns, block.ids)
+
+
+def plain(block: Block) -> bool:
+    """True if all floats of ``block`` are delivered unchanged: none is NaN.
+
+    False if lists or structs may hold floats.
+    """
+    columns = zip(block.columns, block.schema.values(), strict=True)
+    if any(_has_floats(kind) for values, kind in columns if not isinstance(values, Vec)):
+        return False
+    floats = (c for c in block.columns if isinstance(c, Vec) and c.values.dtype.kind == "f")
+    return not any(np.isnan(c.values).any() for c in floats)
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    """True if values of this type may contain floats."""
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    parts = (kind.field(place).type for place in range(kind.num_fields))
+    return bool(pa.types.is_floating(kind)) or any(map(_has_floats, parts))
+
+
+def _apart(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Columns that share one array get arrays of their own."""
+    first = {id(array): name for name, array in reversed(arrays.items())}
+    return {n: a if first[id(a)] == n else a.copy() for n, a in arrays.items()}
+
+
+def _owned(array: np.ndarray) -> bool:
+    """True if no other object refers to the memory of ``array``."""
+    return array.base is None and bool(array.flags.owndata and array.flags.writeable)
+
+
+def _array(values: Values, block: Block, name: str, nulls: str) -> np.ndarray:
+    if not isinstance(values, Vec):
+        return _object_array(values)
+    array = values.values
+    if array.dtype.kind == "f":
+        return _floats(values)
+    if values.valid is None or values.valid.all():
+        return array
+    if nulls == "raise":
+        row = int(np.argmin(values.valid))
+        error = null_error(name, block.schema[name], f"it is null in row {row} of the batch")
+        raise blamed(error, block.ids, row)
+    out = np.empty(len(array), dtype=object)
+    for i in np.flatnonzero(values.valid):
+        out[i] = array[i].copy() if array.ndim > 1 else array[i].item()
+    return out
+
+
+def null_error(name: str, kind: pa.DataType, why: str) -> NullValueError:
+    """The error for a null that an array of ``kind`` cannot represent."""
+    fill = "False" if pa.types.is_boolean(kind) else "0"
+    return NullValueError(
+        f"column {name!r} has a null, which {short(kind)} arrays cannot hold",
+        why=why,
+        try_=f".fill_null({{{name!r}: {fill}}}), or .cast to a float, where null shows as NaN",
+    )
+
+
+def _floats(values: Vec) -> np.ndarray:
+    """The floats with nulls as NaN, and the same bits for every NaN."""
+    array = values.values
+    if values.valid is None and buffer_ownership.finished(array):
+        return array
+    odd = np.isnan(array)
+    if values.valid is not None:
+        absent = ~values.valid
+        odd |= absent.reshape(-1, *(1,) * (array.ndim - 1))
+    if not odd.any():
+        return array
+    if not _owned(array):
+        array = array.copy()
+    array[odd] = np.nan
+    return array
+
+
+def _shown(lists: pa.Array, block: Block, name: str) -> dict[str, np.ndarray]:
+    """A marked column of lists as arrays; NullValueError for nulls that they cannot represent."""
+    mark, code = block.schema[name], code_of(lists.type.value_type)
+    absent = lists.is_null().to_numpy(zero_copy_only=False)
+    lengths = lengths_of(lists)
+    values = _flat(lists, code)
+    gone = absent if code[0] != "f" or not isinstance(mark, Padded) else absent & False
+    if values is None or gone.any():
+        row = _first_null(lists, gone, lengths)
+        raise blamed(_list_error(name, block.schema[name], row), block.ids, row)
+    if not isinstance(mark, Padded):
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        return {name: values if _owned(values) else values.copy(), f"{name}_offsets": offsets}
+    width = mark.params["width"]
+    width = int(lengths.max(initial=0)) if width is None else width
+    array = np.full((len(lists), width), mark.params["fill"], dtype=code)
+    array[np.arange(width) < lengths[:, None]] = values
+    return {name: _floats(Vec(array, ~absent)) if code[0] == "f" else array}
+
+
+def _flat(lists: pa.Array, code: str) -> np.ndarray | None:
+    """The elements of all lists; None if one of them is a null that no array can represent."""
+    flat = lists.flatten()
+    if flat.null_count and code[0] != "f":
+        return None
+    values = flat.to_numpy(zero_copy_only=False)
+    return _floats(Vec(values)) if code[0] == "f" else values
+
+
+def _first_null(lists: pa.Array, gone: np.ndarray, lengths: np.ndarray) -> int:
+    """The index of the first row that is null or contains a null."""
+    inside = lists.flatten().is_null().to_numpy(zero_copy_only=False)
+    rows = np.repeat(np.arange(len(lists)), lengths)[inside]
+    return int(np.concatenate([rows, np.flatnonzero(gone)]).min())
+
+
+def _list_error(name: str, mark: pa.DataType, row: int) -> NullValueError:
+    return NullValueError(
+        f"column {name!r} has a null, which {mark} arrays cannot hold",
+        why=f"it is, or is in, the list in row {row} of the batch",
+        try_=f".filter(~col({name!r}).is_null()), or lists without nulls",
+    )
+
+
+def _object_array(values: pa.Array) -> np.ndarray:
+    kind = values.type
+    if isinstance(kind, OpenTensor):
+        return _tensors(values)
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_duration(kind):
+        return values.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+    if pa.types.is_float16(kind):
+        return values.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+    out = np.empty(len(values), dtype=object)
+    code = code_of(kind.value_type) if _is_list(kind) else "arrow"
+    if code != "arrow" and not (flat := values.flatten()).null_count:
+        return _split(out, values, np.asarray(flat.to_numpy(zero_copy_only=False), dtype=code))
+    for i, value in enumerate(values.to_pylist()):
+        numbers = code != "arrow" and value is not None and None not in value
+        out[i] = _numbers(value, code) if numbers else value
+    return out
+
+
+def _tensors(values: pa.ExtensionArray) -> np.ndarray:
+    """Arrays of any shape as objects; as one array if they were stacked in one, and can be."""
+    whole = stacked_in(values) if values.type.stacked else None
+    if whole is not None:
+        return _floats(Vec(whole)) if whole.dtype.kind == "f" else whole
+    out = np.empty(len(values), dtype=object)
+    for i, array in enumerate(arrays_in(values)):
+        if array is not None:
+            own = array.copy()
+            out[i] = _floats(Vec(own)) if own.dtype.kind == "f" else own
+    return out
+
+
+def _split(out: np.ndarray, lists: pa.Array, flat: np.ndarray) -> np.ndarray:
+    """Fill ``out`` with the numbers of each list, taken from ``flat``; None for a null list.
+
+    Python numbers, which would take five times the memory, are avoided.
+    """
+    flat = _floats(Vec(flat)) if flat.dtype.kind == "f" else flat
+    ends = np.cumsum(lengths_of(lists))
+    starts = np.concatenate([np.zeros(1, ends.dtype), ends[:-1]])
+    there = lists.is_valid().to_numpy(zero_copy_only=False)
+    for i in np.flatnonzero(there):
+        out[i] = flat[starts[i] : ends[i]].copy()
+    return out
+
+
+def _numbers(value: list[Any], code: str) -> np.ndarray:
+    array = np.array(value, dtype=code)
+    return _floats(Vec(array)) if code[0] == "f" else array
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))

@@ -1,0 +1,103 @@
+"""``on_error="skip"`` drops rows for which a user's function raises, instead of ending the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dml.errors import PlanError
+from dml.expr.node import Node
+from dml.expr.user_call import NotConstructedError, each_apart, raised
+from dml.udfs.calling.python_rows import to_rows
+
+if TYPE_CHECKING:
+    from dml.data.block import Block
+    from dml.expr.flow import At
+    from dml.kernels.rows.ids import RowIds
+
+RAISE, SKIP = "raise", "skip"
+
+
+class Skipping(Node):
+    """The base of operators whose function may cost rows instead of the run, by ``on_error``."""
+
+    on_error: str
+    fn: Any
+
+    @property
+    def skips(self) -> bool:  # type: ignore[override]
+        """True if rows for which the function raises are dropped."""
+        return self.on_error == SKIP
+
+    @property
+    def skipping(self) -> str:
+        """The ``on_error`` parameter as it was written, "" if it is the default."""
+        return f", on_error={self.on_error!r}" if self.skips else ""
+
+    def check(self) -> None:
+        """Raise PlanError unless ``on_error`` is "raise" or "skip"."""
+        if self.on_error not in (RAISE, SKIP):
+            raise PlanError(
+                f"on_error={self.on_error!r} has no meaning",
+                why='"raise" ends the run at a row whose function raises, "skip" loses the row',
+                try_='on_error="skip"',
+            )
+
+    def lose(
+        self,
+        error: BaseException,
+        ids: RowIds,
+        row: int,
+        at: At,
+        *,
+        rows: int = 1,
+        made: int | None = None,
+    ) -> None:
+        """Count ``rows`` rows that ``error`` cost; raise errors that every further row would raise.
+
+        The error comes after ``made`` output rows of the block, where ids do not tell its place.
+        """
+        found = raised(error, self.fn, ids, row).located(self.label())
+        if isinstance(error, NotConstructedError):
+            raise found
+        found.made = made  # type: ignore[attr-defined]
+        at.lost(found, rows)
+
+    def survivors(self, block: Block, error: BaseException, out: list[Any], at: At) -> np.ndarray:
+        """Go on after the row on which the function raised, the first without a result in ``out``.
+
+        Adds the results of the other rows to ``out``; returns the places of all rows that have a
+        result.
+        """
+        first = len(out)
+        self.lose(error, block.ids, first, at)
+        rest = block.slice(first + 1, block.n)
+        rows = ((row,) for row in (to_rows(rest) if rest.n else ()))
+        kept = self.spared(rows, rest.ids, out, at)
+        return np.concatenate([np.arange(first), kept + first + 1])
+
+    def spared(
+        self, given: Iterable[tuple[Any, ...]], ids: RowIds, out: list[Any], at: At
+    ) -> np.ndarray:
+        """Append the function's results for each of ``given``, rows with ``ids``, to ``out``.
+
+        Rows for which it raises are dropped; returns the places of the remaining rows.
+        """
+
+        def lost(place: int, error: BaseException) -> None:
+            self.lose(error, ids, place, at)
+
+        return np.array(each_apart(self.fn.call, given, out, lost), dtype=np.int64)
+
+
+def ignoring(root: Node) -> Node:
+    """The same pipeline with ``on_error="skip"`` for all functions, on all its inputs."""
+    made: dict[int, Node] = {}
+    for node in root.walk():
+        new = node.map_inputs(lambda each: made[id(each)])
+        if isinstance(new, Skipping) and new.fn is not None and not new.skips:
+            new = new.replace(on_error=SKIP)
+        made[id(node)] = new
+    return made[id(root)]

@@ -1,0 +1,150 @@
+"""Instances of users' classes are pooled per process, for each class with its arguments.
+
+There is one instance per concurrent call, limited by the step's ``concurrency``. Processes send
+each other the class and the arguments, never an instance. Calls of one instance never overlap.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from dml.errors import worded
+from dml.expr.user_call import NotConstructedError, caught
+
+# Pools that a process keeps for functions that were sent to it, for reuse by the next run.
+KEPT = 8
+
+
+@dataclasses.dataclass(eq=False)
+class PooledInstance:
+    """A pooled object of the user's class, constructed on first use, and the lock of its calls."""
+
+    call: Callable[..., Any] | None = None
+    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+
+
+class InstancePool:
+    """The instances in this process of a class with its arguments, shared by equal functions."""
+
+    def __init__(self) -> None:
+        self.instances: list[PooledInstance] = []
+        self._turns = itertools.count()
+        self._guard = threading.Lock()
+
+    def taken(self, most: int | None) -> PooledInstance:
+        """An instance, locked for the caller, which must release its lock.
+
+        A new instance is created while all are locked, but no more than ``most``; then the call
+        waits.
+        """
+        for instance in self.instances:
+            if instance.lock.acquire(blocking=False):
+                return instance
+        with self._guard:
+            found = None
+            if most is None or len(self.instances) < most:
+                found = PooledInstance()
+                found.lock.acquire()
+                self.instances.append(found)
+        if found is None:
+            found = self.instances[next(self._turns) % len(self.instances)]
+            found.lock.acquire()
+        return found
+
+
+_GUARD = threading.Lock()
+_LIVE: weakref.WeakValueDictionary[bytes, InstancePool] = weakref.WeakValueDictionary()
+_KEPT: collections.OrderedDict[bytes, InstancePool] = collections.OrderedDict()
+
+
+@dataclasses.dataclass(eq=False)
+class Stateful:
+    """``made(*args, **kwargs)`` as a function, constructed by the first call in a process.
+
+    ``key`` is the digest of class and arguments; functions of equal keys share instances. A process
+    has as many instances as there are concurrent calls, up to ``most``. With ``many`` the calls
+    return rows, all of which are computed before the first is handed on.
+    """
+
+    made: type
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    key: bytes
+    many: bool = False
+    most: int | None = None
+    sent: bool = dataclasses.field(default=False, repr=False)
+    pool: InstancePool | None = dataclasses.field(default=None, repr=False)
+
+    def __call__(self, *given: Any) -> Any:
+        """The result of calling an instance; NotConstructedError if the constructor raises."""
+        if self.many:
+            return self._children(given)
+        instance = (self.pool or self._pooled()).taken(self.most)
+        try:
+            made = (instance.call or self._constructed(instance))(*given)
+            return _collected(made) if isinstance(made, Iterator) else made
+        finally:
+            instance.lock.release()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The state from which another process constructs its own instances."""
+        kept = ("made", "args", "kwargs", "key", "many", "most")
+        return {**{name: getattr(self, name) for name in kept}, "sent": True, "pool": None}
+
+    def _children(self, given: tuple[Any, ...]) -> Iterator[Any]:
+        out: list[Any] = []
+        instance = (self.pool or self._pooled()).taken(self.most)
+        try:
+            call = instance.call or self._constructed(instance)
+            error = caught(lambda: out.extend(call(*given)))
+        finally:
+            instance.lock.release()
+        yield from _again(out, error)
+
+    def _pooled(self) -> InstancePool:
+        with _GUARD:
+            pool = _LIVE.get(self.key)
+            if pool is None:
+                pool = _LIVE[self.key] = InstancePool()
+        self.pool = pool
+        if self.sent:
+            _keep(self.key, pool)
+        return pool
+
+    def _constructed(self, instance: PooledInstance) -> Callable[..., Any]:
+        """Construct the object of an instance that has none; the caller holds the lock."""
+        made: list[Any] = []
+        error = caught(lambda: made.append(self.made(*self.args, **self.kwargs)))
+        if error is not None:
+            raise NotConstructedError(worded(error)) from error
+        call: Callable[..., Any] = made[0]
+        instance.call = call
+        return call
+
+
+def _keep(key: bytes, pool: InstancePool) -> None:
+    """Keep ``pool`` beyond its run; the least recently used pool is evicted."""
+    with _GUARD:
+        _KEPT[key] = pool
+        _KEPT.move_to_end(key)
+        dropped = _KEPT.popitem(last=False) if len(_KEPT) > KEPT else None
+    del dropped  # outside of the lock, since a destructor of the user's may take its time
+
+
+def _collected(made: Iterator[Any]) -> Iterator[Any]:
+    """All items of an iterator, which uses the instance; then the error that ended it."""
+    out: list[Any] = []
+    error = caught(lambda: out.extend(made))
+    return _again(out, error)
+
+
+def _again(out: list[Any], error: BaseException | None) -> Iterator[Any]:
+    yield from out
+    if error is not None:
+        raise error

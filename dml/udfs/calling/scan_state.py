@@ -1,0 +1,203 @@
+"""The state that a ``scan`` carries from row to row is validated here, and serialized as JSON.
+
+A saved position holds the state, and no position is ever unpickled: so states are None, booleans,
+numbers, text, bytes, lists, tuples, dicts with text keys, and NumPy scalars and arrays, of exactly
+these types.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+# Maximum size of a state: a number or place counts 8 bytes, text, bytes and arrays their length.
+MOST_BYTES = 64 << 10
+MOST_DEPTH = 32
+PLACE_BYTES = 8
+# JSON parsers of other libraries keep integers of up to this many bits exact.
+EXACT_BITS = 53
+
+
+class NotCarriedError(Exception):
+    """A value cannot be part of a state; ``why`` and ``try_`` say more."""
+
+    def __init__(self, what: str, why: str, try_: str) -> None:
+        super().__init__(what)
+        self.what, self.why, self.try_ = what, why, try_
+
+
+class _Copy:
+    """Copies a value and counts its bytes."""
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+
+    def of(self, value: Any, depth: int) -> Any:
+        copy = COPIES.get(type(value))
+        if copy is None:
+            copy = _numpy if isinstance(value, np.generic) else _refused
+        if depth > MOST_DEPTH:
+            raise NotCarriedError(
+                f"a state that is nested more than {MOST_DEPTH} deep",
+                why="a state is written into every saved position",
+                try_="a flat dict or list",
+            )
+        self.nbytes += PLACE_BYTES
+        made = copy(self, value, depth + 1)
+        if self.nbytes > MOST_BYTES:
+            raise NotCarriedError(
+                f"a state of more than {MOST_BYTES} bytes",
+                why="a state is written into every saved position, which stays small",
+                try_="less of it: counts, sums, the last few values",
+            )
+        return made
+
+
+def _same(_: _Copy, value: Any, _depth: int) -> Any:
+    return value
+
+
+def _int(copy: _Copy, value: int, _depth: int) -> int:
+    copy.nbytes += value.bit_length() >> 3
+    return value
+
+
+def _text(copy: _Copy, value: str, _depth: int) -> str:
+    copy.nbytes += len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass"))
+    return value
+
+
+def _bytes(copy: _Copy, value: bytes, _depth: int) -> bytes:
+    copy.nbytes += len(value)
+    return value
+
+
+def _list(copy: _Copy, value: list[Any], depth: int) -> list[Any]:
+    return [copy.of(each, depth) for each in value]
+
+
+def _tuple(copy: _Copy, value: tuple[Any, ...], depth: int) -> tuple[Any, ...]:
+    return tuple([copy.of(each, depth) for each in value])
+
+
+def _dict(copy: _Copy, value: dict[Any, Any], depth: int) -> dict[Any, Any]:
+    for key in value:
+        if type(key) is not str:
+            raise NotCarriedError(
+                f"a state with a key of type {type(key).__name__}",
+                why="keys of dicts are text in a saved position",
+                try_="str(key), or a list of pairs",
+            )
+    return {copy.of(key, depth): copy.of(each, depth) for key, each in value.items()}
+
+
+def _numpy(copy: _Copy, value: Any, depth: int) -> Any:
+    if value.dtype.hasobject or value.dtype.names is not None:
+        return _refused(copy, value, depth)
+    copy.nbytes += value.nbytes
+    return value.copy()
+
+
+def _refused(_: _Copy, value: Any, _depth: int) -> Any:
+    kind = type(value)
+    detail = f" of {value.dtype}" if isinstance(value, np.ndarray | np.generic) else ""
+    raise NotCarriedError(
+        f"a state with a {kind.__module__}.{kind.__qualname__}{detail}".replace("builtins.", ""),
+        why="saved positions hold numbers, text, bytes, lists, tuples, dicts and arrays of them",
+        try_="a list or dict of what it is made of",
+    )
+
+
+COPIES: dict[type, Callable[[_Copy, Any, int], Any]] = {
+    type(None): _same,
+    bool: _same,
+    float: _same,
+    int: _int,
+    str: _text,
+    bytes: _bytes,
+    list: _list,
+    tuple: _tuple,
+    dict: _dict,
+    np.ndarray: _numpy,
+}
+
+
+def kept(value: Any) -> Any:
+    """A private copy of ``value``; NotCarriedError if it cannot be part of a state."""
+    return _Copy().of(value, 0)
+
+
+def to_json(value: Any) -> Any:
+    """A state as plain JSON, from which ``of_json`` reads exactly the same value."""
+    if value is None or isinstance(value, bool) or type(value) is str:
+        return value
+    if type(value) is int and value.bit_length() <= EXACT_BITS:
+        return value
+    if type(value) is list:
+        return [to_json(each) for each in value]
+    return {WORDS.get(type(value), "scalar"): _written(value)}
+
+
+def _written(value: Any) -> Any:
+    if type(value) is float:
+        return "nan" if math.isnan(value) else value.hex()
+    if type(value) is int:
+        return hex(value)
+    if type(value) is bytes:
+        return _base64(value)
+    if type(value) is tuple:
+        return [to_json(each) for each in value]
+    if type(value) is dict:
+        return [[key, to_json(each)] for key, each in value.items()]
+    return [value.dtype.str, list(value.shape), _base64(value.tobytes())]
+
+
+def of_json(written: Any) -> Any:
+    """The value that ``to_json`` serialized; KeyError, TypeError or ValueError for other input."""
+    if isinstance(written, list):
+        return [of_json(each) for each in written]
+    if not isinstance(written, dict):
+        return written
+    ((word, given),) = written.items()
+    return READ[word](given)
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _array(given: Any) -> Any:
+    dtype, shape, data = given
+    flat = np.frombuffer(base64.b64decode(data, validate=True), np.dtype(dtype))
+    return flat.reshape(shape).copy()
+
+
+def _scalar(given: Any) -> Any:
+    return _array(given)[()]
+
+
+def _int_of(given: str) -> int:
+    return int(given, 16)
+
+
+WORDS: dict[type, str] = {
+    float: "float",
+    int: "int",
+    bytes: "bytes",
+    tuple: "tuple",
+    dict: "dict",
+    np.ndarray: "array",
+}
+READ: dict[str, Callable[[Any], Any]] = {
+    "float": float.fromhex,
+    "int": _int_of,
+    "bytes": lambda given: base64.b64decode(given, validate=True),
+    "tuple": lambda given: tuple([of_json(each) for each in given]),
+    "dict": lambda given: {key: of_json(each) for key, each in given},
+    "array": _array,
+    "scalar": _scalar,
+}

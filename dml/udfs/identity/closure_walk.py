@@ -1,0 +1,479 @@
+"""A function is encoded with everything that its results depend on, found by following references.
+
+Functions, classes, modules, instances and mutable values are encoded on first visit and referred to
+by number afterwards, so cycles end, nothing is visited twice, and two names of one list are not two
+lists. Unlike in ``dml.base.encoder``, the order of a dictionary counts, and an array's memory
+layout: a program can see it. ``dml.udfs.identity.reflection`` describes what else code can see.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import functools
+import importlib.util
+import sys
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, Self, TypeVar
+
+import numpy as np
+
+from dml.base.encoder import Encoder, UnnamedError, put_items
+from dml.base.library_code import (
+    Library,
+    first_name,
+    library_of,
+    library_of_globals,
+    library_to_import,
+    to_look_at,
+)
+from dml.udfs.identity import object_state, program_values
+from dml.udfs.identity.bytecode import code_name
+from dml.udfs.identity.references import Reference, references
+from dml.udfs.identity.reflection import is_plain, sight
+
+MISSING = object()
+RANDOM_HASHES = bool(sys.flags.hash_randomization)  # False with PYTHONHASHSEED=0
+ATOMS = frozenset({str, bytes, int, float, bool, type(None)})
+CHANGEABLE = (
+    *(list, dict, set, bytearray, np.ndarray, np.memmap),
+    *(collections.deque, collections.OrderedDict, collections.defaultdict),
+)
+
+
+@dataclasses.dataclass
+class Looks:
+    """The observations of visited code (see ``reflection.Sight``), and all visited sets."""
+
+    describe: bool = False
+    ordered: set[str] = dataclasses.field(default_factory=set)
+    sets: list[tuple[str, Any]] = dataclasses.field(default_factory=list)
+
+
+class FunctionEncoder(Encoder):
+    """Encodes callables and all that they reach; ``libraries`` are those visited on the way.
+
+    The names of functions and classes are encoded only if some visited code observes them
+    (``describes``); ``named`` then encodes a second time.
+    """
+
+    __slots__ = ("_kept", "_seen", "describes", "libraries", "looks")
+
+    def __init__(self, *, describes: bool = False) -> None:
+        super().__init__()
+        self.libraries: set[Library] = set()
+        self.describes, self.looks = describes, Looks()
+        self._seen: dict[int, int] = {}
+        self._kept: list[object] = []  # keeps objects alive, so that their ids stay unique
+
+    def branch(self) -> Self:
+        """An encoder for one part; it knows all visited objects, and shares ``libraries``."""
+        part = super().branch()
+        part.libraries, part.describes, part.looks = self.libraries, self.describes, self.looks
+        part._seen = dict(self._seen)  # noqa: SLF001 - its own kind
+        part._kept = list(self._kept)  # noqa: SLF001
+        return part
+
+    def name_of(self, value: object) -> bytes:
+        """The digest of a set's member; most members are plain values."""
+        if type(value) in ATOMS:
+            part = Encoder()
+            part.add(value)
+            return part.digest()
+        return super().name_of(value)
+
+    def step(self, path: str, value: object) -> None:
+        """Encode a value that is reached by ``path``, and record it if it is a set."""
+        if isinstance(value, set | frozenset):
+            self.looks.sets.append((path, value))
+        super().step(path, value)
+
+    def look(self, code: types.CodeType) -> None:
+        """Record observations of code beside values; UnnamedError if they have no fingerprint."""
+        seen = sight(code)
+        self.looks.describe |= seen.describes
+        self.looks.ordered |= seen.ordered
+        if seen.unknowable:
+            raise UnnamedError(
+                f"it reads {seen.unknowable}",
+                "what that says depends on where code stands, who calls it, or what was imported",
+                "",
+            )
+        if seen.own:
+            _refuse_chance("a set that it makes")
+
+    def end_of_all(self) -> None:
+        """Encode the order of sets where it is observed; UnnamedError if the order is random."""
+        for path, value in self.looks.sets:
+            if path.rpartition(".")[2] in self.looks.ordered:
+                if not is_plain(value):
+                    _refuse_chance(f"the set {path.rpartition('.')[2]!r}")
+                self.tag(b"order")
+                put_items(self, value)
+
+    def met(self, value: object) -> bool:
+        """Encode a reference if ``value`` was visited before; else assign the next number."""
+        number = self._seen.get(id(value))
+        if number is None:
+            self._seen[id(value)] = len(self._seen)
+            self._kept.append(value)
+            return False
+        self.tag(b"again", number)
+        return True
+
+    def library(self, library: Library, module: str, name: str) -> None:
+        """Encode a value by its module and name in a library."""
+        self.libraries.add(library)
+        self.tag(b"library")
+        self.add((library.name, first_name(module), name))
+
+    def other(self, value: object) -> None:
+        """Encode a value whose exact type is not in the table."""
+        if _put_own_name(self, value):
+            return
+        if isinstance(value, type):
+            _put_class(self, value)
+            return
+        object_state.refuse_meaningless(value)
+        if (inner := object_state.wrapped(value)) is not None:
+            if (library := library_of(type(value).__module__)) is not None:
+                self.libraries.add(library)
+            self.tag(type(value).__qualname__.encode())
+            self.add(object_state.options(value))
+            self.step("", inner)
+        elif type(value).__module__ == "typing":
+            program_values.put_generic(self, value)
+        elif not _put_by_place(self, value):
+            self._instance(value)
+
+    def _instance(self, value: object) -> None:
+        if object_state.has_own_encoding(value):
+            super().other(value)
+        elif not self.met(value):
+            self.tag(b"instance")
+            self.step(f".__class__({type(value).__qualname__})", type(value))
+            for name, part in object_state.parts(value):
+                self.add(name)
+                self.step(name if name.startswith("[") else f".{name}", part)
+            self.end()
+
+
+def _refuse_chance(what: str) -> None:
+    if RANDOM_HASHES:
+        raise UnnamedError(
+            f"it depends on the order of {what}",
+            "text has other hashes in every process, and sets another order",
+            f"sorted(...) around {what}; PYTHONHASHSEED=0 for all processes",
+        )
+
+
+Encoding = TypeVar("Encoding", bound=FunctionEncoder)
+
+
+def named(fn: object, encoder: Callable[..., Encoding]) -> Encoding:
+    """The encoder after encoding all that ``fn`` depends on; ``encoder`` makes an empty one."""
+    out = encoder()
+    out.add(fn)
+    if out.looks.describe:
+        out = encoder(describes=True)
+        out.add(fn)
+    out.end_of_all()
+    return out
+
+
+def variables(fn: object) -> dict[str, bytes]:
+    """The outside variables that a plain function reads, with the digest of each current value."""
+    found: dict[str, bytes] = {}
+    if not isinstance(fn, types.FunctionType):
+        return found
+    cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
+    for ref in references(fn.__code__):
+        out = FunctionEncoder()
+        if ref.kind in {"global", "free"}:
+            # another thread may change a variable concurrently
+            with contextlib.suppress(UnnamedError, RuntimeError):
+                _put_reference(out, ref, fn.__globals__, cells)
+                found[ref.names[0]] = out.digest()
+    return found
+
+
+def spelled(fn: object) -> str:
+    """The display name of a function: its qualified name, without enclosing functions."""
+    inner = fn.func if isinstance(fn, functools.partial) else object_state.wrapped(fn) or fn
+    if inner is not fn:
+        return spelled(inner)
+    name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
+    return str(name).rpartition("<locals>.")[2]
+
+
+def _put_own_name(out: FunctionEncoder, value: object) -> bool:
+    """Encode the value of ``__dml_fingerprint__``, if there is one."""
+    if isinstance(value, type | types.FunctionType):
+        own = vars(value).get("__dml_fingerprint__")
+        if isinstance(own, types.FunctionType | classmethod | staticmethod):
+            return False  # the attribute names the instances of a class, not the class
+    else:
+        own = getattr(type(value), "__dml_fingerprint__", None)
+        own = own(value) if callable(own) else own
+    if own is None:
+        return False
+    out.tag(b"own name")
+    out.step(".__dml_fingerprint__", own)
+    return True
+
+
+def _put_function(out: FunctionEncoder, fn: types.FunctionType) -> None:
+    if _put_own_name(out, fn) or _put_by_place(out, fn) or out.met(fn):
+        return
+    code = fn.__code__
+    out.tag(b"function")
+    out.put(code_name(code))
+    out.step(".__defaults__", fn.__defaults__)
+    out.step(".__kwdefaults__", dict(sorted((fn.__kwdefaults__ or {}).items())))
+    out.step(".__dict__", fn.__dict__)
+    library = library_of_globals(fn.__globals__)
+    if library is not None:  # a closure made by a library: its globals are the library's version
+        out.library(library, fn.__module__, fn.__qualname__)
+    else:
+        out.look(code)
+        if out.describes:
+            _put_description(out, fn)
+    cells = dict(zip(code.co_freevars, fn.__closure__ or (), strict=True))
+    whole = [ref for ref in references(code) if library is None or ref.kind == "free"]
+    for ref in whole:
+        _put_reference(out, ref, fn.__globals__, cells)
+    for name in sorted(set(cells) - {ref.names[0] for ref in whole if ref.kind == "free"}):
+        out.step(f".{name}", _cell(name, cells[name]))
+    out.end()
+
+
+def _put_description(out: FunctionEncoder, fn: types.FunctionType) -> None:
+    """Encode name, docstring and annotations of a function."""
+    out.tag(b"described")
+    out.add((fn.__name__, fn.__qualname__, fn.__doc__))
+    out.put(code_name(fn.__code__, describes=True))
+    try:
+        notes = fn.__annotations__
+    except Exception as error:  # noqa: BLE001 (evaluated now, since Python 3.14)
+        raise UnnamedError(f"its annotations raise {error!r}", "it reads them", "") from None
+    out.step(".__annotations__", notes)
+
+
+def _put_reference(
+    out: FunctionEncoder,
+    ref: Reference,
+    namespace: Mapping[str, Any],
+    cells: Mapping[str, types.CellType],
+) -> None:
+    if ref.kind == "taken":
+        _refuse_taken(ref, namespace)
+        return
+    out.tag(ref.kind.encode())
+    out.add(ref.names)
+    name, *attributes = ref.names
+    if ref.kind == "write":
+        raise _stateful(name).under(f".{name}")
+    if ref.kind == "import":
+        _put_import(out, ref, namespace)
+    elif ref.kind == "free":
+        _put_chain(out, name, _cell(name, cells[name]), attributes)
+    elif (value := namespace.get(name, MISSING)) is not MISSING:
+        _put_chain(out, name, value, attributes)
+    else:
+        _put_builtin(out, name, namespace)
+
+
+def _put_builtin(out: FunctionEncoder, name: str, namespace: Mapping[str, Any]) -> None:
+    """Encode a name that is neither local nor global: a builtin; an undefined name raises."""
+    builtins = namespace.get("__builtins__", sys.modules["builtins"])
+    known = builtins if isinstance(builtins, dict) else vars(builtins)
+    if name not in known:
+        raise UnnamedError(
+            f"the name {name!r} is not defined yet",
+            "what it will mean later decides what the function does",
+            f"define {name!r} before the pipeline that uses it",
+        ).under(f".{name}")
+    object_state.refuse_dynamic(name, known[name])
+    out.step(f".{name}", known[name])
+
+
+def _put_chain(out: FunctionEncoder, name: str, value: object, attributes: list[str]) -> None:
+    """Encode a value and the attributes read from it; of a module, only these attributes count."""
+    path = f".{name}"
+    while attributes and isinstance(value, types.ModuleType):
+        inner = _inner(value, attributes[0])
+        if inner is MISSING:
+            raise _undefined(value.__name__, attributes[0]).under(path)
+        value, path = inner, f"{path}.{attributes.pop(0)}"
+    if isinstance(value, type) and attributes:
+        object_state.refuse_clock(value, attributes[0], path)
+    out.step(path, value)
+
+
+def _inner(module: types.ModuleType, name: str) -> object:
+    """The attribute of a module, or MISSING."""
+    if library_of(module.__name__) is not None:  # may load a submodule on demand, as the call would
+        return getattr(module, name, MISSING)
+    return vars(module).get(name, MISSING)
+
+
+def _put_import(out: FunctionEncoder, ref: Reference, namespace: Mapping[str, Any]) -> None:
+    """Encode ``import`` in a function: a library by its version, a user's module by its content.
+
+    Whether a library is loaded yet must have no effect: the call itself may load it.
+    """
+    name = _imported(ref, namespace)
+    library = library_to_import(name)
+    if library is not None:
+        out.library(library, name, ".".join(ref.names[1:]))
+        return
+    module = sys.modules.get(name)
+    if module is None:
+        raise UnnamedError(
+            f"the module {name!r} is imported inside and not known yet",
+            "what it contains decides what the function does",
+            f"import {name!r} before the pipeline that uses it",
+        ).under(f".{name}")
+    _put_chain(out, name, module, list(ref.names[1:]))
+
+
+def _refuse_taken(ref: Reference, namespace: Mapping[str, Any]) -> None:
+    """Raise UnnamedError for clocks and the like that a function imports from a library."""
+    name, *attributes = _imported(ref, namespace), *ref.names[1:]
+    value: object = to_look_at(name)
+    while attributes and isinstance(value, types.ModuleType):
+        value = _inner(value, attributes.pop(0))
+    if isinstance(value, type) and attributes:
+        object_state.refuse_clock(value, attributes[0], f".{name}")
+    try:
+        object_state.refuse_unsteady(value)
+    except UnnamedError as error:
+        raise error.under(f".{'.'.join((name, *ref.names[1:]))}") from None
+
+
+def _imported(ref: Reference, namespace: Mapping[str, Any]) -> str:
+    """The absolute name of the module that a reference imports."""
+    package = str(namespace.get("__package__") or "")
+    return importlib.util.resolve_name("." * ref.level + ref.names[0], package)
+
+
+def _put_module(out: FunctionEncoder, module: types.ModuleType) -> None:
+    """Encode a library's module by name, and a user's module by all its contents."""
+    library = library_of(module.__name__)
+    if library is not None:
+        out.library(library, module.__name__, "")
+    elif not out.met(module):
+        out.tag(b"module")
+        for name, value in sorted(vars(module).items()):
+            if not name.startswith("__"):
+                out.add(name)
+                out.step(f".{name}", value)
+        out.end()
+
+
+def _put_class(out: FunctionEncoder, cls: type) -> None:
+    if _put_own_name(out, cls) or _put_by_place(out, cls) or out.met(cls):
+        return
+    out.tag(b"class")
+    out.add(cls.__name__)
+    for base in (type(cls), *cls.__bases__):
+        out.step(f".{base.__name__}", base)
+    for name, member in object_state.members(cls):
+        out.add(name)
+        out.step(f".{name}", member)
+    if out.describes:
+        out.add(
+            (
+                cls.__qualname__,
+                cls.__doc__,
+                *(n for n in vars(cls) if n not in object_state.INCIDENTAL),
+            )
+        )
+    out.end()
+
+
+def _put_by_place(out: FunctionEncoder, value: object) -> bool:
+    """Encode an object that a library exports by its name; False for all other objects."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if isinstance(value, np.ufunc):
+        module, name = object_state.ufunc_place(value)
+    if not isinstance(module, str) or not isinstance(name, str):
+        return False
+    library = library_of(module)
+    if library is None or object_state.resolve(module, name) is not value:
+        return False
+    object_state.refuse_volatile(module, name)
+    out.library(library, module, name)
+    return True
+
+
+def _put_builtin_function(out: FunctionEncoder, fn: types.BuiltinFunctionType) -> None:
+    """Encode a C function by module and name, or as a method by the value that it is bound to."""
+    owner = fn.__self__
+    if isinstance(owner, types.ModuleType) or owner is None:
+        if not _put_by_place(out, fn):
+            raise object_state.hidden(fn)
+        return
+    out.tag(b"bound")
+    out.add(fn.__name__)
+    out.step(".__self__", owner)
+
+
+def _put_array(out: FunctionEncoder, value: np.ndarray) -> None:
+    """Encode an array with its memory layout, which ``ravel("K")`` and last bits of sums show."""
+    Encoder.table[np.ndarray](out, value)
+    if not value.flags.c_contiguous:
+        out.tag(b"laid")
+        out.add("F" if value.flags.f_contiguous else value.strides)
+
+
+def _once(put: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    """Encode a mutable value on its first visit only."""
+
+    def put_once(out: FunctionEncoder, value: object) -> None:
+        if not out.met(value):
+            put(out, value)
+
+    return put_once
+
+
+def _put_code(out: FunctionEncoder, value: types.CodeType) -> None:
+    out.put(b"C" + code_name(value))
+
+
+def _cell(name: str, cell: types.CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        raise _undefined("the enclosing function", name).under(f".{name}") from None
+
+
+def _undefined(owner: str, name: str) -> UnnamedError:
+    return UnnamedError(
+        f"{owner} has no {name!r} yet",
+        "what it will mean later decides what the function does",
+        f"define or import {name!r} before the pipeline that uses it",
+    )
+
+
+def _stateful(name: str) -> UnnamedError:
+    return UnnamedError(
+        f"it changes {name!r}, which outlives the call",
+        "a function that remembers calls gives other results when rows come in another order",
+        "",
+    )
+
+
+_VALUES = {**Encoder.table, **program_values.TABLE}
+_VALUES |= dict.fromkeys((np.ndarray, np.memmap), _put_array)
+FunctionEncoder.table = {
+    **_VALUES,
+    **{kind: _once(_VALUES[kind]) for kind in CHANGEABLE},
+    types.FunctionType: _put_function,
+    types.BuiltinFunctionType: _put_builtin_function,
+    types.ModuleType: _put_module,
+    types.CodeType: _put_code,
+    type: _put_class,
+}

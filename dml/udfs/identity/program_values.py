@@ -1,0 +1,136 @@
+"""Program values beside data are encoded here: partials, methods, patterns, descriptors.
+
+Unlike in ``dml.base.encoder``, the order of a dictionary counts: a program can see it.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import operator
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from dml.base.encoder import Encoder, put_items, put_pair
+
+
+class _Pair(NamedTuple):
+    """Exists only to obtain the type of a named tuple's field descriptor."""
+
+    first: int
+
+
+def _put_method(out: Encoder, method: types.MethodType) -> None:
+    out.tag(b"method")
+    out.step(".__self__", method.__self__)
+    out.step("", method.__func__)
+
+
+def _put_partial(out: Encoder, value: functools.partial[Any]) -> None:
+    out.tag(b"partial")
+    out.step(".func", value.func)
+    out.step(".args", value.args)
+    out.step(".keywords", value.keywords)
+
+
+def _put_ordered(out: Encoder, value: Mapping[object, object]) -> None:
+    out.tag(type(value).__name__.encode(), len(value))
+    for key, item in value.items():
+        put_pair(out, key, item)
+
+
+def _put_pattern(out: Encoder, value: re.Pattern[Any]) -> None:
+    out.tag(b"pattern")
+    out.add((value.pattern, value.flags))
+
+
+def _put_getter(out: Encoder, value: Any) -> None:
+    out.tag(b"getter")
+    put_items(out, value.__reduce__())
+    out.end()
+
+
+def _put_deque(out: Encoder, value: collections.deque[object]) -> None:
+    out.tag(b"deque", len(value))
+    out.add(value.maxlen)
+    put_items(out, value)
+
+
+def _put_accessor(out: Encoder, value: Any) -> None:
+    out.tag(type(value).__name__.encode())
+    for name in ("func", "fget", "fset", "fdel", "__func__"):
+        if (part := getattr(value, name, None)) is not None:
+            out.add(name)
+            out.step("", part)
+    out.end()
+
+
+def _put_descriptor(out: Encoder, value: Any) -> None:
+    out.tag(b"descriptor")
+    out.add(value.__name__)
+    out.step("", value.__objclass__)
+
+
+def _put_bound_slot(out: Encoder, value: types.MethodWrapperType) -> None:
+    out.tag(b"bound")
+    out.add(value.__name__)
+    out.step(".__self__", value.__self__)
+
+
+def _put_tuple_getter(out: Encoder, value: Any) -> None:
+    out.tag(b"field")
+    out.add(value.__reduce__()[1][0])
+
+
+def put_generic(out: Encoder, value: Any) -> None:
+    """Encode annotations: ``list[int]``, ``int | None``, ``typing.Any``."""
+    out.tag(b"generic")
+    origin = typing.get_origin(value)
+    out.add(origin or getattr(value, "_name", None) or getattr(value, "__name__", ""))
+    put_items(out, typing.get_args(value))
+    out.end()
+
+
+def _put_default_dict(out: Encoder, value: collections.defaultdict[Any, Any]) -> None:
+    out.step(".default_factory", value.default_factory)
+    _put_ordered(out, value)
+
+
+Table = dict[type, Callable[[Any, Any], None]]
+
+_ACCESSORS: Table = dict.fromkeys(
+    (property, staticmethod, classmethod, functools.cached_property), _put_accessor
+)
+_DESCRIPTORS: Table = dict.fromkeys(
+    (
+        types.GetSetDescriptorType,
+        types.MemberDescriptorType,
+        types.MethodDescriptorType,
+        types.WrapperDescriptorType,
+        types.ClassMethodDescriptorType,
+    ),
+    _put_descriptor,
+)
+_GETTERS: Table = dict.fromkeys(
+    (operator.itemgetter, operator.attrgetter, operator.methodcaller), _put_getter
+)
+TABLE: Table = {
+    **_ACCESSORS,
+    **_DESCRIPTORS,
+    **_GETTERS,
+    dict: _put_ordered,
+    types.MappingProxyType: _put_ordered,
+    types.MethodType: _put_method,
+    types.MethodWrapperType: _put_bound_slot,
+    types.GenericAlias: put_generic,
+    types.UnionType: put_generic,
+    type(_Pair.first): _put_tuple_getter,
+    functools.partial: _put_partial,
+    re.Pattern: _put_pattern,
+    collections.deque: _put_deque,
+    collections.OrderedDict: _put_ordered,
+    collections.defaultdict: _put_default_dict,
+}

@@ -1,0 +1,1 @@
+"""Lifting turns functions of rows into expressions: purity proofs, tracing on a symbolic row."""

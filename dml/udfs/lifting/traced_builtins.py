@@ -1,0 +1,304 @@
+"""These functions replace Python's builtins and ``math`` while a row function is traced.
+
+Each accepts plain values as before, and traced values. Every function of ``math`` and of ``numpy``
+that a proof allows is here: those without a lifted form refuse.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+import types
+import zlib
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from dml.expr.columns.value import Value, lit
+from dml.kernels.functions.python import CALLS
+from dml.udfs.lifting.symbolic_row import RUNNING, TRAPS, SymbolicRow, Trap, UnliftableError
+from dml.udfs.lifting.traced_value import KINDS, Encoded, Traced, TracedPieces, unary
+
+
+def to_int(value: Any = 0, /, *rest: Any) -> Any:
+    """``int`` that also accepts traced values."""
+    if not isinstance(value, Traced):
+        return int(value, *rest)
+    if rest:
+        raise UnliftableError("it reads an integer in a base of its own")
+    if value.kind != "s":
+        return value.whole("trunc")
+    return _read(value, "int", "i")
+
+
+def to_float(value: Any = 0.0, /) -> Any:
+    """``float`` that also accepts traced values."""
+    if not isinstance(value, Traced):
+        return float(value)
+    if value.kind != "s":
+        return value.number().cast("f")
+    return _read(value, "float", "f")
+
+
+def _read(text: Traced, name: str, kind: str) -> Traced:
+    """A number parsed from text; ValueError if the text is no number."""
+    tracer = text.tracer
+    wanted = tracer.here(text.used().value, KINDS["s"])
+    made = text.made("python.call", wanted, kind=kind, params=(name, kind))
+    null = Value("is_null", (made.value,))
+    if kind == "i":  # the text may also be an integer beyond 64 bits, if it has as many digits
+        length = text.called("len", "i", total=True)
+        long = Value("ge", (length.value, lit(DIGITS, KINDS["i"])))
+        tracer.check(Value("and", (null, long)))
+    tracer.trap(null, ValueError)
+    tracer.check(null)
+    return made
+
+
+def to_text(value: Any = "", /, *rest: Any) -> Any:
+    """``str`` that also accepts traced values."""
+    if isinstance(value, Traced) and not rest:
+        return value.used() if value.kind == "s" else value.called("str", "s", total=True)
+    return str(value, *rest)
+
+
+def size(values: Any, /) -> Any:
+    """``len`` that also accepts traced text and its pieces."""
+    if isinstance(values, TracedPieces):
+        return values.size()
+    if isinstance(values, Traced) and values.kind in "sl":
+        return values.called("len", "i", total=True)
+    return len(values)
+
+
+def total(values: Any, /, start: Any = 0) -> Any:
+    """``sum`` by repeated addition; newer Pythons compensate the rounding of float sums."""
+    items = list(values)
+    if isinstance(start, str | bytes) or not any(isinstance(each, Traced) for each in items):
+        return sum(items, start)
+    if isinstance(start, Traced) and start.kind == "s":
+        raise UnliftableError("it sums from a text on")
+    if SUMS_CLOSER and any(map(_is_float, (start, *items))):
+        raise UnliftableError("it sums floats, of which Python keeps what rounding loses")
+    result = start
+    for value in items:
+        result = result + value
+    return result
+
+
+def _is_float(value: Any) -> bool:
+    return value.kind == "f" if isinstance(value, Traced) else type(value) is float
+
+
+def is_instance(value: Any, classes: Any, /) -> bool:
+    """``isinstance`` for traced values, whose classes are known except for None."""
+    wanted = classes if isinstance(classes, tuple) else (classes,)
+    wanted = tuple(each if is_trap(each) else ORIGINAL.get(each, each) for each in wanted)
+    if not isinstance(value, Traced):
+        if type(value) not in ITSELF and not isinstance(value, Trap):
+            raise UnliftableError("it asks for the class of something that is not examined")
+        return isinstance(value, wanted)
+    kind = {"i": int, "f": float, "b": bool, "s": str}.get(value.kind)
+    if kind is None or not all(isinstance(each, type) for each in wanted):
+        raise UnliftableError("it asks for the class of something that is not examined")
+    if value.source is not None and value.tracer.ask(Value("is_null", (value.source,))):
+        return isinstance(None, wanted)
+    value.tracer.leaves |= value.source is None  # a power may be a complex number
+    return issubclass(kind, wanted)
+
+
+def is_trap(known: Any) -> bool:
+    """True for classes that stand in for exceptions while tracing."""
+    return isinstance(known, type) and issubclass(known, Trap)
+
+
+def steps(*ends: Any) -> Any:
+    """``range`` with constant arguments, and a limited length."""
+    if any(isinstance(end, Traced) for end in ends):
+        raise UnliftableError("it has a loop as long as the row says")
+    made = range(*ends)
+    if len(made) > LOOPS:
+        raise UnliftableError(f"it has a loop of more than {LOOPS} rounds")
+    return made
+
+
+def as_dict(given: Any = (), /, **named: Any) -> Any:
+    """``dict``; for a traced row, a copy of the row."""
+    if not isinstance(given, SymbolicRow):
+        return dict(given, **named)
+    made = given.copy()
+    made.update(**named)
+    return made
+
+
+def square_root(value: Any, /) -> Any:
+    """``math.sqrt``, which IEEE 754 defines to the last bit; Python raises below zero."""
+    if not isinstance(value, Traced):
+        return math.sqrt(value)
+    this = value.number().cast("f")
+    this.tracer.check(Value("lt", (this.value, lit(0.0, KINDS["f"]))))
+    return this.made("sqrt", this.value, kind="f")
+
+
+def magnitude(value: Any, /) -> Any:
+    """``math.fabs``."""
+    return unary("abs", value.number().cast("f")) if isinstance(value, Traced) else math.fabs(value)
+
+
+def _class_test(op: str, exact: Callable[[Any], bool]) -> Callable[[Any], Any]:
+    """``math.isnan`` and the like, which also accept traced values."""
+
+    def test(value: Any, /) -> Any:
+        if not isinstance(value, Traced):
+            return exact(value)
+        this = value.number().cast("f")
+        if op == "is_nan":
+            return this.made("is_nan", this.value, kind="b")
+        size = unary("abs", this)
+        return this.made(op, size.value, lit(math.inf, KINDS["f"]), kind="b")
+
+    return test
+
+
+def _by_value(name: str) -> Callable[..., Any]:
+    """A function of ``math`` on floats, called value by value."""
+
+    def call(*args: Any) -> Any:
+        tracer = RUNNING.get()
+        given = [Traced(tracer, YES, "b").operand(arg) for arg in args]
+        if not given or any(each is None for each in given):
+            raise UnliftableError(f"it calls math.{name}, which has no lifted form of those")
+        first, *more = [each.number().cast("f") for each in given if each is not None]
+        return first.called(f"math.{name}", "f", *more)
+
+    return call
+
+
+def _scaled(function: Callable[[float], float], factor: float) -> Callable[[Any], Any]:
+    """``math.radians`` and ``math.degrees``, which are one multiplication."""
+
+    def scaled(value: Any, /) -> Any:
+        traced = isinstance(value, Traced)
+        return value.number().cast("f") * factor if traced else function(value)
+
+    return scaled
+
+
+def _checksum(name: str, function: Callable[..., int]) -> Callable[..., Any]:
+    """A checksum of bytes; for traced text encoded as bytes, called value by value."""
+
+    def call(data: Any, *rest: Any) -> Any:
+        if not isinstance(data, Encoded):
+            return function(data, *rest)
+        if rest:
+            raise UnliftableError(f"it calls zlib.{name} with a start of its own")
+        return data.text.called(name, "i")
+
+    return call
+
+
+class Pattern:
+    """A compiled pattern that searches traced text value by value."""
+
+    def __init__(self, pattern: re.Pattern[str]) -> None:
+        self.pattern = pattern
+
+    def _given(self) -> tuple[str, int]:
+        return self.pattern.pattern, self.pattern.flags
+
+    def sub(self, repl: Any, text: Any, *rest: Any) -> Any:
+        """``sub`` with a constant replacement."""
+        if not isinstance(text, Traced):
+            return self.pattern.sub(repl, text, *rest)
+        if rest or type(repl) is not str or text.kind != "s":
+            raise UnliftableError("it replaces a pattern by something that is not a constant text")
+        return text.called("sub", "s", params=(*self._given(), repl))
+
+    def match(self, text: Any, *rest: Any) -> Any:
+        """Whether the pattern matches at the start; the match itself cannot be used."""
+        return self._found("match", "matches", text, rest)
+
+    def search(self, text: Any, *rest: Any) -> Any:
+        """Whether the pattern matches anywhere; the match itself cannot be used."""
+        return self._found("search", "finds", text, rest)
+
+    def fullmatch(self, text: Any, *rest: Any) -> Any:
+        """Whether the pattern matches the whole text; the match itself cannot be used."""
+        return self._found("fullmatch", "fullmatches", text, rest)
+
+    def _found(self, method: str, name: str, text: Any, rest: tuple[Any, ...]) -> Any:
+        if not isinstance(text, Traced):
+            return getattr(self.pattern, method)(text, *rest)
+        if rest or text.kind != "s":
+            raise UnliftableError("it looks for a pattern in a way that is not examined")
+        return Match() if text.called(name, "b", params=self._given()) else None
+
+
+class Match:
+    """A match, of which only the existence is known."""
+
+    def _no(self, *_: object) -> NoReturn:
+        raise UnliftableError("it uses what a pattern matched")
+
+    __getattr__ = __getitem__ = __str__ = __repr__ = __format__ = __iter__ = __eq__ = __ne__ = _no
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _unlifted(name: str) -> Callable[..., Any]:
+    """The replacement of a function of ``math`` that is not lifted; refuses every call."""
+
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise UnliftableError(f"it calls math.{name}, which has no lifted form")
+
+    return refuse
+
+
+YES = lit(value=True, kind=KINDS["b"])
+# Classes of values that tracing does not replace.
+ITSELF = {int, float, bool, str, bytes, complex, type(None), list, tuple, dict, range, SymbolicRow}
+DIGITS = 19  # minimum digits of an integer beyond 64 bits
+LOOPS = 1024  # maximum iterations of one range
+SUMS_CLOSER = sys.version_info >= (3, 12)
+# Replacements of functions that require plain numbers. Every function of math is included: one that
+# is not would convert traced values on its own, or add them up.
+REPLACED: dict[Any, Any] = {
+    **{
+        function: _by_value(name) if f"math.{name}" in CALLS else _unlifted(name)
+        for name, function in vars(math).items()
+        if callable(function) and not name.startswith("_")
+    },
+    int: to_int,
+    float: to_float,
+    str: to_text,
+    len: size,
+    sum: total,
+    isinstance: is_instance,
+    range: steps,
+    dict: as_dict,
+    math.sqrt: square_root,
+    math.radians: _scaled(math.radians, math.pi / 180),
+    math.degrees: _scaled(math.degrees, 180 / math.pi),
+    math.fabs: magnitude,
+    math.floor: math.floor,  # these three call methods of the value
+    math.ceil: math.ceil,
+    math.trunc: math.trunc,
+    math.isnan: _class_test("is_nan", math.isnan),
+    math.isinf: _class_test("eq", math.isinf),
+    math.isfinite: _class_test("lt", math.isfinite),
+    zlib.crc32: _checksum("crc32", zlib.crc32),
+    zlib.adler32: _checksum("adler32", zlib.adler32),
+    **TRAPS,
+}
+ORIGINAL = {made: known for known, made in REPLACED.items() if isinstance(known, type)}
+
+
+def replacement(value: Any) -> Any:
+    """The replacement of a value from outside; the value itself if none is needed."""
+    if isinstance(value, re.Pattern):
+        return Pattern(value)
+    if isinstance(value, types.ModuleType):
+        names = {name: replacement(item) for name, item in vars(value).items()}
+        return types.SimpleNamespace(**names)
+    if type(value) is frozenset:
+        return tuple(sorted(value, key=repr))  # used only with ``in``
+    return REPLACED.get(value, value) if callable(value) else value

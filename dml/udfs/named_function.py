@@ -1,0 +1,160 @@
+"""A user's callable becomes a ``UserFunction`` here: with a fingerprint and a purity verdict."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from dml.base.fingerprint import digest
+from dml.errors import FingerprintError, PlanError
+from dml.expr.user_call import UserFunction
+
+if TYPE_CHECKING:
+    from dml.udfs.calling.instances import Stateful
+
+
+def user_function(  # noqa: PLR0917 (the first four of any callable, the others of a class)
+    fn: Any,
+    verb: str,
+    nonce: bytes,
+    fingerprint: str | None,
+    constructed: tuple[Any, Any] = ((), None),
+    most: int | None = 1,
+) -> UserFunction:
+    """``fn`` with its fingerprint; ``nonce`` stands in for this run if there is none.
+
+    A class whose instances are callable is one stateful function: it is ``constructed`` from these
+    positional and keyword arguments in each process that calls it, at most ``most`` times.
+    PlanError if ``fn`` is not callable; ``verb`` is the method that the user called.
+    """
+    from dml.udfs.calling.instances import Stateful  # noqa: PLC0415
+    from dml.udfs.identity.function_fingerprint import identify  # noqa: PLC0415
+    from dml.udfs.lifting.purity import fresh_dict, only_looks_up, proven_pure  # noqa: PLC0415
+
+    args, kwargs = _arguments(verb, *constructed)
+    if isinstance(fn, type) and any("__call__" in vars(base) for base in fn.__mro__):
+        call = Stateful(fn, args, kwargs, b"", many=verb == "flat_map", most=most)
+        return _named(call, nonce, fingerprint)
+    _refuse(fn, verb, constructs=bool(args or kwargs))
+    known = identify(fn, nonce=nonce, fingerprint=fingerprint)
+    verdict = proven_pure(fn)
+    purity = "" if verdict else verdict.reason
+    return UserFunction(
+        fn,
+        known.digest,
+        known.name,
+        known.reason,
+        purity,
+        looks_up=only_looks_up(fn),
+        fresh=fresh_dict(fn),
+        asserted=fingerprint is not None,
+    )
+
+
+IMPURE = "declared impure (pure=False)"
+
+
+def declared(fn: UserFunction, verb: str, nonce: bytes, *, pure: Any) -> UserFunction:
+    """``fn`` with the user's declaration of purity; PlanError unless it is True, False or None."""
+    if pure is None:
+        return fn
+    if not isinstance(pure, bool):
+        raise PlanError(
+            f"{verb} with pure={pure!r}",
+            why="True says that results depend on arguments alone, False that no call is repeated,"
+            " None nothing",
+            try_=f"{verb} without it, or with pure=True",
+        )
+    if pure:
+        return dataclasses.replace(fn, declared=True, purity="")
+    return dataclasses.replace(fn, declared=False, purity=IMPURE, nonce=nonce)
+
+
+def name_now(fn: UserFunction) -> bytes:
+    """The digest of the current behaviour of ``fn``: a global that it reads may have changed.
+
+    The digest given at first if the user named the function, or if no other process can name it;
+    classes are constructed from their original arguments.
+    """
+    from dml.udfs.calling.instances import Stateful  # noqa: PLC0415
+    from dml.udfs.identity.function_fingerprint import identify  # noqa: PLC0415
+
+    if fn.asserted or fn.reason or isinstance(fn.call, Stateful):
+        return fn.digest
+    return identify(fn.call, nonce=fn.digest, fingerprint=None).digest
+
+
+def as_now(fn: UserFunction) -> UserFunction:
+    """The same function with the digest ``name_now``."""
+    return dataclasses.replace(fn, digest=name_now(fn))
+
+
+def name_when_run(fn: UserFunction) -> bytes:
+    """As ``name_now``, but also of the current state of a class and of its arguments."""
+    from dml.udfs.calling.instances import Stateful  # noqa: PLC0415
+    from dml.udfs.identity.function_fingerprint import identify  # noqa: PLC0415
+
+    call = fn.call
+    if fn.asserted or fn.reason or not isinstance(call, Stateful):
+        return name_now(fn)
+    whole = functools.partial(call.made, *call.args, **call.kwargs)
+    try:
+        return identify(whole, nonce=fn.digest, fingerprint=None).digest
+    except FingerprintError:
+        return fn.digest  # keep the user's own digest
+
+
+def _refuse(fn: Any, verb: str, *, constructs: bool) -> None:
+    """Raise PlanError if ``fn`` cannot be called on rows, or is given constructor arguments."""
+    if constructs:
+        raise PlanError(
+            f"{verb} with arguments for the constructor of {fn!r}",
+            why="they are for a class whose instances can be called",
+            try_=f"a class with __call__, or functools.partial(f, ...) in {verb}",
+        )
+    if type(fn) is type and not any(
+        {"__init__", "__new__"} & set(vars(b)) for b in fn.__mro__[:-1]
+    ):
+        raise PlanError(
+            f"{verb} with the class {fn.__name__}, whose instances cannot be called",
+            why="it has no __call__, and its constructor takes no argument either",
+            try_="def __call__(self, x): ... in the class",
+        )
+    if not callable(fn):
+        raise PlanError(
+            f"{verb} needs a function, got {fn!r}",
+            why=f"it is of type {type(fn).__name__}, which cannot be called",
+            try_=f".{verb}(lambda {'batch' if verb == 'map_batches' else 'row'}: ...)",
+        )
+
+
+def _arguments(verb: str, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    named = {} if kwargs is None else kwargs
+    known = isinstance(named, Mapping) and all(isinstance(name, str) for name in named)
+    if isinstance(args, list | tuple) and known:
+        return tuple(args), dict(named)
+    raise PlanError(
+        f"{verb} with fn_constructor_args={args!r}, fn_constructor_kwargs={kwargs!r}",
+        why="they are a tuple of arguments, and a dict of named ones",
+        try_='fn_constructor_args=("weights.npz",)',
+    )
+
+
+def _named(call: Stateful, nonce: bytes, fingerprint: str | None) -> UserFunction:
+    """A class with its arguments; a process shares instances of equal digests."""
+    from dml.udfs.identity.function_fingerprint import identify  # noqa: PLC0415
+
+    # the user's own fingerprint replaces the class's code; the arguments' digests still count
+    whole = functools.partial(call.made, *call.args, **call.kwargs)
+    known = identify(
+        whole if fingerprint is None else call.made, nonce=nonce, fingerprint=fingerprint
+    )
+    call.key = digest("instance", known.digest)
+    if fingerprint is not None:
+        with contextlib.suppress(FingerprintError):
+            call.key = digest("instance", known.digest, call.args, dict(call.kwargs))
+    purity = "it is a class: what an instance returns may depend on what it was called with before"
+    return UserFunction(call, call.key, known.name, known.reason, purity)

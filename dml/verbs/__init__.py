@@ -1,1 +1,0 @@
-"""This folder holds the verbs that say what is computed, by family; a verb is a door to a node."""

@@ -1,0 +1,241 @@
+"""A difference between two plans is written to a folder, from which it can be reproduced anywhere.
+
+The folder holds the rows of the sampled atoms, and the rows that both plans made from them. It is
+not sent anywhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+
+from dml.base.library_code import library_of
+from dml.base.ownership import make_folders
+from dml.data.block import Block
+from dml.data.schema import Schema
+from dml.errors import worded
+from dml.exec.process.references import Pickler
+from dml.expr.flow import At
+from dml.io.source import Source
+from dml.kernels.rows.ids import RowIds
+from dml.physical.plan import Plan
+from dml.verify.isolated_run import AtomSpan
+from dml.verify.sample import Sample
+from dml.verify.scope import whole
+
+REPRODUCE = '''"""Make the rows of this folder again by both plans, and say where they differ.
+
+It needs dml and nothing else; environment.json says which version. Exits with 1 if they differ.
+"""
+
+import sys
+from pathlib import Path
+
+from dml.verify.replay import replay
+
+status, text = replay(Path(__file__).resolve().parent)
+print(text)
+sys.exit(status)
+'''
+REPORT = """# Two plans of one pipeline made different rows
+
+{what}.
+
+**This folder holds rows of your data**: `input-*.arrow` are the sampled atoms as they were read,
+`naive*.arrow` and `chosen*.arrow` what the plan as written and the optimized plan made of them.
+Nothing of it was sent anywhere. Look at it before you pass it on.
+
+- `stations/`: the pipeline as it was written, normalized, chosen, physical; the rules that fired.
+- `environment.json`: versions, machine, options.
+- `reproduce.py`: {again}
+
+Rules that fired: {rules}.
+"""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BundleRecord:
+    """Atoms as a bundle stores them: the data that plans need of their source, and ids by epoch."""
+
+    title: str
+    schema: Schema
+    row_count: int | None
+    columns: tuple[str, ...]
+    ids: Mapping[int, Sequence[RowIds]]
+    matches: Mapping[int, Sequence[bool]]
+    positions: Mapping[tuple[int, int], int]
+
+
+@dataclasses.dataclass(frozen=True)
+class PackedPlans:
+    """The content of ``plans.pkl``."""
+
+    plans: tuple[Plan, Plan]
+    schemas: tuple[Sequence[Schema | None], Sequence[Schema | None]]
+    turns: tuple[tuple[int, ...], tuple[int, ...]]
+    epoch: int
+    seed: int
+    kernels: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Bundles:
+    """Writes differences under ``folder``: ``stations`` of the pipeline as text, rules by name.
+
+    ``kernels`` names the kernels of the run.
+    """
+
+    folder: Path
+    kernels: str
+    stations: Callable[[], Mapping[str, str]]
+    rules: Callable[[], Sequence[str]]
+    environment: Mapping[str, Any]
+
+    def __call__(self, sample: Sample) -> str:
+        """Write the folder of one difference, which only its user can read, and return its path."""
+        name = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
+        place = self.folder / name
+        make_folders(place)
+        (place / "stations").mkdir()
+        for station, text in self.stations().items():
+            (place / "stations" / f"{station}.txt").write_text(text + "\n", encoding="utf-8")
+        found = json.dumps(self.environment, indent=2)
+        (place / "environment.json").write_text(found + "\n", encoding="utf-8")
+        records = [_record(place, *each) for each in enumerate(sample.spans)]
+        _written(place, "naive", sample.naive.blocks)
+        _written(place, "chosen", sample.chosen.blocks)
+        why = _packed(place, sample, records, self.kernels)
+        report = REPORT.format(
+            what=f"Of a sample: {sample.what}",
+            again="makes these rows again by both plans, with dml alone."
+            if not why
+            else f"cannot make these rows again, since {why}; it compares the files.",
+            rules=", ".join(dict.fromkeys(self.rules())) or "none",
+        )
+        (place / "REPORT.md").write_text(report, encoding="utf-8")
+        (place / "reproduce.py").write_text(REPRODUCE, encoding="utf-8")
+        return str(place)
+
+
+def _record(place: Path, number: int, span: AtomSpan) -> BundleRecord:
+    """Write the rows of some atoms, and return their record."""
+    source = whole(span.every.source)
+    places: dict[tuple[int, int], int] = {}
+    for epoch, blocks in span.blocks.items():
+        _written(place, f"input-{number}-{epoch}", blocks)
+        for block in blocks if source.row_count is not None else ():
+            high, low = block.ids.arrays()
+            keys = zip(high.tolist(), low.tolist(), strict=True)
+            places |= dict(zip(keys, source.position_of(block.ids).tolist(), strict=True))
+    return BundleRecord(
+        source.title(),
+        source.schema,
+        source.row_count,
+        span.columns,
+        {epoch: [block.ids for block in blocks] for epoch, blocks in span.blocks.items()},
+        span.matches,
+        places,
+    )
+
+
+def _written(place: Path, name: str, blocks: Sequence[Block]) -> None:
+    """Write blocks as record batches, one file per schema; there is usually one schema."""
+    runs: list[list[Block]] = []
+    for block in blocks:
+        if not runs or runs[-1][0].schema != block.schema:
+            runs.append([])
+        runs[-1].append(block)
+    for number, run in enumerate(runs):
+        _table(place / (f"{name}-{number}.arrow" if number else f"{name}.arrow"), run)
+
+
+def _table(path: Path, blocks: Sequence[Block]) -> None:
+    """Write blocks of one schema as an Arrow file, with row ids in two more columns."""
+    batches = [_with_ids(block) for block in blocks]
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batches[0].schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+
+
+def _with_ids(block: Block) -> pa.RecordBatch:
+    batch = block.to_arrow()
+    high, low = block.ids.arrays()
+    names = [*batch.schema.names, "__id_high", "__id_low"]
+    return pa.RecordBatch.from_arrays([*batch.columns, pa.array(high), pa.array(low)], names)
+
+
+def _packed(place: Path, sample: Sample, records: Sequence[BundleRecord], kernels: str) -> str:
+    """Write the plans for a replay; return why that is impossible, or ""."""
+    plans = sample.naive_plan, sample.chosen_plan
+    ats = sample.at_naive, sample.at_chosen
+    schemas = [_schemas(plan, at) for plan, at in zip(plans, ats, strict=True)]
+    packed = PackedPlans(
+        plans, (schemas[0], schemas[1]), sample.turns, sample.epoch, ats[1].seed, kernels
+    )
+    sink = io.BytesIO()
+    try:
+        with _by_value(plans):
+            cloudpickle.dump(list(records), sink)
+            _Pickler(sink, plans[1]).dump(packed)
+    except Exception as error:  # noqa: BLE001 - a user's object may do anything when it is pickled
+        return f"its functions cannot be pickled ({worded(error)})"
+    (place / "plans.pkl").write_bytes(sink.getvalue())
+    return ""
+
+
+def nodes_of(plan: Plan) -> Iterator[Any]:
+    """Yield every operator of a plan and of the plans beside it, in a fixed order."""
+    for each in plan.all:
+        yield from each.operators
+
+
+def _schemas(plan: Plan, at: At) -> list[Schema | None]:
+    """Return the settled schemas in operator order: digests differ once a source is replaced."""
+    return [at.schemas.get(node.digest.hex()) for node in nodes_of(plan)]
+
+
+class _Pickler(Pickler):
+    """A pickler that leaves sources out: a bundle has the rows that are needed of them."""
+
+    def __init__(self, sink: io.BytesIO, plan: Plan) -> None:
+        super().__init__(sink, protocol=5)
+        self.numbers = {whole(each.stage.source).digest: n for n, each in enumerate(plan.all)}
+
+    def persistent_id(self, obj: Any) -> Any:
+        """Return the number of a source; None for other objects."""
+        return self.numbers.get(whole(obj).digest, 0) if isinstance(obj, Source) else None
+
+
+@contextmanager
+def _by_value(plans: Sequence[Plan]) -> Iterator[None]:
+    """Pickle functions of the user's own modules by value while the block runs."""
+    found = {
+        getattr(node.calls.call, "__module__", None)
+        for plan in plans
+        for node in nodes_of(plan)
+        if node.calls is not None
+    }
+    modules = [sys.modules[name] for name in found if name in sys.modules and _own(name)]
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _own(name: str) -> bool:
+    """Return True for an importable module of the user."""
+    return name != "__main__" and library_of(name) is None

@@ -1,0 +1,343 @@
+"""A run that checks itself is guarded here: differences are detected and acted upon.
+
+If the two plans of a pipeline differ on a sample, its rows are not delivered: the run restarts with
+the plan as written, or ends with an error if rows of the epoch were delivered already.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+from dml.base.user_line import warn
+from dml.data.block import Block
+from dml.data.comparison import difference, part
+from dml.errors import VerificationError, VerificationWarning
+from dml.events import Verified
+from dml.exec.memory.memory_shares import calls_bytes
+from dml.exec.streams.stream import START, Streaming
+from dml.exec.tasks.job import Job
+from dml.exec.tasks.partition import Piece
+from dml.expr.flow import At, nobody_counts, nothing_kept
+from dml.udfs.calling.batch_arrays import finished
+from dml.verify.isolated_run import AtomSpan, MadeBlocks, Where, span_from, stepped, turns_of
+from dml.verify.sample import Sample, both, failure, inconclusive, samples, settled
+from dml.verify.scope import Scope
+
+if TYPE_CHECKING:
+    from dml.data.block import Block
+    from dml.exec.streams.stream import Streaming
+    from dml.exec.tasks.job import Job
+    from dml.expr.flow import Compute, Flow, Position
+    from dml.physical.plan import Plan
+
+# What rows are held in, of what a comparison may hold: those of each plan, and in its operators.
+PARTS = 4
+
+
+class SampleWatch:
+    """The check of one opening of ``run``'s stages at ``epoch``; ``drawn`` are samples in order."""
+
+    def __init__(
+        self,
+        guard: Guard,
+        run: Streaming,
+        job: Job,
+        epoch: int,
+        drawn: list[list[Where]],
+    ) -> None:
+        self.guard, self.run, self.job, self.epoch = guard, run, job, epoch
+        self.pending = drawn
+        # What must still arrive of samples, by atom, in order; and how much of the first has.
+        self.expected: dict[Where, tuple[MadeBlocks, Sample]] = {}
+        self.arrived = 0
+
+    def __call__(self, pieces: Sequence[Piece]) -> None:
+        """Compare the sampled rows of a partition; VerificationError if they differ."""
+        if not pieces or not (self.pending or self.expected):
+            return
+        last = pieces[-1]
+        while self.pending and _reached(self.pending[0][0], last):
+            atoms = self.pending.pop(0)
+            if last.error is None or atoms[0] <= (last.place, last.atom):
+                self._compare(atoms)
+        while self.expected and _reached(next(iter(self.expected)), last):
+            where = next(iter(self.expected))
+            whole = last.stops or where < (last.place, last.atom)
+            self._follow(where, pieces, whole=whole)
+            if not whole:
+                return
+            del self.expected[where]
+            self.arrived = 0
+
+    def _compare(self, atoms: Sequence[Where]) -> None:
+        """Compare both plans on ``atoms``."""
+        guard = self.guard
+        try:
+            found = self._sample(atoms)
+        except Exception as error:  # noqa: BLE001 - a bug here must not cost the run
+            found = f"comparing it failed with {type(error).__name__}"
+        reason = found if isinstance(found, str) else inconclusive(found)
+        if reason:
+            guard.passed_over[reason] = guard.passed_over.get(reason, 0) + 1
+            for where in atoms:
+                self.expected.pop(where, None)
+        elif isinstance(found, Sample) and found.what:
+            raise guard.differs(found)
+        else:
+            guard.verified += 1
+
+    def _follow(self, where: Where, pieces: Sequence[Piece], *, whole: bool) -> None:
+        """Compare the arrived rows of an atom with those made here."""
+        made, sample = self.expected[where]
+        mine = [piece for piece in pieces if (piece.place, piece.atom) == where]
+        given = [piece.block for piece in mine if piece.block is not None]
+        if made.error is not None or any(piece.error is not None for piece in mine):
+            return
+        start = self.arrived
+        self.arrived += sum(block.n for block in given)
+        wanted = part(made.blocks, start, None if whole else self.arrived)
+        what = difference(given, wanted, batched=False)
+        if what:
+            what = f"what came is not what the same plan makes here, {what}"
+            found = dataclasses.replace(
+                sample, naive=MadeBlocks(wanted), chosen=MadeBlocks(given), what=what
+            )
+            raise self.guard.differs(found)
+
+    def _spans(self, atoms: Sequence[Where]) -> list[AtomSpan]:
+        """Return the sample, and the first atoms of every source beside it."""
+        at = self._at(self.run.at)
+        first, *others = cast("Plan", self.guard.scope.chosen).all
+        spans = [AtomSpan(first, at, atoms)]
+        for plan in others:
+            whole = AtomSpan(plan, at, ())
+            spans.append(AtomSpan(plan, at, span_from(whole.reading(self.epoch), (0, 0))))
+        return spans
+
+    def _refusal(self, spans: Sequence[AtomSpan]) -> str:
+        """Return why the sample cannot be compared, or ""."""
+        held_bytes = sum(each.held_bytes(self.epoch) for each in spans)
+        nodes = cast("Plan", self.guard.scope.naive).operators
+        calling = max((calls_bytes(node) for node in nodes if node.inputs), default=0)
+        if held_bytes + calling > self.guard.most_bytes:
+            return "it does not fit into what memory_limit leaves for comparing"
+        return ""
+
+    def _sample(self, atoms: Sequence[Where]) -> Sample | str:
+        """Run both plans on the atoms; return the sample, or why that is impossible."""
+        scope, spans = self.guard.scope, self._spans(atoms)
+        if reason := self._refusal(spans):
+            return reason
+        naive, chosen = cast("Plan", scope.naive), cast("Plan", scope.chosen)
+        at = self._at(self.run.at)
+        known = settled(naive, chosen, at)
+        at_naive = dataclasses.replace(at, compute=self.guard.compute, schemas=known)
+        turns = turns_of(naive, self.epoch), turns_of(chosen, self.epoch)
+        stages = self._stages(spans[0], chosen, at)
+        one, two = both(
+            *((naive, chosen), (at_naive, at), spans, turns, self.guard.epoch),
+            given=(self.epoch, _together(list(stages.values()))),
+        )
+        what = "" if one.error or two.error else self._difference(one, two, naive)
+        sample = Sample(
+            *(naive, chosen, at_naive, at, spans, turns, self.guard.epoch, self.epoch, one, two),
+            what=failure(one, two) or what,
+        )
+        if scope.on_blocks:
+            self.expected |= {where: (made, sample) for where, made in stages.items()}
+        return sample
+
+    def _stages(self, span: AtomSpan, chosen: Plan, at: At) -> dict[Where, MadeBlocks]:
+        """Return the output of the chosen plan's stages for each atom."""
+        found: dict[Where, MadeBlocks] = {}
+        blocks = span.chosen_by_atom(self.epoch)
+        for where in span.atoms:
+            mine = partial(_at_hand, blocks.get(where, []))
+            made = stepped(mine, chosen.on_blocks[1:], at, self.epoch)
+            found[where] = MadeBlocks([self._done(block) for block in made.blocks], made.error)
+        return found
+
+    def _done(self, block: Block) -> Block:
+        """Return a block in its delivered form, if stages give columns in that form."""
+        return finished(block) if self.job.finishing and self.guard.scope.on_blocks else block
+
+    def _difference(self, one: MadeBlocks, two: MadeBlocks, naive: Plan) -> str:
+        blocks = [[self._done(block) for block in made.blocks] for made in (two, one)]
+        return difference(*blocks, batched=naive.batched)
+
+    def _at(self, at: At) -> At:
+        """Return the context of the run within the memory limit, without caching and counting."""
+        held = self.guard.most_bytes // PARTS
+        return dataclasses.replace(
+            at,
+            epoch=self.guard.epoch,
+            schemas=at.schemas.copy(),
+            budget=held,
+            hold_bytes=held,
+            keep=nothing_kept,
+            lost=nobody_counts,
+        )
+
+
+def _reached(where: Where, last: Piece) -> bool:
+    """Return True if a partition that ends with ``last`` reaches the atom."""
+    return where <= (last.place, last.atom) or (last.stops and where[0] == last.place)
+
+
+def _at_hand(blocks: list[Block], _epoch: int) -> list[Block]:
+    return blocks
+
+
+def _together(stages: Sequence[MadeBlocks]) -> MadeBlocks:
+    """Join several atoms, up to the first error."""
+    blocks: list[Block] = []
+    for made in stages:
+        blocks += made.blocks
+        if made.error is not None:
+            return MadeBlocks(blocks, made.error)
+    return MadeBlocks(blocks)
+
+
+NAME = "PlansDiffer"
+
+
+class Guard:
+    """The checks of one run: at most ``samples`` in a pass over the first source.
+
+    ``compute`` has the kernels for the plan as written, ``fallback`` makes a run of that plan;
+    ``report`` writes a difference and returns its path. ``most_bytes`` is the memory limit of a
+    comparison.
+    """
+
+    def __init__(  # noqa: PLR0917 (each is named where it is made)
+        self,
+        scope: Scope,
+        samples: int,
+        most_bytes: int,
+        compute: Compute,
+        fallback: Callable[[], Streaming],
+        report: Callable[[Sample], str],
+    ) -> None:
+        self.scope, self.samples, self.most_bytes = scope, samples, most_bytes
+        self.compute, self.fallback, self.report = compute, fallback, report
+        self.hear: Callable[[str, str], None] = _unheard
+        self.fallen: Streaming | None = None
+        self.epoch = 0
+        self.verified = self.differing = 0
+        self.passed_over: dict[str, int] = {}
+
+    def event(self, run: str, at: float) -> Verified:
+        """Return the results so far as an event."""
+        reasons = [f"{reason} ({n} times)" for reason, n in self.passed_over.items()]
+        return Verified(
+            run=run,
+            at=at,
+            verified=self.verified,
+            differing=self.differing,
+            scope=self.scope.text(),
+            unverified="; ".join(reasons),
+        )
+
+    def told(self, hear: Callable[[str, str], None]) -> None:
+        """Report differences by calling ``hear`` with a name and a text."""
+        self.hear = hear
+
+    def running(self, run: Streaming) -> Streaming:
+        """Return ``run``, or the run that has replaced it."""
+        return self.fallen or run
+
+    def watch(
+        self, run: Streaming, job: Job, epoch: int, start: Position | None
+    ) -> Callable[[Sequence[Piece]], None] | None:
+        """Return a check of the partitions of a stage opened at ``epoch``; None if not needed.
+
+        The check raises VerificationError for a partition with a differing sample.
+        """
+        if self.scope.chosen is None or self.fallen is not None:
+            return None
+        began = start or START
+        drawn = samples(job, self.samples, began, run.at.seed, epoch)
+        return SampleWatch(self, run, job, epoch, drawn) if drawn else None
+
+    def guarded(
+        self, open_: Callable[[], Flow], epoch: int, position: Position | None, *, finishing: bool
+    ) -> Flow:
+        """Return the flow of ``open_`` for ``epoch``, or of the plan as written if it differs.
+
+        ``finishing`` is true if columns are to be in their delivered form.
+        """
+        self.epoch = epoch
+        return _Guarded(self, open_, fresh=position is None, finishing=finishing)
+
+    def differs(self, sample: Sample) -> VerificationError:
+        """Report a difference, and return its error, for the case that rows were delivered."""
+        self.differing += 1
+        try:
+            where = self.report(sample)
+        except Exception as error:  # noqa: BLE001 - the report must not cost the run
+            where = f"no report, which ended in {type(error).__name__}"
+        return VerificationError(
+            "the optimized plan makes other rows than the plan as written",
+            at=sample.place,
+            why=f"of a sample, {sample.what}; see {where}",
+            try_=".with_options(optimize=False), and report this with that folder",
+        )
+
+
+def _unheard(_name: str, _text: str) -> None:
+    """Ignore a report."""
+
+
+class _Guarded:
+    """A flow that can switch to the plan as written until it has delivered rows.
+
+    A position of the chosen plan is invalid in the plan as written: a resumed flow is never
+    ``fresh``.
+    """
+
+    def __init__(
+        self, guard: Guard, open_: Callable[[], Flow], *, fresh: bool, finishing: bool
+    ) -> None:
+        self.guard, self.fresh, self.finishing = guard, fresh, finishing
+        self.flow: Flow | None = None
+        try:
+            self.flow = open_()
+        except VerificationError as error:
+            self._fall(error)
+
+    def pull(self, most: int) -> Block | None:
+        """Pull from the current flow."""
+        flow = cast("Flow", self.flow)
+        try:
+            block = flow.pull(most)
+        except VerificationError as error:
+            block = self._fall(error).pull(most)
+        self.fresh = False
+        fallen = self.guard.fallen is not None and self.finishing
+        return finished(block) if fallen and block is not None else block
+
+    def _fall(self, error: VerificationError) -> Flow:
+        """Switch to the plan as written; raises ``error`` if that is too late."""
+        what = "the epoch is begun again as written" if self.fresh else "the run ends"
+        text = f"{error.what}: {error.why}; {what}"
+        self.guard.hear(NAME, text)
+        warn(text, VerificationWarning)
+        if not self.fresh:
+            raise error
+        if self.flow is not None:
+            self.flow.close()
+        self.guard.fallen = self.guard.fallback()
+        self.flow = self.guard.fallen.flow(self.guard.epoch, None)
+        return self.flow
+
+    def position(self) -> Position:
+        """Return the flow's position; None before any rows, as the flow may still be replaced."""
+        return cast("Position", None) if self.fresh else cast("Flow", self.flow).position()
+
+    def close(self) -> None:
+        """Close the flow."""
+        if self.flow is not None:
+            self.flow.close()

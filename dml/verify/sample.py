@@ -1,0 +1,135 @@
+"""Samples are drawn here, and run through both plans of a pipeline."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from dml.base.fingerprint import digest
+from dml.data.block import Block
+from dml.errors import MemoryContractError, SourceError, WorkerLostError
+from dml.exec.tasks.job import Job
+from dml.expr.flow import At, untyped
+from dml.verify.isolated_run import AtomSpan, MadeBlocks, Where, apart, span_from, stepped
+
+if TYPE_CHECKING:
+    from dml.data.schema import Schema
+    from dml.expr.flow import Position
+    from dml.physical.plan import Plan
+
+# Errors that do not depend on rows.
+OUTER = (MemoryContractError, SourceError, WorkerLostError)
+
+
+class SampleRows(Protocol):
+    """The rows of some atoms, in memory or in a bundle."""
+
+    def read(self, epoch: int) -> Sequence[Block]:
+        """Return the rows with all columns."""
+
+    def read_chosen(self, epoch: int) -> Sequence[Block]:
+        """Return the rows as the chosen plan reads them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """Some atoms of every source, the rows that both plans made from them, and their difference."""
+
+    naive_plan: Plan
+    chosen_plan: Plan
+    at_naive: At
+    at_chosen: At
+    spans: Sequence[AtomSpan]
+    turns: tuple[tuple[int, ...], tuple[int, ...]]
+    epoch: int
+    stage_epoch: int
+    naive: MadeBlocks
+    chosen: MadeBlocks
+    what: str
+
+    @property
+    def place(self) -> str:
+        """The place where the sample was read."""
+        span = self.spans[0]
+        return span.reading(self.stage_epoch).unit_at(span.atoms[0][0]).place
+
+
+def samples(job: Job, count: int, start: Position, seed: int, epoch: int) -> list[list[Where]]:
+    """Draw the atoms to compare: the first atom read, and further atoms by the seed."""
+    reading, first = job.reading, (int(start["unit"]), int(start["atom"]))
+    if first[0] >= reading.places:
+        return []
+    found = {first}
+    for number in range(1, count):
+        draw = int.from_bytes(digest("verified", seed, epoch, number), "little")
+        place = draw % reading.places
+        found.add((place, (draw >> 64) % (reading.unit_at(place).atoms or 1)))
+    spans: list[list[Where]] = []
+    for each in sorted(each for each in found if each >= first):
+        if not spans or each > spans[-1][-1]:
+            spans.append(span_from(reading, each))
+    return spans
+
+
+def both(
+    plans: tuple[Plan, Plan],
+    ats: tuple[At, At],
+    spans: Sequence[SampleRows],
+    turns: tuple[tuple[int, ...], tuple[int, ...]],
+    epoch: int,
+    *,
+    given: tuple[int, MadeBlocks] | None = None,
+) -> tuple[MadeBlocks, MadeBlocks]:
+    """Run the plan as written and the chosen plan on ``spans`` alone.
+
+    ``given`` is an epoch, and the output of the chosen plan's stages for the first span in it.
+    """
+    naive, chosen = plans
+
+    def as_written(plan: Plan, span: SampleRows) -> Callable[[int], MadeBlocks]:
+        return lambda epoch: stepped(span.read, plan.on_blocks[1:], ats[0], epoch)
+
+    def as_chosen(plan: Plan, span: SampleRows) -> Callable[[int], MadeBlocks]:
+        def made(epoch: int) -> MadeBlocks:
+            if given is not None and span is spans[0] and given[0] == epoch:
+                return given[1]
+            return stepped(span.read_chosen, plan.on_blocks[1:], ats[1], epoch)
+
+        return made
+
+    one = map(as_written, naive.all, spans)
+    two = map(as_chosen, chosen.all, spans)
+    first = apart(naive, ats[0], one, turns[0]).made(epoch)
+    return first, apart(chosen, ats[1], two, turns[1]).made(epoch)
+
+
+def settled(naive: Plan, chosen: Plan, at: At) -> dict[str, Schema]:
+    """Return the settled schemas of the chosen plan, keyed by operators of the plan as written."""
+    found = dict(at.schemas)
+    for one, two in zip(naive.all, chosen.all, strict=True):
+        known = {
+            id(node.calls): at.schemas[node.digest.hex()]
+            for node in two.operators
+            if node.calls is not None and node.digest.hex() in at.schemas
+        }
+        found |= {
+            node.digest.hex(): known[id(node.calls)]
+            for node in one.operators
+            if untyped(node, at) and id(node.calls) in known
+        }
+    return found
+
+
+def inconclusive(sample: Sample) -> str:
+    """Return why a comparison proves nothing, or ""."""
+    if any(isinstance(made.error, OUTER) for made in (sample.naive, sample.chosen)):
+        return "comparing it ended in an error that says nothing of rows"
+    return "rows of it raise an error as written" if sample.naive.error is not None else ""
+
+
+def failure(naive: MadeBlocks, chosen: MadeBlocks) -> str:
+    """Return the error that only the chosen plan raises, or ""."""
+    if chosen.error is None or naive.error is not None or isinstance(chosen.error, OUTER):
+        return ""
+    return f"{type(chosen.error).__name__} instead of rows"

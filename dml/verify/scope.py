@@ -1,0 +1,117 @@
+"""The scope of a check is the part of a plan that may run twice on the same rows.
+
+The plans of one pipeline, as written and as chosen, are compared from their sources up to the first
+operator that must not be repeated. No rule may move anything across such an operator, so the
+operators below it mean the same in both plans.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from dml.expr.facts import Needs
+from dml.expr.node import Node
+from dml.io.source import Source
+from dml.physical.plan import Plan
+
+ORDER = "the two plans call functions, or read their inputs, in another order"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scope:
+    """The parts of two plans that are compared; None if nothing is.
+
+    ``reason`` is why parts are left out, "" if none are. ``on_blocks`` is true if the output of the
+    chosen plan's stages is compared, so that rows on their way to the user can be checked.
+    """
+
+    naive: Plan | None
+    chosen: Plan | None
+    reason: str = ""
+    on_blocks: bool = True
+
+    def text(self) -> str:
+        """Describe the scope for people."""
+        if not self.reason:
+            return "all operators"
+        if self.chosen is None:
+            return f"nothing: {self.reason}"
+        return f"{len(self.chosen.operators)} operators, up to what {self.reason}"
+
+
+def scope(naive: Plan, chosen: Plan) -> Scope:
+    """Return the parts of the plan as written and the chosen plan that can be compared."""
+    first, second = _barrier(naive), _barrier(chosen)
+    for at, reason, beside in (first, second):
+        if reason and (at == 0 or beside):
+            return Scope(None, None, reason)
+    cut = bool(first[1])
+    if cut != bool(second[1]) or (cut and not _same_call(naive, chosen, first[0], second[0])):
+        return Scope(None, None, ORDER)
+    one = trimmed(naive, first[0]) if cut else naive
+    two = trimmed(chosen, second[0]) if cut else chosen
+    if _sources(one) != _sources(two):
+        return Scope(None, None, ORDER)
+    return Scope(one, two, first[1], on_blocks=not cut or second[0] >= len(chosen.on_blocks))
+
+
+def _same_call(naive: Plan, chosen: Plan, one: int, two: int) -> bool:
+    mine, others = naive.operators[one], chosen.operators[two]
+    return mine.calls is others.calls
+
+
+def _sources(plan: Plan) -> list[Source]:
+    return [whole(each.stage.source) for each in plan.all]
+
+
+def whole(source: Source) -> Source:
+    """Return a source as it was written, before a plan cut it short."""
+    found: Source = getattr(source, "whole", source)
+    return found
+
+
+def trimmed(plan: Plan, operators: int) -> Plan:
+    """Return a plan of the first ``operators``, those on blocks in one stage."""
+    blocks = len(plan.on_blocks)
+    stage = dataclasses.replace(plan.stage, steps=plan.on_blocks[1 : min(operators, blocks)])
+    over = max(0, operators - blocks)
+    below = plan.operators[operators - 1]
+    return dataclasses.replace(
+        plan,
+        stage=stage,
+        links=(),
+        stream=plan.stream[:over],
+        beside=plan.beside[:over],
+        schema=below.schema,
+        batched=below.batched,
+    )
+
+
+def _barrier(plan: Plan) -> tuple[int, str, bool]:
+    """Return the first operator that must not be repeated: number, reason, and if it is beside."""
+    before = len(plan.on_blocks)
+    for number, node in enumerate(plan.operators):
+        if reason := _refusal(node):
+            return number, reason, False
+        others = plan.beside[number - before] if number >= before and plan.beside else ()
+        if reason := _beside(others):
+            return number, reason, True
+    return 0, "", False
+
+
+def _beside(plans: Sequence[Plan]) -> str:
+    every = (node for plan in plans for each in plan.all for node in each.operators)
+    return next((reason for node in every if (reason := _refusal(node))), "")
+
+
+def _refusal(node: Node) -> str:
+    """Return why ``node`` must not see a row twice, or ""."""
+    fn = node.calls
+    if fn is not None and isinstance(node, Source):
+        return f"reads {fn.name}, a source of the user's, which may not give its rows twice"
+    if fn is not None and fn.purity:
+        return f"calls {fn.name}, which is not proven pure: {fn.purity}"
+    if node.needs != Needs():
+        return f"{node.title()} does where it was given resources"
+    return ""

@@ -1,0 +1,372 @@
+"""A run is forecast here: the time of its model, its bottleneck, and a lower bound."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from dml.errors import PlanError
+from dml.exec.scheduler.baseline_policies import policy_of
+from dml.exec.scheduler.policy import EPSILON, Seq
+from dml.verify.simulate.run_model import Model, ModelStage, RunPlace
+from dml.verify.simulate.schedule_solver import Problem, SolverOperator, solve
+from dml.verify.simulate.virtual_cluster import ClusterTrace, TaskTruth, VirtualCluster
+
+# Slices of one trial, tasks for each slot, by how many times the trial may grow for these, since
+# tasks come in waves, and slots that may stand for more.
+SLICES, TASKS_PER_SLOT, MORE, MOST_SLOTS = 600, 8, 3, 32
+
+
+class TrialResult(NamedTuple):
+    """The time of a run, and the busy seconds of its resources."""
+
+    seconds: float
+    busy_s: Mapping[str, float]
+    storage_s: float
+    peak_bytes: int
+
+
+class _Virtual(VirtualCluster):
+    """The virtual cluster, with storage that serves one slice after another."""
+
+    def __init__(self, model: Model, place: RunPlace) -> None:
+        self.storage_free_at, self.storage_s = 0.0, 0.0
+        self.read_s = model.read_bytes / place.storage_bytes_s
+        self.reading = model.steps[0].truth
+        truth = [step.truth for step in model.steps]
+        super().__init__(
+            [step.demand for step in model.steps],
+            [self.read if self.read_s else truth[0], *truth[1:]],
+            place.slots,
+            model.limit_bytes,
+            policy_of(place.policy),
+            consume_s=model.consume_s,
+            watched=False,
+        )
+
+    def read(self, _seq: Seq) -> TaskTruth:
+        """Return the time of a slice of the first stage that starts now."""
+        begins = max(self.now, self.storage_free_at)
+        self.storage_free_at = begins + self.read_s
+        self.storage_s += self.read_s
+        waits = self.storage_free_at - self.now
+        return dataclasses.replace(self.reading, seconds=self.reading.seconds + waits)
+
+
+def tried(model: Model, place: RunPlace) -> TrialResult:
+    """Run all tasks of ``model``, with its start and end included."""
+    times = _times(model, place)
+    if times > 1:
+        model, place = _bundled(model, place, times)
+    found = _all_tasks(model, place)
+    busy = {name: seconds * times for name, seconds in found.busy_s.items()}
+    return TrialResult(
+        found.seconds + model.besides_s, busy, found.storage_s, found.peak_bytes * times
+    )
+
+
+def _all_tasks(model: Model, place: RunPlace) -> TrialResult:
+    slots = min(model.tasks, max(step.demand.parallel(place.slots) for step in model.steps))
+    each = sum(model.slices(i) for i in range(len(model.steps))) / model.tasks
+    usual = max(int(SLICES / each), TASKS_PER_SLOT)
+    most = max(usual, min(int(TASKS_PER_SLOT * slots), MORE * usual))
+    if model.tasks <= 2 * most:
+        return _run(model, place, model.tasks)
+    half, full = _run(model, place, most // 2), _run(model, place, most)
+    more = (model.tasks - most) / (most - most // 2)
+    grows = more * (full.peak_bytes - half.peak_bytes)
+    busy = {
+        name: seconds + more * (seconds - half.busy_s.get(name, 0.0))
+        for name, seconds in full.busy_s.items()
+    }
+    return TrialResult(
+        full.seconds + more * (full.seconds - half.seconds),
+        busy,
+        full.storage_s + more * (full.storage_s - half.storage_s),
+        int(max(full.peak_bytes, min(model.limit_bytes, full.peak_bytes + grows))),
+    )
+
+
+def _run(model: Model, place: RunPlace, tasks: int) -> TrialResult:
+    cluster = _Virtual(model, place)
+    trace: ClusterTrace = cluster.run(tasks)
+    return TrialResult(trace.seconds, trace.busy_s, cluster.storage_s, trace.peak_bytes)
+
+
+def _times(model: Model, place: RunPlace) -> int:
+    """Return for how many slots one may stand: stages and memory must stay divisible."""
+    widths = [step.demand.parallel(place.slots) for step in model.steps]
+    slots = [n for n in (*widths, *place.slots.values()) if 0 < n < math.inf]
+    least = min(slots, default=0.0)
+    held = sum(step.demand.output_bytes + step.demand.open_bytes for step in model.steps)
+    parts = (
+        int(least / MOST_SLOTS),
+        model.tasks // (TASKS_PER_SLOT * MOST_SLOTS),
+        model.limit_bytes // max(1, held * MOST_SLOTS),
+    )
+    return max(1, min(parts))
+
+
+def _bundled(model: Model, place: RunPlace, times: int) -> tuple[Model, RunPlace]:
+    """Return one of ``times`` equal parts; shared parts such as the caller keep all of the work."""
+    steps = []
+    for step in model.steps:
+        most = step.demand.max_parallel
+        few = None if most is None else max(1, most // times)
+        steps.append(
+            dataclasses.replace(step, demand=dataclasses.replace(step.demand, max_parallel=few))
+        )
+    part = dataclasses.replace(
+        model,
+        steps=tuple(steps),
+        tasks=math.ceil(model.tasks / times),
+        limit_bytes=model.limit_bytes // times,
+        consume_s=model.consume_s * times,
+        read_bytes=model.read_bytes * times,
+    )
+    slots = {name: amount / times for name, amount in place.slots.items()}
+    return part, dataclasses.replace(place, slots=slots)
+
+
+# Limits of the solver: tasks, states, ticks of the shortest task, and how many times longer
+# the longest may be.
+SOLVED_TASKS, SOLVED_STATES, FINENESS, MOST_APART = 120, 1_500, 4, 100
+CALLER = "caller"
+# An optimum is still called one if rounding durations down to ticks loses at most this share.
+EXACT = 0.03
+# If nothing is busier than this, the bottleneck is not work.
+IDLE_SHARE = 0.7
+LEAST_S = 1e-9
+MEMORY_GAIN = 0.05
+
+
+class BusyShare(NamedTuple):
+    """The share of a run for which a resource is busy; ``kind`` is the resource to add.
+
+    ``title`` is the operator that uses most of the resource.
+    """
+
+    kind: str
+    title: str
+    share: float
+    of: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Foreseen:
+    """The expected figures of a run.
+
+    ``shares`` are the loads of all resources, the busiest first. No schedule takes less than
+    ``bound_s``; ``optimal`` means that some schedule takes no more.
+    """
+
+    seconds: float
+    peak_bytes: int
+    shares: tuple[BusyShare, ...]
+    bound_s: float
+    optimal: bool = False
+
+    @property
+    def narrow(self) -> BusyShare:
+        """The bottleneck of the run."""
+        return self.shares[0]
+
+
+def foresee(models: Sequence[Model], place: RunPlace, *, bounded: bool = True) -> Foreseen:
+    """Forecast ``models``, which run side by side, at ``place``; the first has the training loop.
+
+    ``bounded`` False leaves out the bound of the solver.
+    """
+    each = [_one(model, place) for model in models]
+    main = each[0]
+    cpu_s, locked_s = _computing(models)
+    floors = {"cores": cpu_s / place.cores, "python": locked_s if place.shares_lock else 0.0}
+    whole = max([LEAST_S, *(one.seconds for one in each), *floors.values()])
+    longest = max(each, key=lambda one: one.seconds)
+    shares = [
+        share._replace(share=share.share * longest.seconds / whole) for share in longest.shares
+    ]
+    titles = _busiest(models)
+    if floors["python"]:
+        shares.append(BusyShare("python", titles[1], locked_s / whole, "Python's lock"))
+    if cpu_s:
+        shares.append(
+            BusyShare("cores", titles[0], floors["cores"] / whole, f"{place.cores:g} cores")
+        )
+    shares.sort(key=lambda share: -share.share)
+    bound, optimal = _bound(models[0], place) if bounded else (0.0, False)
+    floor = max(bound, *(one.bound_s for one in each), *floors.values())
+    return Foreseen(
+        whole + place.start_s,
+        sum(one.peak_bytes for one in each),
+        tuple(_explained(shares, models[0], place, main.seconds)),
+        floor + place.start_s,
+        optimal and floor == bound,
+    )
+
+
+def _computing(models: Sequence[Model]) -> tuple[float, float]:
+    """Return the seconds on cores, and in Python, of all models."""
+    works = [work for model in models for step in model.steps for work in step.works]
+    works += [work for model in models for work in model.over]
+    return math.fsum(each.cpu_s for each in works), math.fsum(each.locked_s for each in works)
+
+
+def _busiest(models: Sequence[Model]) -> tuple[str, str]:
+    """Return the operators that use most of the cores, and of Python."""
+    works = [work for model in models for step in model.steps for work in step.works]
+    works += [work for model in models for work in model.over]
+    return (
+        max(works, key=lambda each: each.cpu_s).title,
+        max(works, key=lambda each: each.locked_s).title,
+    )
+
+
+def _one(model: Model, place: RunPlace) -> Foreseen:
+    """Forecast one plan, without the resources that it shares with other plans."""
+    if place.in_turn:
+        work = math.fsum(model.slices(i) * s.truth.seconds for i, s in enumerate(model.steps))
+        seconds = work + model.partitions * model.consume_s + model.after_s
+        ran = TrialResult(seconds, {"cpu": work}, 0.0, model.limit_bytes)
+    else:
+        ran = tried(model, place)
+    least = _least(model, place)
+    ran = ran._replace(seconds=max(ran.seconds, least))  # the rest of a trial may be irregular
+    return Foreseen(ran.seconds, ran.peak_bytes, _shares(model, place, ran), least)
+
+
+def _shares(model: Model, place: RunPlace, ran: TrialResult) -> tuple[BusyShare, ...]:
+    """Return the load of every resource, pool, storage, the caller's thread and training."""
+    whole = max(ran.seconds, 1e-12)
+    found = [
+        BusyShare(name, _title(model, name), ran.busy_s.get(name, 0.0) / n / whole, f"{n:g} {name}")
+        for name, n in place.slots.items()
+        if n > 0 and name in ran.busy_s
+    ]
+    for number, step in enumerate(model.steps):
+        most = step.demand.max_parallel
+        if most is not None:
+            share = model.slices(number) * step.truth.seconds / most / whole
+            found.append(BusyShare("pool", step.title, share, f"the {most} that may run at once"))
+    if place.storage_bytes_s < math.inf:
+        gbps = f"{place.storage_bytes_s * 8e-9:g} Gbit/s"
+        found.append(BusyShare("storage", "reading", ran.storage_s / whole, gbps))
+    return (*found, *_caller(model, whole))
+
+
+def _caller(model: Model, whole: float) -> list[BusyShare]:
+    """Return the load of the caller's thread by operators, and by the training loop."""
+    spent = model.partitions * model.consume_s + model.after_s
+    over = math.fsum(work.seconds for work in model.over)
+    own = spent - model.stepping_s if not model.ahead else over
+    found = []
+    if model.over and own > 0:
+        title = max(model.over, key=lambda each: each.seconds).title
+        found.append(BusyShare("caller", title, own / whole, "the caller's thread"))
+    if model.stepping_s:
+        found.append(
+            BusyShare("training", "the training step", model.stepping_s / whole, "its time")
+        )
+    return found
+
+
+def _title(model: Model, resource: str) -> str:
+    """Return the operator that uses most of a resource."""
+    held = [
+        (work.seconds * amount, work.title)
+        for step in model.steps
+        for work in step.works
+        for name, amount in step.demand.resources
+        if name == resource
+    ]
+    return max(held)[1]
+
+
+def _explained(
+    shares: Sequence[BusyShare], model: Model, place: RunPlace, seconds: float
+) -> Sequence[BusyShare]:
+    """Return ``shares``, preceded by another bottleneck if no resource is busy."""
+    if place.in_turn or shares[0].share >= IDLE_SHARE:
+        return shares
+    roomy = dataclasses.replace(model, limit_bytes=model.limit_bytes << 10)
+    free = tried(roomy, place).seconds
+    if free < seconds * (1 - MEMORY_GAIN):
+        first = BusyShare("memory", "waiting for memory", 1 - free / seconds, "the run's time")
+        return [first, *shares]
+    few = min(model.steps, key=lambda step: _waves(model, step, place))
+    if model.slices(model.steps.index(few)) < few.demand.parallel(place.slots):
+        number = model.slices(model.steps.index(few))
+        return [BusyShare("tasks", few.title, 1.0, f"so few tasks ({number})"), *shares]
+    return shares
+
+
+def _waves(model: Model, step: ModelStage, place: RunPlace) -> float:
+    return model.slices(model.steps.index(step)) / max(step.demand.parallel(place.slots), 1e-9)
+
+
+# Lower bounds of all schedules
+
+
+def _least(model: Model, place: RunPlace) -> float:
+    """Return the least seconds that resources, pools, storage and the caller allow."""
+    totals = [model.slices(i) * step.truth.seconds for i, step in enumerate(model.steps)]
+    caller = model.partitions * model.consume_s + model.after_s
+    if place.in_turn:
+        return math.fsum(totals) + caller
+    found = [caller, model.slices(0) * model.read_bytes / place.storage_bytes_s]
+    for name, slots in place.slots.items():
+        held = math.fsum(
+            seconds * dict(step.demand.resources).get(name, 0.0)
+            for seconds, step in zip(totals, model.steps, strict=True)
+        )
+        found.append(held / slots if slots else 0.0)
+    for number, step in enumerate(model.steps):
+        wide = min(step.demand.parallel(place.slots), model.slices(number))
+        waves = math.ceil(model.slices(number) / max(1, int(wide + EPSILON)))
+        found.append(waves * step.truth.seconds)
+    through = math.fsum(step.truth.seconds for step in model.steps)
+    return max([*found, through + model.consume_s + model.after_s])
+
+
+def _bound(model: Model, place: RunPlace) -> tuple[float, bool]:
+    """Return the solver's bound for a small plan, in seconds, and whether it is optimal."""
+    few = sum(model.slices(i) for i in range(len(model.steps))) <= SOLVED_TASKS
+    spans = [step.truth.seconds for step in model.steps]
+    spans += [model.consume_s] if model.consume_s else []
+    alike = 0 < max(spans) <= MOST_APART * min(spans)
+    if not (few and alike) or place.in_turn or place.storage_bytes_s < math.inf:
+        return 0.0, False
+    tick = min(spans) / FINENESS
+    lost = max(1 - int(span / tick + EPSILON) * tick / span for span in spans)
+    try:
+        found = solve(_problem(model, place, tick), most_states=SOLVED_STATES)
+    except PlanError:  # a task needs more than all memory: the core runs it alone
+        return 0.0, False
+    return found.bound * tick + model.after_s, found.ticks is not None and lost <= EXACT
+
+
+def _problem(model: Model, place: RunPlace, tick: float) -> Problem:
+    """Return the scheduling problem, with durations rounded down to ticks.
+
+    Slices of a task count as tasks of their own, which can only shorten a schedule.
+    """
+    operators = []
+    for number, step in enumerate(model.steps):
+        below = model.steps[number + 1 :]
+        parts = below[0].truth.slices if below else 1
+        operators.append(
+            SolverOperator(
+                int(step.truth.seconds / tick + EPSILON),
+                gives=parts,
+                size=step.truth.output_bytes / parts,
+                needs=step.demand.resources,
+                most=step.demand.max_parallel,
+            )
+        )
+    if model.consume_s:
+        ticks = int(model.consume_s / tick + EPSILON)
+        operators.append(SolverOperator(ticks, gives=0, needs=((CALLER, 1),)))
+    slots = {**place.slots, CALLER: 1.0}
+    return Problem(tuple(operators), model.slices(0), slots, model.limit_bytes)

@@ -1,0 +1,303 @@
+"""The shortest schedule of a chain of operators is found here: exactly, or a bound of it.
+
+The search is that of the streaming batch model, appendix B: discrete time, states of (time, running
+tasks, stored partitions, remaining work of each operator). Tasks of an operator and slots of a
+resource are alike, so that a state holds counts and sorted remainders; of equal states only the
+earliest is followed. It is A*: the bound of the remaining time is never too high, so the first
+complete state is optimal. Tasks start only when another task has ended: if started at any other
+moment, they could be moved back to the last end before it without needing more resources.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from dml.errors import PlanError
+from dml.exec.scheduler.policy import EPSILON
+
+MOST_STATES = 200_000
+
+Counts = tuple[int, ...]
+"""One count for each operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class SolverOperator:
+    """One operator of a chain; its tasks are alike.
+
+    Parameters
+    ----------
+    ticks : duration of a task
+    takes : partitions of the previous operator that it takes (the first takes nothing)
+    gives : partitions that it gives; those of the last operator leave when it ends
+    size : room in the buffer that each of these takes
+    needs : (resource, amount) that a running task occupies
+    most : concurrent tasks at most, None for no limit but the resources
+    """
+
+    ticks: int
+    takes: int = 1
+    gives: int = 1
+    size: float = 1
+    needs: tuple[tuple[str, float], ...] = (("cpu", 1),)
+    most: int | None = None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A chain of operators, the number of tasks of the first, and the resources.
+
+    The output of a task has its room in the ``buffer`` from its start until the task that takes it
+    has ended, as in the scheduling core. ``buffer`` None is unbounded.
+    """
+
+    operators: tuple[SolverOperator, ...]
+    tasks: int
+    slots: Mapping[str, float]
+    buffer: float | None = None
+    totals: Counts = field(init=False)
+
+    def __post_init__(self) -> None:
+        totals = [self.tasks]
+        for before, each in zip(self.operators, self.operators[1:], strict=False):
+            tasks, rest = divmod(totals[-1] * before.gives, each.takes)
+            if rest or not tasks:
+                raise PlanError(
+                    f"{totals[-1] * before.gives} partitions cannot be taken {each.takes} at once",
+                    why="every task of an operator takes the same number of partitions",
+                    try_="a number of tasks that comes out even",
+                )
+            totals.append(tasks)
+        object.__setattr__(self, "totals", tuple(totals))
+
+
+class SolverStep(NamedTuple):
+    """The tasks of each operator that start at ``tick``."""
+
+    tick: int
+    starts: Counts
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The result of a search: ``ticks`` of the best schedule, None if the search gave up.
+
+    No schedule takes fewer than ``bound`` ticks; ``states`` is the number of expanded states.
+    """
+
+    ticks: int | None
+    bound: int
+    states: int
+    schedule: tuple[SolverStep, ...] = ()
+
+
+class _State(NamedTuple):
+    """The started tasks of each operator, and the sorted remaining ticks of its running tasks."""
+
+    started: Counts
+    running: tuple[Counts, ...]
+
+
+def solve(
+    problem: Problem, *, most_states: int = MOST_STATES, most_ticks: float = math.inf
+) -> Solution:
+    """Return the shortest schedule of ``problem``, or a bound if that takes more states or ticks.
+
+    Raises PlanError if no schedule exists: a task never fits into its resources or the buffer.
+    """
+    return _Search(problem, most_ticks).run(most_states)
+
+
+class _Search:
+    """One A* search: its queue orders states by the least ticks of schedules through them."""
+
+    def __init__(self, problem: Problem, most_ticks: float) -> None:
+        self.problem, self.most_ticks = problem, most_ticks
+        self.operators, self.totals = problem.operators, problem.totals
+        self.last = len(self.operators) - 1
+        ticks = [each.ticks for each in self.operators]
+        self.tails = [sum(ticks[i + 1 :]) for i in range(len(ticks))]
+        self.users = {
+            name: [
+                (i, n) for i, each in enumerate(self.operators) for r, n in each.needs if r == name
+            ]
+            for name in {name for each in self.operators for name, n in each.needs if n > 0}
+        }
+        self.alone = [self._costs_nobody(i) for i in range(len(ticks))]
+        self.at: dict[_State, int] = {}
+        self.came: dict[_State, tuple[_State, SolverStep]] = {}
+        self.queue: list[tuple[int, int, int, int, _State]] = []
+        self.left_out = math.inf  # the least bound beyond ``most_ticks``
+
+    def run(self, most_states: int) -> Solution:
+        """Expand the most promising state, until a state is complete."""
+        first = _State((0,) * len(self.totals), ((),) * len(self.totals))
+        self._reach(first, 0, self._left(first))
+        states = 0
+        while self.queue:
+            bound, _, _, tick, state = heapq.heappop(self.queue)
+            if self.at[state] < tick:
+                continue
+            if self._complete(state):
+                return Solution(tick, tick, states, self._schedule(state))
+            states += 1
+            if states > most_states:
+                return Solution(None, bound, states)
+            self._expand(state, tick, bound)
+        if self.left_out < math.inf:
+            return Solution(None, int(self.left_out), states)
+        raise PlanError(
+            "no schedule comes to its end",
+            why="a task does not fit into the resources, or what it gives into the buffer",
+            try_="a larger buffer",
+        )
+
+    def _expand(self, state: _State, tick: int, bound: int) -> None:
+        for starts in self._choices(state):
+            passed, after = self._after(state, starts)
+            if passed and self._reach(after, tick + passed, bound):
+                self.came[after] = state, SolverStep(tick, starts)
+
+    def _reach(self, state: _State, tick: int, bound: int) -> bool:
+        """Note that ``state`` is reachable at ``tick``; False if that is no improvement."""
+        if self.at.get(state, math.inf) <= tick:
+            return False
+        bound = max(bound, tick + self._left(state))
+        if bound > self.most_ticks:
+            self.left_out = min(self.left_out, bound)
+            return False
+        self.at[state] = tick
+        ended = sum(state.started) - sum(map(len, state.running))
+        heapq.heappush(self.queue, (bound, -ended, len(self.at), tick, state))
+        return True
+
+    def _complete(self, state: _State) -> bool:
+        return state.started == self.totals and not any(state.running)
+
+    def _schedule(self, state: _State) -> tuple[SolverStep, ...]:
+        steps = []
+        while state in self.came:
+            state, step = self.came[state]
+            steps.append(step)
+        return tuple(reversed(steps))
+
+    # Possible steps
+
+    def _choices(self, state: _State) -> Iterator[Counts]:
+        """Yield the numbers of tasks that may start now within resources and buffer, or none."""
+        free = dict(self.problem.slots)
+        for each, running in zip(self.operators, state.running, strict=True):
+            for name, n in each.needs:
+                free[name] = free.get(name, 0) - n * len(running)
+        buffer = self.problem.buffer
+        room = math.inf if buffer is None else buffer - self._stored(state)
+        yield from self._choices_up_to(self.last, state, free, room)
+
+    def _choices_up_to(
+        self, i: int, state: _State, free: dict[str, float], room: float
+    ) -> Iterator[Counts]:
+        if i < 0:
+            yield ()
+            return
+        each = self.operators[i]
+        most = self._most(i, state, free, room)
+        least = most if self.alone[i] else 0
+        for n in range(most, least - 1, -1):
+            rest = free | {name: free[name] - n * amount for name, amount in each.needs}
+            for others in self._choices_up_to(
+                i - 1, state, rest, room - n * each.gives * each.size
+            ):
+                yield (*others, n)
+
+    def _most(self, i: int, state: _State, free: dict[str, float], room: float) -> int:
+        """Return the number of tasks of operator ``i`` that could start now."""
+        each = self.operators[i]
+        most: float = self.totals[i] - state.started[i]
+        if each.most is not None:
+            most = min(most, each.most - len(state.running[i]))
+        for name, n in each.needs:
+            most = min(most, (free[name] + EPSILON) // n if n else most)
+        if i:
+            most = min(most, self._ready(i, state) // each.takes)
+        if each.gives * each.size:
+            most = min(most, (room + EPSILON) // (each.gives * each.size))
+        return max(0, int(most))
+
+    def _costs_nobody(self, i: int) -> bool:
+        """Return True if operator ``i`` shares no resource or buffer, so should never wait."""
+        each = self.operators[i]
+        shared = any(len(self.users[name]) > 1 for name, n in each.needs if n > 0)
+        return not shared and not (each.gives * each.size)
+
+    def _ready(self, i: int, state: _State) -> int:
+        """Return the partitions that operator ``i`` could take."""
+        before = self.operators[i - 1]
+        ended = state.started[i - 1] - len(state.running[i - 1])
+        return before.gives * ended - self.operators[i].takes * state.started[i]
+
+    def _stored(self, state: _State) -> float:
+        """Return the room taken in the buffer."""
+        used = 0.0
+        for i, each in enumerate(self.operators):
+            if i == self.last:
+                held = each.gives * len(state.running[i])
+            else:
+                ended = state.started[i + 1] - len(state.running[i + 1])
+                held = each.gives * state.started[i] - self.operators[i + 1].takes * ended
+            used += each.size * held
+        return used
+
+    def _after(self, state: _State, starts: Counts) -> tuple[int, _State]:
+        """Start tasks and advance to the next end: ticks passed (0: nothing runs), and state."""
+        running = [
+            (*old, *((each.ticks,) * n)) if n else old
+            for old, n, each in zip(state.running, starts, self.operators, strict=True)
+        ]
+        passed = min((left[0] for left in map(sorted, running) if left), default=0)
+        started = tuple(a + b for a, b in zip(state.started, starts, strict=True))
+        after = tuple(
+            tuple(sorted(left - passed for left in each if left > passed)) for each in running
+        )
+        return passed, _State(started, after)
+
+    # Lower bounds of the remaining time
+
+    def _left(self, state: _State) -> int:
+        """Return a lower bound on the remaining ticks of any schedule from ``state``."""
+        begins = self._begins(state)
+        undone = [
+            each.ticks * (total - started) + sum(running)
+            for each, total, started, running in zip(
+                self.operators, self.totals, state.started, state.running, strict=True
+            )
+        ]
+        least = 0
+        for i, work in enumerate(undone):
+            if work:
+                waits = begins[i] if not state.running[i] else 0
+                own = math.ceil(work / (self.operators[i].most or work))
+                least = max(least, waits + own + self.tails[i])
+        for name, users in self.users.items():
+            busy = [i for i, _ in users if undone[i]]
+            if busy:
+                waits = min(0 if state.running[i] else begins[i] for i in busy)
+                held = sum(amount * undone[i] for i, amount in users)
+                ticks = math.ceil(held / self.problem.slots.get(name, EPSILON) - EPSILON)
+                least = max(least, waits + ticks + min(self.tails[i] for i in busy))
+        return least
+
+    def _begins(self, state: _State) -> Sequence[int]:
+        """Return for each operator the ticks that must pass before its next task can start."""
+        found = [0]
+        for i in range(1, len(self.operators)):
+            if self._ready(i, state) >= self.operators[i].takes:
+                found.append(0)
+            elif state.running[i - 1]:
+                found.append(state.running[i - 1][0])
+            else:
+                found.append(found[-1] + self.operators[i - 1].ticks)
+        return found

@@ -1,0 +1,178 @@
+"""A virtual cluster runs the real scheduling core on a simulated clock."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dml.exec.scheduler.core import Core
+from dml.exec.scheduler.messages import (
+    Action,
+    Arrive,
+    Consumed,
+    Event,
+    Offer,
+    Run,
+    SliceDone,
+    TaskFailed,
+)
+from dml.exec.scheduler.policy import EPSILON, Demand, Policy, Seq, admits
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTruth:
+    """The true cost of a task: ``slices`` partitions, each of ``seconds`` and ``output_bytes``.
+
+    A task of 0 slices takes its seconds to find that it has no output. ``noise`` is the sigma of a
+    lognormal factor of mean one on the seconds. ``parts`` lists seconds and bytes of each slice
+    instead, if they differ.
+    """
+
+    seconds: float
+    output_bytes: int = 0
+    slices: int = 1
+    parked_bytes: int = 0
+    noise: float = 0.0
+    parts: tuple[tuple[float, int], ...] = ()
+
+    def each(self) -> Iterator[tuple[float, int | None]]:
+        """Yield the seconds and bytes of every slice, without noise."""
+        if self.parts:
+            yield from self.parts
+        elif not self.slices:
+            yield self.seconds, None
+        else:
+            yield from [(self.seconds, self.output_bytes)] * self.slices
+
+    def slice(self, k: int) -> tuple[float, int | None, bool]:
+        """Return seconds and bytes of slice ``k``, without noise, and whether another follows."""
+        if self.parts:
+            return (*self.parts[k], k + 1 < len(self.parts))
+        return self.seconds, self.output_bytes if self.slices else None, k + 1 < self.slices
+
+
+@dataclass(slots=True)
+class ClusterTrace:
+    """The record of a run: makespan, peak of accounted bytes, offers in order, launches with times.
+
+    ``idle`` lists the times at which a task could have started but a slot was left free,
+    ``over`` those at which a slice started beyond the limit or beyond the slots; both are empty
+    under a sound policy, but for the starts counted in ``forced``.
+    """
+
+    seconds: float = 0.0
+    peak_bytes: int = 0
+    forced: int = 0
+    steps: int = 0
+    offers: list[Seq] = field(default_factory=list)
+    launches: list[tuple[float, Run]] = field(default_factory=list)
+    busy_s: dict[str, float] = field(default_factory=dict)
+    idle: list[float] = field(default_factory=list)
+    over: list[float] = field(default_factory=list)
+    stuck: bool = False
+
+
+class VirtualCluster:
+    """Runs a chain of stages on virtual slots, with a virtual clock, through the same ``Core``.
+
+    Parameters
+    ----------
+    stages, slots, limit_bytes, policy, ordered, settling, ahead : those of ``Core``
+    truth : one Truth per stage, or a function from the task's place to it
+    consume_s : seconds that the consumer holds each partition
+    seed : of the noise
+    watched : record every moment at which a slot was left free, which is slow
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Demand],
+        truth: Sequence[TaskTruth | Callable[[Seq], TaskTruth]],
+        slots: Mapping[str, float] | int,
+        limit_bytes: int,
+        policy: Policy | None = None,
+        *,
+        ordered: bool = True,
+        settling: bool = False,
+        ahead: int | None = None,
+        consume_s: float = 0.0,
+        seed: int = 0,
+        watched: bool = True,
+    ) -> None:
+        self.core = Core(
+            stages,
+            slots,
+            limit_bytes,
+            policy,
+            ordered=ordered,
+            settling=settling,
+            ahead=ahead,
+        )
+        self.truth, self.consume_s, self.watched = tuple(truth), consume_s, watched
+        self.trace, self.now = ClusterTrace(), 0.0
+        self._random = random.Random(seed)  # noqa: S311  not a secret
+        self._events: list[tuple[float, int, Event]] = []
+        self._count = 0
+        self._line: list[Seq] = []  # offered, not yet taken by the consumer
+        self._consuming = False
+
+    def run(self, units: int) -> ClusterTrace:
+        """Run ``units`` units to the end; ``stuck`` means that no task could proceed before it."""
+        self.step(Arrive(units))
+        while self._events:
+            self.now, _, event = heapq.heappop(self._events)
+            if isinstance(event, Consumed):
+                self._consuming = False
+            self.step(event)
+        trace = self.trace
+        trace.stuck = not self.core.finished or bool(self._line)
+        trace.seconds, trace.forced = self.now, self.core.forced
+        trace.peak_bytes = self.core.peak_bytes
+        return trace
+
+    def step(self, event: Event) -> None:
+        """Send an event to the core now, perform its actions, and check the invariants."""
+        self.trace.steps += 1
+        actions = self.core.step(event, self.now)
+        for action in actions:
+            self._perform(action)
+        self._check(actions)
+        if self._line and not self._consuming:
+            self._consuming = True
+            self._at(self.consume_s, Consumed(self._line.pop(0)))
+
+    def _perform(self, action: Action) -> None:
+        if isinstance(action, Offer):
+            self.trace.offers.append(action.seq)
+            self._line.append(action.seq)
+        elif isinstance(action, Run):
+            self._launch(action)
+
+    def _launch(self, run: Run) -> None:
+        known = self.truth[run.stage]
+        truth = known if isinstance(known, TaskTruth) else known(run.seq)
+        seconds, nbytes, more = truth.slice(run.k)
+        if truth.noise:
+            seconds *= self._random.lognormvariate(-(truth.noise**2) / 2, truth.noise)
+        self.trace.launches.append((self.now, run))
+        for name, amount in self.core.demands[run.stage].resources:
+            self.trace.busy_s[name] = self.trace.busy_s.get(name, 0.0) + seconds * amount
+        if run.fault == "lose":
+            self._at(seconds, TaskFailed(run.seq, lost=True))
+            return
+        self._at(seconds, SliceDone(run.seq, nbytes, seconds, more, truth.parked_bytes))
+
+    def _at(self, delay_s: float, event: Event) -> None:
+        self._count += 1
+        heapq.heappush(self._events, (self.now + delay_s, self._count, event))
+
+    def _check(self, actions: Sequence[Action]) -> None:
+        state = self.core.state
+        if self.watched and any(admits(state, task) for task in self.core.startable(wide=True)):
+            self.trace.idle.append(self.now)
+        launched = any(isinstance(action, Run) for action in actions)
+        slots_over = any(free < -EPSILON for free in self.core.free.values())
+        if slots_over or (launched and state.used_bytes > state.limit_bytes):
+            self.trace.over.append(self.now)

@@ -1,0 +1,89 @@
+"""This file tests schemas: words for types, codes and shapes, helpful absence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dml.data.schema import (
+    CODES,
+    UNKNOWN,
+    Schema,
+    code_of,
+    data_type,
+    schema_of,
+    shape_of,
+    short,
+    tensor,
+)
+from dml.errors import SchemaError
+
+
+@pytest.mark.parametrize(
+    ("word", "kind"),
+    [
+        ("float32", pa.float32()),
+        ("f4", pa.float32()),
+        (np.float32, pa.float32()),
+        (np.dtype("int8"), pa.int8()),
+        ("int", pa.int64()),
+        (int, pa.int64()),
+        (float, pa.float64()),
+        (bool, pa.bool_()),
+        ("bool", pa.bool_()),
+        (str, pa.string()),
+        ("M8[us]", pa.timestamp("us")),
+        (pa.date32(), pa.date32()),
+    ],
+)
+def test_words(word: Any, kind: pa.DataType) -> None:
+    assert data_type(word) == kind
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *(None, "no type", {}, [], 3, object, np.dtype("V4"), "c16"),
+        # NumPy and Arrow raise a ValueError and an OverflowError for these
+        *("decimal128(12, 2)", "f4[99999999999999999999]"),
+    ],
+)
+def test_no_words(word: Any) -> None:
+    with pytest.raises(SchemaError, match="is not a type"):
+        data_type(word)
+
+
+def test_codes_and_shapes() -> None:
+    for kind, code in CODES.items():
+        assert code_of(kind) == code_of(tensor(code, (2, 3))) == code
+        assert shape_of(kind) == ()
+        assert shape_of(tensor(code, (2, 3))) == (2, 3)
+    assert code_of(pa.string()) == "arrow"
+    assert short(tensor("f4", (13,))) == "f4[13]"
+    assert short(pa.string()) == "string"
+
+
+def test_a_schema_is_a_value() -> None:
+    a, b = Schema({"x": pa.int8(), "y": pa.string()}), Schema({"y": pa.string(), "x": pa.int8()})
+    assert a == Schema(a)
+    assert hash(a) == hash(Schema(a))
+    assert a != b
+    assert a.digest != b.digest
+    assert Schema() != UNKNOWN
+    assert "x" in a
+    assert a.names == ("x", "y")
+    assert schema_of(a.to_arrow()) == a
+    assert schema_of({"x": "int8", "y": str}) == a
+    assert str(UNKNOWN) == "unknown columns"
+
+
+def test_absence_names_what_is_near() -> None:
+    schema = Schema({"label": pa.int8()})
+    with pytest.raises(SchemaError) as caught:
+        schema.require("lable", "select")
+    assert caught.value.try_ == "did you mean 'label'?"
+    with pytest.raises(SchemaError, match="is not a schema"):
+        schema_of(3)

@@ -1,0 +1,147 @@
+"""This file tests when a stage moves from threads to processes, and that no byte notices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import dml
+from dml.data.stream_hash import stream_hash
+from dml.exec.drivers import promotion
+from dml.exec.drivers.promotion import Promoting
+from dml.exec.drivers.threads import Busy
+from dml.exec.slicing import slice_sizes
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for number in range(3):
+        table = pa.table({"k": list(range(4000)), "s": [f"text {i % 77}" for i in range(4000)]})
+        pq.write_table(table, tmp_path / f"{number}.parquet", row_group_size=100)
+    return tmp_path
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every stage that may move does so at the first look."""
+    monkeypatch.setattr(promotion, "SLICES", 1)
+    monkeypatch.setattr(promotion, "SLICE_S", 0.0)
+    monkeypatch.setattr(promotion, "SHARE", 2.0)
+    monkeypatch.setattr(Promoting, "moved", type(Promoting.moved)())
+    monkeypatch.setattr(Promoting, "lanes", set())
+    monkeypatch.setattr(slice_sizes, "LOOKED_AT", 1)
+    monkeypatch.setattr(slice_sizes, "LOOKED_AT_S", 0.0)
+    monkeypatch.setattr(slice_sizes, "TAKING_TURNS", (-1.0, 1e9))
+    monkeypatch.setattr(slice_sizes, "COMPUTING", 1e9)
+    monkeypatch.setattr(slice_sizes, "NO_SLOWER", 1e9)
+
+
+def pure(row: dict[str, Any]) -> dict[str, Any]:
+    """Not lifted: texts that are put together by a format are not among the expressions."""
+    return {"k": row["k"], "s": f"{row['s']} {row['k']}"}
+
+
+SEEN: list[int] = []
+
+
+def impure(row: dict[str, Any]) -> dict[str, Any]:
+    SEEN.append(row["k"])
+    return {"k": row["k"]}
+
+
+def run(folder: Path, fn: Any, executor: str = "auto") -> dml.Dataset:
+    ds = dml.read_parquet(folder, atom_rows=50).map(fn).shuffle(500).batch(64)
+    ds = ds.with_options(executor=executor, num_workers=2, target_partition_bytes=2000)
+    return ds.epoch(0)
+
+
+@pytest.mark.law
+@pytest.mark.usefixtures("eager")
+def test_a_stage_moves_in_the_middle_and_stays_there(folder: Path) -> None:
+    wanted = stream_hash(run(folder, pure, "sync"))
+    ds = run(folder, pure)
+    assert stream_hash(ds) == wanted
+    assert len(Promoting.lanes) == 1
+    assert stream_hash(ds) == wanted
+    assert len(Promoting.lanes) == 1
+    stats = str(ds.stats())
+    assert "12,000" in stats or "12000" in stats
+
+
+@pytest.mark.law
+@pytest.mark.usefixtures("eager")
+def test_a_moved_stage_is_resumed_like_any_other(folder: Path) -> None:
+    ds = run(folder, pure)
+    batches = list(ds)
+    it = iter(ds)
+    for _ in range(101):
+        next(it)
+    state = it.state_dict()
+    it.close()
+    again = iter(run(folder, pure))
+    again.load_state_dict(state)
+    assert stream_hash(again) == stream_hash(batches[101:])
+
+
+@pytest.mark.law
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda folder: run(folder, impure),
+        lambda folder: dml.read_parquet(folder).with_columns(y=dml.col("k") + 1).batch(64),
+        lambda _: dml.from_dict({"s": ["a"] * 5000}).map(lambda r: {"s": r["s"].title()}),
+        lambda folder: run(folder, pure, "sync"),
+        lambda folder: run(folder, pure, "threads"),
+    ],
+    ids=["impure", "expressions", "memory", "sync", "threads"],
+)
+def test_what_stays_where_it_is(folder: Path, make: Any) -> None:
+    for _ in make(folder):
+        pass
+    assert not Promoting.moved
+    assert not Promoting.lanes
+
+
+@pytest.mark.law
+def test_undeclared_functions_are_called_once_a_row(folder: Path) -> None:
+    SEEN.clear()
+    assert sum(len(batch["k"]) for batch in run(folder, impure)) == 12000
+    assert len(SEEN) == 12000
+
+
+@pytest.mark.parametrize(
+    ("busy", "moves"),
+    [
+        (Busy(4, 1.0, 0.5), True),  # two threads take turns
+        (Busy(4, 1.0, 0.95), False),  # they run side by side
+        (Busy(3, 1.0, 0.5), False),  # too few to tell
+        (Busy(400, 0.01, 0.005), False),  # slices too short to be worth a process
+    ],
+)
+def test_what_is_looked_at(*, busy: Busy, moves: bool) -> None:
+    went: list[int] = []
+
+    class Feed:
+        def close(self) -> None:
+            pass
+
+    def onwards(first: int, unsettled: bool) -> Any:
+        went.append(first)
+        assert unsettled
+        return Feed()
+
+    feed: Any = promotion.PromotingFeed(Feed(), busy, 100, onwards)  # type: ignore[arg-type]
+    feed._look(7)
+    assert went == [7] * moves
+    feed._look(99)  # hardly anything is left
+    assert went == [7] * moves
+
+
+def test_explain_says_what_may_move(folder: Path) -> None:
+    assert "moves to processes if threads take turns" in run(folder, pure).explain("physical")
+    assert "moves to processes" not in run(folder, impure).explain("physical")

@@ -1,0 +1,115 @@
+"""This file tests how large slices are, how many wait, and how many run at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dml.exec.slicing.slice_sizes import AHEAD_S, PER_WORKER, Cutting, SlicePace, Width
+from dml.exec.slicing.sliced_flow import LanePart
+
+
+@given(st.lists(st.tuples(st.integers(1, 200), st.floats(1e-6, 0.5)), max_size=30), st.data())
+def test_rows_under_way_are_bounded_by_those_handed_on(
+    seen: list[tuple[int, float]], data: st.DataObject
+) -> None:
+    sized, workers, under_way = SlicePace(Cutting(4), 4), 4, 0
+    for rows, seconds in seen:
+        sized.measured(rows, seconds, 8 * rows)
+        while sized.admits(under_way, under_way, under_way, waiting=False):
+            under_way += sized.rows(under_way)
+            assert under_way <= max(PER_WORKER * workers + sized.handed, 1)
+        handed = data.draw(st.integers(0, under_way))
+        sized.handed += handed
+        under_way -= handed
+
+
+def test_slow_rows_are_a_slice_each_and_one_for_each_worker() -> None:
+    sized = SlicePace(Cutting(4), 4)
+    sized.handed = 1000
+    sized.measured(10, 10.0, 80)
+    assert sized.rows(0) == 1
+    assert sized.admits(3, 3, 3, waiting=False)
+    assert not sized.admits(4, 4, 4, waiting=False)
+    assert AHEAD_S < 4 * 1.0
+
+
+def spent(seconds: float, cpu_s: float, beside: int, others_s: float = 0.0) -> LanePart:
+    share_s = seconds / beside
+    part = LanePart({}, 10, seconds=seconds, cpu_s=cpu_s, beside=beside, share_s=share_s)
+    part.others_s = others_s
+    return part
+
+
+def measured(width: Width, *parts: LanePart) -> list[int | None]:
+    return [width.measured(part) for part in parts]
+
+
+def test_a_slice_that_takes_far_longer_than_others_is_not_waited_for_alone() -> None:
+    width = Width(8)
+    assert width.given_up(9.0, 0.01) is None
+    measured(width, *[spent(0.8, 0.1, 8)] * 6)
+    assert width.given_up(0.09, 0.01) is None
+    assert width.given_up(2.0, 1.0) is None  # they all take so long
+    assert width.given_up(0.2, 0.01) == 8
+    assert not width.trying
+    assert not width.decided
+
+
+def test_threads_that_take_turns_run_alone() -> None:
+    width = Width(8)
+    assert measured(width, *[spent(0.8, 0.1, 8)] * 6) == [None] * 5 + [1]  # one processor for eight
+    # the training loop has the lock now and then
+    found = measured(width, *[spent(0.1 + 0.1 * (n % 2), 0.1, 1) for n in range(6)])
+    assert found == [None] * 5 + [2]
+    assert not width.decided
+    assert measured(width, *[spent(0.2, 0.1, 2)] * 2) == [None, 1]
+    assert width.alone
+    assert width.decided
+
+
+def test_a_loop_that_always_has_the_lock_in_between_does_not_look_like_waiting() -> None:
+    width = Width(8)
+    measured(width, *[spent(0.8, 0.1, 8)] * 6)
+    assert measured(width, *[spent(0.2, 0.1, 1, 0.1)] * 6)[-1] == 2
+    measured(width, *[spent(0.2, 0.1, 2)] * 2)
+    assert width.alone
+
+
+@pytest.mark.parametrize("others_s", [0.0, 0.2], ids=["nobody", "on another processor"])
+def test_slices_that_wait_are_seen_to_whatever_computes_beside_them(others_s: float) -> None:
+    width = Width(8)
+    measured(width, *[spent(0.8, 0.1, 8)] * 6)
+    assert measured(width, *[spent(0.2, 0.1, 1, others_s)] * 6)[-1] == 8
+    assert width.decided
+    assert not width.alone
+
+
+@pytest.mark.parametrize(
+    ("together", "alone", "again"),
+    [
+        ((0.8, 0.0), None, None),
+        ((0.8, 0.2), None, None),
+        ((0.8, 0.1), (0.05, 0.02), None),
+        ((0.8, 0.1), (0.2, 0.2), (0.8, 0.1)),
+        ((0.8, 0.1), (0.05, 0.05), (0.1, 0.05)),
+    ],
+    ids=[
+        "they wait",
+        "they run side by side",
+        "alone they wait",
+        "alone they are slower",
+        "the first were loading",
+    ],
+)
+def test_threads_stay_where_they_help(together: Any, alone: Any, again: Any) -> None:
+    width = Width(8)
+    for times, beside in ((together, 8), (alone, 1), (again, 8)):
+        if times is not None:
+            assert not width.decided
+            measured(width, *[spent(times[0], times[1], beside)] * 6)
+    assert not width.alone
+    assert width.decided

@@ -1,0 +1,250 @@
+"""This file checks the telemetry store: whole files or none, and a run that never notices."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from dml.events import OperatorTotals, Progress, RunFinished, RunStarted, Warned, from_json, to_json
+from dml.fleet import collector as collect
+from dml.fleet.collector import Collector, publish, sweep, telemetry_root
+from dml.fleet.reader import OPERATORS, RUNS, read, tables
+
+NOON = dt.datetime(2026, 3, 4, 12, tzinfo=dt.UTC).timestamp()
+
+
+def files(root: Path) -> list[Path]:
+    return sorted(path for path in root.rglob("*") if path.is_file())
+
+
+def test_a_file_has_its_place_by_day_and_writer(tmp_path: Path) -> None:
+    path = publish(tmp_path, "w-000000", [RunStarted(run="a"), RunFinished(run="a")], NOON)
+    assert path == tmp_path / "v1/day=2026-03-04/w-000000.jsonl"
+    assert files(tmp_path) == [path]
+    assert [from_json(line).kind for line in path.read_text().splitlines()] == [
+        "RunStarted",
+        "RunFinished",
+    ]
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        publish(tmp_path, "w-0", [RunStarted()], NOON)
+    assert not files(tmp_path)
+
+
+def test_a_finished_run_is_published_without_being_asked(tmp_path: Path) -> None:
+    collector = Collector(tmp_path, writer="w", clock=lambda: NOON)
+    collector.record(RunStarted(run="a", at=1.0))
+    collector.record(RunFinished(run="a", at=2.0, rows=5))
+    assert collector.flush(10)
+    assert [each.kind for each in read(tmp_path)] == ["RunStarted", "RunFinished"]
+    assert collector.close(10)
+    collector.record(RunStarted(run="late"))
+    assert (collector.published, collector.dropped) == (2, 1)
+
+
+def test_what_was_recorded_before_close_is_published(tmp_path: Path) -> None:
+    collector = Collector(tmp_path, clock=lambda: NOON)
+    for n in range(50):
+        collector.record(Warned(run="a", name=str(n)))
+    assert collector.close(10)
+    assert [each.name for each in read(tmp_path) if isinstance(each, Warned)] == [
+        str(n) for n in range(50)
+    ]
+
+
+def test_a_collector_that_recorded_nothing_makes_nothing(tmp_path: Path) -> None:
+    assert Collector(tmp_path / "store").close()
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_store_that_is_down_costs_one_warning(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    told: list[str] = []
+    collector = Collector(tmp_path / "file", warn=told.append)
+    for n in range(3):
+        collector.record(RunFinished(run=str(n)))
+        assert collector.flush(10)
+    collector.close(10)
+    assert len(told) == 1
+    assert "file" in told[0]
+    assert (collector.published, collector.dropped) == (0, 3)
+
+
+def test_without_threads_events_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    collector = Collector(tmp_path)
+    with monkeypatch.context() as limits:
+        limits.setattr("threading.Thread.start", failing)
+        collector.record(RunStarted(run="a"))
+    collector.record(RunFinished(run="a"))
+    assert collector.close()
+    assert collector.published == 2
+
+
+def test_an_event_that_is_no_json_does_not_stop_the_collector(tmp_path: Path) -> None:
+    told: list[str] = []
+    collector = Collector(tmp_path, warn=told.append)
+    collector.record(RunFinished(run="odd", extra={"what": object()}))
+    assert collector.flush(10)
+    collector.record(RunFinished(run="good"))
+    assert collector.close(10)
+    assert [each.run for each in read(tmp_path)][:1] == ["good"]
+    assert len(told) == 1
+
+
+def test_a_slow_store_never_blocks_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+
+    def slow(*_: object) -> None:
+        release.wait(30)
+
+    monkeypatch.setattr(collect, "publish", slow)
+    collector = Collector(tmp_path, limit=100)
+    collector.record(RunFinished(run="first"))
+    begin = time.monotonic()
+    for _ in range(1000):
+        collector.record(Warned(run="a"))
+    assert not collector.close(patience_s=0.01)
+    assert time.monotonic() - begin < 1
+    assert collector.dropped >= 800
+    release.set()
+
+
+def test_progress_is_dropped_before_what_matters(tmp_path: Path) -> None:
+    told: list[str] = []
+    collector = Collector(tmp_path, limit=8, warn=told.append)
+    collector._start = lambda: None  # type: ignore[method-assign]
+    for _ in range(8):
+        collector.record(Progress(run="a"))
+    for _ in range(8):
+        collector.record(OperatorTotals(run="a"))
+    kinds = [each.kind for each in collector._events]
+    assert kinds == ["Progress"] * 4 + ["OperatorTotals"] * 4
+    assert collector.dropped == 8
+
+
+def test_drops_are_told_in_the_store(tmp_path: Path) -> None:
+    collector = Collector(tmp_path, clock=lambda: NOON)
+    collector.dropped = 3
+    collector.record(RunFinished(run="a"))
+    collector.close(10)
+    (warned,) = [each for each in read(tmp_path) if isinstance(each, Warned)]
+    assert (warned.name, warned.text, warned.run) == (
+        "TelemetryDropped",
+        "3 events were dropped",
+        "a",
+    )
+
+
+def test_a_forked_child_does_not_speak_for_its_parent(tmp_path: Path) -> None:
+    collector = Collector(tmp_path)
+    collector._pid += 1
+    collector.record(RunFinished(run="child"))
+    assert collector.close()
+    assert not files(tmp_path)
+
+
+@pytest.mark.law
+def test_the_end_of_the_process_publishes_the_rest(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from dml.fleet.collector import Collector; "
+        "from dml.events import Warned; Collector(Path(sys.argv[1])).record(Warned(name='last'))"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, timeout=60)
+    assert [each.name for each in read(tmp_path) if isinstance(each, Warned)] == ["last"]
+
+
+def test_writers_do_not_meet(tmp_path: Path) -> None:
+    def write(name: str) -> None:
+        collector = Collector(tmp_path, writer=name, clock=lambda: NOON)
+        for n in range(5):
+            collector.record(RunFinished(run=f"{name}{n}"))
+            collector.flush(10)
+        collector.close(10)
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(each.run for each in read(tmp_path)) == [
+        f"{a}{n}" for a in "abcd" for n in range(5)
+    ]
+
+
+def test_the_janitor_takes_only_old_orphans(tmp_path: Path) -> None:
+    published = publish(tmp_path, "w-0", [RunStarted()], NOON)
+    old, young = (tmp_path / "v1/tmp" / f"{name}.jsonl" for name in ("old", "young"))
+    for path, age in ((old, 90_000), (young, 100), (published, 90_000)):
+        path.write_text(to_json(RunStarted()) + "\n")
+        os.utime(path, (NOON - age, NOON - age))
+    assert sweep(tmp_path, NOON) == 1
+    assert files(tmp_path) == sorted([published, young])
+    assert sweep(tmp_path / "nowhere", NOON) == 0
+
+
+def test_the_default_root_is_the_users_cache() -> None:
+    assert telemetry_root(None, {"XDG_CACHE_HOME": "/x"}) == Path("/x/dml/telemetry")
+    home = Path("~/.cache/dml/telemetry").expanduser()
+    assert telemetry_root(None, {}) == telemetry_root(None, {"XDG_CACHE_HOME": "rel"}) == home
+    assert telemetry_root("/store") == Path("/store")
+    assert telemetry_root("") is telemetry_root("off") is telemetry_root("OFF") is None
+
+
+def test_reading_keeps_to_the_days_asked_for(tmp_path: Path) -> None:
+    for day in range(3):
+        publish(tmp_path, f"w-{day}", [RunStarted(run=str(day))], NOON + day * 86_400)
+    one, two = dt.date(2026, 3, 5), dt.date(2026, 3, 6)
+    assert [each.run for each in read(tmp_path, since=one, until=one)] == ["1"]
+    assert [each.run for each in read(tmp_path, since=two)] == ["2"]
+    assert not list(read(tmp_path / "nowhere"))
+
+
+def test_damage_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
+    path = publish(tmp_path, "w-0", [RunStarted(run="a"), RunFinished(run="a")], NOON)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-10])
+    events = list(read(tmp_path))
+    assert events[0].run == "a"
+    assert isinstance(events[1], Warned)
+    assert events[1].name == "TelemetryDamaged"
+    assert f"{path}:2" in events[1].text
+
+
+def test_tables_have_one_row_per_run_and_per_operator() -> None:
+    events = [
+        RunStarted(run="a", at=1.5, fingerprints={"fleet": "f1", "result": "r1", "odd": "x"}),
+        OperatorTotals(run="a", at=2.0, ordinal=0, operator="Map", rows_out=5),
+        OperatorTotals(run="a", at=3.0, ordinal=0, operator="Map", rows_out=2**70, bytes_out=7),
+        RunFinished(run="a", at=4.0, rows=10, cpu_s=1.25),
+        RunStarted(run="b", at=5.0),
+    ]
+    runs, operators = tables(events)
+    assert (runs.schema, operators.schema) == (RUNS, OPERATORS)
+    first, second = runs.to_pylist()
+    assert (first["fleet_fingerprint"], first["rows"], first["cpu_s"]) == ("f1", 10, 1.25)
+    assert (first["started"].timestamp(), first["finished"].timestamp()) == (1.5, 4.0)
+    assert (second["run"], second["rows"], second["status"]) == ("b", None, None)
+    (row,) = operators.to_pylist()
+    assert (row["bytes_out"], row["rows_out"]) == (7, None)
+
+
+def test_an_empty_store_has_empty_tables() -> None:
+    runs, operators = tables([])
+    assert (runs.schema, runs.num_rows) == (RUNS, 0)
+    assert (operators.schema, operators.num_rows) == (OPERATORS, 0)

@@ -1,0 +1,151 @@
+"""This file tests datasets that are made for PyTorch: by index, by iterator, tuples, tensors."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import dml
+from dml.errors import FingerprintError, SourceError
+from dml.io.memory.torch import from_torch, plain, row_of
+from dml.io.user.user_source import GivenRows, read_datasource
+from dml.testing.source_laws import check_source
+
+Point = collections.namedtuple("Point", ["x", "y"])
+
+
+class Tensor:
+    """What a tensor shows of itself: torch is not needed to read one."""
+
+    def __init__(self, values: Any) -> None:
+        self.values = np.asarray(values)
+
+    def detach(self) -> Tensor:
+        return self
+
+    cpu = detach
+
+    def numpy(self) -> np.ndarray:
+        return self.values
+
+
+class Squares:
+    """Map-style: a sample is what ``form`` makes of the index."""
+
+    def __init__(self, count: int, form: str = "dict") -> None:
+        self.count, self.form = count, form
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, i: int) -> Any:
+        if not 0 <= i < self.count:
+            raise IndexError(i)
+        if self.form == "dict":
+            return {"x": i, "y": Tensor([i, i * i])}
+        if self.form == "tuple":
+            return Tensor(np.full((2, 2), i, "f4")), i
+        return Point(i, str(i)) if self.form == "named" else Tensor(i)
+
+
+class IterableDataset:
+    """Stands for torch's class of that name, by which datasets are told apart."""
+
+    def __getitem__(self, i: int) -> Any:
+        raise NotImplementedError
+
+
+class Counting(IterableDataset):
+    def __iter__(self) -> Iterator[Any]:
+        return iter([Tensor(i) for i in range(7)])
+
+
+@pytest.mark.law
+def test_samples_by_index_keep_all_laws() -> None:
+    for form in ("dict", "tuple", "named", "scalar"):
+        source = read_datasource(
+            from_torch(Squares(9, form), None, None, nonce=b"n", fingerprint=None, atom_rows=None),
+            b"n",
+            atom_rows=4,
+        )
+        assert isinstance(source, GivenRows)
+        rows = [row_of(Squares(9, form)[i]) for i in range(9)]
+        check_source(source, dml.from_items(rows).to_arrow())
+
+
+@pytest.mark.law
+def test_samples_are_rows() -> None:
+    assert list(dml.from_torch(Squares(2)))[1]["y"].tolist() == [1, 1]
+    pair = dml.from_torch(Squares(3, "tuple"), names=("image", "label"))
+    assert dict(pair.schema) == {
+        "image": pa.fixed_shape_tensor(pa.float32(), (2, 2)),
+        "label": pa.int64(),
+    }
+    assert dml.from_torch(Squares(3, "tuple")).columns == ["item_0", "item_1"]
+    assert dml.from_torch(Squares(3, "named")).columns == ["x", "y"]
+    assert [row["item"] for row in dml.from_torch(Squares(3, "scalar"))] == [0, 1, 2]
+    with pytest.raises(SourceError, match="a sample has 2 parts"):
+        dml.from_torch(Squares(3, "tuple"), names=("image",))
+
+
+def test_a_shuffle_reads_by_index() -> None:
+    ds = dml.from_torch(Squares(20)).shuffle(seed=1)
+    assert "in the order of ShuffleAll" in ds.explain("physical")
+    assert sorted(row["x"] for row in ds) == list(range(20))
+
+
+def test_an_iterable_begins_anew_for_every_pass() -> None:
+    ds = dml.from_torch(Counting())
+    for _ in range(2):
+        assert [row["item"] for row in ds] == list(range(7))
+    assert [row["item"] for row in ds.skip(5)] == [5, 6]
+
+
+def test_the_name_is_that_of_class_and_state() -> None:
+    assert (
+        dml.from_torch(Squares(3)).fingerprint()
+        == dml.from_torch(Squares(3)).fingerprint()
+        != dml.from_torch(Squares(4)).fingerprint()
+    )
+    odd = Squares(3)
+    odd.form = (i for i in "x")  # type: ignore[assignment]
+    with pytest.raises(FingerprintError):
+        dml.from_torch(odd, {"item": "int64"}).fingerprint()
+
+
+def test_a_sample_that_raises_or_does_not_fit_is_named() -> None:
+    class Broken(Squares):
+        def __getitem__(self, i: int) -> Any:
+            if i == 5:
+                raise OSError("unreadable")
+            return "x" if i == 3 else i
+
+    ds = dml.from_torch(Broken(9), {"item": "int64"})
+    with pytest.raises(SourceError, match=r"Broken\[5\] raised OSError: unreadable"):
+        ds.skip(4).to_arrow()
+    with pytest.raises(SourceError, match=r"Broken\[3\] is 'x'"):
+        dml.from_torch(Broken(5), {"item": "int64"}).to_arrow()
+
+
+def test_values_become_what_columns_hold() -> None:
+    deep = plain({"a": [Tensor(1), (Tensor([1, 2]),)]})
+    assert deep["a"][0] == 1
+    assert deep["a"][1][0].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("stranger", [3, iter([1]), lambda: 1])
+def test_what_is_no_dataset_is_refused(stranger: Any) -> None:
+    with pytest.raises(SourceError, match="needs a dataset"):
+        dml.from_torch(stranger)
+
+
+def test_datasets_of_torch_are_read() -> None:
+    torch = pytest.importorskip("torch")
+    data = pytest.importorskip("torch.utils.data")
+    ds = dml.from_torch(data.TensorDataset(torch.arange(6).reshape(3, 2), torch.arange(3)))
+    assert [row["item_0"].tolist() for row in ds] == [[0, 1], [2, 3], [4, 5]]
