@@ -33,7 +33,7 @@ from dml.exec.process.shared_memory import UnopenedError
 from dml.exec.scheduler.messages import Resources, Run
 from dml.exec.tasks.job import Job
 from dml.exec.tasks.replay_check import not_again
-from dml.exec.tasks.slices import DriverLoop, Failure, Outcome
+from dml.exec.tasks.slices import DriverLoop, Failure, NotSentError, Outcome
 
 AHEAD = 3  # partitions fetched before it is their turn
 
@@ -56,9 +56,7 @@ class DaskCrew(RemoteCrew):
         self.live: weakref.WeakSet[Ticket] = weakref.WeakSet()
         self.cargo = Cargo(hub, self.name, job)
         self.tasks: set[asyncio.Task[None]] = set()
-        self.fetching = ResultFetcher(
-            hub, self._begin, self._unfetched, self._used, self._elsewhere
-        )
+        self.fetching = ResultFetcher(hub, self._begin, self._unfetched, self._used, self._again)
 
     # ------------------------------------------------------- handing out; any thread, locked
 
@@ -262,6 +260,9 @@ class DaskCrew(RemoteCrew):
 
     def _failed(self, ticket: Ticket, error: BaseException) -> None:
         """Handle a task that Dask gave up."""
+        if isinstance(error, NotSentError):
+            self._again(ticket)
+            return
         self.tickets.pop(ticket.number, None)
         ticket.drop()
         self._left(ticket)
@@ -362,6 +363,16 @@ class DaskCrew(RemoteCrew):
             ticket.bound = self._bound(ticket.place, ticket.runs)
         ticket.worker = ticket.place
         self._resubmit(ticket)
+
+    def _again(self, ticket: Ticket) -> None:
+        """Resubmit a ticket that Dask gave up, from the source for which it did so.
+
+        Dask makes lost results again with the orders that it has. Where a generator was parked at
+        first, these are without its argument: NotSentError, which ends all that needs the result.
+        """
+        given_up = [each for each in ticket.needed() if each.future.status == "error"]
+        for each in given_up or [ticket]:
+            self._elsewhere(each)
 
     def _move(self, ticket: Ticket, place: str) -> None:
         if ticket.number in self.tickets:  # it counts at its current place

@@ -16,6 +16,7 @@ from dml.cluster.worker_monitor import Hub, lost
 from dml.cluster.worker_state import BYTES, Shipment
 from dml.errors import InternalError
 from dml.exec.process.task_runner import Answer
+from dml.exec.tasks.slices import NotSentError
 
 LOST_S = 0.2  # between two checks that a queried worker still lives
 ASKS = 10  # direct requests for a partition, before the scheduler fetches it
@@ -27,7 +28,7 @@ class ResultFetcher:
 
     ``begin`` runs a coroutine on the client's loop, ``wrong`` turns the error of a ticket into one
     for the user, ``over`` is called with each fetched ticket, and ``anew`` resubmits a ticket whose
-    bytes no worker has.
+    bytes no worker has, or that Dask gave up for an argument that it does not have.
     """
 
     def __init__(
@@ -80,7 +81,12 @@ class ResultFetcher:
         while True:
             directly = hub.direct and ask < ASKS and future.status != "error"
             asked = _direct(hub, future, places) if directly else _by_scheduler(hub, ticket, future)
-            found = await asked
+            try:
+                found = await asked
+            except NotSentError:
+                found = None
+                if ticket.future is future:
+                    self._anew(ticket)
             whole = found if found is None else await _whole(hub, ticket, future, found)
             if whole is not None:
                 return whole

@@ -35,7 +35,7 @@ from dml.exec.scheduler.messages import Run
 from dml.exec.scheduler.policy import Seq
 from dml.exec.tasks.job import Job
 from dml.exec.tasks.replay_check import after, differing, unproven
-from dml.exec.tasks.slices import Outcome, Runtime
+from dml.exec.tasks.slices import NotSentError, Outcome, Runtime
 from dml.expr.node import Node
 
 # Arrays up to this size are copied for functions to fill; larger ones are shared.
@@ -106,7 +106,7 @@ class Bench:
         self._note(place)
 
     def do(self, order: SliceOrder, keep: Keep) -> Answer:
-        """Run one slice; every exception becomes a part of the answer, even an exit."""
+        """Run one slice; exceptions become a part of the answer, even an exit, but NotSentError."""
         known = self.job.at.schemas
         known.update(order.schemas)
         tally, seq = Tally(), order.run.seq
@@ -118,6 +118,8 @@ class Bench:
             outcome = self.runtime.run(order.run, self._argument(order), order.seen)
             if outcome is not None:
                 parcel, digest = _packed(outcome, keep), self._digest(order, outcome)
+        except NotSentError:
+            raise
         except NonDeterminismError as raised:
             error = shipped(self.differing(order.run, raised.why))
         except BaseException as raised:  # noqa: BLE001  (delivered at its place in order)

@@ -87,6 +87,10 @@ class NotSent:
     """Placeholder for an argument that the parked generator at the target already has."""
 
 
+class NotSentError(Exception):
+    """Raised where the generator is not parked any more: the argument has to be sent."""
+
+
 class Runtime:
     """The parked generators of one process; dropping any of them at any instant changes no byte.
 
@@ -111,10 +115,10 @@ class Runtime:
     def run(self, run: Run, argument: Any, seen: bytes = b"") -> Outcome | None:
         """Partition ``run.k`` of task ``run.seq``, or None when the task has no such partition.
 
-        Raises the errors of the task, WorkerLostError where ``run.fault`` requests a loss or where
-        the ``argument`` is NotSent and its generator is not parked here any more,
-        NonDeterminismError when a task that is begun again has fewer partitions than before, or
-        others than those of which ``seen`` is the digest, and ReplayError where it may not be
+        Raises the errors of the task, WorkerLostError where ``run.fault`` requests a loss,
+        NotSentError where the ``argument`` is NotSent and its generator is not parked here any
+        more, NonDeterminismError when a task that is begun again has fewer partitions than before,
+        or others than those of which ``seen`` is the digest, and ReplayError where it may not be
         begun.
         """
         if run.fault == "drop":
@@ -124,7 +128,7 @@ class Runtime:
             if self.once and self.once[run.stage]:
                 self._begin_once(run)
             if isinstance(argument, NotSent):
-                raise WorkerLostError("a generator was lost", why=f"task {run.seq}, {run.k}")
+                raise NotSentError(f"task {run.seq}, {run.k}")
             partitions = self.fast_forward(iter(self.starts[run.stage](argument)), run, seen)
         outcome = _measured(partitions)
         if run.fault == "lose":

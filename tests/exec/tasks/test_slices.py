@@ -10,7 +10,7 @@ import pytest
 from dml.errors import NonDeterminismError, WorkerLostError
 from dml.exec.scheduler.messages import Consumed, Run, Settled
 from dml.exec.scheduler.policy import Demand, Seq
-from dml.exec.tasks.slices import DriverLoop, Failure, NotSent, Outcome, Runtime
+from dml.exec.tasks.slices import DriverLoop, Failure, NotSent, NotSentError, Outcome, Runtime
 
 
 def letters(unit: str) -> Iterator[Outcome]:
@@ -61,7 +61,7 @@ def test_what_is_parked_needs_no_argument_and_what_was_lost_says_so() -> None:
     assert take(runtime, (0,), 0) == "a"
     assert runtime.run(Run((0,), 0, 1, ""), NotSent()).value == "b"  # type: ignore[union-attr]
     runtime.drop((0,))
-    with pytest.raises(WorkerLostError):
+    with pytest.raises(NotSentError):
         runtime.run(Run((0,), 0, 2, ""), NotSent())
     assert take(runtime, (0,), 2) == "c"
 
