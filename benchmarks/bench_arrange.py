@@ -98,8 +98,7 @@ def planning_ms(shape: Callable[[int], Dataset], n: int, runs: int = 5) -> tuple
     settings = Settings(telemetry_dir="off", num_workers=WORKERS)
     best = (float("inf"), float("inf"))
     for _ in range(runs):
-        node.__dict__.pop("_stations", None)
-        node.__dict__.pop("_arrangements", None)
+        node.memo.clear()
         started = time.process_time()
         session.optimized(node, settings)
         optimised = time.process_time()

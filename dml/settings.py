@@ -106,7 +106,7 @@ class Autoscale:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Options of a run; none but ``seed`` changes a single byte of the delivered rows.
+    """Options of a run; only ``seed`` changes rows, and only ``deterministic=False`` their order.
 
     Sizes are bytes or texts such as ``"512MiB"``; integer options also accept ``"auto"``.
 
@@ -126,7 +126,8 @@ class Settings:
     resources : resources of this host besides processors, such as {"GPU": 2, "disk": 1}: steps that
         request them (``num_gpus=``, ``resources=``) run in parallel as far as they suffice. The
         workers of a cluster declare their own (``dask worker --resources``)
-    memory_limit : bytes that the whole run may use, one number; "auto" is a quarter of the machine
+    memory_limit : bytes that the whole run may use, one number; "auto" is a quarter of the memory
+        of the machine, of its control group if that is less, or of all workers of a cluster
     target_partition_bytes : bytes of one partition; "auto" derives it from the memory limit
     prefetch : batches made ahead of the consumer, in a thread; 0 makes each batch on request, in
         the consumer's thread. "auto" begins with 0, and changes to two ahead once most batches kept

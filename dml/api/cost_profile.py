@@ -172,7 +172,7 @@ def _other(
     made: Optimized, settings: Settings, profile: Profile, used: Used, rule: NamedRule
 ) -> tuple[Estimate, ...] | None:
     """Return the estimates of ``made`` without ``rule``; None if that plan has another name."""
-    plans: dict[tuple[object, ...], Plan] = made.written.__dict__.setdefault("_without", {})
+    plans: dict[tuple[object, ...], Plan] = made.written.memo.setdefault("without", {})
     off = made.without | {rule.name}
     key = (settings.seed, settings.kernels, off)
     if key not in plans:

@@ -429,7 +429,7 @@ def said(
 
     telling = fingerprint_text
     key = seed, plain, *(name_now(fn) for node in below.walk() if (fn := node.calls) is not None)
-    known = below.__dict__.setdefault("_told", {})  # cached while functions are unchanged
+    known = below.memo.setdefault("description", {})  # cached while functions are unchanged
     if key not in known:
         known[key] = telling.told_in_json(telling.told(below, None, seed, quick=True), plain=plain)
     return {

@@ -90,7 +90,7 @@ class Results:
 
     def _ran(self, node: Node, report: Report) -> None:
         """Record the last run, that of ``node``, so that handles with other settings find it."""
-        self._last = node.__dict__["_ran"] = report
+        self._last = node.memo["report"] = report
 
     @property
     def _coming(self) -> int:
@@ -220,7 +220,7 @@ class Results:
         The iteration is that of this handle, or else of another handle of the same pipeline, such
         as ``ds.epoch(k)``.
         """
-        last: Report | None = self._last or self._node.__dict__.get("_ran")
+        last: Report | None = self._last or self._node.memo.get("report")
         if last is None:
             raise PlanError(
                 "no run to tell about yet",

@@ -86,7 +86,7 @@ def optimized(node: Node, settings: Settings) -> Optimized:
     attached to its objects: epochs share it because they share these. A function whose behaviour
     changed through a global variable is optimized anew.
     """
-    held: dict[tuple[object, ...], Optimized] = node.__dict__.setdefault("_stations", {})
+    held: dict[tuple[object, ...], Optimized] = node.memo.setdefault("stations", {})
     key = (settings.seed, settings.optimize, settings.disable_rules, settings.autocache)
     if key not in held or not all(each.stands() for each in held[key].chosen.walk()):
         refuse_depth(node)
@@ -108,7 +108,7 @@ def arrangement(node: Node, settings: Settings) -> Arrangement:
     if settings.executor in GIVEN:  # not cached: equal settings may name other clusters
         return arranged(made, settings, without(settings))
     held: dict[Settings, tuple[Optimized, Arrangement]]
-    held = node.__dict__.setdefault("_arrangements", {})
+    held = node.memo.setdefault("arrangements", {})
     if settings not in held or held[settings][0] is not made:
         held[settings] = made, arranged(made, settings, without(settings))
     return held[settings][1]

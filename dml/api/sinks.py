@@ -50,14 +50,8 @@ class Sinks(Results):
         from dml.io.files import write_formats
 
         form = write_formats.format_of(write_formats.Parquet, compression)
-        return self._written(
-            path,
-            form,
-            row_group_size,
-            rows_per_file,
-            overwrite=overwrite,
-            storage_options=storage_options,
-            lazy=lazy,
+        return self._write(
+            path, form, row_group_size, rows_per_file, overwrite, storage_options, lazy=lazy
         )
 
     @door
@@ -79,14 +73,8 @@ class Sinks(Results):
         from dml.io.files import write_formats
 
         form = write_formats.format_of(write_formats.Arrow, compression)
-        return self._written(
-            path,
-            form,
-            row_group_size,
-            rows_per_file,
-            overwrite=overwrite,
-            storage_options=storage_options,
-            lazy=lazy,
+        return self._write(
+            path, form, row_group_size, rows_per_file, overwrite, storage_options, lazy=lazy
         )
 
     @door
@@ -108,12 +96,7 @@ class Sinks(Results):
         from dml.io.files import write_formats
 
         form = write_formats.format_of(write_formats.Orc, compression)
-        return self._written(
-            *(path, form, None, rows_per_file),
-            overwrite=overwrite,
-            storage_options=storage_options,
-            lazy=lazy,
-        )
+        return self._write(path, form, None, rows_per_file, overwrite, storage_options, lazy=lazy)
 
     @door
     def write_csv(
@@ -135,12 +118,7 @@ class Sinks(Results):
         from dml.io.files import write_formats
 
         form = write_formats.csv_of(delimiter)
-        return self._written(
-            *(path, form, None, rows_per_file),
-            overwrite=overwrite,
-            storage_options=storage_options,
-            lazy=lazy,
-        )
+        return self._write(path, form, None, rows_per_file, overwrite, storage_options, lazy=lazy)
 
     @door
     def write_json(
@@ -161,19 +139,10 @@ class Sinks(Results):
         from dml.io.files import write_formats
 
         form = write_formats.JsonLines()
-        return self._written(
-            *(path, form, None, rows_per_file),
-            overwrite=overwrite,
-            storage_options=storage_options,
-            lazy=lazy,
-        )
+        return self._write(path, form, None, rows_per_file, overwrite, storage_options, lazy=lazy)
 
-    sink_parquet, sink_ipc, sink_csv, sink_ndjson = (
-        write_parquet,
-        write_arrow,
-        write_csv,
-        write_json,
-    )
+    sink_parquet, sink_ipc = write_parquet, write_arrow
+    sink_csv, sink_ndjson = write_csv, write_json
 
     @door
     def write_tfrecords(
@@ -197,12 +166,7 @@ class Sinks(Results):
         from dml.io.tfrecord import tfrecord_writer
 
         form = tfrecord_writer.tfrecord_of(compression, raw=raw)
-        return self._written(
-            *(path, form, None, rows_per_file),
-            overwrite=overwrite,
-            storage_options=storage_options,
-            lazy=lazy,
-        )
+        return self._write(path, form, None, rows_per_file, overwrite, storage_options, lazy=lazy)
 
     @door
     def write_webdataset(
@@ -226,12 +190,7 @@ class Sinks(Results):
         from dml.io.webdataset import webdataset_writer
 
         form = webdataset_writer.shards_of(compression)
-        return self._written(
-            *(path, form, None, rows_per_file),
-            overwrite=overwrite,
-            storage_options=storage_options,
-            lazy=lazy,
-        )
+        return self._write(path, form, None, rows_per_file, overwrite, storage_options, lazy=lazy)
 
     @door
     def write_numpy(
@@ -253,12 +212,7 @@ class Sinks(Results):
         from dml.io.numpy import npy_writer
 
         form = npy_writer.Npy(column)
-        return self._written(
-            *(path, form, None, rows_per_file),
-            overwrite=overwrite,
-            storage_options=storage_options,
-            lazy=lazy,
-        )
+        return self._write(path, form, None, rows_per_file, overwrite, storage_options, lazy=lazy)
 
     @door
     def write_datasink(self, sink: DataSink) -> Any:
@@ -326,33 +280,18 @@ class Sinks(Results):
         cuts = file_writer.cuts_of(None, None, resources.budget.ahead_bytes)
         return lake_writer, lake_writer.RowStream(streaming, epoch, cuts)
 
-    def _written(
-        self,
-        path: str | os.PathLike[str],
-        form: Any,
-        group_rows: int | None,
-        file_rows: int | None,
-        *,
-        overwrite: bool,
-        storage_options: Mapping[str, Any] | None,
-        lazy: bool,
-    ) -> Written:
+    def _write(self, *fields: Any, lazy: bool) -> Written:
+        """Run a ``WriteRequest`` of these fields; ``lazy`` leaves it to ``dml.collect_all``."""
         from dml.exec.writing import file_writer
 
-        self._must_end(form.verb)
+        asked = file_writer.WriteRequest(*fields)
+        self._must_end(asked.form.verb)
         if lazy:
-            sizes = group_rows, file_rows
-            asked = file_writer.WriteRequest(path, form, *sizes, overwrite, storage_options)
-            return self._planned(file_writer, asked)
+            file_writer.cuts_of(asked.group_rows, asked.file_rows, file_writer.GROUP_BYTES)
+            where = file_writer.shown(asked.path)
+            return file_writer.Planned(where, 0, 0, 0, asked, self)
         epoch = self._pinned or 0
         streaming, resources = self._streamed(self._node, epoch)
-        cuts = file_writer.cuts_of(group_rows, file_rows, resources.budget.ahead_bytes)
-        options: dict[str, Any] = {"overwrite": overwrite, "storage_options": storage_options}
-        done: Written = file_writer.write(streaming, epoch, path, form, cuts, **options)
-        return done
-
-    def _planned(self, writing: Any, asked: Any) -> Written:
-        """Return a write that waits for ``dml.collect_all``."""
-        writing.cuts_of(asked.group_rows, asked.file_rows, writing.GROUP_BYTES)
-        made: Written = writing.Planned(writing.shown(asked.path), 0, 0, 0, asked, self)
-        return made
+        cuts = file_writer.cuts_of(asked.group_rows, asked.file_rows, resources.budget.ahead_bytes)
+        options = {"overwrite": asked.overwrite, "storage_options": asked.storage_options}
+        return file_writer.write(streaming, epoch, asked.path, asked.form, cuts, **options)

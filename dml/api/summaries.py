@@ -225,7 +225,7 @@ class SummaryVerbs(Results):
         without ``workers=``. Takes up to a second.
         """
         asked = (workers, memory, gpus, resources, storage_gbps, step_s, rows_per_s)
-        last = self._node.__dict__.get("_ran")
+        last = self._node.memo.get("report")
         events = [] if last is None else last.so_far()
         made: WhatIf = foresight().what_if(self._node, self._settings, asked, events)
         return made

@@ -177,6 +177,11 @@ class Node:
         return digest(*kind, *places, *(_digestible(p) for p in parts))
 
     @cached_property
+    def memo(self) -> dict[str, Any]:
+        """What a process derives from this node, for as long as the node lives; it is not sent."""
+        return {}
+
+    @cached_property
     def inputs(self) -> tuple[Node, ...]:
         """The nodes that this step reads, in field order."""
         found: list[Node] = []

@@ -96,7 +96,7 @@ def working_bytes(plan: Plan, whole_bytes: int = 0) -> int:
     Cached on the source: every run needs it twice.
     """
     source, columns = plan.stage.source, plan.stage.columns
-    held: dict[tuple[object, ...], int] = source.__dict__.setdefault("_working_bytes", {})
+    held: dict[tuple[object, ...], int] = source.memo.setdefault("working_bytes", {})
     key = columns, whole_bytes
     if key not in held:
         step = max(1, source.unit_count // SAMPLED)

@@ -38,9 +38,9 @@ class LiftedPair:
         They are stored with the filter, as its own programs are: kernels are found again by their
         program.
         """
-        found: tuple[LiftedMap, Programs] | None = self.kept.__dict__.get("_paired")
+        found: tuple[LiftedMap, Programs] | None = self.kept.memo.get("pair")
         if found is None or found[0] is not self.mapped:
-            found = self.kept.__dict__["_paired"] = self.mapped, self._programs()
+            found = self.kept.memo["pair"] = self.mapped, self._programs()
         return found[1]
 
     def _programs(self) -> Programs:

@@ -41,7 +41,7 @@ class ShippedPipeline:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self.name: str = node.__dict__.setdefault("_sent", uuid.uuid4().hex)
+        self.name: str = node.memo.setdefault("sent", uuid.uuid4().hex)
         self.buffers = list[pickle.PickleBuffer]()
         try:
             self.body = dumped(node, self.buffers.append)

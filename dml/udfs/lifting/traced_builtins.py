@@ -1,7 +1,7 @@
 """These functions replace Python's builtins and ``math`` while a row function is traced.
 
-Each accepts plain values as before, and traced values. Every function of ``math`` and of ``numpy``
-that a proof allows is here: those without a lifted form refuse.
+Each accepts plain values as before, and traced values. Every function of ``math`` that a proof
+allows is here: those without a lifted form refuse.
 """
 
 from __future__ import annotations
