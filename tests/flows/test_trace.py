@@ -22,10 +22,14 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "trace.md"
 HEAD = """\
 # One pipeline, station by station
 
-This page prints one pipeline at each station of the road that [architecture.md](architecture.md)
-describes. `tests/flows/test_trace.py` generates the page, and checks that it is still true.
+This page prints one pipeline after each step between the code as written and the batches. Each
+step is called a station here and in [architecture.md](architecture.md). `ds.explain("physical")`,
+for example, prints the station "physical" of any pipeline. `tests/flows/test_trace.py` generates
+the page, and fails if the page differs from what dml prints.
 
-The data is one Parquet file with 1,000 flights in ten row groups of 100 rows. `day` increases.
+The data is one Parquet file with 1,000 flights in ten row groups of 100 rows, in ascending order
+of `day`. With `atom_rows=50`, each row group consists of two atoms. An atom is a fixed run of rows,
+in which saved positions are counted.
 
 ```python
 ds = (
@@ -43,20 +47,33 @@ ds = (
 """
 
 WHY = {
-    "written": "The pipeline as the user wrote it: immutable nodes, with the last verb first. The "
-    "schema is known immediately.",
-    "normalized": "The meaning of the pipeline: columns and filters form one segment, and slices "
-    "count rows and stand together.\nPipelines with equal meanings have the same normal form, and "
-    "fingerprints are computed from it.",
-    "chosen": "The rewrites that depend on the data. Here there are none, because the data has "
-    "more than 13 rows.",
-    "physical": "The plan that runs: some operators run on blocks, many at a time, and the others "
-    "on the stream, in order.\nThree of the four columns are decoded. Row groups of early days are "
-    "never read.",
-    "graph": "The division into tasks: a unit is the data that one reader must decode in order, "
-    "and a task is a run of units.",
-    "rules": "The derivation of the plan: every rewrite, and every near miss with its reason.",
+    "written": "The pipeline as the user wrote it: a chain of immutable nodes, printed with the "
+    "last verb first. Its schema is\nknown before any row is read.",
+    "normalized": "The normal form, in which pipelines with the same meaning are equal. "
+    "Fingerprints are computed from the normal form.\nColumns and filters are merged into one "
+    "segment, that is, a node that computes and filters columns. `Take(3)` batches\nhas become "
+    "`Take(12)` rows, so that it lies beside `Skip(1)`.",
+    "chosen": "The pipeline after the rewrites that depend on the data. None applies here. "
+    "`Take(12)` would be dropped, for example,\nif the file had at most 13 rows.",
+    "physical": "The plan that runs. Operators marked `block` run on blocks of rows, in parallel "
+    "tasks. Operators marked `stream` run on the\nstream of rows, in order. `state` is the size "
+    "that an operator adds to a saved position, and `resume` the work that is repeated\nwhen a "
+    "run resumes. Three of the four columns are decoded. Row groups of early days are never read.",
+    "graph": "The division of the source into tasks. A unit is the data that one reader must "
+    "decode in order, here a row group.\nA task reads a run of units.",
+    "rules": "Every rewrite that was applied, in order, with the node before and after it and the "
+    "origin of the rule. After these,\nevery rewrite that almost applied, marked `refused`, with "
+    "the reason.",
 }
+
+
+POSITION = (
+    "The position in the `state_dict()` of the iterator after the first batch. It contains no "
+    "rows. The innermost part is a cut of the source:\na unit, an atom in the unit, and the number "
+    "of rows to drop after the start of the atom. The parts around it belong\nto the shuffle ("
+    "the number of its window, and how many rows of the window were delivered), to `Skip(1)` and "
+    "to `Take(12)`\n(the numbers of rows left to skip and to take)."
+)
 
 
 def flights(folder: Path) -> dml.Dataset:
@@ -99,13 +116,15 @@ def page(folder: Path) -> str:
     next(it)
     parts += [
         (
-            "## batches\n\nThe output that the training loop receives: dicts of arrays, in an "
-            f"order that depends only on (seed, epoch, row).\n\n```text\n{shown}\n"
+            "## batches\n\nThe batches that the training loop receives, which are dicts of "
+            "arrays. Their order depends only on the pipeline, its data,\nthe seed and the epoch. "
+            "The stream hash is a digest of all values, in order.\n\n```text\n"
+            f"{shown}\n"
             f"stream hash {stream_hash(batches)[:16]}\n```\n"
         ),
-        "## position\n\nThe position of the caller after the first batch: it consists of cuts "
-        "of the source and small remainders, and never contains rows.\n\n```json\n"
-        + f"{it.state_dict()['position']!r}\n```\n".replace("'", '"'),
+        "## position\n\n"
+        + POSITION
+        + f"\n\n```json\n{it.state_dict()['position']!r}\n```\n".replace("'", '"'),
     ]
     return "\n".join(parts)
 
