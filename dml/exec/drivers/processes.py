@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterable
 from functools import partial
+from operator import attrgetter
 from typing import Unpack
 
 from dml.errors import WorkerLostError
@@ -58,9 +59,9 @@ class _Processes(RemoteCrew):
         width = self.loop.core.demands[stage].max_parallel
         seats = self.seats.setdefault(stage, [])
         if width is not None and len(seats) >= width:
-            return min(seats, key=_busy)
+            return min(seats, key=attrgetter("busy"))
         others = [desk for desk in self.desks.values() if width is None or desk not in seats]
-        desk = min(others, key=_busy, default=None)
+        desk = min(others, key=attrgetter("busy"), default=None)
         if desk is None or desk.busy:
             name = f"desk-{len(self.desks)}"
             desk = self.desks[name] = _Desk(self, name)
@@ -162,10 +163,6 @@ class _Desk:
             crew.answered(run, self.name, answer)
         except BaseException as error:  # noqa: BLE001  (it holds what a user's function made)
             crew.failed(run, self.name, error)
-
-
-def _busy(desk: _Desk) -> int:
-    return desk.busy
 
 
 class Processes:

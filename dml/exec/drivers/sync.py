@@ -47,6 +47,8 @@ class SyncFeed:
     """
 
     at: Seq = ()
+    threaded = False
+    """Whether slices run side by side in threads of this process."""
 
     def __init__(self, loop: DriverLoop, watchdog_s: float, on_event: OnEvent | None) -> None:
         self._loop, self._watchdog_s, self._on_event = loop, watchdog_s, on_event
@@ -73,11 +75,6 @@ class SyncFeed:
     def alone(self) -> None:
         """Run slices one at a time, since their functions hold Python's lock."""
         self.narrow(1)
-
-    @property
-    def threaded(self) -> bool:
-        """Whether slices run side by side in threads of this process."""
-        return False
 
     @property
     def unfinished(self) -> int:

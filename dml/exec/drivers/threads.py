@@ -135,10 +135,7 @@ atexit.register(_end_all)
 class ThreadsFeed(CrewFeed):
     """Partitions that threads of this process make."""
 
-    @property
-    def threaded(self) -> bool:
-        """Always true."""
-        return True
+    threaded = True
 
 
 class Threads:

@@ -21,7 +21,7 @@ from dml.exec.slicing.lanes import Lane, stream_lanes
 from dml.expr.facts import Needs, Rows
 from dml.expr.node import Node
 from dml.io.source import Unit
-from dml.physical.plan import Link, Plan, Stage
+from dml.physical.plan import Plan, Stage
 
 MIB = 1 << 20
 OVERHEAD_BYTES = 200 * MIB
@@ -152,26 +152,22 @@ def demands_of(plan: Plan, budget: Budget) -> tuple[Demand, ...]:
     output = min(budget.target_bytes + block, budget.stage_bytes)
     working = working_bytes(plan, budget.whole_bytes)
     first = Demand(output_bytes=output, open_bytes=working, bounded=True)
-    return (first, *(_demand(link, output) for link in plan.links))
-
-
-def _demand(link: Link, output_bytes: int) -> Demand:
-    return _asked(link.steps, link.needs, output_bytes, link.needs.memory)
+    return (first, *(_asked(link.steps, link.needs, output) for link in plan.links))
 
 
 def lane_demand(lane: Lane, target_bytes: int, most_bytes: int) -> Demand:
     """The reservation of a slice of a lane, and of its input."""
     output = min(2 * target_bytes, most_bytes)
-    return _asked(lane.nodes, lane.needs, output, lane.needs.memory)
+    return _asked(lane.nodes, lane.needs, output)
 
 
-def _asked(steps: Sequence[Node], needs: Needs, output_bytes: int, open_bytes: int) -> Demand:
+def _asked(steps: Sequence[Node], needs: Needs, output_bytes: int) -> Demand:
     amounts = (("cpu", needs.num_cpus), ("gpu", needs.num_gpus), *needs.resources)
     return Demand(
         name=" > ".join(node.title() for node in steps)[:NAME_LETTERS],
         resources=tuple((name, amount) for name, amount in amounts if amount),
         output_bytes=output_bytes,
-        open_bytes=open_bytes,
+        open_bytes=needs.memory,
         max_parallel=needs.concurrency,
         bounded=True,
     )

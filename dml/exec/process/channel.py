@@ -51,7 +51,7 @@ class Sheet:
         self.file, self.size = -1, 0
         self._make = make or _nameless
         self._kept: dict[int, tuple[Any, int]] = {}  # by address, unique while the buffers live
-        self._close: Callable[[], object] = _nothing
+        self._close: Callable[[], object] = lambda: None  # until a file is opened
 
     def keep(self, fill: Fill) -> Any:
         """Write with ``fill`` into the file; returns the data as a buffer over it: one copy."""
@@ -108,10 +108,6 @@ def _roomy() -> Iterator[None]:
             why=f"it lies in a file without a name: {error}",
             try_="a higher limit on the size of files (ulimit -f), or executor='threads'",
         ) from error
-
-
-def _nothing() -> None:
-    """Do nothing: no file was opened."""
 
 
 def _nameless() -> int:
@@ -290,8 +286,7 @@ class MemoryNote:
 
     def read(self) -> int:
         """Return the number written last."""
-        found: int = NUMBER.unpack_from(self._memory)[0]
-        return found
+        return int(NUMBER.unpack_from(self._memory)[0])
 
     def close(self) -> None:
         """Release the memory; may be called again."""

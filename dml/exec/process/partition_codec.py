@@ -81,8 +81,7 @@ def size_of(fill: Callable[[Any], None]) -> int:
     """Return the bytes that ``fill`` writes, without copying them."""
     sink = pa.MockOutputStream()
     fill(sink)
-    found: int = sink.size()
-    return found
+    return int(sink.size())
 
 
 def in_memory(fill: Callable[[Any], None]) -> Any:
@@ -126,7 +125,7 @@ def unpack(parcel: Parcel) -> Outcome:
     """Return the partition; its columns lie in the parcel's memory."""
     schemas, places = pickle.loads(parcel.places, buffers=parcel.arrays)  # noqa: S301 (a worker's)
     columns = zip(schemas, parcel.columns, strict=True)
-    held = [_results(each) if schema is None else _blocks(each) for schema, each in columns]
+    held = [(_results if schema is None else pa.ipc.open_stream)(each) for schema, each in columns]
     pieces = [_piece(each, schemas, held) for each in places]
     return dataclasses.replace(parcel.outcome, value=pieces)
 
@@ -149,23 +148,15 @@ def _filling(held: Sequence[Piece]) -> Callable[[Any], None]:
     """Return a function that writes a column: blocks as a stream, or one piece's raw results."""
     if held[0].returned is not None:
         results = cloudpickle.dumps(held[0].returned._replace(error=None))
-        return partial(_write_results, results)
+        return lambda sink: sink.write(results)
     blocks = [piece.block for piece in held if piece.block is not None]
     return partial(_write, blocks[0].schema.to_arrow(), [block.to_arrow() for block in blocks])
-
-
-def _write_results(results: bytes, sink: Any) -> None:
-    sink.write(results)
 
 
 def _write(schema: pa.Schema, batches: Sequence[pa.RecordBatch], sink: Any) -> None:
     with pa.ipc.new_stream(sink, schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
-
-
-def _blocks(column: Any) -> Iterator[pa.RecordBatch]:
-    yield from pa.ipc.open_stream(column)
 
 
 def _results(column: Any) -> Iterator[Returned]:

@@ -163,11 +163,8 @@ def _own(module: types.ModuleType | None) -> bool:
     file = getattr(module, "__file__", None)
     if module is None or module.__name__ == "__main__" or not isinstance(file, str):
         return False
-    return not file.startswith((sys.prefix, sys.base_prefix)) and not _ours(module.__name__)
-
-
-def _ours(name: str) -> bool:
-    return name == "dml" or name.startswith("dml.")
+    installed = file.startswith((sys.prefix, sys.base_prefix))
+    return not installed and module.__name__.partition(".")[0] != "dml"
 
 
 def _found(module: str, name: str) -> Any:

@@ -103,7 +103,7 @@ class Lender:
     def _begun(self) -> bool:
         if not here() or _many():
             return False
-        sheet = Sheet(_sealable)
+        sheet = Sheet(lambda: os.memfd_create("dml", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
         try:
             sheet.place(memoryview(b""))
         except NOT_HAD:
@@ -123,10 +123,6 @@ class Lender:
             return _over(parcel, mapped(sheet.file), loan.slip, loan)
         except NOT_HAD:  # data that is in the file already can be read as long as it is mapped
             return parcel
-
-
-def _sealable() -> int:
-    return os.memfd_create("dml", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
 
 
 def _over(parcel: Parcel, whole: Any, slip: Slip, lent: Loan | Slip) -> Parcel:

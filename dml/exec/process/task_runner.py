@@ -137,8 +137,7 @@ class Bench:
         if isinstance(sent, Differing):
             raise NonDeterminismError("another partition", why=sent.why)
         if isinstance(sent, Parcel):
-            opened: Outcome = unpack(sent)
-            return opened.value
+            return unpack(sent).value
         return sent
 
     def _digest(self, order: SliceOrder, outcome: Outcome) -> bytes:
@@ -177,17 +176,13 @@ def _packed(outcome: Outcome, keep: Keep) -> Parcel:
         ) from error
 
 
-def _unnoted(_place: int) -> None:
-    """Ignore a note."""
-
-
 class TaskRunner:
     """The jobs of a process, by the name of their run.
 
     ``note`` is called with the place of the unit that is being read.
     """
 
-    def __init__(self, note: Callable[[int], None] = _unnoted) -> None:
+    def __init__(self, note: Callable[[int], None] = lambda _: None) -> None:
         self._benches: dict[str, Bench] = {}
         self._refused: dict[str, bytes] = {}
         self._note = note
@@ -256,7 +251,7 @@ def unsendable(nodes: Iterable[Node], error: Exception) -> DmlError:
     """Return the error for operators that cannot be pickled, naming the function at fault."""
     for node in nodes:
         try:
-            dumped(node.calls, _dropped)
+            dumped(node.calls, lambda _: None)
         except Exception as cause:  # noqa: BLE001 (a user's object may do anything)
             return PlanError(
                 f"{node.calls!r} cannot be sent to another process",
@@ -265,10 +260,6 @@ def unsendable(nodes: Iterable[Node], error: Exception) -> DmlError:
                 try_="make what it refers to inside the function, or executor='threads'",
             )
     return PlanError("the pipeline cannot be sent to another process", why=worded(error))
-
-
-def _dropped(_buffer: pickle.PickleBuffer) -> None:
-    """Ignore a buffer."""
 
 
 def _unreadable(error: BaseException) -> DmlError:
