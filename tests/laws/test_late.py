@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dml.errors import DmlError
-from dml.exec.tasks import late_materialization
+from dml.exec.tasks import unit_reader
 from dml.io.parquet.parquet import ParquetSource
 from dml.testing.draws import Drawn
 from dml.testing.strategies import USES, step
@@ -46,17 +46,17 @@ def test_what_is_decoded_late_is_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("LEAST_UNITS", "SPARED", "RATIO"):  # whatever it costs
-        monkeypatch.setattr(late_materialization, name, 0)
+        monkeypatch.setattr(unit_reader, name, 0)
     spared = 0
-    spares = late_materialization.Late.spares
+    spares = unit_reader.Late.spares
 
-    def counted(self: late_materialization.Late, *given: Any) -> bool:
+    def counted(self: unit_reader.Late, *given: Any) -> bool:
         nonlocal spared
         found = spares(self, *given)
         spared += found
         return found
 
-    monkeypatch.setattr(late_materialization.Late, "spares", counted)
+    monkeypatch.setattr(unit_reader.Late, "spares", counted)
     for number in range(tenth, many(200, 6000), 10):
         drawn = filtered(number, pool)
         if drawn is None:

@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Protocol, TypeAlias, TypedDict
 
 from dml.base.fork_guard import guarded
@@ -184,16 +183,12 @@ class Runtime:
                 partitions.close()
 
 
-def _next(partitions: Iterator[Outcome]) -> Outcome | None:
-    return next(partitions, None)
-
-
 def _measured(partitions: Iterator[Outcome]) -> Outcome | None:
     """The next partition, with the measured memory and time of making it."""
     begun, outcome, taken = GAUGE.begin(), None, 0
     started, cpu_s, all_s = time.perf_counter(), time.thread_time(), time.process_time()
     try:
-        outcome = guarded(partial(_next, partitions))
+        outcome = guarded(lambda: next(partitions, None))
     finally:
         taken = GAUGE.end(begun)
         if outcome is not None:
@@ -245,10 +240,6 @@ class Options(TypedDict, total=False):
     ledger: Ledger | None
 
 
-def _unwatched(_core: Core) -> None:
-    """Ignore the core."""
-
-
 @dataclass(slots=True)
 class DriverLoop:
     """Couples a Core with a Runtime: performs its actions, keeps stored partitions until consumed.
@@ -283,7 +274,8 @@ class DriverLoop:
             ahead=options.get("ahead"),
             ledger=options.get("ledger"),
         )
-        options.get("on_core", _unwatched)(core)
+        if "on_core" in options:
+            options["on_core"](core)
         starts, once = (start,) if callable(start) else start, [d.once for d in core.demands]
         return cls(core, Runtime(starts, once=once if any(once) else ()), units)
 

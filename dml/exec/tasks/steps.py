@@ -323,10 +323,9 @@ class _Chained:
         if self.shares:
             return
         seconds = [cell.seconds for _, cell in sorted(tally.cells())]
-        whole = sum(seconds) if len(seconds) == len(self.steps) else 0.0
-        equal = 1 / len(self.steps)
-        found = [each / whole for each in seconds] if whole else [equal] * len(self.steps)
-        self.shares[:] = found
+        if len(seconds) < len(self.steps) or not sum(seconds):
+            seconds = [1.0] * len(self.steps)
+        self.shares[:] = [each / sum(seconds) for each in seconds]
 
     def _together(self, block: Block, schema: Schema, mine: Callable[[], Tally]) -> Iterator[Block]:
         made, rows_in, bytes_in = self.chain.run(block, schema, self.at), block.n, block.nbytes
@@ -371,10 +370,10 @@ class _Paired:
 
     def whole(self, block: Block, tally: Tally) -> Block | None:
         """Output of both for ``block``; None where that takes more than one pass."""
-        made = self.watch.time(self._together(block), None)
-        if made[0] is not None:
-            self._count(block, *made, tally)
-        return made[0]
+        out, seconds, cpu_s = self.watch.time(self._together(block), None)
+        if out is not None:
+            self._count(block, out, seconds, cpu_s, tally)
+        return out
 
     def _together(self, block: Block) -> Iterator[Block]:
         made = None if self.share is None else self.pair.run(block, self.at)
@@ -393,17 +392,14 @@ class _Paired:
         if sum(seconds):
             self.share = seconds[0] / sum(seconds)
 
-    def _count(
-        self, block: Block, out: Block | None, seconds: float, cpu_s: float, tally: Tally
-    ) -> None:
+    def _count(self, block: Block, out: Block, seconds: float, cpu_s: float, tally: Tally) -> None:
         """Add to ``tally``; between both steps, rows are as many as read and as wide as written."""
-        given = (0, 0) if out is None else (out.n, out.nbytes)
-        between = (block.n, given[1] * block.n // max(1, given[0]))
+        rows, between_bytes = block.n, out.nbytes * block.n // max(1, out.n)
         share = self.share or 0.0
         mapped, kept = self.steps
-        sizes = (block.n, between[0], block.nbytes, between[1])
+        sizes = (rows, rows, block.nbytes, between_bytes)
         tally.block(mapped.ordinal, *sizes, seconds * share, cpu_s * share)
-        sizes, share = (between[0], given[0], between[1], given[1]), 1 - share
+        sizes, share = (rows, out.n, between_bytes, out.nbytes), 1 - share
         tally.block(kept.ordinal, *sizes, seconds * share, cpu_s * share)
 
 

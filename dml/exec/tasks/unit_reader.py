@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
+import time
+import weakref
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any, cast
 
 import numpy as np
 
 from dml.data.block import Block
 from dml.data.row_slicing import row_bytes
+from dml.errors import DmlError
+from dml.events import Tally
 from dml.exec.memory.memory_shares import sized
 from dml.exec.tasks.levels import levels
 from dml.exec.tasks.steps import Steps, Stopwatch
+from dml.expr.columns.computation import Predicate
 from dml.expr.facts import Rows
 from dml.expr.flow import At
 from dml.io.source import Unit
@@ -19,6 +27,16 @@ from dml.kernels.rows.permutation import IndexPermutation
 from dml.ops.shuffle.shuffle_all import ShuffleAll
 from dml.ops.shuffle.shuffle_atoms import ShuffleAtoms
 from dml.physical.plan import Stage
+
+# Units that are tried, and how many of them must have no row that passes; in a source with fewer
+# than ``LEAST_UNITS`` units, trying would cost more than it could save.
+TRIED, SPARED, LEAST_UNITS = 4, 3, 16
+# The least ratio of the bytes of the other columns to those of the filter, which are read twice
+# where a row passes.
+RATIO = 2
+
+_PAYS: weakref.WeakKeyDictionary[Stage, bool] = weakref.WeakKeyDictionary()
+_LOCK = threading.Lock()
 
 
 class Reading:
@@ -40,12 +58,10 @@ class Reading:
         grain: int = 1,
         spanning: bool = False,
     ) -> None:
-        from dml.exec.tasks.late_materialization import Late  # noqa: PLC0415
-
         self.stage, self.at, self.finishing = stage, at, finishing
         self.row_bytes = spannable(stage) if spanning and grain == 1 else None
         self.whole_bytes, self.grain = whole_bytes, grain
-        self.begun: Callable[[int], None] = _unheard
+        self.begun: Callable[[int], None] = lambda _: None
         self._seen: tuple[int, Unit] | None = None  # replaced whole: threads share it
         source, order = stage.source, stage.order
         self.places = source.unit_count
@@ -104,10 +120,6 @@ class Reading:
         yield self.stage.source.rows_at(index, self.stage.columns)
 
 
-def _unheard(place: int) -> None:
-    """Ignore the place."""
-
-
 def spannable(stage: Stage) -> int | None:
     """Bytes of an output row, if the steps of the stage look at rows one by one; else None."""
     if stage.order is not None or not stage.source.side_by_side or not stage.steps:
@@ -118,3 +130,87 @@ def spannable(stage: Stage) -> int | None:
         if called or skips or node.by_atom or node.rows not in (Rows.SAME, Rows.FEWER):
             return None
     return row_bytes(stage.steps[-1].schema)
+
+
+class Late:
+    """Late materialization: one epoch of a stage whose filter may be run on its own columns first.
+
+    The other columns of a unit without a passing row are then not decoded at all. Whether that pays
+    is judged by a few units from all over the data, the same units wherever the stage runs, so that
+    it does not depend on the reader. Only the reading depends on it: a unit without a passing row
+    has no output in either case.
+    """
+
+    def __init__(self, stage: Stage, at: At) -> None:
+        self.stage, self.at = stage, at
+        self.source, self.first = stage.source, stage.first
+        self.predicate = Predicate(stage.predicate)
+
+    def spares(self, unit: Unit, skip_atoms: int, mine: Callable[[], Tally]) -> bool:
+        """True if no row of ``unit`` from ``skip_atoms`` on passes; its rows are then counted."""
+        if not self._pays(mine) or not self.source.may_match(unit, self.stage.predicate):
+            return False
+        started, cpu = time.perf_counter(), time.thread_time()
+        passes, rows, held_bytes = self._looked_at(unit, skip_atoms)
+        seconds, cpu_s = time.perf_counter() - started, time.thread_time() - cpu
+        fetched, others = self._stored(unit)
+        spared = 0 if passes else others
+        mine().tried(0, fetched, spared, seconds, cpu_s)
+        if not passes:
+            mine().block(0, 0, rows, 0, held_bytes, 0.0)
+            mine().block(1, rows, 0, held_bytes, 0, 0.0)
+        return not passes
+
+    def _looked_at(self, unit: Unit, skip_atoms: int) -> tuple[bool, int, int]:
+        """Whether a row may pass, and the rows and bytes that were read to find out.
+
+        Page by page, since the first passing row ends it. An error here is ignored: reading all
+        columns raises it again, after the rows before it.
+        """
+        rows = held_bytes = 0
+        unit = dataclasses.replace(unit, at_once=False)
+        try:
+            with closing(cast("Any", self.source.read(unit, self.first, skip_atoms))) as blocks:
+                for block in blocks:
+                    rows, held_bytes = rows + block.n, held_bytes + block.nbytes
+                    kept = self.predicate.keep(block, self.at).index
+                    if kept is None or len(kept):
+                        return True, rows, held_bytes
+        except DmlError:
+            return True, rows, held_bytes
+        return False, rows, held_bytes
+
+    def _stored(self, unit: Unit) -> tuple[int, int]:
+        """Stored bytes of the filter's columns, and of the other columns."""
+        first = self.source.stored_bytes(unit, self.first)
+        return first, self.source.stored_bytes(unit, self.stage.columns) - first
+
+    def _pays(self, mine: Callable[[], Tally]) -> bool:
+        """Whether trying units is worthwhile; determined by the first caller."""
+        known = _PAYS.get(self.stage)
+        if known is None:
+            with _LOCK:
+                known = _PAYS.get(self.stage)
+                if known is None:
+                    known = _PAYS[self.stage] = self._judged(mine)
+        return known
+
+    def _judged(self, mine: Callable[[], Tally]) -> bool:
+        count = self.source.unit_count
+        if count < LEAST_UNITS:
+            return False
+        places = [count * (2 * k + 1) // (2 * TRIED) for k in range(TRIED)]
+        units = [self.source.unit(place) for place in places]
+        units = [unit for unit in units if self.source.may_match(unit, self.stage.predicate)]
+        first, others = (sum(each) for each in zip((0, 0), *map(self._stored, units), strict=True))
+        if len(units) < SPARED or others < RATIO * first:
+            return False
+        passing = 0
+        for unit in units:
+            started, cpu = time.perf_counter(), time.thread_time()
+            passing += self._looked_at(unit, 0)[0]
+            seconds, cpu_s = time.perf_counter() - started, time.thread_time() - cpu
+            mine().tried(0, self._stored(unit)[0], 0, seconds, cpu_s)
+            if passing > len(units) - SPARED:
+                return False
+        return True

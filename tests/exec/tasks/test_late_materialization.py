@@ -15,7 +15,7 @@ import dml
 from dml.api.dataset import Dataset
 from dml.data.block import Block
 from dml.errors import SourceError
-from dml.exec.tasks import late_materialization
+from dml.exec.tasks import unit_reader
 from dml.io.parquet.parquet import ParquetSource
 from dml.io.source import Unit
 
@@ -91,17 +91,15 @@ def test_a_filter_that_many_rows_pass_costs_two_atoms_more(
     folder: Path, decoded: dict[int, set[str]]
 ) -> None:
     looks: list[int] = []
-    looked_at = late_materialization.Late._looked_at
+    looked_at = unit_reader.Late._looked_at
 
-    def counted(
-        self: late_materialization.Late, unit: Unit, skip_atoms: int
-    ) -> tuple[bool, int, int]:
+    def counted(self: unit_reader.Late, unit: Unit, skip_atoms: int) -> tuple[bool, int, int]:
         if self.first == ("c0",):  # a run of another test may end meanwhile
             looks.append(unit.index)
         return looked_at(self, unit, skip_atoms)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(late_materialization.Late, "_looked_at", counted)
+        patch.setattr(unit_reader.Late, "_looked_at", counted)
         ds = rows(folder).filter(dml.col("c0") < 0.5)
         assert ds.to_arrow().equals(ds.with_options(**OFF).to_arrow())
         ds.to_arrow()  # known from the first time
