@@ -147,11 +147,6 @@ class CrewFeed(SyncFeed):
         self.close()
         return None
 
-    def release(self) -> None:
-        """Report that the last partition is no longer held; ``next`` does it too."""
-        with self._crew.lock:
-            self._let_go()
-
     def close(self, join_s: float = 0.0) -> None:
         """Stop and drop everything; may be called at any time, from any thread, and never hangs.
 

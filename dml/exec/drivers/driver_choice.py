@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol, Unpack
 
 from dml.exec.delivery.meter import Tallies
-from dml.exec.drivers.promotion import MovingFeed, Promoting, PromotingFeed
+from dml.exec.drivers.promotion import MovingFeed, Promoting, PromotingFeed, processes
 from dml.exec.drivers.sync import Sync, SyncFeed
 from dml.exec.drivers.threads import Threads
 from dml.exec.memory.memory_shares import Budget, in_turn
@@ -69,9 +69,7 @@ class Opening:
             speculative=self.settings.speculative,
         )
         if self.settings.executor == "processes":
-            from dml.exec.drivers.processes import Processes  # noqa: PLC0415
-
-            return Processes().open(tasks, job, tallies, **options)
+            return processes().open(tasks, job, tallies, **options)
         if self.cluster is not None:
             return self.cluster.open(tasks, job, tallies, **options)
         if self.settings.executor == "sync":

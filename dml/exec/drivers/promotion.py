@@ -182,7 +182,7 @@ class Promoting:
         if isinstance(tasks, Arriving):
             return self._slices(tasks, job, tallies, **options)
         if job.stage in self.moved:
-            return _processes().open(tasks, job, tallies, **options)
+            return processes().open(tasks, job, tallies, **options)
         threads = Threads()
         feed = threads.open(tasks, job.starts(tallies.mine), **options)
         if job.links or not movable(job.stage):
@@ -191,7 +191,7 @@ class Promoting:
         def onwards(first: int, unsettled: bool) -> CrewFeed:  # noqa: FBT001
             self.moved.add(job.stage)
             options["settling"] = bool(options.get("settling")) and unsettled
-            return _processes().open(Rest(tasks, first), job, tallies, **options)
+            return processes().open(Rest(tasks, first), job, tallies, **options)
 
         return PromotingFeed(feed, threads.busy, len(tasks), onwards)
 
@@ -200,12 +200,12 @@ class Promoting:
     ) -> CrewFeed | MovingFeed:
         name = job.stage.steps[-1].digest
         if name in self.lanes:
-            return _processes().open(tasks, job, tallies, **options)
+            return processes().open(tasks, job, tallies, **options)
         feed = Threads().open(tasks, job.starts(tallies.mine), **options)
 
         def onwards() -> CrewFeed:
             self.lanes.add(name)
-            return _processes().open(Arriving(), job, tallies, **options)
+            return processes().open(Arriving(), job, tallies, **options)
 
         return MovingFeed(feed, onwards) if pure(job.stage.steps) else feed
 
@@ -226,7 +226,7 @@ def movable(stage: Stage) -> bool:
     return source.stored_bytes(source.unit(0), stage.columns) > 0
 
 
-def _processes() -> Processes:
+def processes() -> Processes:
     """The driver of processes, loaded by the first run that needs it."""
     from dml.exec.drivers.processes import Processes  # noqa: PLC0415
 

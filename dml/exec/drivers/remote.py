@@ -105,9 +105,7 @@ class RemoteCrew(Crew):
         """Handle the loss of a slice's worker, which was reading unit ``place``, if known."""
         at = self.worked_on(run, place)
         error.at = f"{at}; {error.at}" if error.at else at
-        self.moved_out(worker)
-        if self.counts(run, lost=True):
-            self.ended(run, Failure(error), 0.0)
+        self.failed(run, worker, error)
 
     def failed(self, run: Run, worker: str, error: BaseException) -> None:
         """Handle a slice that could not be sent, or whose answer could not be taken."""

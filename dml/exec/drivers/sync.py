@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Unpack
 
 from dml.exec.scheduler.messages import (
@@ -139,7 +140,7 @@ class SyncFeed:
     def _begin(self) -> None:
         core = self._loop.core
         if core.ledger is not None:
-            core.ledger.join(core, self._look)
+            core.ledger.join(core, partial(self._tell, Tick()))
         self._pending.extend(self._loop.begin())
 
     def _tell(self, event: Event) -> None:
@@ -150,10 +151,6 @@ class SyncFeed:
         self._loop.core.awaited = True
         self._tell(Tick())
         self._loop.core.awaited = self._loop.core.ledger is None
-
-    def _look(self) -> None:
-        """Start slices that now can."""
-        self._pending.extend(self._loop.take(Tick()))
 
     def _opened(self, result: Outcome | Failure) -> Outcome:
         if isinstance(result, Outcome):

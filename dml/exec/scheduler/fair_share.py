@@ -52,14 +52,13 @@ class FairTurns:
         """
         self.now = now
         for name, stage in list(self.whose.items()):
-            if not self._goes_on(name, stage, able):
+            known = stage in able and self._known(name, stage)
+            if not known or self._enough(name, stage):
                 del self.whose[name]
                 self.ended_s[name] = self.now
         for stage in sorted(able, reverse=True):
             for name in able[stage]:
-                drain_s = self._drain_s(name, stage)
-                much = self._work_s(stage) >= ENOUGH * drain_s > 0.0
-                if much:
+                if self._work_s(stage) >= ENOUGH * self._drain_s(name, stage) > 0.0:
                     self._begin(name, stage, total)
 
     def idle(
@@ -95,10 +94,6 @@ class FairTurns:
                 others = sum(load.held(name) for load in self.loads)
                 found[name] = total.get(name, 0.0) - asked - others
         return found
-
-    def _goes_on(self, name: str, stage: int, able: Mapping[int, set[str]]) -> bool:
-        known = self._known(name, stage)
-        return stage in able and known and not self._enough(name, stage)
 
     def started(self, stage: int) -> None:
         """Account for a started slice of ``stage``, perhaps in its turn."""

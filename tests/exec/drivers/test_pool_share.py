@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import dml
+from dml.exec.drivers.processes import COMPANIES, Company, company_of
 from dml.exec.memory.spill import DiskSpill, Spilling
-from dml.exec.process.pool_share import COMPANIES, Company, company_of
 
 ROWS, INPUTS, WORKERS = 60, 6, 2
 
