@@ -21,7 +21,8 @@ from dml.exec.delivery.meter import Tallies
 from dml.exec.memory.memory_shares import Budget
 from dml.exec.memory.spill import DiskSpill
 from dml.exec.process.references import pickled
-from dml.exec.streams.stream import Open, Streaming, unsettled
+from dml.exec.streams.plan_run import Open
+from dml.exec.streams.stream import Streaming, unsettled
 from dml.exec.tasks.job import Job
 from dml.exec.tasks.partition import PartitionSizes, Piece, ReadTask, TaskList
 from dml.exec.tasks.slices import Outcome, Start

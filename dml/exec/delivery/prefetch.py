@@ -24,7 +24,7 @@ from dml.exec.drivers.sync import LEFT
 from dml.exec.slicing.lanes import all_stay
 from dml.exec.streams.stream import Streaming
 from dml.exec.tasks.error_row import started
-from dml.exec.tasks.skipped_rows import Counted
+from dml.exec.tasks.skipped_rows import discard
 from dml.expr.batch_run import Between, Fits
 from dml.expr.facts import Rows as Fact
 from dml.expr.flow import Position
@@ -150,14 +150,21 @@ class Received:
             self.first_s = time.perf_counter() - self.started
 
 
-class Maker(Protocol):
+class Working(Protocol):
+    """Makes objects with ``nbytes``, one after the other."""
+
+    def make(self) -> Any:
+        """Return the next object; None at the end."""
+
+    def close(self) -> None:
+        """Stop; safe to call twice."""
+
+
+class Maker(Working, Protocol):
     """Makes chunks, one after the other."""
 
     def make(self) -> ElementChunk | None:
         """Return the next chunk; None at the end."""
-
-    def close(self) -> None:
-        """Stop; safe to call twice."""
 
 
 class BatchMaker:
@@ -272,7 +279,7 @@ class RowMaker:
             before = self.flow.position()
             pull = partial(guarded, partial(self.flow.pull, ROWS))
             # rows lost before the saved position were counted by the run before
-            block: Block | None = self.allowance.heard(Counted(), pull) if self.skip else pull()
+            block: Block | None = self.allowance.heard(discard, pull) if self.skip else pull()
             if block is None:
                 if self.skip:
                     raise unreached(self.skip)
@@ -386,16 +393,6 @@ class ChunkShelf:
 
 def _size(chunk: Any) -> int:
     return 0 if chunk is None or isinstance(chunk, BaseException) else int(chunk.nbytes)
-
-
-class Working(Protocol):
-    """Makes objects with ``nbytes``, one after the other."""
-
-    def make(self) -> Any:
-        """Return the next object; None at the end."""
-
-    def close(self) -> None:
-        """Stop; safe to call twice."""
 
 
 class Ahead:

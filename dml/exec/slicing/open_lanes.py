@@ -4,37 +4,37 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 from dml.data.block import Block
-from dml.errors import DmlError
-from dml.exec.delivery.meter import Tallies
 from dml.exec.memory.memory_shares import lane_demand
-from dml.exec.slicing.lanes import Lane
+from dml.exec.slicing.lanes import Lane, other_needs
 from dml.exec.slicing.slice_input import GroupTaker, OneByOne, SliceInput, Units
 from dml.exec.slicing.slice_sizes import MOST_ROWS, Cutting, SlicePace
 from dml.exec.slicing.slice_worker import SliceJob
-from dml.exec.slicing.sliced_flow import LaneWork, SlicedFlow
-from dml.exec.tasks.error_row import placed_later, traced
-from dml.exec.tasks.partition import PartitionSizes, Piece
-from dml.exec.tasks.skipped_rows import Allowance, DeferredLosses, Loss
+from dml.exec.slicing.sliced_flow import Hearing, LanePart, LaneWork, SlicedFlow
+from dml.exec.streams.plan_run import PlanRun
+from dml.exec.tasks.job import Job
+from dml.exec.tasks.partition import Piece
+from dml.exec.tasks.skipped_rows import DeferredLosses
 from dml.exec.tasks.slices import Arriving
+from dml.expr.batch_run import Between
 from dml.expr.facts import Rows
-from dml.expr.flow import UNBOUNDED, At, Flow, GatherQuota, Opener, Position
+from dml.expr.flow import UNBOUNDED, Flow, GatherQuota, Opener, Position
 from dml.expr.node import Node
-from dml.physical.plan import Plan, Stage
-
-if TYPE_CHECKING:
-    from dml.exec.tasks.job import Job
-
+from dml.physical.plan import Stage
 
 # Operators between functions and a ``repeat`` that request all rows of every pass.
 PASSING = (
     *(Rows.SAME, Rows.FEWER, Rows.MORE, Rows.PERMUTED, Rows.REPEATED),
     *(Rows.GROUPED, Rows.REGROUPED, Rows.PACKED, Rows.WINDOWS),
 )
+# Spans of a position of rows in any order: with this many, only the oldest slice is delivered.
+MOST_SPANS = 64
+ALL = -1
 
 
 class LanePasses:
@@ -74,55 +74,8 @@ class LanePasses:
         return flow
 
 
-class LaneRun(Protocol):
-    """A run as its lanes need it."""
-
-    @property
-    def plan(self) -> Plan:
-        """The plan that is run."""
-
-    @property
-    def at(self) -> At:
-        """The epoch, seed and kernels with which blocks are computed."""
-
-    @property
-    def open(self) -> Callable[..., Any]:
-        """Opens a driver."""
-
-    @property
-    def tallies(self) -> Tallies:
-        """Counts the work of workers."""
-
-    @property
-    def atom_bytes(self) -> int:
-        """Bytes that may be gathered of an atom."""
-
-    @property
-    def allowance(self) -> Allowance:
-        """How many rows may be lost."""
-
-    @property
-    def cutting(self) -> Cutting | None:
-        """How slices are cut."""
-
-    @property
-    def sizes(self) -> PartitionSizes:
-        """Bytes of a partition, and of all of them."""
-
-    @property
-    def listener(self) -> Any:
-        """Options for drivers that tell of events."""
-
-    @property
-    def holding(self) -> Any:
-        """The bytes that stages hold."""
-
-    def lost(self, losses: Sequence[Loss], *, again: bool = False) -> DmlError | None:
-        """Count the rows that operators lost; return the error if these are too many."""
-
-
 def open_lane(  # noqa: PLR0917 (an Opener, once the first are bound)
-    run: LaneRun,
+    run: PlanRun,
     lane: Lane,
     below: Job | None,
     open_input: Opener,
@@ -152,13 +105,11 @@ def open_lane(  # noqa: PLR0917 (an Opener, once the first are bound)
     except BaseException:
         feed.close()
         raise
-    hearing = _Hearing(run, lane, below, DeferredLosses(run.allowance))
+    hearing = Hearing(run, lane, below, DeferredLosses(run.allowance))
     taking = _taking(lane, job, cutting, _heard(below_it, job, hearing.deferred), units=units)
     work = LaneWork(job, feed, taking, pace, hearing)
     if not lane.free and "free" not in (position or ()):
         return SlicedFlow(work, position)
-    from dml.exec.slicing.unordered_flow import UnorderedFlow  # noqa: PLC0415
-
     return UnorderedFlow(work, position)
 
 
@@ -180,15 +131,69 @@ def _taking(
     return GroupTaker(*input_, size=lane.group_rows, room=room, atoms=lane.atoms)
 
 
-class Listening:
+class FlowOver:
+    """A flow that hands on the rows, places and positions of another one, ``flow``."""
+
+    def __init__(self, flow: Any) -> None:
+        self.flow = flow
+
+    @property
+    def where(self) -> tuple[int, int]:
+        """Place of the unit, and atom, of the last rows; (0, 0) if the flow has none."""
+        found: tuple[int, int] = getattr(self.flow, "where", (0, 0))
+        return found
+
+    @property
+    def wheres(self) -> list[tuple[int, int]]:
+        """Place and atom of each block of the last unit."""
+        found: list[tuple[int, int]] = self.flow.wheres
+        return found
+
+    def position(self) -> Position:
+        """The position of the flow."""
+        found: Position = self.flow.position()
+        return found
+
+    def close(self) -> None:
+        """Close the flow."""
+        self.flow.close()
+
+
+class Relay(FlowOver):
+    """The rows of one flow, followed by those of another, which is opened after the first ends."""
+
+    def __init__(self, first: Flow, rest: Callable[[], Flow]) -> None:
+        super().__init__(first)
+        self.rest: Callable[[], Flow] | None = rest
+
+    def pull(self, most: int) -> Block | None:
+        """Up to ``most`` rows of the current flow."""
+        block: Block | None = self.flow.pull(most)
+        return self.flow.pull(most) if block is None and self._next() else block
+
+    def pull_piece(self, room: GatherQuota) -> list[Block] | None:
+        """The next unit's blocks of the current flow."""
+        blocks: list[Block] | None = self.flow.pull_piece(room)
+        return self.flow.pull_piece(room) if blocks is None and self._next() else blocks
+
+    def _next(self) -> bool:
+        """Go on to the second flow; False if that was done before."""
+        if self.rest is None:
+            return False
+        self.flow.close()
+        self.flow, self.rest = self.rest(), None
+        return True
+
+
+class Listening(FlowOver):
     """The input of a lane; losses below it are set aside, in front of the rows that follow them.
 
     Operators over the stream are pulled for ``most`` rows, one, so that no loss lies in between.
     """
 
     def __init__(self, flow: Any, deferred: DeferredLosses, most: int) -> None:
-        self.flow, self.deferred, self.most = flow, deferred, most
-        self.position, self.close = flow.position, flow.close
+        super().__init__(flow)
+        self.deferred, self.most = deferred, most
 
     def pull(self, most: int) -> Block | None:
         """Up to ``most`` rows of the flow."""
@@ -200,46 +205,175 @@ class Listening:
         pull: Callable[[], list[Block] | None] = partial(self.flow.pull_piece, room)
         return self.deferred.listening(pull)
 
-    @property
-    def where(self) -> tuple[int, int]:
-        """Place and atom of the last rows of the flow."""
-        found: tuple[int, int] = getattr(self.flow, "where", (0, 0))
-        return found
+
+class Done(NamedTuple):
+    """Rows of the input, and how many of their outputs were delivered (``ALL`` of them)."""
+
+    start: int
+    stop: int
+    given: int = ALL
+
+
+class UnorderedFlow(SlicedFlow):
+    """The rows of a lane as they complete; each row once, from any position.
+
+    A position is that of the input before the oldest slice that is not wholly delivered, and the
+    spans of the input behind it that were delivered: these are skipped when a run resumes there,
+    without calling functions. Of a partly delivered span the same slice is made again.
+
+    Until types have settled, and until a position of an ordered run is passed, rows are in order.
+    A lane whose order is kept reads such positions, and goes on in order.
+    """
+
+    def __init__(self, work: LaneWork, position: Position | None) -> None:
+        super().__init__(work, position)
+        saved = (position or {}).get("free")
+        if saved is not None and saved["sections"] != self.lane.sections:
+            raise other_needs(self.lane.nodes[-1])
+        # spans of a saved position that are not reached yet, and spans delivered since
+        self.saved = deque(Done(*each) for each in saved["given"]) if saved else deque[Done]()
+        self.done: list[Done] = []
+        self.place = self.origin = 0  # rows of the input that were taken; and before the last pull
+        self.current: LanePart | None = None
+        self.switched = not self.lane.free
+
+    # Output
+
+    def pull(self, most: int) -> Block | None:
+        """Up to ``most`` rows, or a batch."""
+        self.origin = self._base
+        return super().pull(most)
+
+    def inside(self, before: Position, rows: int) -> Between:
+        """Positions inside the last ``rows`` rows; the position before them was ``before``."""
+        part = self.current
+        if part is None or not part.loose:
+            return lambda given: {**before, "drop": before["drop"] + given}
+        start, first = part.start - self.origin, part.given - rows
+        spans = [Done(*each) for each in before.get("free", {}).get("given", ())]
+        others = [each for each in spans if each.start != start]
+        stop = start + part.rows
+        return lambda given: self._told(before, [*others, Done(start, stop, first + given)])
+
+    def position(self) -> Position:
+        """The input's position before the oldest slice, and the delivered spans behind it."""
+        base, parts = self._base, self.parts
+        partly = [
+            Done(part.start, part.start + part.rows, part.given + part.skip)
+            for part in parts
+            if part.loose and part.given + part.skip
+        ]
+        before = parts[0].before if parts else self.taking.after
+        bound = not parts or not parts[0].loose
+        outer = self.lane.outer(before, self.given + self.skip if bound else 0)
+        spans = [*self.done, *partly, *self.saved]
+        return self._told(outer, [Done(a - base, b - base, given) for a, b, given in spans])
+
+    def _told(self, outer: Position, spans: list[Done]) -> Position:
+        if not spans:
+            return outer
+        given = [list(span) for span in sorted(spans)]
+        return {**outer, "free": {"sections": self.lane.sections, "given": given}}
 
     @property
-    def wheres(self) -> list[tuple[int, int]]:
-        """Place and atom of each block of the flow's last unit."""
-        found: list[tuple[int, int]] = self.flow.wheres
-        return found
+    def _base(self) -> int:
+        """The place in the input that positions count from."""
+        return self.parts[0].start if self.parts else self.place
+
+    def _ready(self) -> LanePart | None:
+        """The oldest part with output; an error waits for all parts before it."""
+        self._switch()
+        first = self.parts[0] if self.parts else None
+        free = first is not None and first.loose and self.lane.free
+        if not free or len(self.done) >= MOST_SPANS:
+            self.current = super()._ready()
+            return self.current
+        able = (part for part in self.parts if part.pieces)
+        usual = (part for part in able if part is first or part.pieces[0].error is None)
+        self.current = next(usual, None)
+        return self.current
+
+    def _switch(self) -> None:
+        """Take slices as they complete, once none of them is on its way to a gate."""
+        if not self.switched and self._gate() is None:
+            self.switched = all(part.gate is None for part in self.running.values())
+            if self.switched:
+                self.feed.unordered()
+
+    def _gave(self, count: int) -> None:
+        if self.current is not None and self.current.loose:
+            self.current.given += count
+        else:
+            super()._gave(count)
+
+    def _unskipped(self, block: Block | None) -> Block | None:
+        part = self.current
+        if part is None or not part.loose:
+            return super()._unskipped(block)
+        self.skip = part.skip
+        left = super()._unskipped(block)
+        part.skip, self.skip = self.skip, 0
+        return left
+
+    def _pass(self) -> None:
+        """Remove parts that are wholly delivered, and record their spans."""
+        if self.parts and not self.parts[0].loose:
+            super()._pass()
+        over = [part for part in self.parts if part.loose and part.over and not part.pieces]
+        for part in over:
+            self.parts.remove(part)
+            self._handed_on(part)
+            self.done.append(Done(part.start, part.start + part.rows))
+        if over:
+            base = self._base
+            self.done = joined([span for span in self.done if span.stop > base])
+
+    # Input
+
+    def _taken(self, rows: int) -> tuple[LanePart, list[Piece]] | None:
+        """The next rows that were not delivered before, or a slice that was partly delivered."""
+        if not self._read_over():
+            return None
+        loose = self._gate() is None and not self.skip
+        span = self.saved[0] if self.saved else None
+        again = span is not None and span.start == self.place
+        if span is not None:
+            rows = span.stop - self.place if again else min(rows, span.start - self.place)
+        found = super()._taken(rows)
+        if found is None:
+            return None
+        part, pieces = found
+        while again and part.rows < rows and (more := super()._taken(rows - part.rows)) is not None:
+            part.rows += more[0].rows
+            pieces += more[1]
+        if again:
+            part.skip = self.saved.popleft().given
+        part.start, part.loose = self.place, loose
+        self.place += part.rows
+        return part, pieces
+
+    def _read_over(self) -> bool:
+        """Take and discard spans delivered before; False if the input ends in one."""
+        while self.saved and self.saved[0].start == self.place and self.saved[0].given == ALL:
+            span = self.saved[0]
+            while self.place < span.stop:
+                found = super()._taken(span.stop - self.place)
+                if found is None:
+                    return False
+                self.place += found[0].rows
+            self.done.append(self.saved.popleft())
+        return True
+
+    def _start(self, part: LanePart, pieces: Any, begin: int, first: int | None = None) -> None:
+        del first  # its row in a batch is not known yet
+        super()._start(part, pieces, begin)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Hearing:
-    """Counts the losses of a lane for a run, and adds the origin of rows to errors."""
-
-    run: LaneRun
-    lane: Lane
-    below: Job | None
-    deferred: DeferredLosses
-
-    def lost(self, piece: Piece, *, again: bool) -> DmlError | None:
-        """Count losses, each with the place of its first row."""
-        place = partial(self.placed, place=piece.place)
-        error: DmlError | None = None
-        for loss in piece.losses:
-            if loss.ordinal < 0:
-                losses, told = self.deferred.told.pop(-loss.ordinal)
-                found: DmlError | None = None if again else self.run.allowance.add(losses, told)
-            else:
-                found = self.run.lost((loss.placed(place),), again=again)
-            error = error or found
-        return error
-
-    def placed(self, error: DmlError, place: int | None) -> DmlError:
-        """The error with the file and row, as far as they are known."""
-        if self.below is None:
-            return traced(error, self.run.plan, self.lane.first - len(self.run.plan.on_blocks))
-        if place is None:  # the job that reads the units has added it
-            return error
-        reading = self.below.reading
-        return placed_later(error, reading.unit_at(place), reading.stage.source)
+def joined(spans: list[Done]) -> list[Done]:
+    """The rows of ``spans`` in as few spans as possible, in order."""
+    out: list[Done] = []
+    for span in sorted(spans):
+        if out and out[-1].stop == span.start:
+            span = Done(out.pop().start, span.stop)  # noqa: PLW2901
+        out.append(span)
+    return out

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 from dml.data.block import Block, concat
 from dml.errors import DmlError
@@ -15,38 +16,23 @@ from dml.exec.tasks.skipped_rows import Loss
 from dml.expr.flow import GatherQuota, Position
 
 
-class SliceInput(Protocol):
-    """Takes rows of the input of a lane."""
+class SliceInput(abc.ABC):
+    """Takes rows of the input of a lane, ``flow``; ``after`` is the position behind them.
 
-    def take(self, rows: int) -> tuple[Position, list[Piece]] | None:
-        """The position before the next rows, and the rows; None at the end."""
-
-    @property
-    def after(self) -> Position:
-        """The position behind all taken rows."""
-
-    @property
-    def where(self) -> tuple[int, int]:
-        """The unit's place and the atom of the last rows or error of the input."""
-
-    @property
-    def heard(self) -> Callable[[], tuple[Loss, ...]]:
-        """Function that returns the losses below the lane in front of the next rows."""
-
-    def close(self) -> None:
-        """Close the input."""
-
-
-class _Taker:
-    """Takes from ``flow``; ``heard`` returns the losses below it in front of the next rows."""
+    ``heard`` returns the losses below the lane in front of the next rows.
+    """
 
     def __init__(self, flow: Any, heard: Callable[[], tuple[Loss, ...]] = tuple) -> None:
         self.flow, self.heard = flow, heard
         self.after: Position = flow.position()
 
+    @abc.abstractmethod
+    def take(self, rows: int) -> tuple[Position, list[Piece]] | None:
+        """The position before the next rows, and the rows; None at the end."""
+
     @property
     def where(self) -> tuple[int, int]:
-        """The unit's place and the atom of the flow's last rows, (0, 0) if the flow has none."""
+        """Place of the unit, and atom, of the last rows or error; (0, 0) if the flow has none."""
         found: tuple[int, int] = getattr(self.flow, "where", (0, 0))
         return found
 
@@ -55,7 +41,7 @@ class _Taker:
         self.flow.close()
 
 
-class OneByOne(_Taker):
+class OneByOne(SliceInput):
     """Takes rows of a flow, or batches, for slices that may be cut anywhere."""
 
     def __init__(self, *below: Any, batched: bool, patience_s: float = PATIENCE_S) -> None:
@@ -97,14 +83,14 @@ class OneByOne(_Taker):
         return block
 
 
-class Units(_Taker):
+class Units(SliceInput):
     """Takes all rows of one unit of a source."""
 
     def __init__(self, *below: Any, room: GatherQuota) -> None:
         super().__init__(*below)
         self.room = room
 
-    def take(self, _rows: int) -> tuple[Position, list[Piece]] | None:
+    def take(self, rows: int) -> tuple[Position, list[Piece]] | None:
         """The rows of the next unit, which may be empty."""
         before = self.after
         blocks = self.flow.pull_piece(self.room.empty())
@@ -120,7 +106,7 @@ class Units(_Taker):
         return before, pieces
 
 
-class GroupTaker(_Taker):
+class GroupTaker(SliceInput):
     """Takes whole groups of ``size`` rows of an atom, fewer at its end.
 
     A group with a row that cannot be made is not taken: the error takes its place. An error in a

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Protocol
 
 # Seconds of work of one slice, and of all slices under way for each worker.
 AIM_S, AHEAD_S = 0.05, 0.2
@@ -125,15 +124,16 @@ class SlicePace:
         return self.row_s is None or self.row_s >= SLOW_S
 
 
-class Spent(Protocol):
-    """Time and rows of a slice: see ``Outcome``."""
+@dataclasses.dataclass(slots=True, eq=False)
+class Spent:
+    """Rows of a slice, and the time spent on them: see ``Outcome``."""
 
     rows: int
-    seconds: float
-    cpu_s: float
-    others_s: float
-    beside: int
-    share_s: float
+    seconds: float = 0.0
+    cpu_s: float = 0.0
+    others_s: float = 0.0
+    beside: int = 1
+    share_s: float = 0.0
 
 
 class Width:

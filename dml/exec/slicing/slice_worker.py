@@ -56,8 +56,7 @@ def detached(nodes: Sequence[Node]) -> tuple[Node, ...]:
     """The chain ``nodes`` over a ``Hole`` in place of its input; digests and places stay."""
     below = nodes[0].inputs[0]
     made: Node = Hole(below.schema, below.digest)
-    given: dict[str, Any] = {name: getattr(below, name) for name in PLACES}
-    made.__dict__.update(given)
+    made.__dict__.update({name: getattr(below, name) for name in PLACES})
     out = list[Node]()
     for node in nodes:
         copy = object.__new__(type(node))
@@ -120,7 +119,7 @@ class Origin:
 
     def __init__(self, title: str, below: Job | None) -> None:
         self.title, self.below = title, below
-        self.begun = cast("Callable[[int], None]", _unheard)
+        self.begun: Callable[[int], None] = lambda _: None
 
     def unit_at(self, place: int) -> Any:
         """The unit at a place; where no units are read, this origin."""
@@ -130,10 +129,6 @@ class Origin:
     def place(self) -> str:
         """The origin in words."""
         return f"a slice of {self.title}"
-
-
-def _unheard(_place: int) -> None:
-    """Ignore the place."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -161,17 +156,9 @@ class SliceJob(Job):
         return Origin(self.lane.title, self.below)
 
     @cached_property
-    def _halt(self) -> threading.Event:
+    def halt(self) -> threading.Event:
+        """Set once the output is no longer needed: this process makes no further row."""
         return threading.Event()
-
-    def stop(self) -> None:
-        """Process no further row in this process."""
-        self._halt.set()
-
-    @property
-    def stopped(self) -> bool:
-        """True if the output is no longer needed."""
-        return self._halt.is_set()
 
     def finish(self, piece: Piece) -> Piece:
         """An output piece of the last operator, in the form in which it is delivered."""
@@ -192,9 +179,9 @@ class SliceJob(Job):
         return found
 
     def _heeding(self, steps: Steps, *, slow: bool) -> Steps:
-        """The steps, with ``slow`` functions that are no longer called after ``stop``."""
+        """The steps, with ``slow`` functions that are no longer called after ``halt``."""
         heeding = {
-            number: partial(_unless, self._halt, cast("Any", node).fn.call)
+            number: partial(_unless, self.halt, cast("Any", node).fn.call)
             for number, node in enumerate(steps.nodes)
             if slow and node.calls is not None and not node.proven
         }
@@ -336,8 +323,8 @@ class _Working:
         return self.job.finish(piece) if whole else piece
 
     def _blocks(self, pieces: Sequence[Piece], noted: Noted) -> Iterator[Block]:
-        """The blocks of the pieces; no more once the job is stopped."""
+        """The blocks of the pieces; no more once the job is halted."""
         for block in blocks_of(pieces, noted):
-            if self.job.stopped:
+            if self.job.halt.is_set():
                 return
             yield block

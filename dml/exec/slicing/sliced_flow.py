@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 from time import perf_counter
 from typing import Any, Protocol
@@ -21,18 +22,22 @@ from dml.exec.delivery.checkpoint import unreached
 from dml.exec.scheduler.policy import Seq
 from dml.exec.slicing.lanes import Lane
 from dml.exec.slicing.slice_input import SliceInput
-from dml.exec.slicing.slice_sizes import LONG_S, PER_WORKER, SlicePace, Width
+from dml.exec.slicing.slice_sizes import LONG_S, PER_WORKER, SlicePace, Spent, Width
 from dml.exec.slicing.slice_worker import Slice, SliceJob
-from dml.exec.slicing.type_gates import Gate, gates_of
+from dml.exec.slicing.type_gates import Gate
+from dml.exec.streams.plan_run import PlanRun
+from dml.exec.tasks.error_row import placed_later, traced
+from dml.exec.tasks.job import Job
 from dml.exec.tasks.partition import Piece
-from dml.exec.tasks.slices import Outcome
-from dml.expr.flow import GatherQuota, Position
+from dml.exec.tasks.skipped_rows import DeferredLosses
+from dml.exec.tasks.slices import Outcome, PartitionFeed
+from dml.expr.flow import GatherQuota, Position, untyped
 
 # Rows under way for each worker, from which on one slow row does hold up the rest.
 FAR = 64
 
 
-class LaneFeed(Protocol):
+class LaneFeed(PartitionFeed, Protocol):
     """A driver whose tasks arrive one by one."""
 
     @property
@@ -65,28 +70,19 @@ class LaneFeed(Protocol):
     def next(self, more: Callable[[], None] | None = None) -> Outcome | None:
         """The next partition, in order; ``more`` is called when a task ends during the wait."""
 
-    def release(self) -> None:
-        """Release the last partition."""
-
-    def close(self) -> None:
-        """Stop the driver."""
-
 
 @dataclasses.dataclass(slots=True, eq=False)
-class LanePart:
-    """Consecutive rows in progress through the lane.
+class LanePart(Spent):
+    """Consecutive rows in progress through the lane, and the time spent on them.
 
     ``before`` is the input's position before them, and ``start`` their place in the input since the
     flow was opened. ``skip`` of their outputs were delivered by an earlier run, ``given`` by this
     one; ``loose`` parts need not wait for those before them. ``number`` is that of their task,
     ``gate`` the gate where they stop, None if nowhere. ``waiting`` are the pieces that have reached
-    the gate, which has processed the first ``seen``. ``seconds`` and ``cpu_s`` were spent on them,
-    and meanwhile ``others_s`` on other threads, while ``beside`` slices ran at once, of whose time
-    ``share_s`` is their part.
+    the gate, which has processed the first ``seen``.
     """
 
-    before: Position
-    rows: int
+    before: Position = dataclasses.field(kw_only=True)
     start: int = 0
     skip: int = 0
     given: int = 0
@@ -98,26 +94,43 @@ class LanePart:
     waiting: list[Piece] = dataclasses.field(default_factory=list)
     over: bool = False
     arrived: bool = False
-    seconds: float = 0.0
-    cpu_s: float = 0.0
-    others_s: float = 0.0
-    beside: int = 1
-    share_s: float = 0.0
     nbytes: int = 0
     given_bytes: int = 0
 
 
-class Hearing(Protocol):
-    """Receives losses of rows, and completes errors."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Hearing:
+    """Counts the losses of a lane for a run, and adds the origin of rows to errors."""
+
+    run: PlanRun
+    lane: Lane
+    below: Job | None
+    deferred: DeferredLosses
 
     def lost(self, piece: Piece, *, again: bool) -> DmlError | None:
-        """Count the losses of a piece; returns an error if they are too many.
+        """Count the losses of a piece, each with the place of its first row; an error if too many.
 
         An earlier run counted them if they precede, ``again``, rows that it delivered.
         """
+        place = partial(self.placed, place=piece.place)
+        error: DmlError | None = None
+        for loss in piece.losses:
+            if loss.ordinal < 0:
+                losses, told = self.deferred.told.pop(-loss.ordinal)
+                found: DmlError | None = None if again else self.run.allowance.add(losses, told)
+            else:
+                found = self.run.lost((loss.placed(place),), again=again)
+            error = error or found
+        return error
 
     def placed(self, error: DmlError, place: int | None) -> DmlError:
         """The error with its row's origin, a unit at ``place``; None: the input raised it."""
+        if self.below is None:
+            return traced(error, self.run.plan, self.lane.first - len(self.run.plan.on_blocks))
+        if place is None:  # the job that reads the units has added it
+            return error
+        reading = self.below.reading
+        return placed_later(error, reading.unit_at(place), reading.stage.source)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -139,7 +152,8 @@ class SlicedFlow:
         self.lane: Lane = work.job.lane
         self.hearing, pace = work.hearing, work.pace
         self.width = Width(pace.workers)
-        self.gates = gates_of(self.lane.nodes, self.job.at)
+        nodes = enumerate(self.lane.nodes)
+        self.gates = [Gate(node, number) for number, node in nodes if untyped(node, self.job.at)]
         self.parts, self.running = deque[LanePart](), dict[int, LanePart]()
         self.rest: Block | None = None
         self.where: tuple[int, int] = (0, 0)
@@ -210,7 +224,7 @@ class SlicedFlow:
         if self.next_pass is not None and (self.parts or not self.ended):
             self.next_pass.close()  # its rows are not needed
         self.closed = True
-        self.job.stop()
+        self.job.halt.set()
         self.rest = None
         self.parts.clear()
         self.running.clear()
@@ -370,7 +384,7 @@ class SlicedFlow:
         failed = any(each.error is not None for each in pieces)
         self.failing |= failed
         if gate.index + 1 == len(self.lane.nodes):
-            part.pieces.extend(self._finished(pieces))
+            part.pieces.extend(map(self.job.finish, pieces))
         else:
             self._further(part, pieces, gate.index + 1)
         if part.arrived:
@@ -379,13 +393,11 @@ class SlicedFlow:
     def _further(self, part: LanePart, pieces: list[Piece], begin: int) -> None:
         """Start the pieces that passed a gate as a new part, with the losses on the way."""
         some = any(each.block or each.error for each in pieces)
-        further = LanePart(part.before, 0, pieces=deque(() if some else pieces), over=not some)
+        given = deque[Piece](() if some else pieces)
+        further = LanePart(0, before=part.before, pieces=given, over=not some)
         self.parts.insert(self.parts.index(part), further)
         if some:
             self._start(further, pieces, begin)
-
-    def _finished(self, pieces: list[Piece]) -> list[Piece]:
-        return [self.job.finish(each) for each in pieces]
 
     # Input of the workers
 
@@ -506,13 +518,14 @@ class SlicedFlow:
             self.ended = True
             return None
         before, pieces = taken
-        return LanePart(before, self._count(pieces)), pieces
+        return LanePart(self._count(pieces), before=before), pieces
 
     def _end(self, error: DmlError | None) -> None:
         """Put losses of the input, and its error, behind the rows before them."""
         last = Piece(*self.taking.where, error=error, losses=self.taking.heard())
         if last.losses or error is not None:
-            self.parts.append(LanePart(self.taking.after, 0, pieces=deque([last]), over=True))
+            after = self.taking.after
+            self.parts.append(LanePart(0, before=after, pieces=deque([last]), over=True))
 
     def _count(self, pieces: Sequence[Piece]) -> int:
         blocks = (piece.block for piece in pieces if piece.block is not None)

@@ -117,8 +117,3 @@ class Gate:
             return made
         count, error = self.misfit
         return made._replace(out=made.out[: count - before], error=error)
-
-
-def gates_of(nodes: tuple[Node, ...], at: At) -> list[Gate]:
-    """A gate for each function whose types are not known."""
-    return [Gate(node, index) for index, node in enumerate(nodes) if untyped(node, at)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Callable
 from queue import Empty
@@ -13,7 +12,7 @@ from dml.data.block import Block
 from dml.exec.delivery.prefetch import Ahead, ChunkShelf
 from dml.exec.drivers.sync import LEFT, LeftError
 from dml.exec.process.single_thread import single_threaded
-from dml.exec.slicing.slice_sizes import GROWTH, PATIENCE_S, Width
+from dml.exec.slicing.slice_sizes import GROWTH, PATIENCE_S, Spent, Width
 from dml.exec.streams.nested_run import NestedFlow, Read
 from dml.exec.tasks.skipped_rows import Allowance
 from dml.expr.flow import Position
@@ -31,18 +30,6 @@ SHORT_S = 0.05
 LOOK_S = 0.1
 # Seconds after which a consumer that waits for rows does other work.
 AGAIN_S = 0.01
-
-
-@dataclasses.dataclass(slots=True)
-class _Spent:
-    """Time and rows of a pull, in the form that ``Width`` takes."""
-
-    rows: int
-    seconds: float
-    cpu_s: float
-    others_s: float
-    beside: int
-    share_s: float
 
 
 class _Clock:
@@ -93,7 +80,7 @@ class PullLimit:
         with self.moved:
             beside = len(self.running)
             self.running.discard(reader)
-            pull = _Spent(rows, *spent, beside, spent[0] / beside)
+            pull = Spent(rows, *spent, beside, spent[0] / beside)
             self.most = self.width.measured(pull) or self.most
             self.moved.notify_all()
 

@@ -6,18 +6,17 @@ import dataclasses
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import cached_property, partial
 from time import perf_counter
-from typing import Any, Protocol, TypeAlias, Unpack, cast
+from typing import Any, Protocol, cast
 
 from dml.data.block import Block
 from dml.data.row_slicing import SETTLING_ROWS
 from dml.errors import DmlError, ResumeMismatchError
 from dml.events import Event
 from dml.exec.delivery.checkpoint import unreached
-from dml.exec.delivery.meter import Meter, Tallies
-from dml.exec.memory.memory_report import Holding
+from dml.exec.delivery.meter import Meter, Metered, Tallies
 from dml.exec.slicing.lanes import (
     STAGE,
     Lane,
@@ -32,34 +31,20 @@ from dml.exec.slicing.lanes import (
     stage_lanes,
     stream_lanes,
 )
-from dml.exec.slicing.open_lanes import LanePasses, open_lane
-from dml.exec.slicing.slice_sizes import Cutting
-from dml.exec.streams.stream_operator import metered, open_node
+from dml.exec.slicing.open_lanes import LanePasses, Relay, open_lane
+from dml.exec.streams.plan_run import PlanRun
+from dml.exec.streams.stream_operator import open_node
 from dml.exec.tasks.coalesced_units import further, joined, placed
-from dml.exec.tasks.error_row import traced
 from dml.exec.tasks.job import Job
-from dml.exec.tasks.partition import Firsts, PartitionSizes, Piece, ReadTask, TaskList
-from dml.exec.tasks.skipped_rows import Allowance, Counted, Loss, Losses
-from dml.exec.tasks.slices import OnEvent, Options, PartitionFeed, Tasks
+from dml.exec.tasks.partition import Firsts, Piece, ReadTask, TaskList
+from dml.exec.tasks.skipped_rows import Allowance, discard
+from dml.exec.tasks.slices import OnEvent, PartitionFeed
 from dml.exec.tasks.task import beside_rows
 from dml.expr.batch_run import Between
-from dml.expr.flow import UNBOUNDED, WHOLE, At, Flow, GatherQuota, Opener, Position, untyped
-from dml.expr.nested_pipelines import Nested, unopened
-from dml.physical.plan import Plan, units_each
-
-Lost: TypeAlias = Callable[..., DmlError | None]
-"""Counts losses; returns the error if they are too many."""
+from dml.expr.flow import WHOLE, Flow, GatherQuota, Opener, Position, untyped
+from dml.physical.plan import units_each
 
 START: Position = {"unit": 0, "atom": 0, "drop": 0}
-
-
-class Open(Protocol):
-    """A driver with all its options, except the tasks to run."""
-
-    def __call__(
-        self, tasks: Tasks, job: Job, tallies: Tallies, **options: Unpack[Options]
-    ) -> PartitionFeed:
-        """Begin the tasks of ``job``, counted in ``tallies``; the driver adds the other options."""
 
 
 class SpreadingCluster(Protocol):
@@ -92,20 +77,6 @@ class Watching(Protocol):
         """Report differences by calling ``hear`` with a name and a text."""
 
 
-class StreamTaps(Protocol):
-    """Opens the parts of a run that are shared with other runs."""
-
-    def tap(
-        self,
-        run: Streaming,
-        number: int,
-        open_input: Opener,
-        epoch: int,
-        position: Position | None,
-    ) -> Flow | None:
-        """The flow of operator ``number`` over the stream of ``run``; None if it is not shared."""
-
-
 class StageFlow:
     """The rows of one epoch of the last stage, in reading order; ``meter`` counts partitions.
 
@@ -117,7 +88,7 @@ class StageFlow:
         feed: PartitionFeed,
         position: Position | None,
         meter: Meter,
-        lost: Lost,
+        lost: Callable[..., DmlError | None],
         check: Callable[[Sequence[Piece]], None] | None = None,
     ) -> None:
         self.feed, self.meter, self.lost, self.check = feed, meter, lost, check
@@ -195,7 +166,8 @@ class StageFlow:
             if self.error is not None:
                 raise self.error
             if not self._next_partition():
-                self._reached()
+                if self.resumed or self.to_drop:
+                    raise unreached(self.to_drop)
                 return False
         piece, self.resumed = self.pieces.popleft(), False
         if piece.where != (self.place, self.atom):
@@ -211,11 +183,6 @@ class StageFlow:
         if self.ending and self.block is None:
             self._end_unit()
         return True
-
-    def _reached(self) -> None:
-        """ResumeMismatchError if a resumed flow has not reached its position."""
-        if self.resumed or self.to_drop:
-            raise unreached(self.to_drop)
 
     def _undropped(self, block: Block | None) -> Block | None:
         """``block`` from the first row that was not delivered before a resume, if there is one."""
@@ -268,46 +235,18 @@ class StageFlow:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Streaming:
-    """How a plan is run: options that affect the timing of a run, never its results."""
+class Streaming(PlanRun):
+    """A run of a plan, with all that opens its flows."""
 
-    plan: Plan
-    at: At
-    open: Open
-    target_bytes: int
-    tallies: Tallies
-    stage_bytes: int = UNBOUNDED
-    whole_bytes: int = 0
-    atom_bytes: int = UNBOUNDED
     beside: tuple[tuple[Streaming, ...], ...] = ()
-    kept_bytes: int = 0
-    allowance: Allowance = dataclasses.field(default_factory=Allowance)
     watching: Watching | None = None
-    taps: StreamTaps | None = None
-    cutting: Cutting | None = dataclasses.field(default_factory=Cutting)
     in_order: bool = True
-    nested: Nested = unopened
     cluster: SpreadingCluster | None = None
 
     @property
     def running(self) -> Streaming:
         """This run, or its replacement where it differed from the plan as written."""
         return self if self.watching is None else self.watching.running(self)
-
-    @cached_property
-    def losses(self) -> Losses:
-        """Losses of rows to errors of functions."""
-        return Losses(self.allowance, self.plan.operators)
-
-    @cached_property
-    def holding(self) -> Holding:
-        """Memory accounts of its drivers."""
-        return Holding()
-
-    @cached_property
-    def listener(self) -> dict[str, OnEvent]:
-        """The receiver of events about long waits, once it is set."""
-        return {}
 
     def hear(self, on_event: OnEvent) -> None:
         """Set ``on_event`` as the receiver of events about long waits of a driver."""
@@ -321,11 +260,6 @@ class Streaming:
         for runs in self.beside:
             for run in runs:
                 yield from run.all
-
-    @cached_property
-    def meter(self) -> Meter:
-        """The meter of rows and time from the stage to the consumer."""
-        return Meter(len(self.plan.stream), self.stage_bytes + self.kept_bytes)
 
     def flow(
         self, epoch: int, position: Position | None, *, finishing: bool = False, free: bool = False
@@ -345,7 +279,7 @@ class Streaming:
             if position is None:
                 return opener(epoch, None)
             # opening makes delivered rows again, with the same losses before them
-            return self.allowance.heard(Counted(), partial(opener, epoch, position))
+            return self.allowance.heard(discard, partial(opener, epoch, position))
         except (KeyError, TypeError, ValueError) as error:
             if position is None:  # no position can be at fault
                 raise
@@ -397,7 +331,7 @@ class Streaming:
         made, number = opener, lane.first + len(lane.nodes) - len(self.plan.on_blocks)
         for each in (lane,) if fits(position, (lane,)) else apart(lane):
             made = partial(open_lane, self, each, None, made, False, False)  # noqa: FBT003 (bound)
-        return metered(partial(passes.open, made), self.meter, number, epoch, position)
+        return Metered(passes.open(made, epoch, position), self.meter, number)
 
     @cached_property
     def lanes(self) -> tuple[int, tuple[Lane, ...]]:
@@ -435,7 +369,7 @@ class Streaming:
         ``top`` is the last lane, where it is not the usual one.
         """
         lanes = partial(self._open_lanes, finishing=finishing, places=places, top=top)
-        return metered(partial(passes.open, lanes), self.meter, 0, epoch, position)
+        return Metered(passes.open(lanes, epoch, position), self.meter, 0)
 
     def _open_lanes(
         self,
@@ -473,13 +407,12 @@ class Streaming:
         looking = dataclasses.replace(
             self, tallies=Tallies(), allowance=Allowance(), watching=None, beside=()
         )
-        with suppress(DmlError):  # it is raised in its place
-            flow = looking.sliced(epoch, None, LanePasses(), finishing=False)
-            try:
-                while any(untyped(node, self.at) for node in nodes) and flow.pull(1) is not None:
-                    pass
-            finally:
-                flow.close()
+        with (
+            suppress(DmlError),  # it is raised in its place
+            closing(looking.sliced(epoch, None, LanePasses(), finishing=False)) as flow,
+        ):
+            while any(untyped(node, self.at) for node in nodes) and flow.pull(1) is not None:
+                pass
 
     def _open_job(self, job: Job, _epoch: int, position: Position | None) -> Flow:
         start, meter = position or START, Meter(0, self.meter.most_bytes)
@@ -507,8 +440,6 @@ class Streaming:
         finishing: bool,
         top: Lane | None = None,
     ) -> Flow:
-        from dml.exec.slicing.chained_flow import Relay  # noqa: PLC0415
-
         lanes = self.lanes[1]
         if lanes and not (self.whole_units and fits_units(position)):
             return self.sliced(epoch, position, passes, finishing=finishing, top=top)
@@ -561,24 +492,6 @@ class Streaming:
             on_core=self.holding.begin,
         )
         return joined(feed, job.steps, spanning=job.spanning)
-
-    def lost(self, losses: Sequence[Loss], *, again: bool = False) -> DmlError | None:
-        """Count losses of operators in delivered rows; returns the error if they are too many."""
-        # losses before rows that an earlier run delivered were counted there
-        return None if again and self.at.bounded else self.losses.add(losses)
-
-    def lost_over(self, number: int, error: DmlError, rows: int) -> None:
-        """Count a loss of operator ``number`` over the stream; raises if there are too many."""
-        traced(error, self.plan, number)
-        ordinal = len(self.plan.on_blocks) + number
-        found = self.lost((Loss(ordinal, rows, 1, error.what, error.at),))
-        if found is not None:
-            raise found
-
-    @property
-    def sizes(self) -> PartitionSizes:
-        """Bytes of a partition, of the whole stage, and of an atom."""
-        return PartitionSizes(self.target_bytes, self.stage_bytes, self.atom_bytes)
 
 
 def _settling(job: Job, place: int) -> int:

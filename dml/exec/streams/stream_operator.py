@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from dml.data.block import Block
 from dml.errors import DmlError, InternalError, PlanError
-from dml.exec.delivery.meter import Meter, Metered
+from dml.exec.delivery.meter import Metered
 from dml.exec.scheduler.baseline_policies import told as policy_told
 from dml.exec.slicing.lanes import freed_lanes, stage_lanes, stream_lanes
+from dml.exec.streams.plan_run import PlanRun
 from dml.exec.tasks.row_loss import in_place
 from dml.expr.flow import At, BatchFlow, Blockwise, Flow, LocalFlow, Opener, Position, settling
-from dml.expr.nested_pipelines import Nested
 from dml.expr.node import Node
 
 if TYPE_CHECKING:
@@ -49,35 +49,8 @@ def _order_told(plan: Plan, settings: Settings) -> str:
     return f"\norder  free: elements of {free.title} go out as they are made"
 
 
-class OperatorRun(Protocol):
-    """A run as the operators over its stream need it."""
-
-    @property
-    def at(self) -> At:
-        """The epoch, seed and kernels with which blocks are computed."""
-
-    @property
-    def meter(self) -> Meter:
-        """Counts the output of each operator."""
-
-    @property
-    def taps(self) -> Any:
-        """Takes streams that several runs share; None if there are none."""
-
-    @property
-    def beside(self) -> tuple[tuple[Any, ...], ...]:
-        """The runs of the other inputs of each operator."""
-
-    @property
-    def nested(self) -> Nested:
-        """Opens the pipelines that a function gives."""
-
-    def lost_over(self, number: int, error: DmlError, rows: int) -> None:
-        """Count rows that operator ``number`` lost."""
-
-
 def open_node(  # noqa: PLR0917 (an Opener, once the first four are bound)
-    run: OperatorRun,
+    run: PlanRun,
     node: Node,
     open_input: Opener,
     number: int,
@@ -103,11 +76,6 @@ def open_node(  # noqa: PLR0917 (an Opener, once the first four are bound)
     else:
         flow = LocalFlow(Blockwise(_Local(node, at)), open_input, epoch, position)
     return Metered(flow, run.meter, number + 1)
-
-
-def metered(opener: Opener, meter: Meter, cell: int, epoch: int, position: Position | None) -> Flow:
-    """The flow that ``opener`` opens, with its rows and time added to a cell of the meter."""
-    return Metered(opener(epoch, position), meter, cell)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

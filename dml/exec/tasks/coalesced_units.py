@@ -172,5 +172,5 @@ def placed(place: int, atom: int, drop: int, firsts: Firsts) -> Position:
 
 
 def further(place: int, atom: int, drop: int, firsts: Firsts, rows: int) -> Position:
-    """The position ``rows`` rows further on."""
+    """The position ``rows`` rows further on; by itself, since it is sent to other processes."""
     return placed(place, atom, drop + rows, firsts)

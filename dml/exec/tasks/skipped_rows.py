@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from dml.errors import DmlError, UDFError
 from dml.expr.node import Node
@@ -93,18 +93,12 @@ class Untold(NamedTuple):
     loss: Loss
 
 
-class Hearer(Protocol):
-    """Receives losses that are not to be counted, or not yet."""
-
-    def hear(self, losses: Losses, loss: Loss) -> UDFError | None:
-        """Receive a loss; returns an error if there are too many."""
+Hearer: TypeAlias = Callable[["Losses", Loss], UDFError | None]
+"""Receives a loss that is not to be counted, or not yet; returns an error if there are too many."""
 
 
-class Counted:
-    """Discards losses that an earlier run has counted; it also delivered the rows behind them."""
-
-    def hear(self, _losses: Losses, _loss: Loss) -> None:
-        """Discard the loss."""
+def discard(_losses: Losses, _loss: Loss) -> None:
+    """Discard a loss that an earlier run has counted; it also delivered the rows behind it."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -121,7 +115,7 @@ class Allowance:
     def add(self, losses: Losses, loss: Loss) -> UDFError | None:
         """Count a loss; returns the error to raise if it exceeds the limit."""
         if self.hearer is not None and self.most is not None:
-            return self.hearer.hear(losses, loss)
+            return self.hearer(losses, loss)
         losses.sum(loss)
         self.count += loss.errors
         return self.refused(losses, loss, self.count)
@@ -178,7 +172,7 @@ class DeferredLosses:
     def listening(self, work: Callable[[], T]) -> T:
         """Do ``work``, and set its losses aside."""
         self.errors = 0
-        return self.allowance.heard(self, work)
+        return self.allowance.heard(self.hear, work)
 
     def hear(self, losses: Losses, loss: Loss) -> UDFError | None:
         """Set a loss aside; returns an error if the losses before one row are too many already."""

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml.exec.slicing.slice_sizes import AHEAD_S, PER_WORKER, Cutting, SlicePace, Width
-from dml.exec.slicing.sliced_flow import LanePart
+from dml.exec.slicing.slice_sizes import AHEAD_S, PER_WORKER, Cutting, SlicePace, Spent, Width
 
 
 @given(st.lists(st.tuples(st.integers(1, 200), st.floats(1e-6, 0.5)), max_size=30), st.data())
@@ -37,14 +36,11 @@ def test_slow_rows_are_a_slice_each_and_one_for_each_worker() -> None:
     assert AHEAD_S < 4 * 1.0
 
 
-def spent(seconds: float, cpu_s: float, beside: int, others_s: float = 0.0) -> LanePart:
-    share_s = seconds / beside
-    part = LanePart({}, 10, seconds=seconds, cpu_s=cpu_s, beside=beside, share_s=share_s)
-    part.others_s = others_s
-    return part
+def spent(seconds: float, cpu_s: float, beside: int, others_s: float = 0.0) -> Spent:
+    return Spent(10, seconds, cpu_s, others_s, beside, seconds / beside)
 
 
-def measured(width: Width, *parts: LanePart) -> list[int | None]:
+def measured(width: Width, *parts: Spent) -> list[int | None]:
     return [width.measured(part) for part in parts]
 
 

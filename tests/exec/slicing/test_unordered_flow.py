@@ -23,8 +23,8 @@ from dml.errors import UDFError
 from dml.exec.delivery.iterator import Elements
 from dml.exec.delivery.tables import Unaccounted
 from dml.exec.slicing.lanes import freed_lanes, stage_lanes, stream_lanes
+from dml.exec.slicing.open_lanes import ALL, MOST_SPANS, Done, joined
 from dml.exec.slicing.slice_sizes import Cutting
-from dml.exec.slicing.unordered_flow import ALL, MOST_SPANS, Done, joined
 from dml.optimize.phases import optimize
 from dml.testing.executions import RunWay, elements, streaming
 

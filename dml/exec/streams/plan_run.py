@@ -1,0 +1,102 @@
+"""The options of a run of a plan, and its accounts: what lanes and operators see of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Protocol, Unpack
+
+from dml.errors import DmlError
+from dml.exec.delivery.meter import Meter, Tallies
+from dml.exec.memory.memory_report import Holding
+from dml.exec.slicing.slice_sizes import Cutting
+from dml.exec.tasks.error_row import traced
+from dml.exec.tasks.job import Job
+from dml.exec.tasks.partition import PartitionSizes
+from dml.exec.tasks.skipped_rows import Allowance, Loss, Losses
+from dml.exec.tasks.slices import OnEvent, Options, PartitionFeed, Tasks
+from dml.expr.flow import UNBOUNDED, At, Flow, Opener, Position
+from dml.expr.nested_pipelines import Nested, unopened
+from dml.physical.plan import Plan
+
+
+class Open(Protocol):
+    """A driver with all its options, except the tasks to run."""
+
+    def __call__(
+        self, tasks: Tasks, job: Job, tallies: Tallies, **options: Unpack[Options]
+    ) -> PartitionFeed:
+        """Begin the tasks of ``job``, counted in ``tallies``; the driver adds the other options."""
+
+
+class StreamTaps(Protocol):
+    """Opens the parts of a run that are shared with other runs."""
+
+    def tap(
+        self,
+        run: Any,
+        number: int,
+        open_input: Opener,
+        epoch: int,
+        position: Position | None,
+    ) -> Flow | None:
+        """The flow of operator ``number`` over the stream of ``run``; None if it is not shared."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PlanRun:
+    """How a plan is run: options that affect the timing of a run, never its results."""
+
+    plan: Plan
+    at: At
+    open: Open
+    target_bytes: int
+    tallies: Tallies
+    stage_bytes: int = UNBOUNDED
+    whole_bytes: int = 0
+    atom_bytes: int = UNBOUNDED
+    beside: tuple[tuple[Any, ...], ...] = ()
+    kept_bytes: int = 0
+    allowance: Allowance = dataclasses.field(default_factory=Allowance)
+    taps: StreamTaps | None = None
+    cutting: Cutting | None = dataclasses.field(default_factory=Cutting)
+    nested: Nested = unopened
+
+    @cached_property
+    def losses(self) -> Losses:
+        """Losses of rows to errors of functions."""
+        return Losses(self.allowance, self.plan.operators)
+
+    @cached_property
+    def holding(self) -> Holding:
+        """Memory accounts of its drivers."""
+        return Holding()
+
+    @cached_property
+    def listener(self) -> dict[str, OnEvent]:
+        """The receiver of events about long waits, once it is set."""
+        return {}
+
+    @cached_property
+    def meter(self) -> Meter:
+        """The meter of rows and time from the stage to the consumer."""
+        return Meter(len(self.plan.stream), self.stage_bytes + self.kept_bytes)
+
+    def lost(self, losses: Sequence[Loss], *, again: bool = False) -> DmlError | None:
+        """Count losses of operators in delivered rows; returns the error if they are too many."""
+        # losses before rows that an earlier run delivered were counted there
+        return None if again and self.at.bounded else self.losses.add(losses)
+
+    def lost_over(self, number: int, error: DmlError, rows: int) -> None:
+        """Count a loss of operator ``number`` over the stream; raises if there are too many."""
+        traced(error, self.plan, number)
+        ordinal = len(self.plan.on_blocks) + number
+        found = self.lost((Loss(ordinal, rows, 1, error.what, error.at),))
+        if found is not None:
+            raise found
+
+    @property
+    def sizes(self) -> PartitionSizes:
+        """Bytes of a partition, of the whole stage, and of an atom."""
+        return PartitionSizes(self.target_bytes, self.stage_bytes, self.atom_bytes)
