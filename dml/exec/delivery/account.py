@@ -290,10 +290,7 @@ def lifted(node: Node) -> str:
             return "no: calling it gave something else"
         only = trust.blocks and trust.called_blocks == trust.blocks
         return "no: every block had a row outside the proof" if only else "yes"
-    fn = node.calls if node.inputs else None
-    if fn is None:
-        return ""
-    return f"no: {refusal(node)}"
+    return f"no: {refusal(node)}" if node.inputs and node.calls is not None else ""
 
 
 def medium(source: Any, columns: tuple[str, ...]) -> str:

@@ -92,7 +92,7 @@ def refuse(state: dict[str, Any]) -> None:
 
 def _wrong(state: dict[str, Any]) -> Iterator[str]:
     epoch, over, schemas = state["epoch"], state["over"], state["schemas"]
-    if not _is_count(epoch) or epoch >= MOST:
+    if type(epoch) is not int or not 0 <= epoch < MOST:
         yield f"its epoch is {epoch!r}"
     if not isinstance(over, bool):
         yield f"its end is {over!r}"
@@ -112,16 +112,8 @@ def _odd(found: Any, key: str = "") -> Iterator[str]:
     elif isinstance(found, list):
         for each in found:
             yield from _odd(each)
-    elif isinstance(found, float) or (key in COUNTED and _below(found)):
+    elif isinstance(found, float) or (key in COUNTED and isinstance(found, int) and found < 0):
         yield f"{found!r} stands in its position"
-
-
-def _below(found: Any) -> bool:
-    return isinstance(found, int) and found < 0
-
-
-def _is_count(found: Any) -> bool:
-    return isinstance(found, int) and not isinstance(found, bool) and found >= 0
 
 
 def unreached(rows: int) -> ResumeMismatchError:

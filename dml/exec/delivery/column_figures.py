@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -108,10 +109,7 @@ def ordered(kind: pa.DataType) -> bool:
     return number(kind) or text or data or moment or types.is_decimal(kind) or types.is_null(kind)
 
 
-def _sums(kind: pa.DataType) -> ColumnSums:
-    return ColumnSums(kind, squared=False)
-
-
+_sums = partial(ColumnSums, squared=False)
 # Verb -> the accumulator of a column, the check of its type, and the result.
 FIGURES: dict[str, tuple[Callable[..., Any], Callable[..., bool], Callable[..., Figure]]] = {
     "sum": (_sums, number, lambda seen: seen.exact.total),

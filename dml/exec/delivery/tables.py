@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Generator
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -30,12 +31,9 @@ def record_batches(streaming: Streaming, epoch: int) -> Generator[pa.RecordBatch
     """
     plan = streaming.plan
     try:
-        flow = streaming.flow(epoch, None)
-        try:
+        with closing(streaming.flow(epoch, None)) as flow:
             while (block := flow.pull(CHUNK)) is not None:
                 yield block.to_arrow()
-        finally:
-            flow.close()
     except DmlError as error:
         error.under(plan.operators[-1].label())
         raise traced(error, plan) from error.__cause__
@@ -88,10 +86,7 @@ class TableElements(Elements):
 class Frames(TableElements):
     """Iterator over a run that delivers each batch as a pandas data frame."""
 
-    @staticmethod
-    def form(table: pa.Table) -> Any:
-        """Convert a batch to the delivered format."""
-        return in_pandas(table)
+    form = staticmethod(in_pandas)
 
 
 class PolarsFrames(TableElements):

@@ -86,11 +86,9 @@ def end_session(pid: int, begun: Sequence[int]) -> None:
 def children(pid: int) -> list[int]:
     """The living child processes of a process; empty where they cannot be determined."""
     found: list[int] = []
-    try:
+    with suppress(OSError):  # the process, or one of its threads, has ended
         for task in (PROC / str(pid) / "task").iterdir():
             found += map(int, (task / "children").read_text(encoding="ascii").split())
-    except OSError:  # the process, or one of its threads, has ended
-        return found
     return found
 
 

@@ -169,16 +169,11 @@ class Opened(Protocol):
         """Bytes of each use of memory."""
 
 
-class Reported(Protocol):
-    """A run whose memory is reported."""
+def memory_report(run: Any, limit_bytes: int) -> MemoryReport:
+    """The report of the memory that ``run`` (a ``PlanRun``) uses, or has used, of ``limit_bytes``.
 
-    @property
-    def running(self) -> Any:
-        """The run, or the run that has replaced it."""
-
-
-def memory_report(run: Reported, limit_bytes: int) -> MemoryReport:
-    """The report of the memory that ``run`` uses, or has used, of ``limit_bytes``."""
+    Of a run that was replaced, its replacement is reported.
+    """
     runs = list(run.running.all)
     stages = [stage for each in runs for stage in each.holding.look()]
     for each in runs:

@@ -192,7 +192,10 @@ def refuse(
     linked = [(link.steps, demand) for link, demand in zip(plan.links, demands[1:], strict=True)]
     for steps, demand in (*linked, *lanes):
         where = steps[0].label()
-        _offered(demand, slots, where)
+        try:
+            require((demand,) if slots is not None else (), slots or {})
+        except PlanError as error:
+            raise error.located(where) from None
         if demand.open_bytes > most_bytes:
             raise PlanError(
                 f"stage {demand.name!r} needs memory={demand.open_bytes}",
@@ -200,13 +203,6 @@ def refuse(
                 why=f"all stages together may hold {most_bytes} bytes of memory_limit",
                 try_="a larger memory_limit=, or less memory= for the stage",
             )
-
-
-def _offered(demand: Demand, slots: Mapping[str, float] | None, where: str) -> None:
-    try:
-        require((demand,) if slots is not None else (), slots or {})
-    except PlanError as error:
-        raise error.located(where) from None
 
 
 def kept_bytes(plan: Plan, limit_bytes: int) -> int:

@@ -13,7 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
 import pyarrow as pa
 
 from dml.base.ownership import FILE, own_file
@@ -144,7 +143,7 @@ def write_run(path: Path, schema: Schema, blocks: Iterable[Block]) -> int:
 def block_read(schema: Schema, batch: pa.RecordBatch) -> Block:
     """The rows of ``schema`` that ``write_run`` wrote as ``batch``."""
     *columns, high, low = batch.columns
-    ids = RowIds.of_arrays(_array(high), _array(low))
+    ids = RowIds.of_arrays(high.to_numpy(), low.to_numpy())
     return Block(schema, tuple(from_arrow(column) for column in columns), ids)
 
 
@@ -174,10 +173,6 @@ def swept(root: str) -> None:
                 with suppress(OSError), open(os.path.join(entry.path, LOCK), "rb+") as file:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     shutil.rmtree(entry.path, ignore_errors=True)
-
-
-def _array(column: pa.Array) -> np.ndarray:
-    return np.asarray(column.to_numpy())
 
 
 def _no_room(folder: str, error: OSError) -> MemoryContractError:

@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -107,10 +108,8 @@ def _edited_ns(module: Any) -> int:
 def flush() -> None:
     """Flush standard streams, so that output of a function appears when its slice ends."""
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with suppress(AttributeError, OSError, ValueError):  # there is no stream, or it is closed
             stream.flush()
-        except (AttributeError, OSError, ValueError):  # there is no stream, or it is closed
-            continue
 
 
 def live_with(lifeline: int) -> None:

@@ -211,8 +211,6 @@ class RunTotals:
     """Totals of a run, in counts and seconds."""
 
     slices: int = 0
-    rows: int = 0
-    bytes: int = 0
     busy_s: float = 0.0
     failures: int = 0
 

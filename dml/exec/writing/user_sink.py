@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -39,18 +40,14 @@ def _filled(streaming: Streaming, epoch: int, sink: DataSink, cuts: Cuts) -> Any
         if not is_open:
             _open(sink, group.schema)
             is_open = True
-        _write(sink, group, number)
+        _told(sink, f"write of group {number}", partial(sink.write, group, number))
     if not is_open:
         _open(sink, columns_of_none(streaming))
     return _told(sink, "finish", sink.finish)
 
 
 def _open(sink: DataSink, schema: pa.Schema) -> None:
-    _told(sink, "open", lambda: sink.open(schema))
-
-
-def _write(sink: DataSink, group: pa.Table, number: int) -> None:
-    _told(sink, f"write of group {number}", lambda: sink.write(group, number))
+    _told(sink, "open", partial(sink.open, schema))
 
 
 def _told(sink: DataSink, what: str, call: Callable[[], Any]) -> Any:
