@@ -22,6 +22,7 @@ TEXT_LAYOUTS: dict[pa.DataType, pa.DataType] = {
 # Values of at most FEW rows are joined here, since Arrow would copy them twice.
 FEW, MOST_TEXT = 64, 2**31 - 1
 TEXTS = (pa.string(), pa.binary())
+ALL_TEXTS = (*TEXTS, pa.large_string(), pa.large_binary())
 
 
 @lru_cache(maxsize=1024)
@@ -56,6 +57,17 @@ def _usual(kind: pa.DataType) -> pa.DataType:
 def _usual_field(field: pa.Field) -> pa.Field:
     """Return a nullable field of usual type: whether writers declare nulls changes no value."""
     return pa.field(field.name, _usual(field.type))
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Return True for lists of any layout that is not a view."""
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Return True for texts and bytes of variable length."""
+    return kind in ALL_TEXTS
 
 
 def _is_list_view(kind: pa.DataType) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from dml.data.block import Block
+from dml.data.layouts import is_list, is_text
 from dml.data.list_marks import Padded, lengths_of
 from dml.data.schema import code_of
 
@@ -27,7 +28,7 @@ def object_bytes(values: Any) -> int:
     if isinstance(values, pa.ExtensionArray):
         return object_bytes(values.storage)
     kind = values.type
-    if _is_list(kind):
+    if is_list(kind):
         return LIST_BYTES * len(values) + object_bytes(values.flatten())
     if pa.types.is_struct(kind):
         return DICT_BYTES * len(values) + sum(map(object_bytes, values.flatten()))
@@ -40,7 +41,7 @@ def many_objects(kind: pa.DataType) -> bool:
     """Return True for structs, and lists of non-numbers: each row is many objects."""
     if pa.types.is_struct(kind):
         return True
-    return _is_list(kind) and code_of(kind.value_type) == "arrow"
+    return is_list(kind) and code_of(kind.value_type) == "arrow"
 
 
 def shown_bytes(block: Block) -> int:
@@ -77,19 +78,3 @@ def in_pieces(block: Block) -> Iterator[Block]:
         return
     for start in range(0, block.n, step):
         yield block.slice(start, min(start + step, block.n))
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Return True for texts and bytes of variable length."""
-    types = pa.types
-    return bool(
-        types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_binary(kind)
-        or types.is_large_binary(kind)
-    )

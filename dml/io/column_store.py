@@ -14,7 +14,7 @@ from dml.base.cached_property import cached_property
 from dml.base.content_digest import Bulk, arrow_pieces
 from dml.base.fingerprint import digest
 from dml.data.block import Block, Values, cut, from_arrow, take, to_arrow
-from dml.data.layouts import usual_column
+from dml.data.layouts import is_list, is_text, usual_column
 from dml.data.schema import Schema, code_of, shape_of
 from dml.errors import SourceError
 from dml.io.source import ATOM_BYTES, ATOM_ROWS
@@ -200,7 +200,7 @@ def arrow_bytes(array: pa.Array | pa.ChunkedArray) -> int:
     kind = array.type
     if is_text(kind):
         return 4 * len(array) + _text_bytes(array.drop_null() if array.null_count else array)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    if is_list(kind):
         return 4 * len(array) + arrow_bytes(array.flatten())
     if pa.types.is_struct(kind):
         return sum(arrow_bytes(part) for part in array.flatten())
@@ -219,12 +219,3 @@ def _text_bytes(array: pa.Array) -> int:
     is_large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
     ends = np.frombuffer(array.buffers()[1], np.int64 if is_large else np.int32)
     return int(ends[array.offset + len(array)]) - int(ends[array.offset])
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """True for strings and binaries of varying length."""
-    types = pa.types
-    return bool(
-        types.is_string(kind) or types.is_binary(kind)
-        or types.is_large_string(kind) or types.is_large_binary(kind)
-    )  # fmt: skip

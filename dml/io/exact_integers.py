@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dml.data.layouts import is_list
 from dml.io.files.lines import RowError
 
 # Floats from the first size on may be rounded integers; from the second on, integers beyond int64.
@@ -44,7 +45,7 @@ def reaches(array: pa.Array | pa.ChunkedArray, limit: float) -> bool:
     types, kind = pa.types, array.type
     if types.is_struct(kind):
         return any(reaches(part, limit) for part in array.flatten())
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    if is_list(kind):
         return reaches(array.flatten(), limit)
     if not types.is_floating(kind):
         return False

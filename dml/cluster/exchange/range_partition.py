@@ -30,7 +30,7 @@ from dml.cluster.exchange.sorted_runs import (
     stored_bytes,
 )
 from dml.data.block import Block, concat, to_arrow
-from dml.data.object_values import is_text
+from dml.data.layouts import is_text
 from dml.data.schema import Schema
 from dml.errors import NonDeterminismError
 from dml.kernels.vec import Vec

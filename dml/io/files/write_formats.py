@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import pyarrow as pa
 
+from dml.data.layouts import is_list
 from dml.data.open_tensors import OpenTensor, arrays_in
 from dml.errors import PlanError, SchemaError
 from dml.kernels.functions import zones
@@ -21,11 +22,19 @@ from dml.kernels.functions import zones
 class Writer(Protocol):
     """An open file of some format, over a sink that it does not close."""
 
-    def write(self, rows: pa.Table) -> None:
+    def write(self, rows: pa.Table, /) -> None:
         """Append one row group."""
 
     def close(self) -> None:
         """Write the end of the file."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LibraryWriter:
+    """A ``Writer`` made of a library's functions."""
+
+    write: Callable[[pa.Table], None]
+    close: Callable[[], None]
 
 
 class FileFormat(Protocol):
@@ -55,20 +64,9 @@ class Parquet:
         writer = parquet.ParquetWriter(
             sink, schema, compression=self.compression or "none", write_page_checksum=True
         )
-        return _ParquetWriter(writer)
-
-
-@dataclasses.dataclass
-class _ParquetWriter:
-    writer: Any
-
-    def write(self, rows: pa.Table) -> None:
-        """Append one row group."""
-        self.writer.write_table(rows, row_group_size=rows.num_rows)
-
-    def close(self) -> None:
-        """Write the footer."""
-        self.writer.close()
+        return LibraryWriter(
+            lambda rows: writer.write_table(rows, row_group_size=rows.num_rows), writer.close
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,20 +80,8 @@ class Arrow:
     def open(self, sink: Any, schema: pa.Schema) -> Writer:
         """Begin a file."""
         options = pa.ipc.IpcWriteOptions(compression=self.compression)
-        return _ArrowWriter(pa.ipc.new_file(sink, schema, options=options))
-
-
-@dataclasses.dataclass
-class _ArrowWriter:
-    writer: Any
-
-    def write(self, rows: pa.Table) -> None:
-        """Append one record batch."""
-        self.writer.write_table(rows.combine_chunks())
-
-    def close(self) -> None:
-        """Write the footer."""
-        self.writer.close()
+        writer = pa.ipc.new_file(sink, schema, options=options)
+        return LibraryWriter(lambda rows: writer.write_table(rows.combine_chunks()), writer.close)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,22 +95,9 @@ class Orc:
     def open(self, sink: Any, schema: pa.Schema) -> Writer:
         """Begin a file; an empty table is written, since a file without rows is not valid ORC."""
         orc = importlib.import_module("pyarrow.orc")
-        writer = _OrcWriter(orc.ORCWriter(sink, compression=self.compression or "uncompressed"))
+        writer = orc.ORCWriter(sink, compression=self.compression or "uncompressed")
         writer.write(schema.empty_table())
-        return writer
-
-
-@dataclasses.dataclass
-class _OrcWriter:
-    writer: Any
-
-    def write(self, rows: pa.Table) -> None:
-        """Append rows."""
-        self.writer.write(rows)
-
-    def close(self) -> None:
-        """Write the footer."""
-        self.writer.close()
+        return LibraryWriter(writer.write, writer.close)
 
 
 CODECS = {
@@ -132,6 +105,17 @@ CODECS = {
     Parquet: ("snappy", "zstd", "lz4", "gzip", "brotli"),
     Arrow: ("lz4", "zstd"),
 }
+
+
+def gzipped(compression: str | None, what: str) -> str | None:
+    """Return the codec of a format that only gzip packs; PlanError for another one."""
+    if compression in (None, "none", "gzip"):
+        return "gzip" if compression == "gzip" else None
+    raise PlanError(
+        f"{what} are not written with compression {compression!r}",
+        why='there is "gzip", and None',
+        try_='compression="gzip"',
+    )
 
 
 def format_of(kind: type[Parquet | Arrow | Orc], compression: str | None) -> Parquet | Arrow | Orc:
@@ -167,27 +151,20 @@ class Csv:
         stored = pa.schema(
             [(f.name, pa.string() if zones.zoned(f.type) else f.type) for f in schema]
         )
-        return _CsvWriter(csv.CSVWriter(sink, stored, write_options=options))
+        writer = csv.CSVWriter(sink, stored, write_options=options)
+        return LibraryWriter(lambda rows: writer.write_table(_csv_rows(rows)), writer.close)
 
 
-@dataclasses.dataclass
-class _CsvWriter:
-    writer: Any
-
-    def write(self, rows: pa.Table) -> None:
-        """Append rows; SchemaError for a row that would be an empty line, which is not a row."""
-        if rows.num_columns == 1 and rows.column(0).null_count:
-            raise SchemaError(
-                f"CSV files of column {rows.column_names[0]!r} alone cannot hold its nulls",
-                why="a null is an empty field, and an empty line is no row",
-                try_=".fill_null(...), a second column, or .write_parquet",
-            )
-        columns = [_text(column) if zones.zoned(column.type) else column for column in rows.columns]
-        self.writer.write_table(pa.table(columns, names=rows.column_names))
-
-    def close(self) -> None:
-        """Close the writer; CSV files have no footer."""
-        self.writer.close()
+def _csv_rows(rows: pa.Table) -> pa.Table:
+    """Convert times with a zone to text; SchemaError for a row that would be an empty line."""
+    if rows.num_columns == 1 and rows.column(0).null_count:
+        raise SchemaError(
+            f"CSV files of column {rows.column_names[0]!r} alone cannot hold its nulls",
+            why="a null is an empty field, and an empty line is no row",
+            try_=".fill_null(...), a second column, or .write_parquet",
+        )
+    columns = [_text(column) if zones.zoned(column.type) else column for column in rows.columns]
+    return pa.table(columns, names=rows.column_names)
 
 
 def csv_of(delimiter: object) -> Csv:
@@ -232,10 +209,9 @@ class _JsonWriter:
     def write(self, rows: pa.Table) -> None:
         """Append rows."""
         columns = [form(rows.column(name)) for name, form in self.forms.items()]
-        names = list(self.forms)
-        form = encoder()
+        encode = encoder().encode
         for values in zip(*columns, strict=True):
-            line = form.encode(dict(zip(names, values, strict=True)))
+            line = encode(dict(zip(self.forms, values, strict=True)))
             self.sink.write(f"{line}\n".encode())
 
     def close(self) -> None:
@@ -279,7 +255,7 @@ def _in_json(kind: pa.DataType, *, outer: bool) -> bool:
         return outer
     if types.is_struct(kind):
         return all(_in_json(field.type, outer=False) for field in kind.fields)
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    if is_list(kind):
         return _in_json(kind.value_type, outer=False)
     return _plain(kind) and (outer or getattr(kind, "unit", "") != "ns")
 

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dml.base.amounts import bytes_text
+from dml.data.layouts import is_text
 from dml.errors import MemoryContractError
 
 # The divisor of a task's memory for the texts of an atom: decoding needs two copies.
@@ -26,7 +27,7 @@ def text_bytes(values: pa.DictionaryArray) -> int:
 def check_texts(batch: pa.RecordBatch, most_bytes: int, place: str) -> None:
     """Raise MemoryContractError for an atom whose decoded texts do not fit into ``most_bytes``."""
     for name, values in zip(batch.schema.names, batch.columns, strict=True):
-        if not (pa.types.is_dictionary(values.type) and _of_text(values.type.value_type)):
+        if not (pa.types.is_dictionary(values.type) and is_text(values.type.value_type)):
             continue
         if (nbytes := text_bytes(values)) > most_bytes // ATOM_SHARE:
             raise MemoryContractError(
@@ -36,9 +37,3 @@ def check_texts(batch: pa.RecordBatch, most_bytes: int, place: str) -> None:
                 f" {bytes_text(nbytes)}; an atom may have {bytes_text(most_bytes // ATOM_SHARE)}",
                 try_="a smaller atom_rows= of the source, or a larger memory_limit=",
             )
-
-
-def _of_text(kind: pa.DataType) -> bool:
-    types = pa.types
-    text = types.is_string(kind) or types.is_large_string(kind)
-    return bool(text or types.is_binary(kind) or types.is_large_binary(kind))

@@ -1,4 +1,11 @@
-"""Parquet files are read by row group: each is a unit, streamed page by page in atoms."""
+"""Parquet files are read by row group: each is a unit, streamed page by page in atoms.
+
+Text columns whose decoded size is unknown are decoded in two steps to bound memory. A dictionary of
+few long texts is stored once but decoded for every occurrence: a thousand times the size in the
+footer if the writer recorded none (SizeStatistics of parquet.thrift). Such columns are read as
+dictionary indices, which are small; the size of the texts of an atom is computed from the indices
+before any text is decoded.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +20,15 @@ from dml import checks
 from dml.base.cached_property import cached_property
 from dml.base.fingerprint import digest
 from dml.data.block import Block, from_arrow
-from dml.data.layouts import usual_type
+from dml.data.layouts import is_text, usual_type
 from dml.data.schema import Schema
 from dml.errors import SourceError
 from dml.expr.node import op
 from dml.io.files.file_schemas import fitted
 from dml.io.files.files import FileSource, bare, chosen
 from dml.io.files.paths import Paths
+from dml.io.parquet.chunk_metadata import ColumnChunk
+from dml.io.parquet.dictionary_sizes import SMALL_BYTES, check_texts
 from dml.io.parquet.footer import (
     ParquetFiles,
     RowGroup,
@@ -30,7 +39,6 @@ from dml.io.parquet.footer import (
     row_groups,
 )
 from dml.io.parquet.statistics import UNKNOWN, Facts, facts_of, is_signed, may_match
-from dml.io.parquet.text_columns import decoded, unknown
 from dml.io.source import Unit
 from dml.kernels.rows.ids import RowIds
 
@@ -46,6 +54,9 @@ PAGE_BYTES = 1 << 20
 PAGES_COUNT, ATOMS_COUNT = 1.5, 3
 # Maximum row groups whose statistics are read before a run: 2 microseconds each.
 LOOKED_AT = 4096
+# A chunk that stores more than this, plus three bytes a value, contains more than a dictionary and
+# indices: most writers stop a dictionary at 1 MiB, and write plain text after it.
+DICTIONARY_BYTES, NUMBER_BYTES = 4 << 20, 3
 
 
 @op
@@ -177,12 +188,19 @@ def read_parquet(
 def _atoms(
     group: RowGroup, columns: tuple[str, ...], unit: Unit
 ) -> Generator[pa.RecordBatch, None, None]:
-    """Yield the atoms of a row group as record batches of ``columns``, in that order."""
+    """Yield the atoms of a row group as record batches of ``columns``, in that order.
+
+    MemoryContractError for an atom whose texts do not fit into the unit's ``most_bytes``.
+    """
     have = 0
-    hidden = unknown(group, columns)
+    hidden = texts_of_unknown_size(group, columns)
     try:
-        made = exactly(_decoded(group, columns, hidden, at_once=unit.at_once), group.atom_rows)
-        for batch in decoded(made, hidden, unit.most_bytes, unit.place):
+        made = _decoded(group, columns, hidden, at_once=unit.at_once)
+        for batch in exactly(made, group.atom_rows):
+            check_texts(batch, unit.most_bytes, unit.place)
+            for name, kind in hidden.items():
+                number, texts = batch.schema.get_field_index(name), batch.column(name).cast(kind)
+                batch = batch.set_column(number, name, texts)  # noqa: PLW2901
             yield batch.select(columns)
             have += batch.num_rows
     except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -194,6 +212,23 @@ def _atoms(
             why=f"its footer promises {group.rows}",
             try_="copy or write the file again",
         )
+
+
+def texts_of_unknown_size(group: RowGroup, columns: Iterable[str]) -> dict[str, pa.DataType]:
+    """Return the text columns of ``group`` that may far exceed their footer sizes, with types.
+
+    Text columns inside lists and structs are not included.
+    """
+    kinds = {name: usual_type(group.file.arrow_schema.field(name).type) for name in columns}
+    texts = {name: kind for name, kind in kinds.items() if is_text(kind)}
+    return {name: kind for name, kind in texts.items() if hides(group.chunks((name,))[0])}
+
+
+def hides(chunk: ColumnChunk) -> bool:
+    """True if a chunk of texts may be a dictionary only, with no decoded size recorded."""
+    most = DICTIONARY_BYTES + NUMBER_BYTES * chunk.values
+    large = chunk.values * chunk.uncompressed > SMALL_BYTES
+    return chunk.has_dictionary and not chunk.text and large and chunk.uncompressed <= most
 
 
 def _decoded(

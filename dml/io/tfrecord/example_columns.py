@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dml.data.layouts import is_list, is_text
 from dml.data.schema import shape_of, short
 from dml.errors import SchemaError
 from dml.io.files.lines import RowError
@@ -47,7 +48,7 @@ def wire_kind(kind: pa.DataType, name: str) -> int:
         return INT64_LIST
     if types.is_float32(inner) or types.is_float64(inner):
         return FLOAT_LIST
-    if inner in (pa.binary(), pa.string(), pa.large_binary(), pa.large_string()):
+    if is_text(inner):
         return BYTES_LIST
     raise SchemaError(
         f"TFRecord files have no column {name!r} of {short(kind)}",
@@ -59,12 +60,6 @@ def wire_kind(kind: pa.DataType, name: str) -> int:
 def _element(kind: pa.DataType) -> pa.DataType:
     listed = isinstance(kind, pa.FixedShapeTensorType) or is_list(kind)
     return kind.value_type if listed else kind
-
-
-def is_list(kind: pa.DataType) -> bool:
-    """True for all list types."""
-    types = pa.types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def column(features: list[Feature | None], name: str, kind: pa.DataType) -> pa.Array:

@@ -11,9 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from dml.errors import PlanError, SchemaError
+from dml.data.layouts import is_list, is_text
+from dml.errors import SchemaError
 from dml.io.files.records import LONGEST
-from dml.io.tfrecord.example_columns import is_list
+from dml.io.files.write_formats import gzipped
 from dml.io.tfrecord.tfrecord import HEAD, TAIL, checksum, masked
 
 Encoded = Callable[[pa.ChunkedArray], list[bytes | None]]
@@ -48,13 +49,7 @@ class TFRecord:
 def tfrecord_of(compression: str | None, *, raw: bool) -> TFRecord:
     """Build the format; PlanError for an unsupported compression."""
     checksum()
-    if compression in (None, "none", "gzip"):
-        return TFRecord("gzip" if compression == "gzip" else None, raw)
-    raise PlanError(
-        f"TFRecord files are not written with compression {compression!r}",
-        why='there is "gzip", and None',
-        try_='compression="gzip"',
-    )
+    return TFRecord(gzipped(compression, "TFRecord files"), raw)
 
 
 @dataclasses.dataclass
@@ -137,7 +132,7 @@ def _packing(kind: pa.DataType, name: str) -> tuple[bytes, pa.DataType, Callable
         return THREE, pa.int64(), _int64s
     if types.is_float16(kind) or types.is_float32(kind):
         return TWO, pa.float32(), _floats
-    if kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()):
+    if is_text(kind):
         return ONE, pa.large_binary(), _bytes
     wide = types.is_float64(kind) or kind == pa.uint64()
     exact = "would not be kept exactly: .cast it first" if wide else "has no form in an Example"

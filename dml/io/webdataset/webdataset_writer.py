@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from dml.data.open_tensors import OpenTensor, arrays_in
-from dml.errors import PlanError, SchemaError
+from dml.errors import SchemaError
 from dml.io.files.records import LONGEST
-from dml.io.files.write_formats import encoder, is_tensor, json_of
+from dml.io.files.write_formats import encoder, gzipped, is_tensor, json_of
 from dml.io.webdataset.decoders import as_arrays, as_json, as_number, as_text, decoder_of
 from dml.io.webdataset.tar import BLOCK
 from dml.io.webdataset.webdataset import KEY, split_name
@@ -54,13 +54,7 @@ class Shards:
 
 def shards_of(compression: str | None) -> Shards:
     """Build the format; PlanError for an unsupported compression."""
-    if compression in (None, "none", "gzip"):
-        return Shards("gzip" if compression == "gzip" else None)
-    raise PlanError(
-        f"archives are not written with compression {compression!r}",
-        why='there is "gzip", and None',
-        try_='compression="gzip"',
-    )
+    return Shards(gzipped(compression, "archives"))
 
 
 @dataclasses.dataclass

@@ -17,11 +17,10 @@ from hypothesis import strategies as st
 
 from dml.errors import MemoryContractError
 from dml.io.arrow.arrow import read_arrow
-from dml.io.parquet import dictionary_sizes, text_columns
+from dml.io.parquet import dictionary_sizes, parquet
 from dml.io.parquet.chunk_metadata import ColumnChunk
 from dml.io.parquet.dictionary_sizes import text_bytes
-from dml.io.parquet.parquet import ParquetSource, read_parquet
-from dml.io.parquet.text_columns import hides, unknown
+from dml.io.parquet.parquet import ParquetSource, hides, read_parquet, texts_of_unknown_size
 from tests.sampling import amount
 
 TEXTS = st.lists(st.none() | st.sampled_from(["", "a", "bc" * 40, "d" * 900]), max_size=60)
@@ -62,10 +61,10 @@ def test_dictionaries_that_nobody_counted_are_the_same_texts(
     path = tmp_path / "s.parquet"
     frame = pl.DataFrame({"k": range(len(values)), "s": pl.Series(values, dtype=pl.String)})
     frame.write_parquet(path, row_group_size=rows)
-    with mock.patch.object(text_columns, "SMALL_BYTES", -1):
+    with mock.patch.object(parquet, "SMALL_BYTES", -1):
         source = read_parquet(path, atom_rows=atom)
         found = [text for atom in read(source) for text in atom.to_pylist()]
-        hidden = [unknown(group, ("k", "s")) for group in source.parts]
+        hidden = [texts_of_unknown_size(group, ("k", "s")) for group in source.parts]
     assert found == values
     assert all(set(each) <= {"s"} for each in hidden)
 
@@ -78,7 +77,7 @@ def test_what_the_writer_counted_decides_atoms(tmp_path: Path) -> None:
     (group,) = source.parts
     assert group.chunks(("s",))[0].text == 4000 * 15_000
     assert group.atoms > 5
-    assert not unknown(group, ("s",))
+    assert not texts_of_unknown_size(group, ("s",))
     assert all(atom.nbytes < 12 << 20 for atom in read(source))
     assert sum(len(atom) for atom in read(source)) == 8000
     unit = source.unit(0)
@@ -96,7 +95,7 @@ def uncounted(tmp_path: Path) -> Path:
 
 def test_texts_that_nobody_counted_are_an_error_before_they_are_made(uncounted: Path) -> None:
     source = read_parquet(uncounted)
-    assert [*unknown(source.parts[0], ("s",))] == ["s"]
+    assert [*texts_of_unknown_size(source.parts[0], ("s",))] == ["s"]
     before = pa.total_allocated_bytes()
     with pytest.raises(MemoryContractError, match="texts of column 's' do not fit") as raised:
         read(source, most_bytes=20_000_000)
