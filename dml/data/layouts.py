@@ -70,6 +70,14 @@ def is_text(kind: pa.DataType) -> bool:
     return kind in ALL_TEXTS
 
 
+def check_names(kind: pa.DataType) -> None:
+    """Raise UnicodeDecodeError for a field name that is not valid text, at any depth."""
+    for number in range(kind.num_fields):
+        field = kind.field(number)
+        if field.name is not None:
+            check_names(field.type)
+
+
 def _is_list_view(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind))
 

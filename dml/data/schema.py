@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -205,6 +206,12 @@ class Schema(Mapping[str, pa.DataType]):
 
 
 UNKNOWN = Schema(known=False)
+
+
+@functools.lru_cache(maxsize=1024)
+def selected(schema: Schema, names: tuple[str, ...]) -> Schema:
+    """Return the schema of some columns: the same object for all blocks, so cheap to compare."""
+    return Schema((name, schema[name]) for name in names)
 
 
 def short(kind: pa.DataType) -> str:

@@ -8,34 +8,31 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 
 from dml.base.cached_property import cached_property
 from dml.base.fingerprint import digest
-from dml.data.block import Block
-from dml.data.schema import Schema
+from dml.data.layouts import check_names
 from dml.errors import SourceError
 from dml.expr.node import op
-from dml.io.files.file_schemas import TypedFile, check_columns, check_same, columns_in
+from dml.io.files.file_schemas import TypedFile, TypedFiles, of_one_schema
 from dml.io.files.files import (
     File,
     FilePart,
-    FileSet,
     FileSource,
-    bare,
     chosen,
     listed,
+    numbered_parts,
     several,
     unreadable,
 )
 from dml.io.files.paths import FileKind, Paths
-from dml.io.parquet.dictionary_sizes import check_texts
-from dml.io.source import Unit, balanced
+from dml.io.source import Unit
 from dml.io.stores.byte_ranges import LONGEST, WINDOW, RandomReader, coalesced
 from dml.io.stores.stores import Range, Remote
-from dml.kernels.rows.ids import RowIds
 
 CONTINUED = 0xFFFFFFFF
 # Numbers of the fields of the tables that are read here.
@@ -81,11 +78,7 @@ class FlatbufferTable(NamedTuple):
     def inner(self, number: int) -> FlatbufferTable:
         """Return the table in a field."""
         at = self.field(number)
-        return (
-            FlatbufferTable(self.data, at + self.number("<I", at))
-            if at
-            else FlatbufferTable(self.data, -1)
-        )
+        return FlatbufferTable(self.data, at + self.number("<I", at) if at else -1)
 
     def items(self, number: int, form: struct.Struct) -> list[tuple[int, ...]]:
         """Return the structs of the list in a field."""
@@ -174,21 +167,11 @@ class ArrowFile(TypedFile):
     footer: bytes = dataclasses.field(default=b"", kw_only=True, repr=False)
 
 
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class ArrowFiles(FileSet):
-    """Files whose schemas were read; their sizes are computed once and cached."""
+class ArrowFiles(TypedFiles):
+    """Files whose sizes are computed once and cached."""
 
     files: tuple[ArrowFile, ...]
-
-    @cached_property
-    def digest(self) -> bytes:
-        """Digest of file names and schema, without content."""
-        return digest("arrow files", tuple(f.name for f in self.files), self.schema.to_arrow())
-
-    @cached_property
-    def schema(self) -> Schema:
-        """Columns of every file; dictionary encoding is removed."""
-        return Schema(columns_in(self.files[0].arrow_schema))
+    word: ClassVar[str] = "arrow files"
 
     @cached_property
     def counted(self) -> tuple[BatchSizes, ...]:
@@ -201,11 +184,7 @@ class RecordBatchPart(FilePart):
     """A record batch with at least one row."""
 
     file: ArrowFile
-
-    @property
-    def place(self) -> str:
-        """Description of the location for users."""
-        return f"{self.file.name}, record batch {self.number}"
+    word: ClassVar[str] = "record batch"
 
 
 @op
@@ -223,39 +202,15 @@ class ArrowSource(FileSource):
     @cached_property
     def parts(self) -> tuple[RecordBatchPart, ...]:
         """The record batches that have rows."""
-        pairs = zip(self.files.files, self.files.counted, strict=True)
-        return tuple(batch for file, sizes in pairs for batch in self._batches(file, sizes))
+        found: list[RecordBatchPart] = []
+        for file, batches in zip(self.files.files, self.files.counted, strict=True):
+            sizes = zip(*batches, strict=True)
+            found += numbered_parts(RecordBatchPart, file, sizes, self.atom_rows)
+        return tuple(found)
 
-    def _batches(self, file: ArrowFile, sizes: BatchSizes) -> Iterator[RecordBatchPart]:
-        first = 0
-        for number, (rows, nbytes) in enumerate(zip(*sizes, strict=True)):
-            if rows:
-                each = self.atom_rows or balanced(rows, nbytes)
-                yield RecordBatchPart(file, number, first, rows, each, nbytes)
-            first += rows
-
-    def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
-        """Decode a record batch and cut it into atoms; memory is that of the batch.
-
-        Raises SourceError if the file is damaged, or has changed since it was opened, and
-        MemoryContractError for an atom whose few long dictionary texts decode to too many bytes.
-        """
-        part = self.parts[unit.index]
-        part.file.check_unchanged(fetching=bool(columns))
-        starts = range(skip_atoms * part.atom_rows, part.rows, part.atom_rows)
-        if not columns:
-            yield from (bare(part, start) for start in starts)
-            return
-        batch = self._decoded(part, columns)
-        for start in starts:
-            part.file.check_unchanged(fetching=True)
-            piece = batch.slice(start, part.atom_rows)
-            check_texts(piece, unit.most_bytes, unit.place)
-            ids = RowIds.run(part.file.key, part.first_row + start, piece.num_rows)
-            yield Block.from_arrow(piece, ids, self.projected(columns))
-
-    def _decoded(self, part: RecordBatchPart, columns: tuple[str, ...]) -> pa.RecordBatch:
+    def decoded(self, index: int, columns: tuple[str, ...]) -> pa.RecordBatch:
         """Return the columns of a record batch, validated by Arrow."""
+        part = self.parts[index]
         names = part.file.arrow_schema.names
         wanted = sorted(names.index(name) for name in columns)
         try:
@@ -317,9 +272,8 @@ def _counted(file: ArrowFile) -> BatchSizes:
     file.check_unchanged(fetching=True)
     try:
         if file.remote is not None:
-            there = file.remote
             footer = file.footer[: -len(MAGIC) - 4]
-            return sizes_in(footer, file.size, lambda ranges: _fetched(there, ranges))
+            return sizes_in(footer, file.size, partial(_fetched, file.remote))
         with open(file.path, "rb") as opened:
             number = opened.fileno()
             opened.seek(file.size - len(MAGIC) - 4)
@@ -363,7 +317,7 @@ def _opened(file: File) -> ArrowFile:
     """Read the schema of one file; SourceError that describes the damage."""
     path = file.path
     try:
-        head, footer = _ends(file) if file.remote is not None else (_head(path), b"")
+        head, footer = (_head(path), b"") if file.remote is None else _ends(file.remote)
         if head != MAGIC:
             raise SourceError(
                 f"{path} is not an Arrow file",
@@ -375,8 +329,7 @@ def _opened(file: File) -> ArrowFile:
         )
         with _reader(unknown) as reader:
             schema = reader.schema
-        for kind in (pa.struct(list(schema)), *(field.type for field in schema)):
-            _check_names(kind)
+        check_names(pa.struct(list(schema)))
         return dataclasses.replace(unknown, arrow_schema=schema)
     except DAMAGE as error:
         if isinstance(error, OSError) and error.errno is not None:
@@ -389,11 +342,9 @@ def _head(path: str) -> bytes:
         return file.read(len(MAGIC))
 
 
-def _ends(file: File) -> tuple[bytes, bytes]:
+def _ends(there: Remote) -> tuple[bytes, bytes]:
     """Fetch the first bytes and the footer of a file in a store, in one request if small."""
-    there, size = file.remote, file.size
-    if there is None:
-        return b"", b""
+    size = there.size
     head = (0, min(size, len(MAGIC)))
     first, tail = there.fetch([head, (max(0, size - TAIL), size)], checked=False)
     needed = min(
@@ -402,14 +353,6 @@ def _ends(file: File) -> tuple[bytes, bytes]:
     if len(tail) < needed and tail.endswith(MAGIC):
         tail = there.fetch([(size - needed, size)], checked=False)[0]
     return first, tail[-needed:]
-
-
-def _check_names(kind: pa.DataType) -> None:
-    """Raise UnicodeDecodeError for a nested field name that is not valid text."""
-    for number in range(kind.num_fields):
-        field = kind.field(number)
-        if field.name is not None:
-            _check_names(field.type)
 
 
 def _damaged(path: str, error: Exception) -> SourceError:
@@ -434,9 +377,5 @@ def read_arrow(
     damaged, of differing schemas, or streams; SchemaError for an absent column.
     """
     root, listing, given = listed(paths, KIND, storage_options)
-    files = tuple(several(_opened, listing))
-    check_columns(files[0])
-    for file in files[1:]:
-        check_same(files[0], file)
-    found = ArrowFiles(root, files, given)
-    return ArrowSource(found, chosen(columns, "read_arrow"), atom_rows)
+    files = ArrowFiles(root, of_one_schema(several(_opened, listing)), given)
+    return ArrowSource(files, chosen(columns, "read_arrow"), atom_rows)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import pyarrow as pa
 
+from dml.base.cached_property import cached_property
 from dml.data.layouts import usual_column, usual_type
 from dml.data.schema import Schema, code_of, short
 from dml.errors import SourceError
 from dml.expr.columns.promotion import wider
-from dml.io.files.files import File
+from dml.io.files.files import File, FileSet
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -19,6 +21,20 @@ class TypedFile(File):
     """A file with the schema that it states."""
 
     arrow_schema: pa.Schema
+
+
+SomeTyped = TypeVar("SomeTyped", bound=TypedFile)
+
+
+class TypedFiles(FileSet):
+    """Files of equal columns, whose schemas were read."""
+
+    files: tuple[TypedFile, ...]
+
+    @cached_property
+    def schema(self) -> Schema:
+        """Columns of every file; dictionary encoding is removed."""
+        return Schema(columns_in(self.files[0].arrow_schema))
 
 
 def columns_in(schema: pa.Schema) -> Iterator[tuple[str, pa.DataType]]:
@@ -59,6 +75,15 @@ def check_same(first: TypedFile, other: TypedFile, remedy: str = "") -> None:
         if types[name] != others[name]:
             wide = remedy if common(types[name], others[name]) else ""
             raise _clash(name, (first, types[name]), (other, others[name]), wide)
+
+
+def of_one_schema(files: Iterable[SomeTyped], remedy: str = "") -> tuple[SomeTyped, ...]:
+    """Return ``files``; SourceError unless all have the columns of the first (``check_same``)."""
+    found = tuple(files)
+    check_columns(found[0])
+    for file in found[1:]:
+        check_same(found[0], file, remedy)
+    return found
 
 
 def _clash(

@@ -16,7 +16,7 @@ import numpy as np
 from dml.base.cached_property import cached_property
 from dml.base.fingerprint import digest
 from dml.data.block import Block
-from dml.data.schema import Schema
+from dml.data.schema import Schema, selected
 from dml.errors import InternalError, SchemaError, SourceError
 from dml.io.files.file_content import (
     State,
@@ -27,11 +27,14 @@ from dml.io.files.file_content import (
     unread_bytes,
 )
 from dml.io.files.paths import FileKind, Paths, each_of, expand, missing
+from dml.io.parquet.dictionary_sizes import check_texts
 from dml.io.random_access import check_atom_rows
-from dml.io.source import Source, Unit
+from dml.io.source import Source, Unit, balanced
 from dml.kernels.rows.ids import RowIds, source_key
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from dml.io.parquet.statistics import Facts
     from dml.io.stores.stores import Remote
 
@@ -106,6 +109,7 @@ class FileSet:
     root: str
     files: Sequence[File]
     given: str
+    word: ClassVar[str] = "files"
 
     @property
     def schema(self) -> Schema:
@@ -115,7 +119,7 @@ class FileSet:
     @cached_property
     def digest(self) -> bytes:
         """Digest of file names and schema, without content."""
-        return digest("files", tuple(f.name for f in self.files), self.schema.to_arrow())
+        return digest(self.word, tuple(f.name for f in self.files), self.schema.to_arrow())
 
     def shard(self, num_shards: int, index: int) -> Self:
         """Return every ``num_shards``-th file from ``index`` on; columns are those of all files."""
@@ -130,7 +134,10 @@ class FileSet:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FilePart:
-    """A run of rows of a file that one stream decodes, with its division into atoms."""
+    """A run of rows of a file that one stream decodes, with its division into atoms.
+
+    ``word`` is what the format calls a numbered part; empty where parts are only runs of rows.
+    """
 
     file: File
     number: int
@@ -138,6 +145,7 @@ class FilePart:
     rows: int
     atom_rows: int
     nbytes: int
+    word: ClassVar[str] = ""
 
     @property
     def atoms(self) -> int:
@@ -147,6 +155,8 @@ class FilePart:
     @property
     def place(self) -> str:
         """Description of the location for users."""
+        if self.word:
+            return f"{self.file.name}, {self.word} {self.number}"
         return f"{self.file.name}, rows {self.first_row} to {self.first_row + self.rows - 1}"
 
     @property
@@ -155,11 +165,27 @@ class FilePart:
         return None
 
 
-class FileSource(Source):
-    """Rows of files in order of file name, part, row; subclasses have ``parts`` and ``read``.
+SomePart = TypeVar("SomePart", bound=FilePart)
 
-    A unit is a part. Row ids come from the file's name below the common folder and the row's
-    number in the file.
+
+def numbered_parts(
+    kind: type[SomePart], file: File, sizes: Iterable[tuple[int, int]], atom_rows: int | None
+) -> Iterator[SomePart]:
+    """Yield the parts of ``file`` that have rows, from the rows and decoded bytes of every part."""
+    first_row = 0
+    for number, (rows, nbytes) in enumerate(sizes):
+        if rows:
+            each = atom_rows or balanced(rows, nbytes)
+            yield kind(file, number, first_row, rows, each, nbytes)
+        first_row += rows
+
+
+class FileSource(Source):
+    """Rows of files in order of file name, part, row; subclasses have ``parts``.
+
+    They also have ``decoded`` if parts are decoded at once, otherwise a ``read`` of their own. A
+    unit is a part. Row ids come from the file's name below the common folder and the row's number
+    in the file.
     """
 
     files: FileSet
@@ -242,17 +268,33 @@ class FileSource(Source):
         """Return the index of the part that contains atom number ``atom``."""
         return bisect_right(self._atom_ends, atom)
 
-    @cached_property
-    def _projections(self) -> dict[tuple[str, ...], Schema]:
-        return {}
-
     def projected(self, columns: tuple[str, ...]) -> Schema:
-        """Return the schema object shared by all blocks with these columns, cheap to compare."""
-        found = self._projections.get(columns)
-        if found is None:
-            found = Schema((name, self.files.schema[name]) for name in columns)
-            self._projections[columns] = found
-        return found
+        """Return the schema of some columns."""
+        return selected(self.files.schema, columns)
+
+    def decoded(self, index: int, columns: tuple[str, ...]) -> pa.RecordBatch:
+        """Decode all rows of part ``index``."""
+        raise InternalError(f"{type(self).__name__} does not decode parts at once")
+
+    def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
+        """Decode a part and cut it into atoms; memory is that of the part.
+
+        Raises SourceError if the file is damaged, or has changed since it was opened, and
+        MemoryContractError for an atom whose few long dictionary texts decode to too many bytes.
+        """
+        part = self.parts[unit.index]
+        part.file.check_unchanged(fetching=bool(columns))
+        starts = range(skip_atoms * part.atom_rows, part.rows, part.atom_rows)
+        if not columns:
+            yield from (bare(part, start) for start in starts)
+            return
+        batch = self.decoded(unit.index, columns)
+        for start in starts:
+            part.file.check_unchanged(fetching=True)
+            piece = batch.slice(start, part.atom_rows)
+            check_texts(piece, unit.most_bytes, unit.place)
+            ids = RowIds.run(part.file.key, part.first_row + start, piece.num_rows)
+            yield Block.from_arrow(piece, ids, self.projected(columns))
 
     @cached_property
     def _starts(self) -> tuple[np.ndarray, np.ndarray]:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from dml.base.cached_property import cached_property
 from dml.base.fingerprint import digest
 from dml.data.block import Block, Values, from_arrow
-from dml.data.schema import Schema, code_of
+from dml.data.schema import Schema, code_of, selected
 from dml.errors import PlanError, SchemaError
 from dml.expr.columns.computation import truth
 from dml.expr.columns.typing import lower
@@ -122,11 +122,15 @@ class PathColumns(PartOf):
 
     def infer(self) -> Schema:
         """Return the schema of the selected columns, in the requested order."""
-        every = Schema({**self.source.schema, **self.values.schema})
         if self.columns is None:
-            return every
+            return self._every
         door = f"read_{self.source.word}"
-        return Schema((name, every.require(name, door)) for name in self.columns)
+        return Schema((name, self._every.require(name, door)) for name in self.columns)
+
+    @cached_property
+    def _every(self) -> Schema:
+        """All columns of files and paths."""
+        return Schema({**self.source.schema, **self.values.schema})
 
     def files_shard(self, num_shards: int, index: int) -> Source:
         """Return a shard of the files with the values of their paths."""
@@ -178,7 +182,7 @@ class PathColumns(PartOf):
     def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
         """Read the rows of the files and add the path values of their file to every row."""
         stored, file = self._stored(columns), self._numbers[unit.file]
-        schema = self.projected(columns)
+        schema = selected(self._every, columns)
         with closing(cast("Any", self.source.read(unit, stored, skip_atoms))) as blocks:
             for block in blocks:
                 found = dict(zip(stored, block.columns, strict=True))
@@ -186,18 +190,6 @@ class PathColumns(PartOf):
                     if name not in found:
                         found[name] = self.values.repeated(name, file, block.n)
                 yield Block(schema, tuple(found[name] for name in columns), block.ids)
-
-    @cached_property
-    def _projections(self) -> dict[tuple[str, ...], Schema]:
-        return {}
-
-    def projected(self, columns: tuple[str, ...]) -> Schema:
-        """Return the schema object shared by all blocks with these columns."""
-        found = self._projections.get(columns)
-        if found is None:
-            every = {**self.source.schema, **self.values.schema}
-            found = self._projections[columns] = Schema((name, every[name]) for name in columns)
-        return found
 
     def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
         """Return the estimate of ``source`` for the columns read from files."""

@@ -13,11 +13,11 @@ import pyarrow as pa
 from dml.base.cached_property import cached_property
 from dml.base.fingerprint import digest
 from dml.data.block import Block, Values, concat, empty
-from dml.data.schema import TYPES, Schema, code_of, tensor
+from dml.data.schema import TYPES, code_of, tensor
 from dml.errors import SourceError
 from dml.expr.node import op
-from dml.io.files.file_schemas import check_columns, check_same
-from dml.io.files.files import File, FilePart, FileSet, FileSource, bare, chosen, listed, several
+from dml.io.files.file_schemas import TypedFiles, of_one_schema
+from dml.io.files.files import File, FilePart, FileSource, bare, chosen, listed, several
 from dml.io.files.paths import FileKind, Paths
 from dml.io.numpy.array_files import (
     AGAIN,
@@ -40,16 +40,10 @@ COPIES = 2
 TEXTS = {"U": pa.string(), "S": pa.binary()}
 
 
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class ArrayFiles(FileSet):
+class ArrayFiles(TypedFiles):
     """Files of arrays of equal types, whose headers were read."""
 
     files: tuple[ArrayFile, ...]
-
-    @cached_property
-    def schema(self) -> Schema:
-        """Columns of every file."""
-        return Schema((field.name, field.type) for field in self.files[0].arrow_schema)
 
     @cached_property
     def firsts(self) -> np.ndarray:
@@ -311,8 +305,5 @@ def read_numpy(
     SchemaError for an absent column.
     """
     root, plain, given = listed(paths, KIND, storage_options)
-    files = tuple(several(_opened, plain))
-    check_columns(files[0])
-    for file in files[1:]:
-        check_same(files[0], file)
-    return NumpySource(ArrayFiles(root, files, given), chosen(columns, "read_numpy"), atom_rows)
+    files = ArrayFiles(root, of_one_schema(several(_opened, plain)), given)
+    return NumpySource(files, chosen(columns, "read_numpy"), atom_rows)

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from dml.base.cached_property import cached_property
 from dml.base.fingerprint import digest
-from dml.data.block import Block
-from dml.data.schema import Schema
 from dml.errors import SourceError
 from dml.expr.node import op
-from dml.io.files.file_schemas import TypedFile, check_columns, check_same, columns_in
-from dml.io.files.files import File, FilePart, FileSet, FileSource, bare, chosen, listed, unreadable
+from dml.io.files.file_schemas import TypedFile, TypedFiles, of_one_schema
+from dml.io.files.files import (
+    File,
+    FilePart,
+    FileSource,
+    chosen,
+    listed,
+    numbered_parts,
+    unreadable,
+)
 from dml.io.files.paths import FileKind, Paths
 from dml.io.orc.orc_process import Answer, EndedError, UndecodedError, answer
-from dml.io.source import Unit, balanced
-from dml.kernels.rows.ids import RowIds
+from dml.io.source import Unit
 
 KIND = FileKind("ORC", (".orc",))
 MAGIC = b"ORC"
@@ -36,16 +41,10 @@ class OrcFile(TypedFile):
     width: float
 
 
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class OrcFiles(FileSet):
+class OrcFiles(TypedFiles):
     """ORC files of equal columns."""
 
     files: tuple[OrcFile, ...]
-
-    @cached_property
-    def schema(self) -> Schema:
-        """Columns of every file."""
-        return Schema(columns_in(self.files[0].arrow_schema))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,11 +52,7 @@ class Stripe(FilePart):
     """A stripe with at least one row."""
 
     file: OrcFile
-
-    @property
-    def place(self) -> str:
-        """Description of the location for users."""
-        return f"{self.file.name}, stripe {self.number}"
+    word: ClassVar[str] = "stripe"
 
 
 @op
@@ -75,37 +70,15 @@ class OrcSource(FileSource):
     @cached_property
     def parts(self) -> tuple[Stripe, ...]:
         """The stripes that have rows."""
-        return tuple(stripe for file in self.files.files for stripe in self._stripes(file))
+        found: list[Stripe] = []
+        for file in self.files.files:
+            sizes = ((rows, int(rows * file.width)) for rows in file.stripes)
+            found += numbered_parts(Stripe, file, sizes, self.atom_rows)
+        return tuple(found)
 
-    def _stripes(self, file: OrcFile) -> Iterator[Stripe]:
-        first = 0
-        for number, rows in enumerate(file.stripes):
-            if rows:
-                nbytes = int(rows * file.width)
-                each = self.atom_rows or balanced(rows, nbytes)
-                yield Stripe(file, number, first, rows, each, nbytes)
-            first += rows
-
-    def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
-        """Decode a stripe in the worker process and cut it; memory is that of the stripe.
-
-        Raises SourceError if the file is damaged, or has changed since it was opened.
-        """
-        part = self.parts[unit.index]
-        part.file.check_unchanged()
-        starts = range(skip_atoms * part.atom_rows, part.rows, part.atom_rows)
-        if not columns:
-            yield from (bare(part, start) for start in starts)
-            return
-        batch = self._decoded(part, columns)
-        for start in starts:
-            part.file.check_unchanged()
-            piece = batch.slice(start, part.atom_rows)
-            ids = RowIds.run(part.file.key, part.first_row + start, piece.num_rows)
-            yield Block.from_arrow(piece, ids, self.projected(columns))
-
-    def _decoded(self, part: Stripe, columns: tuple[str, ...]) -> pa.RecordBatch:
-        """Return the columns of a stripe, validated by Arrow."""
+    def decoded(self, index: int, columns: tuple[str, ...]) -> pa.RecordBatch:
+        """Return the columns of a stripe from the worker process, validated by Arrow."""
+        part = self.parts[index]
         at = f"{part.file.path}, rows {part.first_row} to {part.first_row + part.rows - 1}"
         what = f"stripe {part.number} of {part.file.name}"
         found = _answer(part.file, what, at, stripe=part.number, columns=columns)[1]
@@ -196,8 +169,5 @@ def read_orc(
             why="the process that decodes them opens files of this machine alone",
             try_="a copy in a folder, or Parquet files",
         )
-    files = tuple(map(_opened, plain))
-    check_columns(files[0])
-    for file in files[1:]:
-        check_same(files[0], file)
-    return OrcSource(OrcFiles(root, files, given), chosen(columns, "read_orc"), atom_rows)
+    files = OrcFiles(root, of_one_schema(map(_opened, plain)), given)
+    return OrcSource(files, chosen(columns, "read_orc"), atom_rows)

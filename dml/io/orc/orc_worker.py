@@ -22,6 +22,8 @@ from typing import IO, Any, NamedTuple
 import pyarrow as pa
 from pyarrow import orc
 
+from dml.data.layouts import check_names
+
 # Numbers of fields in ORC's messages, and of its kinds of columns.
 FOOTER, STRIPES, TYPES, COUNT, STATISTICS = 2, 3, 4, 6, 7
 STRIPE_ROWS, KIND, VALUES, STRINGS, BYTES, LENGTH = 5, 1, 1, 4, 8, 3
@@ -186,14 +188,6 @@ def done(
     rows = file.read_stripe(stripe, None if dotted else columns).select(columns)
     rows.validate(full=True)  # before sending, which copies from the offsets in the data
     return {}, pa.Table.from_batches([rows.replace_schema_metadata(None)])
-
-
-def check_names(kind: pa.DataType) -> None:
-    """Raise UnicodeDecodeError for a field name that is not valid text, at any depth."""
-    for number in range(kind.num_fields):
-        field = kind.field(number)
-        if field.name is not None:
-            check_names(field.type)
 
 
 if __name__ == "__main__":

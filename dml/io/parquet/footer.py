@@ -7,21 +7,28 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
 from dml.base.cached_property import cached_property
-from dml.base.fingerprint import digest
 from dml.data.schema import Schema
 from dml.errors import SourceError
-from dml.io.files.file_schemas import TypedFile, check_columns, check_same, columns_in, united
-from dml.io.files.files import File, FilePart, FileSet, as_given, in_stores, opened_file, unreadable
+from dml.io.files.file_schemas import TypedFile, check_columns, of_one_schema, united
+from dml.io.files.files import (
+    File,
+    FilePart,
+    FileSet,
+    as_given,
+    in_stores,
+    numbered_parts,
+    opened_file,
+    unreadable,
+)
 from dml.io.files.paths import FileKind, Paths, each_of, expand
 from dml.io.parquet.chunk_metadata import Chunks, ColumnChunk, DamageError, read_chunks
-from dml.io.source import balanced
 
 if TYPE_CHECKING:
     from dml.io.stores.stores import Remote
@@ -60,18 +67,12 @@ class ParquetFiles(FileSet):
 
     files: tuple[ParquetFile, ...]
     union_by_name: bool = False
-
-    @cached_property
-    def digest(self) -> bytes:
-        """Digest of file names and schema, without content."""
-        return digest("parquet files", tuple(f.name for f in self.files), self.schema.to_arrow())
+    word: ClassVar[str] = "parquet files"
 
     @cached_property
     def schema(self) -> Schema:
         """Columns common to all files, or of any file; dictionary encoding is removed."""
-        if self.union_by_name:
-            return united(self.files)
-        return Schema(columns_in(self.files[0].arrow_schema))
+        return united(self.files if self.union_by_name else self.files[:1])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,11 +80,7 @@ class RowGroup(FilePart):
     """A row group with at least one row."""
 
     file: ParquetFile
-
-    @property
-    def place(self) -> str:
-        """Description of the location for users."""
-        return f"{self.file.name}, row group {self.number}"
+    word: ClassVar[str] = "row group"
 
     @property
     def row_group(self) -> int | None:
@@ -121,15 +118,14 @@ def open_files(
     else:
         root, listed = there
         files = _each(_remote_footer, [(file, file.remote) for file in listed])
-    for file in files if union_by_name else files[:1]:
-        check_columns(file)
     shown = as_given(given, len(files)) + (", union_by_name=True" if union_by_name else "")
     found = ParquetFiles(root, tuple(files), shown, union_by_name)
-    if union_by_name:
-        found.schema  # noqa: B018 - raises here for types that do not unite
+    if not union_by_name:
+        of_one_schema(files, UNITING)
         return found
-    for file in files[1:]:
-        check_same(files[0], file, UNITING)
+    for file in files:
+        check_columns(file)
+    found.schema  # noqa: B018 - raises here for types that do not unite
     return found
 
 
@@ -258,15 +254,9 @@ def row_groups(files: Sequence[ParquetFile], atom_rows: int | None) -> Iterator[
     Atoms are equal: as few as keep 65,536 rows and about 8 MiB, unless ``atom_rows`` is given.
     """
     for file in files:
-        widths = _Widths(file)
-        first_row = 0
-        for number, rows in enumerate(file.chunks.rows):
-            if rows:
-                nbytes = widths.decoded(number)
-                yield RowGroup(
-                    file, number, first_row, rows, atom_rows or balanced(rows, nbytes), nbytes
-                )
-            first_row += rows
+        nbytes = map(_Widths(file).decoded, range(len(file.chunks.rows)))
+        sizes = zip(file.chunks.rows, nbytes, strict=True)
+        yield from numbered_parts(RowGroup, file, sizes, atom_rows)
 
 
 def decoded_bytes(chunk: ColumnChunk) -> int:

@@ -22,7 +22,7 @@ from dml.base.interrupts import closes, interrupts
 from dml.base.library_code import first_name
 from dml.data.block import Block
 from dml.data.layouts import usual_type
-from dml.data.schema import Schema, schema_of
+from dml.data.schema import Schema, schema_of, selected
 from dml.errors import DmlError, InternalError, PlanError, SourceError, text_of
 from dml.expr.node import op
 from dml.expr.user_call import UserFunction
@@ -68,10 +68,6 @@ class CheckedSource:
     def raised(self, error: BaseException, place: str, row: int) -> SourceError:
         """Build the error for an exception that the user's source raised before row ``row``."""
         return _raised(self.source, self.name, f" at row {row}", error).located(place)
-
-    def columns(self, names: tuple[str, ...]) -> Schema:
-        """Return the schema of some columns."""
-        return Schema((name, self.schema[name]) for name in names)
 
 
 def given(source: DataSource, nonce: bytes, fingerprint: str | None = None) -> CheckedSource:
@@ -293,7 +289,7 @@ class GivenParts(Plugged):
                 rows = min(unit.atom_rows, part.rows - start)
                 yield Block(Schema(), (), RowIds.run(key, start, rows))
             return
-        schema = self.given.columns(columns)
+        schema = selected(self.given.schema, columns)
         row = 0
         for table in cut(self._batches(part, columns), unit.atom_rows, unit.most_bytes):
             if row >= skip_atoms * unit.atom_rows:
@@ -309,7 +305,7 @@ class GivenParts(Plugged):
     def _batches(self, part: SourcePart, columns: tuple[str, ...]) -> Iterator[pa.Table]:
         """Yield the batches of the source in the declared types, until it ends or raises."""
         wanted = columns or self.given.schema.names[:1]  # rows are counted by some column
-        schema = self.given.columns(wanted)
+        schema = selected(self.given.schema, wanted)
         row, place = 0, self._place(part)
         try:
             for batch in self.given.source.read(part, wanted):
@@ -380,7 +376,7 @@ class GivenRows(Plugged, Addressed):
 
     def picked(self, index: np.ndarray, columns: tuple[str, ...], ids: RowIds) -> Block:
         """Return the rows at ``index`` from the source."""
-        schema = self.given.columns(columns)
+        schema = selected(self.given.schema, columns)
         if not columns or not len(index):
             return block_over(pa.Table.from_batches([], schema.to_arrow()), ids, schema)
         place = f"{self.given.name}, {len(index)} rows from {int(index[0])} on"
