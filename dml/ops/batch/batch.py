@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, ClassVar, cast
 
-from dml.base.cached_property import cached_property
 from dml.checks import element_count
 from dml.data.block import concat
 from dml.data.object_values import shown_bytes
-from dml.data.schema import Schema
-from dml.errors import PlanError
 from dml.expr.batch_run import BatchRun
-from dml.expr.facts import Length, ResumeCost, Rows
+from dml.expr.facts import Length, Rows
 from dml.expr.flow import GatherQuota, read_rows
 from dml.expr.node import Node, op
+from dml.ops.unary import SameColumns, require_unbatched
 
 if TYPE_CHECKING:
     from dml.data.block import Block
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @op
-class Batch(Node):
+class Batch(SameColumns):
     """Batch groups ``n`` consecutive rows into one element; ``drop_last`` drops a shorter last one.
 
     The row id of a batch is that of its first row.
@@ -34,6 +32,7 @@ class Batch(Node):
     drop_last: bool
 
     rows: ClassVar[Rows] = Rows.GROUPED
+    batched = True
     gathers: ClassVar[int] = 1
     regroups: ClassVar[bool] = True
     total: bool = True
@@ -41,30 +40,13 @@ class Batch(Node):
     def check(self) -> None:
         """Refuse a size that is not positive, and a batched input (PlanError)."""
         element_count("batch", self.n, least=1)
-        if self.input.batched:
-            raise PlanError(
-                "batch over batches", why="its input is batched already", try_="batch once, last"
-            )
-
-    @cached_property
-    def batched(self) -> bool:
-        """Return True: the operator gives batches."""
-        return True
-
-    def infer(self) -> Schema:
-        """Return the input's schema: the columns of a batch have the types of its rows."""
-        return self.input.schema
+        require_unbatched(self.input, "batch", "batch once, last")
 
     def length(self, *given: Length) -> Length | None:
         """Return the number of batches; a short last one counts unless ``drop_last``."""
         if given[0] == math.inf:
             return math.inf
         return int(given[0] // self.n if self.drop_last else -(-given[0] // self.n))
-
-    @property
-    def held(self) -> ResumeCost:
-        """Return no resumption cost: a checkpoint lies between batches."""
-        return ResumeCost()
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
         """Open a flow that gathers ``n`` rows at a time."""

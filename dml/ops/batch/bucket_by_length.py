@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar, cast
 import numpy as np
 import pyarrow as pa
 
-from dml.base.cached_property import cached_property
 from dml.checks import element_count
 from dml.data.list_marks import lengths_of, plain
 from dml.data.schema import Schema, code_of, shape_of, short
@@ -19,6 +18,7 @@ from dml.expr.node import Node, op
 from dml.expr.user_call import blamed
 from dml.kernels.arrow_ops import compute
 from dml.ops.batch.keyed_batches import Key, KeyedBatches, KeyedRows
+from dml.ops.unary import require_unbatched
 
 if TYPE_CHECKING:
     from dml.data.block import Block, Values
@@ -43,16 +43,12 @@ class BucketByLength(Node):
     drop_last: bool
 
     rows: ClassVar[Rows] = Rows.REGROUPED
+    batched = True
     gathers: ClassVar[int] = 2
 
     def check(self) -> None:
         """Require rising boundaries, a size for each bucket, and an input of rows (PlanError)."""
-        if self.input.batched:
-            raise PlanError(
-                "bucket_by_length over batches",
-                why="its input is batched already",
-                try_=".bucket_by_length(...) in place of .batch(...)",
-            )
+        require_unbatched(self.input, "bucket_by_length")
         for bound in self.boundaries:
             element_count("bucket_by_length boundaries", bound)
         for size in self.sizes:
@@ -86,11 +82,6 @@ class BucketByLength(Node):
             why="lists, texts and bytes have a length; a whole number is one",
             try_=f".with_columns(length=...) of {self.column!r}, and buckets by that",
         )
-
-    @cached_property
-    def batched(self) -> bool:
-        """Return True: the operator gives batches."""
-        return True
 
     @property
     def held(self) -> ResumeCost:

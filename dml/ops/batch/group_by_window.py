@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from dml.base.cached_property import cached_property
 from dml.checks import element_count
 from dml.data.block import Block, to_arrow
 from dml.data.schema import Schema, code_of, shape_of, short
-from dml.errors import PlanError, SchemaError
+from dml.errors import SchemaError
 from dml.expr.facts import ResumeCost, Rows
 from dml.expr.flow import GatherQuota
 from dml.expr.node import Node, op
 from dml.ops.batch.keyed_batches import KeyedBatches, KeyedRows
+from dml.ops.unary import require_unbatched
 
 if TYPE_CHECKING:
     from dml.expr.flow import At, Flow, Opener, Position
@@ -36,17 +36,13 @@ class GroupByWindow(Node):
     drop_last: bool
 
     rows: ClassVar[Rows] = Rows.REGROUPED
+    batched = True
     gathers: ClassVar[int] = 2
 
     def check(self) -> None:
         """Refuse a size that is not positive, and a batched input (PlanError)."""
         element_count("group_by_window window_size", self.n, least=1)
-        if self.input.batched:
-            raise PlanError(
-                "group_by_window over batches",
-                why="its input is batched already",
-                try_=".group_by_window(...) in place of .batch(...)",
-            )
+        require_unbatched(self.input, "group_by_window")
 
     def infer(self) -> Schema:
         """Return the input's schema; SchemaError if ``column`` cannot be a key."""
@@ -54,11 +50,6 @@ class GroupByWindow(Node):
         if given.known:
             key_of(given, self.column, "group_by_window")
         return given
-
-    @cached_property
-    def batched(self) -> bool:
-        """Return True: the operator gives batches."""
-        return True
 
     @property
     def held(self) -> ResumeCost:

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from dml.data.block import Block
-from dml.data.schema import UNKNOWN, Schema
-from dml.expr.facts import Needs, Rows
+from dml.data.schema import Schema
+from dml.expr.facts import Needs
 from dml.expr.node import Node, op
 from dml.expr.user_call import UserFunction
+from dml.ops.function_node import FunctionNode
 from dml.udfs.calling.array_results import called, fitted, is_padded, views
-from dml.udfs.calling.error_policy import RAISE, Skipping
+from dml.udfs.calling.error_policy import RAISE
 
 if TYPE_CHECKING:
     from dml.expr.flow import At
@@ -21,7 +22,7 @@ MAP_BATCH = 0x6D61705F62617463
 
 
 @op
-class MapBatch(Skipping):
+class MapBatch(FunctionNode):
     """MapBatch replaces each batch by the dict of arrays that ``fn`` makes of its dict of arrays.
 
     The inputs are read-only; all returned arrays have one length, the new batch's. With
@@ -36,21 +37,8 @@ class MapBatch(Skipping):
 
     version: ClassVar[int] = 3
 
-    @property
-    def rows(self) -> Rows:  # type: ignore[override]
-        """Return FEWER if batches that raise are skipped, else SAME."""
-        return Rows.FEWER if self.skips else Rows.SAME
-
-    def infer(self) -> Schema:
-        """Return the declared schema; an unknown one if none was declared."""
-        return self.declared or UNKNOWN
-
     def run(self, block: Block, at: At) -> Iterator[Block]:
         """Yield the mapped batch, unless it is empty or lost."""
         made = called(self, views(block), block.ids, MAP_BATCH, at)
         if made is not None and made.n:
             yield fitted(self, made, at, padded=is_padded(block.schema))
-
-    def shown(self) -> str:
-        """Return the function's name and the resources that it needs."""
-        return f"{self.fn.name}{self.skipping}{self.needs.shown()}"

@@ -15,10 +15,11 @@ from dml.checks import element_count
 from dml.data.block import Block
 from dml.data.list_marks import Padded, Ragged, lengths_of, plain
 from dml.data.schema import UNKNOWN, Schema, code_of, short
-from dml.errors import CastError, PlanError, SchemaError
+from dml.errors import CastError, SchemaError
 from dml.expr.facts import Rows
 from dml.expr.node import Node, op
 from dml.expr.user_call import blamed
+from dml.ops.unary import require_unbatched
 
 if TYPE_CHECKING:
     from dml.expr.flow import At
@@ -49,7 +50,7 @@ class Pad(Node):
 
     def check(self) -> None:
         """Refuse a batched input, and widths that are no integers of at least 0 (PlanError)."""
-        _rows_only(self.input, "padded_batch")
+        require_unbatched(self.input, "padded_batch", "padded_batch(...) in place of .batch(...)")
         for _, width in _pairs(self.width) or [("", self.width)]:
             if width is not None:
                 element_count("padded_batch pad_to", width)
@@ -123,7 +124,7 @@ class Unpad(Node):
 
     def check(self) -> None:
         """Refuse a batched input (PlanError)."""
-        _rows_only(self.input, "ragged_batch")
+        require_unbatched(self.input, "ragged_batch", "ragged_batch(...) in place of .batch(...)")
 
     def infer(self) -> Schema:
         """Return the input's schema with marks on the list columns."""
@@ -225,12 +226,3 @@ def _too_long(block: Block, name: str, kind: pa.DataType) -> tuple[int, str, int
     over = lengths > width
     row = int(np.argmax(over)) if len(over) else 0
     return (row, name, int(lengths[row])) if over.any() else None
-
-
-def _rows_only(given: Node, verb: str) -> None:
-    if given.batched:
-        raise PlanError(
-            f"{verb} over batches",
-            why="its input is batched already",
-            try_=f"{verb}(...) in place of .batch(...)",
-        )

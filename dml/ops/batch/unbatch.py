@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
-from dml.base.cached_property import cached_property
-from dml.data.schema import Schema
 from dml.errors import PlanError
 from dml.expr.facts import ResumeCost, Rows
 from dml.expr.flow import LocalFlow
 from dml.expr.node import Node, op
+from dml.ops.unary import SameColumns
 
 if TYPE_CHECKING:
     from dml.data.block import Block
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @op
-class Unbatch(Node):
+class Unbatch(SameColumns):
     """Unbatch gives the rows of each batch, one by one, with their ids in the batch.
 
     Each batch is an atom for the operators above.
@@ -28,6 +27,7 @@ class Unbatch(Node):
 
     # keeps ids and columns; each batch is a run
     rows: ClassVar[Rows] = Rows.RUNS
+    batched = False
     hands_on: ClassVar[bool] = True
     total: bool = True
 
@@ -39,15 +39,6 @@ class Unbatch(Node):
                 why="its input is rows already",
                 try_=".batch(n) before it, or leave it out",
             )
-
-    @cached_property
-    def batched(self) -> bool:
-        """Return False: the operator gives rows."""
-        return False
-
-    def infer(self) -> Schema:
-        """Return the input's schema."""
-        return self.input.schema
 
     @property
     def held(self) -> ResumeCost:

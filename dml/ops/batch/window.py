@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from dml.base.cached_property import cached_property
 from dml.checks import element_count
 from dml.data.block import Block, concat
-from dml.data.schema import Schema
-from dml.errors import PlanError
 from dml.expr.facts import ResumeCost, Rows
 from dml.expr.flow import CHUNK, GatherQuota, read_rows
 from dml.expr.node import Node, op
+from dml.ops.unary import SameColumns, require_unbatched
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +25,7 @@ WINDOW = 0x77696E646F77
 
 
 @op
-class Window(Node):
+class Window(SameColumns):
     """Batch w has the rows ``w * shift + i * stride`` for i below ``n``.
 
     With ``drop_last`` incomplete windows at the end are dropped; without it they have as many rows
@@ -42,6 +40,7 @@ class Window(Node):
     drop_last: bool
 
     rows: ClassVar[Rows] = Rows.WINDOWS
+    batched = True
     gathers: ClassVar[int] = 1
     total: bool = True
 
@@ -50,21 +49,7 @@ class Window(Node):
         element_count("window size", self.n, least=1)
         element_count("window shift", self.shift, least=1)
         element_count("window stride", self.stride, least=1)
-        if self.input.batched:
-            raise PlanError(
-                "window over batches",
-                why="its input is batched already",
-                try_=".window(...) in place of .batch(...)",
-            )
-
-    def infer(self) -> Schema:
-        """Return the input's schema."""
-        return self.input.schema
-
-    @cached_property
-    def batched(self) -> bool:
-        """Return True: the operator gives batches."""
-        return True
+        require_unbatched(self.input, "window")
 
     @property
     def span(self) -> int:

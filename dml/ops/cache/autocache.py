@@ -21,15 +21,12 @@ class AutoStored(Stored):
 
     reuse: int | None = None
 
+    decides = True
+
     def check(self) -> None:
         """Refuse a ``reuse`` that is neither None nor a positive number of epochs."""
         if self.reuse is not None:
             some("reuse", self.reuse, "autocache(reuse=4)")
-
-    @property
-    def decides(self) -> bool:
-        """Return True: each run decides whether rows are cached."""
-        return True
 
     def turn(self, epoch: int) -> int:
         """Return the number of the draw that ``epoch`` uses; it is 0 without ``reuse``."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from dml.data.schema import Schema
 from dml.errors import PlanError
 from dml.expr.facts import ResumeCost, Rows
 from dml.expr.flow import WHOLE, CachedBlock
 from dml.expr.node import Node, op
-from dml.ops.slice.take import elements
+from dml.ops.slice.counting_flow import elements
+from dml.ops.unary import SameColumns
 
 if TYPE_CHECKING:
     from dml.data.block import Block
@@ -38,7 +38,7 @@ class Anchor:
 
 
 @op
-class Cache(Node):
+class Cache(SameColumns):
     """Gives the elements of the input in epoch 0, in every epoch, and stores them once computed.
 
     The longest run of elements from the first on that fits is kept, in memory or in a store on
@@ -61,10 +61,6 @@ class Cache(Node):
                 why="elements are kept in memory, or on disk for every process that asks again",
                 try_='cache(), cache(tier="disk"), or autocache()',
             )
-
-    def infer(self) -> Schema:
-        """Return the input's schema."""
-        return self.input.schema
 
     @property
     def keeps_in_memory(self) -> bool:  # type: ignore[override]

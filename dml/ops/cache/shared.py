@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from dml.expr.facts import ResumeCost, Rows
+from dml.expr.facts import Rows
 from dml.expr.node import Node, op
+from dml.ops.unary import SameColumns
 
 if TYPE_CHECKING:
-    from dml.data.schema import Schema
     from dml.expr.flow import At, Flow, Opener, Position
 
 
 @op
-class Shared(Node):
+class Shared(SameColumns):
     """Shared gives the elements of the input, which several pipelines of one run share.
 
     No verb makes it: ``dml.collect_all`` puts it into the pipelines that it runs. No rewrite moves
@@ -27,15 +27,6 @@ class Shared(Node):
     rows: ClassVar[Rows] = Rows.KEPT
     total: bool = True
     keeps_in_memory: bool = True
-
-    def infer(self) -> Schema:
-        """Return the input's schema."""
-        return self.input.schema
-
-    @property
-    def held(self) -> ResumeCost:
-        """Return no resumption cost of its own."""
-        return ResumeCost()
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, _at: At) -> Flow:
         """Open the input itself, for a pipeline that runs alone."""

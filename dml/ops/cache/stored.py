@@ -10,10 +10,10 @@ from dml.expr.facts import Needs, Rows
 from dml.expr.node import Node, op
 from dml.io.source import Source
 from dml.ops.cache.cache import FIRST, Anchor
+from dml.ops.unary import SameColumns
 
 if TYPE_CHECKING:
     from dml.data.block import Block
-    from dml.data.schema import Schema
     from dml.expr.flow import At
 
 # Where rows are stored decides nothing about them.
@@ -23,7 +23,7 @@ __all__ = ["FIRST", "Stored", "settled_epochs", "storable"]
 
 
 @op
-class Stored(Node):
+class Stored(SameColumns):
     """Stored gives the rows of the input in epoch 0, in every epoch, through a store.
 
     Workers write them, or read them back, unit by unit of the source and atom by atom, so that they
@@ -38,10 +38,6 @@ class Stored(Node):
 
     rows: ClassVar[Rows] = Rows.STORED
     total: bool = True
-
-    def infer(self) -> Schema:
-        """Return the input's schema."""
-        return self.input.schema
 
     def run(self, block: Block, _at: At) -> Iterator[Block]:
         """Yield the block as it is."""

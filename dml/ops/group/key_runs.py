@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from dml.base.cached_property import cached_property
 from dml.data.block import Block, concat
 from dml.data.schema import Schema
 from dml.expr.facts import ResumeCost, Rows
@@ -97,13 +96,9 @@ class RunBatches(OfRuns):
     keys: tuple[str, ...]
 
     rows: ClassVar[Rows] = Rows.GROUPED
+    batched = True
     gathers: ClassVar[int] = 1
     verb: ClassVar[str] = "group_by"
-
-    @cached_property
-    def batched(self) -> bool:
-        """Return True: the operator gives batches."""
-        return True
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
         """Open a flow that gathers one run after the other."""

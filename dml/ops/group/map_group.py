@@ -9,12 +9,13 @@ import numpy as np
 
 from dml.data.block import Block
 from dml.data.escape_analysis import ReferenceCounts
-from dml.data.schema import UNKNOWN, Schema
-from dml.expr.facts import Needs, Rows
+from dml.data.schema import Schema
+from dml.expr.facts import Needs
 from dml.expr.node import Node, op
 from dml.expr.user_call import UserFunction, each, raised
+from dml.ops.function_node import FunctionNode
 from dml.udfs.calling.array_results import as_block, fitted, views
-from dml.udfs.calling.error_policy import RAISE, Skipping
+from dml.udfs.calling.error_policy import RAISE
 
 if TYPE_CHECKING:
     from dml.expr.flow import At
@@ -24,7 +25,7 @@ MAP_GROUP = 0x6D617067726F7570
 
 
 @op
-class MapGroup(Skipping):
+class MapGroup(FunctionNode):
     """Replaces each batch by the rows, or the row, that ``fn`` makes of its dict of arrays.
 
     A dict of single values is one row. The inputs are read-only. With ``on_error="skip"`` a group
@@ -38,15 +39,6 @@ class MapGroup(Skipping):
     on_error: str = RAISE
 
     version: ClassVar[int] = 2
-
-    @property
-    def rows(self) -> Rows:  # type: ignore[override]
-        """Return FEWER if groups that raise are skipped, else SAME."""
-        return Rows.FEWER if self.skips else Rows.SAME
-
-    def infer(self) -> Schema:
-        """Return the declared schema; an unknown one if none was declared."""
-        return self.declared or UNKNOWN
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
         """Yield the rows made of one group."""
@@ -62,10 +54,6 @@ class MapGroup(Skipping):
         made = as_block(self, _rows(out[0]), block.ids, safe, MAP_GROUP)
         if made.n:
             yield fitted(self, made, at)
-
-    def shown(self) -> str:
-        """Return the function's name and the resources that it needs."""
-        return f"{self.fn.name}{self.skipping}{self.needs.shown()}"
 
 
 def _rows(made: Any) -> Any:

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
-from dml.data.schema import Schema
 from dml.expr.facts import Length, Rows
 from dml.expr.node import Node, op
+from dml.ops.unary import SameColumns
 
 if TYPE_CHECKING:
     from dml.data.block import Block
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @op
-class Paired(Node):
+class Paired(SameColumns):
     """Paired gives each row of the input the id that a zip of ``sides`` times that row gives it.
 
     ``mark`` is the key from which that zip derives ids. A rule makes it; users do not write it.
@@ -28,10 +28,6 @@ class Paired(Node):
 
     rows: ClassVar[Rows] = Rows.MORE
     total: bool = True
-
-    def infer(self) -> Schema:
-        """Return the input's schema."""
-        return self.input.schema
 
     def length(self, *given: Length) -> Length | None:
         """Return the input's length."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dml.data.block import Block, block_of, concat
 from dml.data.schema import UNKNOWN, Schema
 from dml.errors import DmlError, PlanError, SchemaError
-from dml.expr.facts import Length, ResumeCost, Rows
+from dml.expr.facts import Length, Rows
 from dml.expr.node import Node, op
 from dml.ops.merge.merge import Portion
 
@@ -59,11 +59,6 @@ class Zip(Node):
     def length(self, *given: Length) -> Length | None:
         """Return the length of the shortest input."""
         return min(given)
-
-    @property
-    def held(self) -> ResumeCost:
-        """Return no resumption cost: all sides are at the same row."""
-        return ResumeCost()
 
     def merge(
         self, openers: Sequence[Opener], epoch: int, position: Position | None, at: At

@@ -16,6 +16,7 @@ from dml.expr.node import Node, op
 from dml.expr.user_call import blamed
 from dml.kernels.vec import Vec
 from dml.ops.row.flat_map import OUT_ROWS
+from dml.ops.unary import require_rows
 
 if TYPE_CHECKING:
     from dml.expr.flow import At
@@ -50,12 +51,7 @@ class Explode(Node):
             raise PlanError(
                 "explode needs at least one column", why="none was named", try_='.explode("words")'
             )
-        if self.input.batched:
-            raise PlanError(
-                "explode after batch",
-                why="it works on rows, and its input is batches",
-                try_="explode before .batch()",
-            )
+        require_rows(self.input, "explode")
 
     def infer(self) -> Schema:
         """Return the input's schema, with elements in place of lists."""

@@ -9,10 +9,10 @@ import numpy as np
 
 from dml.base.fork_guard import end_copy
 from dml.data.block import Block
-from dml.data.schema import Schema
 from dml.expr.facts import Needs, Rows
 from dml.expr.node import Node, op
 from dml.expr.user_call import UserFunction, caught, each, each_apart, raised
+from dml.ops.unary import SameColumns
 from dml.udfs.calling.error_policy import RAISE, Skipping
 from dml.udfs.calling.python_rows import each_row
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @op
-class FilterRows(Skipping):
+class FilterRows(SameColumns, Skipping):
     """FilterRows keeps the rows for whose dict ``fn`` returns a true value, in order.
 
     With ``on_error="skip"`` rows for which ``fn`` raises are dropped.
@@ -33,10 +33,6 @@ class FilterRows(Skipping):
     on_error: str = RAISE
 
     rows: ClassVar[Rows] = Rows.FEWER
-
-    def infer(self) -> Schema:
-        """Return the input's schema."""
-        return self.input.schema
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
         """Yield the kept rows; if the function raises, the rows before it, then raise the error."""

@@ -13,14 +13,15 @@ import numpy as np
 from dml.data.block import Block
 from dml.data.escape_analysis import owned_row
 from dml.data.row_slicing import SETTLING_BYTES, SETTLING_ROWS, Weighing, weighed
-from dml.data.schema import UNKNOWN, Schema
+from dml.data.schema import Schema
 from dml.errors import DmlError, UDFError
 from dml.expr.facts import Needs, Rows
 from dml.expr.node import Node, op
 from dml.expr.user_call import Raised, UserFunction, children, raised
+from dml.ops.function_node import FunctionNode
 from dml.ops.row.map_rows import returned, typed
 from dml.udfs.calling import python_rows as convert
-from dml.udfs.calling.error_policy import RAISE, Skipping
+from dml.udfs.calling.error_policy import RAISE
 from dml.udfs.calling.type_inference import Returned, heavy
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ class _Gathered:
 
 
 @op
-class FlatMap(Skipping):
+class FlatMap(FunctionNode):
     """FlatMap replaces each row by the dicts that ``fn`` gives for it, in order, if any.
 
     Row ids are made of the input row's id, this operator and the child's index. With
@@ -176,10 +177,6 @@ class FlatMap(Skipping):
 
     version: ClassVar[int] = 2
     rows: ClassVar[Rows] = Rows.MORE
-
-    def infer(self) -> Schema:
-        """Return the declared schema; an unknown one if none was declared."""
-        return self.declared or UNKNOWN
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
         """Yield the children, in blocks of at most 4096 rows, fewer if they are large.
@@ -232,7 +229,3 @@ class FlatMap(Skipping):
             yield from typed(self, made, at)
         except UDFError as error:
             raise explained(error) from error.__cause__
-
-    def shown(self) -> str:
-        """Return the function's name and the resources that it needs."""
-        return f"{self.fn.name}{self.skipping}{self.needs.shown()}"

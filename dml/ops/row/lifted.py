@@ -30,6 +30,7 @@ from dml.expr.user_call import UserFunction
 from dml.kernels.vec import Vec
 from dml.ops.row.filter_rows import FilterRows
 from dml.ops.row.rowwise import Env
+from dml.ops.unary import SameColumns
 from dml.udfs.calling.error_policy import RAISE, Skipping
 
 if TYPE_CHECKING:
@@ -242,7 +243,7 @@ class LiftedMap(LiftedNode):
 
 
 @op
-class LiftedFilter(LiftedNode):
+class LiftedFilter(SameColumns, LiftedNode):
     """Computes ``filter(fn)`` as ``predicate``, and calls ``fn`` where ``checks`` are true."""
 
     input: Node
@@ -257,10 +258,6 @@ class LiftedFilter(LiftedNode):
     def outputs(self) -> tuple[Value, ...]:
         """Return the predicate."""
         return (self.predicate,)
-
-    def infer(self) -> Schema:
-        """Return the input's schema."""
-        return self.input.schema
 
     @cached_property
     def _function(self) -> FilterRows:

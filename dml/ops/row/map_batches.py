@@ -17,6 +17,7 @@ from dml.expr.facts import Needs, ResumeCost, Rows
 from dml.expr.flow import GatherQuota, LocalFlow
 from dml.expr.node import Node, op
 from dml.expr.user_call import UserFunction, blamed
+from dml.ops.unary import require_rows
 from dml.udfs.calling.array_results import all_called, fitted, views
 from dml.udfs.calling.batch_arrays import arrays_of
 from dml.udfs.calling.data_frames import TABULAR, framed
@@ -64,17 +65,14 @@ class MapBatches(Skipping):
     on_error: str = RAISE
 
     gathers: ClassVar[int] = 1
+    by_atom = True  # a group may be made of several blocks
     version: ClassVar[int] = 3
 
     def check(self) -> None:
         """Refuse a batched input, a bad size, and an unknown format (PlanError)."""
         super().check()
-        if self.input.batched:
-            raise PlanError(
-                "map_batches after batch",
-                why="it groups rows, and its input is batches",
-                try_=".map(f) of each batch, or map_batches before .batch()",
-            )
+        try_ = ".map(f) of each batch, or map_batches before .batch()"
+        require_rows(self.input, "map_batches", "groups", try_)
         if self.batch_size is not None:
             element_count("map_batches batch_size", self.batch_size, least=1)
         if self.batch_format not in FORMATS:
@@ -104,11 +102,6 @@ class MapBatches(Skipping):
     def group_rows(self) -> int:  # type: ignore[override]
         """Return the rows of a group, or of a run of the stream, which is one group."""
         return self.batch_size or GROUP_ROWS
-
-    @property
-    def by_atom(self) -> bool:  # type: ignore[override]
-        """Return True: a group may be made of several blocks."""
-        return True
 
     def infer(self) -> Schema:
         """Return the declared schema; an unknown one if none was declared."""

@@ -23,12 +23,13 @@ from dml.data.row_slicing import (
 from dml.data.schema import UNKNOWN, Schema
 from dml.errors import DmlError, MemoryContractError
 from dml.expr.columns.typing import lower
-from dml.expr.facts import Needs, Rows
+from dml.expr.facts import Needs
 from dml.expr.node import Node, op
 from dml.expr.user_call import UserFunction, blamed, raised
 from dml.kernels.rows.ids import RowIds
+from dml.ops.function_node import FunctionNode
 from dml.udfs.calling import python_rows as convert
-from dml.udfs.calling.error_policy import RAISE, Skipping
+from dml.udfs.calling.error_policy import RAISE
 from dml.udfs.calling.python_rows import each_row
 from dml.udfs.calling.type_inference import Calls, Mapping, Returned, called_apart, heavy
 
@@ -203,7 +204,7 @@ def _before_error(
 
 
 @op
-class MapRows(Skipping):
+class MapRows(FunctionNode):
     """MapRows replaces each row by the dict that ``fn`` makes of its dict.
 
     ``fn`` is called once per row in runs without failures. The output schema is ``declared``, or
@@ -220,11 +221,6 @@ class MapRows(Skipping):
 
     version: ClassVar[int] = 2
     places: ClassVar[bool] = True
-
-    @property
-    def rows(self) -> Rows:  # type: ignore[override]
-        """Return FEWER if rows that raise are skipped, else SAME."""
-        return Rows.FEWER if self.skips else Rows.SAME
 
     @cached_property
     def lifted(self) -> Lifted | None:
@@ -266,7 +262,3 @@ class MapRows(Skipping):
         if error is not None and self.skips:
             return self.survivors(part, error, out, at) + start, None
         return np.arange(start, start + len(out)), error
-
-    def shown(self) -> str:
-        """Return the function's name and the resources that it needs."""
-        return f"{self.fn.name}{self.skipping}{self.needs.shown()}"

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from dml.data.block import Block
-from dml.data.schema import UNKNOWN, Schema
-from dml.expr.facts import Needs, Rows
+from dml.data.schema import Schema
+from dml.expr.facts import Needs
 from dml.expr.node import Node, op
 from dml.expr.user_call import UserFunction, each_drawn
 from dml.kernels.rows.random import RowGenerator, row_key
+from dml.ops.function_node import FunctionNode
 from dml.ops.row.map_rows import mapped, typed
 from dml.ops.shuffle.shuffle_window import seeded
 from dml.udfs.calling import python_rows as convert
-from dml.udfs.calling.error_policy import RAISE, Skipping
+from dml.udfs.calling.error_policy import RAISE
 from dml.udfs.calling.type_inference import Calls, Returned, called_apart
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @op
-class RandomMap(Skipping):
+class RandomMap(FunctionNode):
     """RandomMap replaces each row by ``fn(row, rng)``, where ``rng`` draws keyed random numbers.
 
     The numbers are keyed by (seed, operator, epoch, row id): they do not depend on workers, order
@@ -47,15 +48,6 @@ class RandomMap(Skipping):
         """Refuse a seed that is neither an integer nor None (PlanError)."""
         super().check()
         seeded(self.seed)
-
-    @property
-    def rows(self) -> Rows:  # type: ignore[override]
-        """Return FEWER if rows that raise are skipped, else SAME."""
-        return Rows.FEWER if self.skips else Rows.SAME
-
-    def infer(self) -> Schema:
-        """Return the declared schema; an unknown one if none was declared."""
-        return self.declared or UNKNOWN
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
         """Yield the mapped rows; if the function raises, those before it, then raise its error."""
@@ -82,7 +74,3 @@ class RandomMap(Skipping):
             return np.arange(start, start + len(out)), error
 
         return call
-
-    def shown(self) -> str:
-        """Return the function's name and the resources that it needs."""
-        return f"{self.fn.name}{self.skipping}{self.needs.shown()}"

@@ -9,12 +9,12 @@ import numpy as np
 
 from dml.data.batch_trays import CopiedRows
 from dml.data.block import Block
-from dml.data.schema import Schema
 from dml.expr.facts import Rows
 from dml.expr.node import Node, op
 from dml.expr.user_call import UserFunction, each, raised
 from dml.kernels.rows.random import row_key, uniform
 from dml.ops.shuffle.shuffle_window import seeded
+from dml.ops.unary import SameColumns
 from dml.udfs.calling.python_rows import each_row
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @op
-class Resample(Node):
+class Resample(SameColumns):
     """Keeps the rows whose draw is below the share of the class that ``fn`` returns for them.
 
     Draws are keyed by (seed, operator, epoch, row id). A class that ``shares`` does not name has
@@ -41,10 +41,6 @@ class Resample(Node):
     def check(self) -> None:
         """Refuse a seed that is neither an integer nor None (PlanError)."""
         seeded(self.seed)
-
-    def infer(self) -> Schema:
-        """Return the input's schema."""
-        return self.input.schema
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
         """Yield the kept rows; if the function raises, the rows before it, then raise the error."""

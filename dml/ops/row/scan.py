@@ -16,6 +16,7 @@ from dml.expr.node import Node, op
 from dml.expr.user_call import UserFunction, blamed, caught, raised
 from dml.kernels.rows.ids import RowIds
 from dml.ops.row.map_rows import returned
+from dml.ops.unary import require_rows
 from dml.udfs.calling import python_rows as convert
 from dml.udfs.calling.scan_state import MOST_BYTES, NotCarriedError, kept, of_json, to_json
 
@@ -54,12 +55,7 @@ class Scan(Node):
 
     def check(self) -> None:
         """Refuse a batched input (PlanError)."""
-        if self.input.batched:
-            raise PlanError(
-                "scan after batch",
-                why="it works on rows, and its input is batches",
-                try_="scan before .batch()",
-            )
+        require_rows(self.input, "scan")
 
     def infer(self) -> Schema:
         """Return the declared schema; an unknown one if none was declared."""

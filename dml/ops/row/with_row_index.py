@@ -14,6 +14,8 @@ from dml.errors import PlanError, SchemaError
 from dml.expr.facts import Length, ResumeCost, Rows
 from dml.expr.node import Node, op
 from dml.kernels.vec import Vec
+from dml.ops.slice.counting_flow import CountingFlow
+from dml.ops.unary import require_rows
 
 if TYPE_CHECKING:
     from dml.expr.flow import At, Flow, Opener, Position
@@ -49,12 +51,7 @@ class WithRowIndex(Node):
             raise self._no_offset("rows are counted by whole numbers")
         if not -MOST <= self.offset <= MOST:
             raise self._no_offset("the count would leave int64")
-        if self.input.batched:
-            raise PlanError(
-                "with_row_index after batch",
-                why="it numbers rows, and its input is batches",
-                try_="with_row_index before .batch()",
-            )
+        require_rows(self.input, "with_row_index", "numbers")
 
     def _no_offset(self, why: str) -> PlanError:
         return PlanError(
@@ -95,21 +92,17 @@ class WithRowIndex(Node):
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, _at: At) -> Flow:
         """Open a flow that numbers the input's rows."""
-        return _Numbering(self, open_input, epoch, position)
+        return _Numbering(self, self.offset, open_input, epoch, position)
 
     def shown(self) -> str:
         """Return the name, and the first number."""
         return f"{self.name!r}, offset={self.offset}"
 
 
-class _Numbering:
-    def __init__(
-        self, node: WithRowIndex, open_input: Opener, epoch: int, position: Position | None
-    ) -> None:
-        start = position or {"in": None, "next": node.offset}
-        self.node = node
-        self.next: int = start["next"]
-        self.input = open_input(epoch, start["in"])
+class _Numbering(CountingFlow[WithRowIndex]):
+    """Counts from the offset: the number of the next row."""
+
+    key = "next"
 
     def pull(self, most: int) -> Block | None:
         """Return the input's next rows with their numbers; None at the end."""
@@ -117,8 +110,8 @@ class _Numbering:
         if block is None:
             return None
         schema = self._schema(block)
-        numbers = np.arange(self.next, self.next + block.n, dtype=np.int64)
-        self.next += block.n
+        numbers = np.arange(self.count, self.count + block.n, dtype=np.int64)
+        self.count += block.n
         return Block(schema, (Vec(numbers, None), *block.columns), block.ids)
 
     def _schema(self, block: Block) -> Schema:
@@ -126,11 +119,3 @@ class _Numbering:
             return self.node.numbered(block.schema)
         except SchemaError as error:
             raise error.located(self.node.label()) from None
-
-    def position(self) -> Position:
-        """Return the input's position, and the next number."""
-        return {"in": self.input.position(), "next": self.next}
-
-    def close(self) -> None:
-        """Close the input."""
-        self.input.close()

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from dml.base.cached_property import cached_property
-from dml.data.schema import Schema
 from dml.errors import PlanError
 from dml.expr.facts import ResumeCost, Rows
 from dml.expr.node import Node, op
@@ -23,6 +22,7 @@ from dml.kernels.rows.ids import RowIds
 from dml.kernels.rows.permutation import IndexPermutation
 from dml.kernels.rows.random import row_key
 from dml.ops.shuffle.shuffle_window import seeded
+from dml.ops.unary import SameColumns
 
 if TYPE_CHECKING:
     from dml.expr.flow import At, Flow, Opener, Position
@@ -37,7 +37,7 @@ ONE_TO_ONE = (
 
 
 @op
-class ShuffleAll(Node):
+class ShuffleAll(SameColumns):
     """ShuffleAll gives every element once, ordered by a key of (seed, operator, epoch, row).
 
     Keeps the rows in memory up to the run's budget, and in sorted runs on local disk beyond it.
@@ -70,10 +70,6 @@ class ShuffleAll(Node):
                 why=".repeat() without a count has no last element to wait for",
                 try_=".shuffle() before .repeat(), or .shuffle(buffer_size=n)",
             )
-
-    def infer(self) -> Schema:
-        """Return the input's schema."""
-        return self.input.schema
 
     @property
     def held(self) -> ResumeCost:

@@ -14,7 +14,6 @@ import numpy as np
 
 from dml.checks import element_count
 from dml.data.block import Block, concat
-from dml.data.schema import Schema
 from dml.errors import PlanError
 from dml.expr.facts import ResumeCost, Rows
 from dml.expr.flow import GatherQuota
@@ -24,6 +23,7 @@ from dml.kernels.rows.ids import RowIds
 from dml.kernels.rows.permutation import IndexPermutation
 from dml.kernels.rows.random import row_key
 from dml.ops.shuffle.shuffle_window import seeded
+from dml.ops.unary import SameColumns
 
 if TYPE_CHECKING:
     from dml.expr.flow import At, Flow, Opener, Position
@@ -39,7 +39,7 @@ class PieceFlow(Protocol):
 
 
 @op
-class ShuffleAtoms(Node):
+class ShuffleAtoms(SameColumns):
     """Gives the source's pieces in keyed order, with the rows of each ``size`` pieces mixed.
 
     Only row-local operators may lie between the source and this operator (PlanError); filters may
@@ -71,10 +71,6 @@ class ShuffleAtoms(Node):
                 )
         if self.batched:
             raise PlanError(f"{self.verb} of batches", try_="shuffle before .batch()")
-
-    def infer(self) -> Schema:
-        """Return the input's schema."""
-        return self.input.schema
 
     @property
     def held(self) -> ResumeCost:

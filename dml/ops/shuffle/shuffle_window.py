@@ -10,20 +10,20 @@ import numpy as np
 
 from dml.checks import element_count
 from dml.data.block import Block, concat
-from dml.data.schema import Schema
 from dml.errors import PlanError
 from dml.expr.facts import ResumeCost, Rows
 from dml.expr.flow import GatherQuota, read_rows
 from dml.expr.node import Node, op
 from dml.kernels.rows.permutation import window_permutation
 from dml.kernels.rows.random import row_key
+from dml.ops.unary import SameColumns
 
 if TYPE_CHECKING:
     from dml.expr.flow import At, Flow, Opener, Position
 
 
 @op
-class ShuffleWindow(Node):
+class ShuffleWindow(SameColumns):
     """ShuffleWindow permutes every run of ``n`` elements by a key of (seed, operator, epoch, run).
 
     One window is in memory at a time. The order depends on the input elements and on nothing else:
@@ -44,10 +44,6 @@ class ShuffleWindow(Node):
         """Refuse a window that is not positive, and an unfit seed (PlanError)."""
         element_count("shuffle buffer_size", self.n, least=1)
         seeded(self.seed)
-
-    def infer(self) -> Schema:
-        """Return the input's schema."""
-        return self.input.schema
 
     @property
     def held(self) -> ResumeCost:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from dml.data.schema import Schema
 from dml.errors import PlanError
 from dml.expr.facts import Rows
 from dml.expr.node import Node, op
 from dml.kernels.rows.random import row_key, uniform
 from dml.ops.shuffle.shuffle_window import seeded
+from dml.ops.unary import SameColumns
 
 if TYPE_CHECKING:
     from dml.data.block import Block
@@ -23,7 +23,7 @@ SPLIT = 0x73706C6974
 
 
 @op
-class Part(Node):
+class Part(SameColumns):
     """Part keeps the rows whose draw lies in [``low``, ``high``), the same in every epoch.
 
     The draw is keyed by (seed, ``nth``, row id), where ``nth`` is how many splits were written
@@ -45,10 +45,6 @@ class Part(Node):
     def check(self) -> None:
         """Refuse a seed that is neither an integer nor None (PlanError)."""
         seeded(self.seed)
-
-    def infer(self) -> Schema:
-        """Return the input's schema."""
-        return self.input.schema
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
         """Yield the rows of this part."""

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from dml.checks import element_count
-from dml.data.schema import Schema
 from dml.expr.facts import Length, ResumeCost, Rows
 from dml.expr.node import Node, op
 from dml.kernels.rows.ids import RowIds, underive
+from dml.ops.unary import SameColumns
 
 if TYPE_CHECKING:
     from dml.data.block import Block
@@ -26,7 +26,7 @@ TRACED = 4096
 
 
 @op
-class Repeat(Node):
+class Repeat(SameColumns):
     """Repeat makes ``n`` passes (None: without end); pass p of iteration k is epoch k*n + p.
 
     Row ids are made of the input row's id and the pass.
@@ -42,10 +42,6 @@ class Repeat(Node):
         """Refuse an ``n`` that is neither None nor an integer of at least 0 (PlanError)."""
         if self.n is not None:
             element_count("repeat", self.n, others=", or .repeat() for no end")
-
-    def infer(self) -> Schema:
-        """Return the input's schema."""
-        return self.input.schema
 
     def length(self, *given: Length) -> Length | None:
         """Return the length of all passes together."""

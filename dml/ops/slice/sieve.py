@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dml.data.schema import Schema
-from dml.expr.facts import Length, ResumeCost, Rows
+from dml.expr.facts import Length
 from dml.expr.node import Node, op
+from dml.ops.slice.counting_flow import CountingFlow, PlaceSlice
 
 if TYPE_CHECKING:
     from dml.data.block import Block
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @op
-class Sieve(Node):
+class Sieve(PlaceSlice):
     """Keeps rows outside ``begin`` to ``stop``, and inside those at ``index`` modulo ``step``.
 
     Without an ``index``, none of the rows in the range; without a ``stop``, the range has no end.
@@ -31,12 +31,7 @@ class Sieve(Node):
     step: int
     index: int | None
 
-    rows: ClassVar[Rows] = Rows.SLICE
     total: bool = True
-
-    def infer(self) -> Schema:
-        """Return the input's schema."""
-        return self.input.schema
 
     def length(self, *given: Length) -> Length | None:
         """Return the number of rows outside the range, and of kept rows in it."""
@@ -51,14 +46,9 @@ class Sieve(Node):
         """Return how many of the first ``row`` rows are at kept places."""
         return 0 if self.index is None else max(0, -(-(row - self.index) // self.step))
 
-    @property
-    def held(self) -> ResumeCost:
-        """Return the resumption cost: one number of state, no repeated work."""
-        return ResumeCost(state_bytes=16)
-
     def flow(self, open_input: Opener, epoch: int, position: Position | None, _at: At) -> Flow:
         """Open a flow that drops rows by place."""
-        return _Sieving(self, open_input, epoch, position)
+        return _Sieving(self, 0, open_input, epoch, position)
 
     def shown(self) -> str:
         """Return the range and the kept places."""
@@ -66,20 +56,16 @@ class Sieve(Node):
         return f"{inside} of {self.begin} to {'the end' if self.stop is None else self.stop}"
 
 
-class _Sieving:
-    def __init__(
-        self, node: Sieve, open_input: Opener, epoch: int, position: Position | None
-    ) -> None:
-        start = position or {"in": None, "row": 0}
-        self.node = node
-        self.row: int = start["row"]
-        self.input = open_input(epoch, start["in"])
+class _Sieving(CountingFlow[Sieve]):
+    """Counts how many rows came."""
+
+    key = "row"
 
     def pull(self, most: int) -> Block | None:
         """Return up to ``most`` of the kept rows; None at the end."""
         while (block := self.input.pull(self._reach(most))) is not None:
-            places = np.arange(self.row, self.row + block.n)
-            self.row += block.n
+            places = np.arange(self.count, self.count + block.n)
+            self.count += block.n
             kept = np.flatnonzero(self._kept(places))
             if len(kept):
                 return block.take(kept) if len(kept) < block.n else block
@@ -94,18 +80,10 @@ class _Sieving:
 
     def _reach(self, most: int) -> int:
         """Return a number of rows of which at most ``most`` are kept."""
-        node, row = self.node, self.row
+        node, row = self.node, self.count
         if row < node.begin:
             return min(most, node.begin - row)
         if node.stop is not None and row >= node.stop:
             return most
         inside = most if node.index is None else most * node.step
         return inside if node.stop is None else min(inside, node.stop - row)
-
-    def position(self) -> Position:
-        """Return the input's position, and how many rows came."""
-        return {"in": self.input.position(), "row": self.row}
-
-    def close(self) -> None:
-        """Close the input."""
-        self.input.close()

@@ -23,6 +23,7 @@ from dml.ops.batch.keyed_batches import MOST_KEYS, MOST_LETTERS, Key
 from dml.ops.merge.mix import FINEST
 from dml.ops.shuffle.shuffle_window import seeded
 from dml.ops.slice.part import Part
+from dml.ops.unary import require_rows
 
 if TYPE_CHECKING:
     from dml.expr.flow import At, Flow, Opener, Position
@@ -61,12 +62,7 @@ class Stratum(Node):
                 why=f"it is of type {type(self.column).__name__}; a column has a name",
                 try_='stratify="label", made by .with_columns(label=...) if it is not there',
             )
-        if self.input.batched:
-            raise PlanError(
-                "split with stratify= after batch",
-                why="it divides rows, and its input is batches",
-                try_="split before .batch()",
-            )
+        require_rows(self.input, "split with stratify=", "divides", "split before .batch()")
         for node in self.input.walk():
             if node.random and not isinstance(node, Part) and node.fresh:
                 raise PlanError(

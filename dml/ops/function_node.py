@@ -1,0 +1,26 @@
+"""Operators that call a user's function on one element share their facts and their text."""
+
+from __future__ import annotations
+
+from dml.data.schema import UNKNOWN, Schema
+from dml.expr.facts import Rows
+from dml.udfs.calling.error_policy import Skipping
+
+
+class FunctionNode(Skipping):
+    """The base of operators that replace each element by what their function makes of it."""
+
+    declared: Schema | None
+
+    @property
+    def rows(self) -> Rows:  # type: ignore[override]
+        """Return FEWER if elements whose call raises are skipped, else SAME."""
+        return Rows.FEWER if self.skips else Rows.SAME
+
+    def infer(self) -> Schema:
+        """Return the declared schema; an unknown one if none was declared."""
+        return self.declared or UNKNOWN
+
+    def shown(self) -> str:
+        """Return the function's name and the resources that it needs."""
+        return f"{self.fn.name}{self.skipping}{self.needs.shown()}"

@@ -1,0 +1,37 @@
+"""Operators with the columns of their one input share a base, and what they require of inputs."""
+
+from __future__ import annotations
+
+from dml.data.schema import Schema
+from dml.errors import PlanError
+from dml.expr.node import Node
+
+
+class SameColumns(Node):
+    """The base of operators whose output has the columns of their input."""
+
+    input: Node
+
+    def infer(self) -> Schema:
+        """Return the input's schema."""
+        return self.input.schema
+
+
+def require_rows(given: Node, verb: str, does: str = "works on", try_: str = "") -> None:
+    """Refuse a batched input of a verb that ``does`` something with single rows (PlanError)."""
+    if given.batched:
+        raise PlanError(
+            f"{verb} after batch",
+            why=f"it {does} rows, and its input is batches",
+            try_=try_ or f"{verb} before .batch()",
+        )
+
+
+def require_unbatched(given: Node, verb: str, try_: str = "") -> None:
+    """Refuse a batched input of a verb that makes batches itself (PlanError)."""
+    if given.batched:
+        raise PlanError(
+            f"{verb} over batches",
+            why="its input is batched already",
+            try_=try_ or f".{verb}(...) in place of .batch(...)",
+        )
