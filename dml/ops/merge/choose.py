@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from dml.data.block import Block, concat, to_arrow
-from dml.data.schema import UNKNOWN, Schema, code_of, shape_of
+from dml.data.block import Block, to_arrow
+from dml.data.schema import Schema, code_of, shape_of
 from dml.errors import CastError, DmlError, NullValueError, PlanError, SchemaError
 from dml.expr.facts import ResumeCost, Rows
 from dml.expr.node import Node, op
-from dml.ops.merge.merge import MOST_ROWS, Merging, Portion, agreed, same
-from dml.ops.merge.turns import TurnInput, Weaving
+from dml.ops.merge.merge import MOST_ROWS, Merging, Portion, agreed
+from dml.ops.merge.turns import TurnInput, Weaving, in_turns, reached
 
 if TYPE_CHECKING:
     from dml.expr.flow import At, Flow, Opener, Position
@@ -66,11 +66,7 @@ class Choose(Merging):
         """
         if self.selector.schema.known:
             numbers_of(self.selector.schema)
-        schemas = [node.schema for node in self.given]
-        for number, other in enumerate(schemas[1:], 2):
-            if schemas[0].known and other.known:
-                same(self.verb, schemas[0], other, number)
-        return schemas[0] if all(each.known for each in schemas) else UNKNOWN
+        return super().infer()
 
     @property
     def endless(self) -> bool:
@@ -185,21 +181,15 @@ class _Chosen:
 
     def _rows(self, picks: list[int]) -> Block | None:
         """Return the chosen rows, up to the first choice whose input is over."""
-        inputs = range(len(self.sides))
-        counts = np.bincount(picks, minlength=len(self.sides))
+        counts = np.bincount(picks, minlength=len(self.sides)).tolist()
         have = [
-            self.sides[i].fetch(int(counts[i])) if counts[i] and i in self.open else 0
-            for i in inputs
+            side.fetch(n) if n and i in self.open else 0
+            for i, (side, n) in enumerate(zip(self.sides, counts, strict=True))
         ]
-        good: list[int] = []
-        for number in picks:
-            if not have[number]:
-                break
-            have[number] -= 1
-            good.append(number)
+        good = reached(picks, have)
         if good:
-            del self.picks[: len(good)]
-            return self._gathered(np.asarray(good))
+            del self.picks[:good]
+            return self._gathered(np.asarray(picks[:good]))
         side = self.sides[picks[0]]
         if picks[0] in self.open and side.error is not None:
             raise side.error
@@ -212,16 +202,8 @@ class _Chosen:
         self.open.discard(number)
 
     def _gathered(self, order: np.ndarray) -> Block:
-        parts = [
-            self._of(self.sides[number].taken(int(count)), number)
-            for number, count in enumerate(np.bincount(order))
-            if count
-        ]
-        if len(parts) == 1:
-            return parts[0]
-        places = np.empty(len(order), dtype=np.intp)
-        places[np.argsort(order, kind="stable")] = np.arange(len(order))
-        return concat(parts).take(places)
+        counts = enumerate(np.bincount(order).tolist())
+        return in_turns(order, [self._of(self.sides[i].taken(n), i) for i, n in counts if n])
 
     def _of(self, block: Block, number: int) -> Block:
         agreed(self.node, block, number + 1, self.at)

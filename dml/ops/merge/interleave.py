@@ -38,16 +38,11 @@ class Interleave(Weaving):
         return f"{super().shown()}, block_length={self.block_length}"
 
 
-class _Round:
+class _Round(InputTurns):
     """Round-robin turns: the open inputs, the current one, and how many elements it has given."""
 
     def __init__(self, length: int, open_: list[int], place: int, taken: int) -> None:
         self.length, self.open, self.place, self.taken = length, open_, place, taken
-
-    @property
-    def over(self) -> bool:
-        """True if no input is open."""
-        return not self.open
 
     def copied(self) -> _Round:
         """Return an independent copy of the state."""

@@ -29,13 +29,18 @@ class Merging(Node):
     # The key from which all operators of one kind derive row ids.
     mark: ClassVar[int]
 
+    @property
+    def given(self) -> tuple[Node, ...]:
+        """Return the inputs that give elements."""
+        return self.inputs
+
     def infer(self) -> Schema:
         """Return the inputs' common schema; SchemaError if known ones differ, unknown if one is."""
-        first, *others = (node.schema for node in self.inputs)
+        first, *others = (node.schema for node in self.given)
         for number, other in enumerate(others, 2):
             if first.known and other.known:
                 same(self.verb, first, other, number)
-        return first if all(node.schema.known for node in self.inputs) else UNKNOWN
+        return first if all(node.schema.known for node in self.given) else UNKNOWN
 
     def check(self) -> None:
         """Refuse a mix of rows and batches (PlanError)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from math import gcd, lcm
 from typing import Any, ClassVar
@@ -79,12 +80,17 @@ def whole_weights(weights: Any, inputs: int) -> tuple[int, ...]:
             why=f"a share is a finite number above 0, at least one part in {FINEST}",
             try_="weights=[3, 1], or [0.75, 0.25]",
         )
+    return in_whole(parts)
+
+
+def in_whole(parts: Sequence[Fraction]) -> tuple[int, ...]:
+    """Return the least whole numbers in the ratio of ``parts``."""
     scale = lcm(*(part.denominator for part in parts))
     whole = [int(part * scale) for part in parts]
     return tuple(weight // gcd(*whole) for weight in whole)
 
 
-class _Shares:
+class _Shares(InputTurns):
     """Turns by shares: how many elements each open input has given since an input last ended."""
 
     def __init__(
@@ -93,11 +99,6 @@ class _Shares:
         self.weights, self.stop, self.open, self.given = weights, stop, open_, given
         self.total = sum(weights[i] for i in open_)
         self.time = sum(given)
-
-    @property
-    def over(self) -> bool:
-        """True if no input is open."""
-        return not self.open
 
     def copied(self) -> _Shares:
         """Return an independent copy of the state."""

@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 
 
 class InputTurns(Protocol):
-    """The order of turns, element by element; a plain value."""
+    """The order of turns of the inputs that are ``open``, element by element; a plain value."""
+
+    open: list[int]
 
     @property
     def over(self) -> bool:
-        """True if no input has a turn any more."""
+        """True if no input is open."""
+        return not self.open
 
     def copied(self) -> InputTurns:
         """Return an independent copy of the state."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from math import gcd, lcm
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -20,7 +19,7 @@ from dml.kernels.rows.ids import source_key
 from dml.kernels.rows.random import row_key, uniform
 from dml.ops.batch.group_by_window import key_of
 from dml.ops.batch.keyed_batches import MOST_KEYS, MOST_LETTERS, Key
-from dml.ops.merge.mix import FINEST
+from dml.ops.merge.mix import FINEST, in_whole
 from dml.ops.shuffle.shuffle_window import seeded
 from dml.ops.slice.part import Part
 from dml.ops.unary import require_rows
@@ -115,10 +114,7 @@ class Stratum(Node):
 
 def strata(fractions: Sequence[Any]) -> tuple[int, ...]:
     """Return whole numbers in the ratio of ``fractions``, which add up to 1."""
-    parts = [Fraction(fraction).limit_denominator(FINEST) for fraction in fractions]
-    scale = lcm(*(part.denominator for part in parts))
-    whole = [int(part * scale) for part in parts]
-    return tuple(weight // gcd(*whole) for weight in whole)
+    return in_whole([Fraction(each).limit_denominator(FINEST) for each in fractions])
 
 
 class _Dividing:
