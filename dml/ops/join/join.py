@@ -6,16 +6,12 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, ClassVar
 
-import pyarrow as pa
-
-from dml.base.cached_property import cached_property
-from dml.data.schema import Schema, short
+from dml.data.schema import Schema
 from dml.errors import DmlError, PlanError, SchemaError
-from dml.expr.columns.promotion import TypedRegister, common_type, comparable
-from dml.expr.columns.value import Value, col
 from dml.expr.facts import ResumeCost, Rows
 from dml.expr.flow import CHUNK
 from dml.expr.node import Node, op
+from dml.ops.join.join_node import JoinNode
 
 if TYPE_CHECKING:
     from dml.data.block import Block
@@ -159,7 +155,7 @@ VALIDATIONS = ("m:m", "1:1", "1:m", "m:1")
 
 
 @op
-class Join(Node):
+class Join(JoinNode):
     """Join pairs each row of ``input`` with each row of ``other`` that has the same key.
 
     Rows come in the order of ``input``, and those of one of its rows in the order of ``other``,
@@ -236,46 +232,6 @@ class Join(Node):
                     )
                 kinds[made] = self.other.schema[name]
         return Schema(kinds)
-
-    @cached_property
-    def key_kinds(self) -> tuple[pa.DataType, ...]:
-        """Return the types in which keys are compared."""
-        pairs = zip(self.left_on, self.right_on, strict=True)
-        return tuple(self._key_kind(left, right) for left, right in pairs)
-
-    def _key_kind(self, left: str, right: str) -> pa.DataType:
-        kinds = (self.input.schema.require(left, "join"), self.other.schema.require(right, "join"))
-        compared = Value("eq", (col(left), col(right)))
-        kind = common_type([TypedRegister(0, each) for each in kinds], compared)
-        if not comparable(kind):
-            raise SchemaError(
-                f"join by {left!r}, which is {short(kind)}",
-                why="keys are numbers, booleans, text, bytes, dates and times",
-                try_="a column of one of these, such as a hash or a .struct.field(...)",
-            )
-        return kind
-
-    @property
-    def paired(self) -> bool:
-        """True if the result has columns of both sides."""
-        return self.how not in ("semi", "anti")
-
-    @property
-    def coalesced(self) -> bool:
-        """True if a result row may have its key from the right side alone."""
-        return self.how in ("right", "outer")
-
-    @property
-    def whole(self) -> bool:
-        """True if the result depends on all earlier rows of the left side."""
-        return self.coalesced or self.validate in ("1:1", "1:m")
-
-    @cached_property
-    def added(self) -> tuple[tuple[str, str], ...]:
-        """Return the right side's columns but for its keys, with their names in the result."""
-        taken = set(self.input.schema)
-        names = [name for name in self.other.schema if name not in self.right_on]
-        return tuple((name, name + self.suffix if name in taken else name) for name in names)
 
     @property
     def held(self) -> ResumeCost:

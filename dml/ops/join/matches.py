@@ -2,85 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 import pyarrow as pa
 
 from dml.data.block import Block, Values, concat, empty, from_arrow, mask, take, to_arrow
-from dml.data.schema import Schema, code_of, shape_of
+from dml.data.schema import code_of, shape_of
 from dml.errors import MatchError
-from dml.expr.node import Node
 from dml.kernels.rows.ids import Key, RowIds
 from dml.kernels.rows.key_matching import KeyIndex, Keys, keys_of
 from dml.kernels.vec import Vec
+from dml.ops.join.join_node import JoinNode
 
 JOIN = int.from_bytes(b"join", "big")
 # The sides that a row is made of: both, the left one, the right one.
 BOTH, LEFT, RIGHT = 0, 1, 2
-
-
-class JoinNode(Protocol):
-    """A join, as the search for its matches sees it."""
-
-    @property
-    def left_on(self) -> tuple[str, ...]:
-        """Names of the keys on the left."""
-
-    @property
-    def right_on(self) -> tuple[str, ...]:
-        """Names of the keys on the right."""
-
-    @property
-    def how(self) -> str:
-        """Which rows without a match are given."""
-
-    @property
-    def nulls_equal(self) -> bool:
-        """True if null keys match each other."""
-
-    @property
-    def validate(self) -> str:
-        """How often a key may occur on either side."""
-
-    @property
-    def input(self) -> Node:
-        """The left side."""
-
-    @property
-    def other(self) -> Node:
-        """The right side."""
-
-    @property
-    def schema(self) -> Schema:
-        """The columns that come out."""
-
-    @property
-    def level(self) -> int:
-        """How many operators before this one make new ids."""
-
-    @property
-    def key_kinds(self) -> tuple[pa.DataType, ...]:
-        """The types in which keys are compared."""
-
-    @property
-    def paired(self) -> bool:
-        """True if rows have columns of both sides."""
-
-    @property
-    def coalesced(self) -> bool:
-        """True if a row may have its key from the right side alone."""
-
-    @property
-    def whole(self) -> bool:
-        """True if a row may depend on all earlier rows of the left side."""
-
-    @property
-    def added(self) -> tuple[tuple[str, str], ...]:
-        """Columns of the right side, and their names in the result."""
-
-    def label(self) -> str:
-        """The operator and the line that wrote it."""
 
 
 def keys_in(node: JoinNode, block: Block, names: tuple[str, ...]) -> Keys:
@@ -231,10 +166,6 @@ def paired(node: JoinNode, left: Block, right: Block, partners: np.ndarray) -> B
     return Block(node.schema, tuple(columns), ids)
 
 
-def _no_ids(n: int) -> tuple[np.ndarray, np.ndarray]:
-    return np.zeros(n, "u8"), np.zeros(n, "u8")
-
-
 def _beside(
     values: Values, kind: pa.DataType, rows: np.ndarray, missing: np.ndarray | None
 ) -> Values:
@@ -267,7 +198,8 @@ def alone(node: JoinNode, right: Block) -> Block:
         else:
             columns.append(absent(kind, right.n))
     columns += [right[name] for name, _ in node.added]
-    ids = RowIds.of_arrays(*_no_ids(right.n)).derive(*right.ids.arrays())
+    none = np.zeros(right.n, "u8")
+    ids = RowIds.of_arrays(none, none).derive(*right.ids.arrays())
     return Block(node.schema, tuple(columns), ids.derive(JOIN + node.level, RIGHT))
 
 

@@ -8,7 +8,8 @@ each of which makes a run of its own. Source: Grace hash join (Kitsuregawa, Tana
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -21,9 +22,10 @@ from dml.expr.flow import CHUNK
 from dml.kernels.lookup_ops import mix64
 from dml.kernels.rows.key_matching import INDEX_BYTES, hashed
 from dml.kernels.vec import Vec
-from dml.ops.join.matches import JoinNode, JoinSide, Matches, Unmet, keys_in, not_allowed
+from dml.ops.join.join_node import JoinNode
+from dml.ops.join.matches import JoinSide, Matches, Unmet, keys_in, not_allowed
 from dml.ops.merge.merge import PORTION_BYTES
-from dml.ops.sort.external_sort import LEAST_BLOCK, LEAST_RUNS, MERGE_HELD, MOST_BLOCK
+from dml.ops.sort.external_sort import LEAST_RUNS, MERGE_HELD, block_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -136,11 +138,6 @@ def _pieces(block: Block, rows: np.ndarray, budget: int) -> Iterator[Block]:
         yield block.take(rows[start : start + each])
 
 
-def block_bytes(budget: int) -> int:
-    """Return the bytes of a run's block: hundreds of blocks are merged within the budget."""
-    return max(LEAST_BLOCK, min(budget // 256, MOST_BLOCK))
-
-
 class Partitioned:
     """A flow of rows of the join of two flows, of which the right one exceeds the budget."""
 
@@ -235,15 +232,9 @@ class Partitioned:
                 continue
             if self.made is None:
                 self.made = self.at.spill(first.schema)
-            self.made.write(self._chained(first, blocks))
+            self.made.write(_recut(chain([first], blocks), self.at.budget))
         self.lefts.drop(part)
         self.rights.drop(part)
-
-    def _chained(self, first: Block, blocks: Iterator[Block]) -> Iterator[Block]:
-        """Yield all blocks, cut small enough for a merge."""
-        yield from _pieces(first, np.arange(first.n), self.at.budget)
-        for block in blocks:
-            yield from _pieces(block, np.arange(block.n), self.at.budget)
 
     def _right_pieces(self, part: int) -> Iterator[tuple[list[Block], bool]]:
         """Yield a part's right rows, as many at once as fit, and whether they are the last."""
@@ -359,10 +350,7 @@ class _Head:
         if block is None:
             return None
         lefts = numbers_of(block, LEFT_ROW)
-        low, high = (
-            np.searchsorted(lefts, np.uint64(left)),
-            np.searchsorted(lefts, np.uint64(left), "right"),
-        )
+        low, high = (np.searchsorted(lefts, np.uint64(left), side) for side in ("left", "right"))
         rights = numbers_of(block, RIGHT_ROW)[low:high]
         stop = int(low + np.searchsorted(rights, np.uint64(right), "right"))
         self.block = block.slice(stop, block.n) if stop < block.n else next(self.run, None)
@@ -378,7 +366,8 @@ def merged(spill: Spill, budget: int) -> Iterator[Block]:
     return _merged(spill.runs())
 
 
-def _recut(blocks: Iterator[Block], budget: int) -> Iterator[Block]:
+def _recut(blocks: Iterable[Block], budget: int) -> Iterator[Block]:
+    """Yield all blocks, cut small enough for a merge."""
     for block in blocks:
         yield from _pieces(block, np.arange(block.n), budget)
 

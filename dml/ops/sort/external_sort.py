@@ -72,12 +72,6 @@ class ById:
         return merged(runs, self.keys, at_once)
 
 
-def sorted_block(blocks: list[Block], keys: Keys) -> Block:
-    """Return all rows of ``blocks`` by (key, id)."""
-    whole = concat(blocks)
-    return whole.take(order_of(whole.ids, keys))
-
-
 def order_of(ids: RowIds, keys: Keys) -> np.ndarray:
     """Return the order of rows by (key, id)."""
     return ordered_by(keys(ids), ids)
@@ -157,18 +151,16 @@ class Sorted(Again):
             self.spill = self.at.spill(held[0].schema)
         row_bytes = sum(block.nbytes for block in held) // sum(block.n for block in held)
         self.row_bytes = max(self.row_bytes, row_bytes + ID_BYTES)
-        rows = self._block_bytes() // self.row_bytes
+        rows = block_bytes(self.at.budget) // self.row_bytes
         self.spill.write(self._in_memory(held, max(1, min(rows, CHUNK))))
-
-    def _block_bytes(self) -> int:
-        return max(LEAST_BLOCK, min(self.at.budget // 256, MOST_BLOCK))
 
     def _merged(self, spill: Spill) -> Iterator[Block]:
         """Merge all runs; as many at once as the budget has room for a block of each.
 
         A pass joins neighbours, so that runs stay in the order in which their rows came.
         """
-        most = max(LEAST_RUNS, self.at.budget // (2 * max(self._block_bytes(), self.row_bytes)))
+        each = max(block_bytes(self.at.budget), self.row_bytes)
+        most = max(LEAST_RUNS, self.at.budget // (2 * each))
         while (runs := spill.count) > most:
             for _ in range(-(-runs // most)):
                 together = min(most, runs)
@@ -179,13 +171,13 @@ class Sorted(Again):
     def _joined(self, runs: list[Iterator[Block]]) -> Iterator[Block]:
         """Yield the rows of ``runs`` in one order."""
         at_once = self.at.budget // (2 * MERGE_HELD * self.row_bytes)
-        each = max(self._block_bytes(), self.row_bytes)
+        each = max(block_bytes(self.at.budget), self.row_bytes)
         portion = self.at.budget // (AT_HAND * len(runs) * each)
         return self.by.merged([portions(run, max(1, portion)) for run in runs], at_once)
 
     def _cut(self, blocks: Iterator[Block]) -> Iterator[Block]:
         """Yield the same rows in blocks as small as those of a run."""
-        rows = max(1, min(self._block_bytes() // self.row_bytes, CHUNK))
+        rows = max(1, min(block_bytes(self.at.budget) // self.row_bytes, CHUNK))
         for block in blocks:
             for start in range(0, block.n, rows):
                 yield block.slice(start, start + rows)
@@ -195,6 +187,11 @@ class Sorted(Again):
         super().close()
         if self.spill is not None:
             self.spill.close()
+
+
+def block_bytes(budget: int) -> int:
+    """Return the bytes of a run's block: hundreds of blocks are merged within the budget."""
+    return max(LEAST_BLOCK, min(budget // 256, MOST_BLOCK))
 
 
 def portions(run: Iterator[Block], blocks: int) -> Iterator[Block]:
