@@ -90,6 +90,12 @@ def same(given: pa.DataType, params: Params) -> pa.DataType:
     return given
 
 
+def is_list(kind: pa.DataType) -> bool:
+    """Return True for lists, of variable or of fixed length."""
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
 def is_text(kind: pa.DataType) -> bool:
     """Return True for text."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

@@ -17,6 +17,7 @@ from dml.kernels.functions.function import (
     Params,
     always,
     is_bytes,
+    is_list,
     is_text,
     of_one,
 )
@@ -24,10 +25,7 @@ from dml.kernels.vec import Vec, from_arrow, validity
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    listed = (
-        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    )
-    return bool(listed) and not isinstance(kind.value_type, pa.ExtensionType)
+    return is_list(kind) and not isinstance(kind.value_type, pa.ExtensionType)
 
 
 def _of(holds: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:

@@ -17,6 +17,7 @@ from dml.expr.flow import GatherQuota
 from dml.expr.node import Node, op
 from dml.expr.user_call import blamed
 from dml.kernels.arrow_ops import compute
+from dml.kernels.functions.function import is_bytes, is_list, is_text
 from dml.ops.batch.keyed_batches import Key, KeyedBatches, KeyedRows
 from dml.ops.unary import require_unbatched
 
@@ -75,7 +76,8 @@ class BucketByLength(Node):
 
     def _measured(self, given: Schema) -> pa.DataType:
         kind = plain(given.require(self.column, "bucket_by_length"))
-        if _is_list(kind) or _is_text(kind) or (code_of(kind)[0] in "iu" and not shape_of(kind)):
+        whole = code_of(kind)[0] in "iu" and not shape_of(kind)
+        if is_list(kind) or is_text(kind) or is_bytes(kind) or whole:
             return kind
         raise SchemaError(
             f"bucket_by_length cannot measure {self.column!r}, which is {short(kind)}",
@@ -128,15 +130,6 @@ class BucketByLength(Node):
         return f"{self.column!r}, {list(self.boundaries)}, {sizes}{last}"
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return kind in {pa.string(), pa.large_string(), pa.binary(), pa.large_binary()}
-
-
 def absent(values: Values) -> np.ndarray:
     """Return the indices of the null rows."""
     if isinstance(values, pa.Array):
@@ -152,8 +145,7 @@ def _lengths(values: Values, kind: pa.DataType) -> np.ndarray:
         unsigned = values.values.dtype == np.uint64
         found = np.minimum(values.values, np.uint64(MOST)) if unsigned else values.values
         return found.astype(np.int64)
-    if _is_list(kind):
+    if is_list(kind):
         return lengths_of(values)
-    text = kind in {pa.string(), pa.large_string()}
-    measured = (compute().utf8_length if text else compute().binary_length)(values)
-    return np.asarray(measured.fill_null(0)).astype(np.int64)
+    length = compute().utf8_length if is_text(kind) else compute().binary_length
+    return np.asarray(length(values).fill_null(0)).astype(np.int64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -27,6 +28,7 @@ from dml.expr.facts import ResumeCost, Rows
 from dml.expr.flow import CHUNK, GATHERED, GatherQuota
 from dml.expr.node import Node, op
 from dml.expr.user_call import blamed
+from dml.kernels.functions.function import is_list
 from dml.kernels.rows.ids import RowIds
 from dml.kernels.vec import Vec
 from dml.ops.batch.bucket_by_length import absent
@@ -34,7 +36,6 @@ from dml.ops.batch.pad import Given, fill_as
 from dml.ops.row.explode import ExplodedLists, lists_of
 
 if TYPE_CHECKING:
-    from dml.errors import DmlError
     from dml.expr.flow import At, Flow, Opener, Position
 
 STRATEGIES = ("first_fit", "best_fit", "concat_split")
@@ -103,7 +104,7 @@ class Bins:
     def _target(self, size: int) -> Bin | None:
         fitting = (each for each in self.open if each.free >= size)
         if self.best:
-            return min(fitting, key=_room, default=None)
+            return min(fitting, key=attrgetter("free"), default=None)
         return next(fitting, None)
 
     def _opened(self, row: RowIds, part: int, origin: object) -> Bin:
@@ -120,10 +121,6 @@ class Bins:
         self.open = []
 
 
-def _room(bin_: Bin) -> int:
-    return bin_.free
-
-
 def gathered(pieces: list[Piece]) -> dict[str, Values]:
     """Return the tokens of ``pieces``, end to end, by column."""
     chunks = list({id(chunk): chunk for chunk, _, _ in pieces}.values())
@@ -131,13 +128,10 @@ def gathered(pieces: list[Piece]) -> dict[str, Values]:
     which = np.array([of[id(chunk)] for chunk, _, _ in pieces], dtype=np.intp)
     starts = np.array([start for _, start, _ in pieces], dtype=np.int64)
     sizes = np.array([size for _, _, size in pieces], dtype=np.int64)
-    parts = [
-        {
-            name: take(values, spans(starts[which == n], sizes[which == n]))
-            for name, values in columns
-        }
-        for n, columns in enumerate(list(chunk.columns.items()) for chunk in chunks)
-    ]
+    parts: list[dict[str, Values]] = []
+    for n, chunk in enumerate(chunks):
+        tokens = spans(starts[which == n], sizes[which == n])
+        parts.append({name: take(values, tokens) for name, values in chunk.columns.items()})
     if len(parts) == 1:
         return parts[0]
     whose = np.repeat(which, sizes)
@@ -164,16 +158,12 @@ def chunk_of(node: Pack, block: Block) -> tuple[TokenChunk, np.ndarray, DmlError
     wrong = [found for found in _wrong(node, block, lists) if len(found[0])]
     error, stop = None, len(sizes)
     if wrong:
-        rows, make = min(wrong, key=_row)
+        rows, make = min(wrong, key=lambda each: int(each[0][0]))
         stop = int(rows[0])
         error = blamed(make(stop), block.ids, stop)
     sizes = sizes[:stop].copy()
     columns = {name: _flat(node, each, stop) for name, each in lists.items()}
     return TokenChunk(columns, block.ids, int(sizes.sum())), sizes, error
-
-
-def _row(wrong: Wrong) -> int:
-    return int(wrong[0][0])
 
 
 def _wrong(node: Pack, block: Block, lists: dict[str, ExplodedLists]) -> Iterator[Wrong]:
@@ -373,12 +363,12 @@ def _present(given: Schema, name: str, *, wanted: bool) -> None:
 
 def element_of(name: str, kind: pa.DataType) -> pa.DataType:
     """Return the type of the tokens in a column; SchemaError if it has no lists."""
-    kind, types = plain(kind), pa.types
+    kind = plain(kind)
     if isinstance(kind, pa.FixedShapeTensorType) and len(shape_of(kind)) == 1:
         return kind.value_type
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    if is_list(kind):
         inner = kind.value_type
-        return inner.value_type if types.is_dictionary(inner) else inner
+        return inner.value_type if pa.types.is_dictionary(inner) else inner
     raise SchemaError(
         f"pack cannot join {name!r}, which is {short(kind)}",
         why="rows become parts of one row, and only lists can be joined",
@@ -524,7 +514,7 @@ class _Packing:
         origins += [self.origin] if self.error is not None else []
         if not origins:
             return {"in": self.input.position(), "open": [], "drop": 0}
-        oldest = min(origins, key=_number)
+        oldest = min(origins, key=attrgetter("number"))
         return {"in": oldest.before, "open": oldest.open, "drop": self.given - oldest.given}
 
     def close(self) -> None:
@@ -535,10 +525,6 @@ class _Packing:
 
 def _bytes(chunk: TokenChunk) -> int:
     return sum(map(held, chunk.columns.values()))
-
-
-def _number(origin: _Origin) -> int:
-    return origin.number
 
 
 def _pieces(bin_: Bin) -> list[Piece]:

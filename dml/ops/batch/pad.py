@@ -19,6 +19,7 @@ from dml.errors import CastError, SchemaError
 from dml.expr.facts import Rows
 from dml.expr.node import Node, op
 from dml.expr.user_call import blamed
+from dml.kernels.functions.function import is_list
 from dml.ops.unary import require_unbatched
 
 if TYPE_CHECKING:
@@ -157,9 +158,7 @@ def _ragged(given: Schema) -> Schema:
 def is_numbers(kind: pa.DataType) -> bool:
     """True for lists of numbers or booleans, marked or not."""
     kind = plain(kind)
-    return bool(
-        _is_list(kind) and code_of(kind.value_type) != "arrow" and kind.value_type.num_fields == 0
-    )
+    return is_list(kind) and code_of(kind.value_type) != "arrow" and not kind.value_type.num_fields
 
 
 def fill_as(value: Any, code: str) -> Any:
@@ -202,12 +201,7 @@ def _listed(given: Schema, name: str, verb: str) -> None:
 def _nests(kind: pa.DataType) -> bool:
     """True for lists of lists, which are refused: a batch of them would hold objects."""
     kind = plain(kind)
-    return _is_list(kind) and _is_list(kind.value_type)
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+    return is_list(kind) and is_list(kind.value_type)
 
 
 def _not_padded(name: str, kind: pa.DataType, verb: str) -> SchemaError:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 # Where rows are stored decides nothing about them.
 Root: TypeAlias = str
 
-__all__ = ["FIRST", "Stored", "settled_epochs", "storable"]
-
 
 @op
 class Stored(SameColumns):

@@ -14,6 +14,7 @@ from dml.errors import CastError, DmlError, PlanError, SchemaError
 from dml.expr.facts import Rows
 from dml.expr.node import Node, op
 from dml.expr.user_call import blamed
+from dml.kernels.functions.function import is_list
 from dml.kernels.vec import Vec
 from dml.ops.row.flat_map import OUT_ROWS
 from dml.ops.unary import require_rows
@@ -163,8 +164,7 @@ def element(name: str, kind: pa.DataType) -> pa.DataType:
     """Return the type of the elements of a list or tensor; SchemaError for other types."""
     if isinstance(kind, pa.FixedShapeTensorType):
         return tensor(code_of(kind), shape_of(kind)[1:])
-    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    if not is_list and not pa.types.is_fixed_size_list(kind):
+    if not is_list(kind):
         raise SchemaError(
             f"explode needs lists, {name!r} is {short(kind)}",
             why="each element of a list becomes a row",

@@ -97,8 +97,9 @@ class LiftedNode(Skipping):
         """Return the compiled expressions with their checks."""
         return Programs(self.outputs, self.checks)
 
+    @cached_property
     def function(self) -> MapRows | FilterRows:
-        """Return the operator that calls the function."""
+        """Return the operator that calls the function, as written."""
         raise InternalError(f"{type(self).__name__} calls nothing")
 
     def made(self, block: Block, outputs: Sequence[Values]) -> Block:
@@ -107,7 +108,7 @@ class LiftedNode(Skipping):
 
     def called(self, block: Block, at: At) -> Iterator[Block]:
         """Yield the block as computed by the function, row by row."""
-        return self.function().run(block, at)
+        return self.function.run(block, at)
 
     def computed(self, block: Block, at: At) -> Block | None:
         """Return the block by the expressions; None if a check is true, or they are stale."""
@@ -221,15 +222,12 @@ class LiftedMap(LiftedNode):
         return Schema((name, kind) for (name, _), kind in zip(self.env, kinds, strict=True))
 
     @cached_property
-    def _function(self) -> MapRows:
+    def function(self) -> MapRows:
+        """Return the ``map`` as written."""
         from dml.ops.row.map_rows import MapRows  # noqa: PLC0415
 
         made = MapRows(self.input, self.fn, self.schema, on_error=self.on_error)
         return made.placed(self.where)
-
-    def function(self) -> MapRows:
-        """Return the ``map`` as written."""
-        return self._function
 
     def made(self, block: Block, outputs: Sequence[Values]) -> Block:
         """Return a block of the computed columns."""
@@ -260,12 +258,9 @@ class LiftedFilter(SameColumns, LiftedNode):
         return (self.predicate,)
 
     @cached_property
-    def _function(self) -> FilterRows:
-        return FilterRows(self.input, self.fn, on_error=self.on_error).placed(self.where)
-
     def function(self) -> FilterRows:
         """Return the ``filter`` as written."""
-        return self._function
+        return FilterRows(self.input, self.fn, on_error=self.on_error).placed(self.where)
 
     def made(self, block: Block, outputs: Sequence[Values]) -> Block:
         """Return the rows where the predicate is true."""
