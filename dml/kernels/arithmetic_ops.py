@@ -17,8 +17,7 @@ SIGN_BITS = {"f4": "u4", "f8": "u8"}
 def elementwise(ufunc: Callable[..., Any]) -> Op:
     """Make an operation of one ufunc, null where any argument is null."""
 
-    def op(args: Sequence[Vec], code: str, params: tuple[Any, ...]) -> Vec:
-        del params
+    def op(args: Sequence[Vec], code: str, _params: tuple[Any, ...]) -> Vec:
         return Vec(coded(ufunc(*aligned(*args)), code), both_valid(*args))
 
     return op
@@ -32,8 +31,7 @@ def coded(values: Any, code: str) -> np.ndarray:
 def without_zero_divisor(ufunc: Callable[..., Any]) -> Op:
     """Make an operation like ``elementwise``, but null where the second argument is zero."""
 
-    def op(args: Sequence[Vec], code: str, params: tuple[Any, ...]) -> Vec:
-        del params
+    def op(args: Sequence[Vec], code: str, _params: tuple[Any, ...]) -> Vec:
         left, right = aligned(*args)
         values = coded(ufunc(left, right), code)
         zero = per_row(np.asarray(args[1].values == 0), max(args[1].values.ndim - 1, 0))
@@ -45,16 +43,14 @@ def without_zero_divisor(ufunc: Callable[..., Any]) -> Op:
     return op
 
 
-def divide(args: Sequence[Vec], code: str, params: tuple[Any, ...]) -> Vec:
+def divide(args: Sequence[Vec], code: str, _params: tuple[Any, ...]) -> Vec:
     """True division; x/0 is an infinity or NaN as in IEEE."""
-    del params
     left, right = (values.astype(code, copy=False) for values in aligned(*args))
     return Vec(np.asarray(np.true_divide(left, right)), both_valid(*args))
 
 
-def minimum(args: Sequence[Vec], code: str, params: tuple[Any, ...]) -> Vec:
+def minimum(args: Sequence[Vec], code: str, _params: tuple[Any, ...]) -> Vec:
     """Return the lesser; NaN if either is, and -0.0 is less than +0.0 (IEEE 754-2019 minimum)."""
-    del params
     left, right = aligned(*args)
     values = coded(np.minimum(left, right), code)
     if code in SIGN_BITS and not _has_nonzero_literal(args):
@@ -62,9 +58,8 @@ def minimum(args: Sequence[Vec], code: str, params: tuple[Any, ...]) -> Vec:
     return Vec(values, both_valid(*args))
 
 
-def maximum(args: Sequence[Vec], code: str, params: tuple[Any, ...]) -> Vec:
+def maximum(args: Sequence[Vec], code: str, _params: tuple[Any, ...]) -> Vec:
     """Return the greater; NaN if either is, and +0.0 is above -0.0 (IEEE 754-2019 maximum)."""
-    del params
     left, right = aligned(*args)
     values = coded(np.maximum(left, right), code)
     if code not in SIGN_BITS or _has_nonzero_literal(args):
@@ -132,8 +127,7 @@ def _round_integers(values: np.ndarray, zeros: int) -> np.ndarray:
 def to_whole(ufunc: Callable[..., Any]) -> Op:
     """Make an operation of floor, ceil or trunc, which leaves integers unchanged."""
 
-    def op(args: Sequence[Vec], code: str, params: tuple[Any, ...]) -> Vec:
-        del params
+    def op(args: Sequence[Vec], code: str, _params: tuple[Any, ...]) -> Vec:
         values = args[0].values
         return Vec(np.asarray(ufunc(values)) if code in SIGN_BITS else values, args[0].valid)
 

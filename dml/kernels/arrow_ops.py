@@ -53,16 +53,14 @@ def compute() -> ModuleType:
 def through(function: str) -> ArrowOp:
     """Make an operation of one function of pyarrow.compute, by its name."""
 
-    def op(args: Sequence[Register], code: str, params: Params) -> Register:
-        del params
+    def op(args: Sequence[Register], code: str, _params: Params) -> Register:
         return as_register(getattr(compute(), function)(*map(as_arrow, args)), code)
 
     return op
 
 
-def if_else(args: Sequence[Register], code: str, params: Params) -> Register:
+def if_else(args: Sequence[Register], code: str, _params: Params) -> Register:
     """Return the second argument where the first is true, else the third (extensions: storage)."""
-    del params
     test, *sides = map(as_arrow, args)
     kind = sides[0].type
     if not isinstance(kind, pa.BaseExtensionType):

@@ -30,10 +30,9 @@ if TYPE_CHECKING:
 def math_op(name: str) -> arithmetic_ops.Op:
     """Make an operation of the math function ``name``, computed in the type of the result."""
 
-    def op(args: Sequence[Vec], code: str, params: tuple[Any, ...]) -> Vec:
+    def op(args: Sequence[Vec], code: str, _params: tuple[Any, ...]) -> Vec:
         from dml.kernels.math.functions import numpy_apply, step_table  # noqa: PLC0415 - few need it
 
-        del params
         values = args[0].values.astype(code, copy=False)
         return Vec(numpy_apply(step_table(name, code), values), args[0].valid)
 

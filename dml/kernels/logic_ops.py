@@ -13,9 +13,8 @@ from dml.kernels.vec import Vec, aligned, is_null, over_elements, per_row
 Params = tuple[Any, ...]
 
 
-def kleene_and(args: Sequence[Vec], code: str, params: Params) -> Vec:
+def kleene_and(args: Sequence[Vec], _code: str, _params: Params) -> Vec:
     """Return false if either argument is false; else null if either is null; else true."""
-    del code, params
     a, b = args
     values = np.asarray(np.logical_and(a.values, b.values))
     if a.valid is None and b.valid is None:
@@ -25,9 +24,8 @@ def kleene_and(args: Sequence[Vec], code: str, params: Params) -> Vec:
     return Vec(values, np.asarray(false_a | false_b | ~(is_null(a) | is_null(b))))
 
 
-def kleene_or(args: Sequence[Vec], code: str, params: Params) -> Vec:
+def kleene_or(args: Sequence[Vec], _code: str, _params: Params) -> Vec:
     """Return true if either argument is true; else null if either is null; else false."""
-    del code, params
     a, b = args
     values = np.asarray(np.logical_or(a.values, b.values))
     if a.valid is None and b.valid is None:
@@ -36,25 +34,22 @@ def kleene_or(args: Sequence[Vec], code: str, params: Params) -> Vec:
     return Vec(values, np.asarray(true_a | true_b | ~(is_null(a) | is_null(b))))
 
 
-def null_rows(args: Sequence[Vec], code: str, params: Params) -> Vec:
+def null_rows(args: Sequence[Vec], _code: str, _params: Params) -> Vec:
     """Return true where the argument is null."""
-    del code, params
     (arg,) = args
     return Vec(np.broadcast_to(is_null(arg), arg.values.shape[:1]).copy())
 
 
-def nan_rows(args: Sequence[Vec], code: str, params: Params) -> Vec:
+def nan_rows(args: Sequence[Vec], _code: str, _params: Params) -> Vec:
     """Return true where the argument is NaN; null stays null."""
-    del code, params
     (arg,) = args
     if arg.values.dtype.kind != "f":
         return Vec(np.zeros(arg.values.shape, bool), arg.valid)
     return Vec(np.asarray(np.isnan(arg.values)), arg.valid)
 
 
-def fill_null(args: Sequence[Vec], code: str, params: Params) -> Vec:
+def fill_null(args: Sequence[Vec], _code: str, _params: Params) -> Vec:
     """Replace nulls of the first argument by the second argument; NaN is unchanged."""
-    del code, params
     arg, other = args
     if arg.valid is None:
         return arg
@@ -64,9 +59,8 @@ def fill_null(args: Sequence[Vec], code: str, params: Params) -> Vec:
     return Vec(values, np.asarray(arg.valid | other.valid))
 
 
-def fill_nan(args: Sequence[Vec], code: str, params: Params) -> Vec:
+def fill_nan(args: Sequence[Vec], code: str, _params: Params) -> Vec:
     """Replace NaN in the first argument by the second argument; null stays null."""
-    del params
     arg, other = args
     if code not in ("f4", "f8"):
         return arg
@@ -79,9 +73,8 @@ def fill_nan(args: Sequence[Vec], code: str, params: Params) -> Vec:
     return Vec(values, np.asarray(~np.where(taken, is_null(other), is_null(arg))))
 
 
-def if_else(args: Sequence[Vec], code: str, params: Params) -> Vec:
+def if_else(args: Sequence[Vec], _code: str, _params: Params) -> Vec:
     """Return the second argument where the first is true, the third if false, null if null."""
-    del code, params
     condition, a, b = args
     values = _choose(condition.values, a, b)
     if all(arg.valid is None for arg in args):

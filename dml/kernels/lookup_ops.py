@@ -38,16 +38,14 @@ def as_bits(values: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(doubles), CANONICAL_NAN, bits)
 
 
-def hash_numbers(args: Sequence[Vec], code: str, params: Params) -> Vec:
+def hash_numbers(args: Sequence[Vec], _code: str, params: Params) -> Vec:
     """Return mix64(bits + (seed + 1) * golden ratio), u8; null stays null."""
-    del code
     start = np.uint64((int(params[0]) + 1) * GOLDEN % 2**64)
     return Vec(mix64(np.asarray(as_bits(args[0].values) + start)), args[0].valid)
 
 
-def uniform(args: Sequence[Vec], code: str, params: Params) -> Vec:
+def uniform(args: Sequence[Vec], _code: str, params: Params) -> Vec:
     """Draw from [0, 1) per row id (hi, lo): key ``params[0]``, draw number ``params[1]`` or 0."""
-    del code
     high, low = aligned(*args)
     draw = int(params[1]) if len(params) > 1 else 0
     row_key = mix64(np.asarray(low ^ mix64(np.asarray(high ^ np.uint64(params[0])))))
@@ -77,9 +75,8 @@ def boundaries_as(boundaries: Sequence[float], dtype: np.dtype[Any]) -> np.ndarr
     return np.asarray(whole, dtype)
 
 
-def is_in(args: Sequence[Vec], code: str, params: Params) -> Vec:
+def is_in(args: Sequence[Vec], _code: str, params: Params) -> Vec:
     """Return true if the value equals one of ``params[0]``; null stays null, NaN equals nothing."""
-    del code
     (arg,) = args
     members = members_as(params[0], arg.values.dtype)
     if len(members) > FEW_MEMBERS:
@@ -100,9 +97,8 @@ def members_as(members: Sequence[Any], dtype: np.dtype[Any]) -> np.ndarray:
     return np.unique(np.asarray(whole, dtype))
 
 
-def stack(args: Sequence[Vec], code: str, params: Params) -> Vec:
+def stack(args: Sequence[Vec], code: str, _params: Params) -> Vec:
     """Stack columns to (n, k, *element shape); a row with any null is null."""
-    del params
     arrays = [array.astype(code, copy=False) for array in aligned(*args)]
     shape = np.broadcast_shapes(*(array.shape for array in arrays))
     if len(shape) == 1:

@@ -24,8 +24,7 @@ Arrays = Sequence[np.ndarray]
 def plain(ufunc: Callable[..., Any]) -> Op:
     """Make an operation of the ufunc itself; its companion finds rows with another result."""
 
-    def op(args: Sequence[Vec], code: str, params: tuple[Any, ...]) -> Vec:
-        del params
+    def op(args: Sequence[Vec], code: str, _params: tuple[Any, ...]) -> Vec:
         values = (array.astype(code, copy=False) for array in aligned(*args))
         return Vec(coded(ufunc(*values), code))
 
@@ -35,8 +34,7 @@ def plain(ufunc: Callable[..., Any]) -> Op:
 def outside(differs: Callable[[Arrays], Any]) -> Op:
     """Make a check that is true in rows with a null operand, and where ``differs`` is true."""
 
-    def op(args: Sequence[Vec], code: str, params: tuple[Any, ...]) -> Vec:
-        del code, params
+    def op(args: Sequence[Vec], _code: str, _params: tuple[Any, ...]) -> Vec:
         arrays = aligned(*args)
         most = max(array.ndim for array in arrays)
         bad = per_row(np.asarray(differs(arrays), bool), max(most - 1, 0) if most else 0)

@@ -83,8 +83,7 @@ def multi_hot(columns: Sequence[Register], params: Params) -> Vec:
     return Vec(out, ~lists.absent if lists.absent.any() else None)
 
 
-def _vector(kind: pa.DataType, params: Params) -> pa.DataType:
-    del kind
+def _vector(_kind: pa.DataType, params: Params) -> pa.DataType:
     return pa.fixed_shape_tensor(params[1], (params[0],))
 
 
@@ -161,14 +160,12 @@ def lookup_elements(array: pa.Array, *params: Any) -> pa.Array:
     return lists._replace(kind=_numbers(lists.kind, ())).with_elements(found)
 
 
-def _numbers(kind: pa.DataType, params: Params) -> pa.DataType:
-    del params
+def _numbers(kind: pa.DataType, _params: Params) -> pa.DataType:
     large = pa.types.is_large_list(kind)
     return pa.large_list(pa.int64()) if large else pa.list_(pa.int64())
 
 
-def _both(kind: pa.DataType, params: Params) -> tuple[pa.DataType | None, ...]:
-    del params
+def _both(kind: pa.DataType, _params: Params) -> tuple[pa.DataType | None, ...]:
     return (kind, kind)
 
 
@@ -176,13 +173,11 @@ def _keys_and_values(kind: pa.DataType, params: Params) -> tuple[pa.DataType | N
     return (kind, params[2], None, params[2])
 
 
-def _of_words(kind: pa.DataType, params: Params) -> tuple[pa.DataType | None, ...]:
-    del params
+def _of_words(kind: pa.DataType, _params: Params) -> tuple[pa.DataType | None, ...]:
     return (kind.value_type if LIST.holds(kind) else kind, None, None)
 
 
-def _of_values(kind: pa.DataType, params: Params) -> pa.DataType:
-    del kind
+def _of_values(_kind: pa.DataType, params: Params) -> pa.DataType:
     return params[2]
 
 

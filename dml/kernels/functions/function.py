@@ -40,8 +40,7 @@ class Kinds:
     null_as: pa.DataType | None = None
 
 
-def _never(params: Params) -> bool:
-    del params
+def _never(_params: Params) -> bool:
     return False
 
 
@@ -77,16 +76,14 @@ def of_one(function: Callable[..., pa.Array]) -> Callable[[Arrays, Params], pa.A
 def always(kind: pa.DataType) -> Callable[[pa.DataType, Params], pa.DataType]:
     """Make ``Function.gives`` of a function whose result always has type ``kind``."""
 
-    def gives(given: pa.DataType, params: Params) -> pa.DataType:
-        del given, params
+    def gives(_given: pa.DataType, _params: Params) -> pa.DataType:
         return kind
 
     return gives
 
 
-def same(given: pa.DataType, params: Params) -> pa.DataType:
+def same(given: pa.DataType, _params: Params) -> pa.DataType:
     """Return the type of the first argument: ``Function.gives`` of many functions."""
-    del params
     return given
 
 

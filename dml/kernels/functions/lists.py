@@ -120,14 +120,12 @@ def _loosened(array: pa.Array) -> pa.Array:
     return array if array.type == kind else array.cast(kind)
 
 
-def loose(kind: pa.DataType, params: Params) -> pa.DataType:
+def loose(kind: pa.DataType, _params: Params) -> pa.DataType:
     """Return the type of variable-length lists with the same elements."""
-    del params
     return pa.list_(kind.value_type) if pa.types.is_fixed_size_list(kind) else kind
 
 
-def _element(kind: pa.DataType, params: Params) -> pa.DataType:
-    del params
+def _element(kind: pa.DataType, _params: Params) -> pa.DataType:
     return kind.value_type
 
 
@@ -214,9 +212,8 @@ def join(array: pa.Array, separator: str, ignore_nulls: bool) -> pa.Array:  # no
     return compute().binary_join(array, pa.scalar(separator, array.type.value_type))
 
 
-def contains(arrays: Arrays, params: Params) -> pa.Array:
+def contains(arrays: Arrays, _params: Params) -> pa.Array:
     """Return true where an element equals the item; a null element equals nothing."""
-    del params
     lists, items = lists_of(arrays[0]), arrays[1]
     elements, rows = lists.flat()
     equal = compute().equal(elements, items.take(pa.array(rows)))
@@ -239,18 +236,16 @@ def _present(lists: ListColumn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return values, rows, np.bincount(rows, minlength=len(lists.starts))
 
 
-def _wide(kind: pa.DataType, params: Params) -> pa.DataType:
+def _wide(kind: pa.DataType, _params: Params) -> pa.DataType:
     """Return the type of a sum: 64 bits for integers, floats in their own type."""
-    del params
     element = kind.value_type
     if pa.types.is_floating(element):
         return element
     return pa.int64() if pa.types.is_signed_integer(element) else pa.uint64()
 
 
-def _floating(kind: pa.DataType, params: Params) -> pa.DataType:
+def _floating(kind: pa.DataType, _params: Params) -> pa.DataType:
     """Return the type of a mean: float64, or float32 for float32."""
-    del params
     return pa.float32() if pa.types.is_float32(kind.value_type) else pa.float64()
 
 

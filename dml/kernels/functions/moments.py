@@ -120,8 +120,7 @@ def _ratio(kind: pa.DataType, unit: str) -> tuple[int, int]:
 def clocked(name: str, takes: Kinds, kind: pa.DataType, run: Callable[..., pa.Array]) -> Function:
     """Make a function of local time with result ``kind``; SchemaError for an unknown time zone."""
 
-    def gives(given: pa.DataType, params: Params) -> pa.DataType:
-        del params
+    def gives(given: pa.DataType, _params: Params) -> pa.DataType:
         if zoned(given):
             zone(given.tz)
         return kind

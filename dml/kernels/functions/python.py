@@ -305,8 +305,7 @@ QUICK: dict[str, Callable[..., pa.Array | None]] = {
 }
 
 
-def _gives(given: pa.DataType, params: Params) -> pa.DataType:
-    del given
+def _gives(_given: pa.DataType, params: Params) -> pa.DataType:
     return GIVES[params[1]]
 
 

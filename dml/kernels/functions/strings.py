@@ -149,8 +149,7 @@ def concat(texts: Arrays, params: Params) -> pa.Array:
     return compute().binary_join_element_wise(*texts, separator, null_handling="emit_null")
 
 
-def _listed(kind: pa.DataType, params: Params) -> pa.DataType:
-    del params
+def _listed(kind: pa.DataType, _params: Params) -> pa.DataType:
     return pa.list_(kind)
 
 

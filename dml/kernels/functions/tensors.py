@@ -208,17 +208,15 @@ def mean(columns: Columns, params: Params) -> Vec:
 # ------------------------------------------------------------------------------------------- lists
 
 
-def _as_list(kind: pa.DataType, params: Params) -> pa.DataType:
-    del params
+def _as_list(kind: pa.DataType, _params: Params) -> pa.DataType:
     found = kind.value_type
     for _ in kind.shape:
         found = pa.list_(found)
     return found
 
 
-def to_list(columns: Columns, params: Params) -> pa.Array:
+def to_list(columns: Columns, _params: Params) -> pa.Array:
     """Convert tensors to nested lists, one level for each axis."""
-    del params
     values, valid = columns[0]
     n, *shape = values.shape
     absent = np.zeros(n, bool) if valid is None else ~valid
@@ -232,14 +230,12 @@ def to_list(columns: Columns, params: Params) -> pa.Array:
     return pa.ListArray.from_arrays(ends, found, mask=pa.array(absent))
 
 
-def _rank(kind: pa.DataType, params: Params) -> pa.DataType:
-    del params
+def _rank(kind: pa.DataType, _params: Params) -> pa.DataType:
     return pa.fixed_shape_tensor(pa.int64(), (len(kind.shape),))
 
 
-def shape_of_rows(columns: Columns, params: Params) -> Vec:
+def shape_of_rows(columns: Columns, _params: Params) -> Vec:
     """Return the shape of each row; all rows have the same shape."""
-    del params
     values, valid = columns[0]
     return Vec(np.tile(np.array(values.shape[1:], "i8"), (len(values), 1)), valid)
 
@@ -274,8 +270,7 @@ def _may_be_long(params: Params) -> bool:
 def _filled(at: int, count: int) -> Callable[[pa.DataType, Params], tuple[Any, ...]]:
     """Make ``Function.literals`` where parameter ``at`` of ``count`` is an element."""
 
-    def kinds(kind: pa.DataType, params: Params) -> tuple[Any, ...]:
-        del params
+    def kinds(kind: pa.DataType, _params: Params) -> tuple[Any, ...]:
         return tuple(kind.value_type if i == at else None for i in range(count))
 
     return kinds

@@ -163,8 +163,7 @@ def _windows(lists: ListColumn, least: int, most: int, pieces: Pieces) -> pa.Arr
     return lists._replace(lengths=lengths).with_elements(elements)
 
 
-def _listed(kind: pa.DataType, params: Params) -> pa.DataType:
-    del params
+def _listed(kind: pa.DataType, _params: Params) -> pa.DataType:
     return pa.list_(kind)
 
 
