@@ -51,7 +51,7 @@ class CastFailure(ValueError):  # noqa: N818 a value failed; the operator makes 
         self.row, self.value, self.code = row, value, code
 
     def __reduce__(self) -> tuple[type[CastFailure], tuple[int, Any, str]]:
-        return CastFailure, (self.row, self.value, self.code)
+        return type(self), (self.row, self.value, self.code)
 
 
 class NotFusedError(Exception):

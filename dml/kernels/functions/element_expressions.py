@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from dml.kernels.functions.function import Arrays, Function, Params
-from dml.kernels.functions.lists import LIST, lists_of
+from dml.kernels.functions.lists import LIST, like, lists_of
 from dml.kernels.program import Program
 from dml.kernels.vec import ARROW_TYPES, CastFailure, Vec, from_arrow, to_arrow
 
@@ -36,18 +36,11 @@ def evaluate(arrays: Arrays, params: Params) -> pa.Array:
         row = int(lists.rows()[failure.row])
         raise type(failure)(row, failure.value, failure.code) from None
     made = to_arrow(found, kind) if isinstance(found, Vec) else found
-    large = pa.types.is_large_list(lists.kind)
-    listed = pa.large_list(kind) if large else pa.list_(kind)
-    return lists._replace(kind=listed).with_elements(made)
+    return lists._replace(kind=like(lists.kind, kind)).with_elements(made)
 
 
 def _register(elements: pa.Array) -> Vec | pa.Array:
     return from_arrow(elements) if elements.type in ARROW_TYPES.values() else elements
-
-
-def _given(kind: pa.DataType, params: Params) -> pa.DataType:
-    large = pa.types.is_large_list(kind)
-    return pa.large_list(params[1]) if large else pa.list_(params[1])
 
 
 def _may_fail(params: Params) -> bool:
@@ -55,4 +48,8 @@ def _may_fail(params: Params) -> bool:
     return bool(params[2]) if isinstance(params[0], Program) else not params[0].total
 
 
-FUNCTIONS = (Function("list.eval", LIST, _given, evaluate, fails=_may_fail),)
+def _gives(kind: pa.DataType, params: Params) -> pa.DataType:
+    return like(kind, params[1])
+
+
+FUNCTIONS = (Function("list.eval", LIST, _gives, evaluate, fails=_may_fail),)

@@ -21,7 +21,7 @@ from dml.kernels.functions.function import (
     of_one,
     same,
 )
-from dml.kernels.functions.lists import LIST, lists_of
+from dml.kernels.functions.lists import LIST, like, lists_of
 from dml.kernels.lookup_ops import hash_numbers
 from dml.kernels.vec import ARROW_TYPES, Register, Vec, from_arrow
 
@@ -149,8 +149,7 @@ def _hashes(array: pa.Array) -> np.ndarray:
     """Return the values of ``hash``: (n,) u8."""
     if _is_integer(array.type):
         return hash_numbers([from_arrow(array)], "u8", (0,)).values
-    vec = hash_values([array], "u8", (0,))
-    return np.asarray(vec.values)
+    return np.asarray(hash_values([array], "u8", (0,)).values)
 
 
 def lookup_elements(array: pa.Array, *params: Any) -> pa.Array:
@@ -161,42 +160,25 @@ def lookup_elements(array: pa.Array, *params: Any) -> pa.Array:
 
 
 def _numbers(kind: pa.DataType, _params: Params) -> pa.DataType:
-    large = pa.types.is_large_list(kind)
-    return pa.large_list(pa.int64()) if large else pa.list_(pa.int64())
-
-
-def _both(kind: pa.DataType, _params: Params) -> tuple[pa.DataType | None, ...]:
-    return (kind, kind)
-
-
-def _keys_and_values(kind: pa.DataType, params: Params) -> tuple[pa.DataType | None, ...]:
-    return (kind, params[2], None, params[2])
+    return like(kind, pa.int64())
 
 
 def _of_words(kind: pa.DataType, _params: Params) -> tuple[pa.DataType | None, ...]:
     return (kind.value_type if LIST.holds(kind) else kind, None, None)
 
 
-def _of_values(_kind: pa.DataType, params: Params) -> pa.DataType:
-    return params[2]
-
-
-def _may_miss(params: Params) -> bool:
-    return not params[3]
-
-
 FUNCTIONS = (
     Function(".one_hot", INTEGER, _vector, one_hot, vectors=True),
     Function(".multi_hot", INTEGERS, _vector, multi_hot, vectors=True),
-    Function(".replace", SINGLE, same, of_one(replace), literals=_both),
+    Function(".replace", SINGLE, same, of_one(replace), literals=lambda kind, _: (kind, kind)),
     Function(
         ".replace_strict",
         SINGLE,
-        _of_values,
+        lambda _, params: params[2],
         of_one(replace_strict),
-        fails=_may_miss,
+        fails=lambda params: not params[3],
         refusal=("the mapping does not name it", "default=..., or .replace(...), which keeps it"),
-        literals=_keys_and_values,
+        literals=lambda kind, params: (kind, params[2], None, params[2]),
     ),
     Function(".lookup", WORD, always(pa.int64()), of_one(lookup), literals=_of_words),
     Function("list.lookup", WORDS, _numbers, of_one(lookup_elements), literals=_of_words),

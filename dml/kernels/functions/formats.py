@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from dml.errors import SchemaError
 from dml.kernels.arrow_ops import compute
-from dml.kernels.functions import moments
 from dml.kernels.functions.function import (
     Function,
     Kinds,
@@ -23,7 +22,7 @@ from dml.kernels.functions.function import (
     is_text,
     of_one,
 )
-from dml.kernels.functions.moments import DATED, clocked
+from dml.kernels.functions.moments import DATED, PARTS, clocked
 from dml.kernels.functions.zones import DAY, PER_SECOND, local
 
 TEXT = Kinds("text", is_text, pa.string())
@@ -177,7 +176,7 @@ def strftime(moment: pa.Array, form: str) -> pa.Array:
 
 def _digits(moment: pa.Array, directive: str) -> pa.Array:
     name, width = DIRECTIVES[directive]
-    number = getattr(moments, name)(moment)
+    number = PARTS[name](moment)
     return compute().utf8_zero_fill(number.cast(pa.string()), width=width)
 
 
@@ -221,17 +220,13 @@ def _is_local(kind: pa.DataType) -> bool:
     return kind == pa.date32() or (pa.types.is_timestamp(kind) and kind.tz is None)
 
 
-def _may_refuse(params: Params) -> bool:
-    return bool(params[-1])
-
-
 def _parsing(name: str, kind: pa.DataType, run: Any, why: str) -> Function:
     return Function(
         name,
         TEXT,
         always(kind),
         of_one(run),
-        fails=_may_refuse,
+        fails=lambda params: bool(params[-1]),
         refusal=(why, "strict=False gives null instead"),
     )
 

@@ -17,15 +17,9 @@ Arrays = Sequence[pa.Array]
 class NoSuchElementFailure(CastFailure):
     """A list is too short for the requested element; ``value`` is its length."""
 
-    def __reduce__(self) -> tuple[type[CastFailure], tuple[int, Any, str]]:
-        return NoSuchElementFailure, (self.row, self.value, self.code)
-
 
 class RefusedFailure(CastFailure):
     """A function does not accept a value; ``code`` is the function's name."""
-
-    def __reduce__(self) -> tuple[type[CastFailure], tuple[int, Any, str]]:
-        return RefusedFailure, (self.row, self.value, self.code)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,10 +32,6 @@ class Kinds:
     words: str
     holds: Callable[[pa.DataType], bool]
     null_as: pa.DataType | None = None
-
-
-def _never(_params: Params) -> bool:
-    return False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,7 +51,7 @@ class Function:
     gives: Callable[[pa.DataType, Params], pa.DataType]
     run: Callable[[Arrays, Params], pa.Array]
     rest: Callable[[pa.DataType], pa.DataType] | None = None
-    fails: Callable[[Params], bool] = _never
+    fails: Callable[[Params], bool] = lambda _: False
     refusal: tuple[str, str] = ("", "")
     literals: Callable[[pa.DataType, Params], tuple[pa.DataType | None, ...]] | None = None
     vectors: bool = False
@@ -85,6 +75,11 @@ def always(kind: pa.DataType) -> Callable[[pa.DataType, Params], pa.DataType]:
 def same(given: pa.DataType, _params: Params) -> pa.DataType:
     """Return the type of the first argument: ``Function.gives`` of many functions."""
     return given
+
+
+def listed(given: pa.DataType, _params: Params) -> pa.DataType:
+    """Return the type of lists of the first argument's values."""
+    return pa.list_(given)
 
 
 def is_list(kind: pa.DataType) -> bool:

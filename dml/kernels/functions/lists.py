@@ -103,6 +103,11 @@ class ListColumn(NamedTuple):
         return maker.from_arrays(places, elements, type=self.kind, mask=mask)
 
 
+def like(kind: pa.DataType, element: pa.DataType) -> pa.DataType:
+    """Return the type of lists of ``element``, large if ``kind`` is."""
+    return pa.large_list(element) if pa.types.is_large_list(kind) else pa.list_(element)
+
+
 def lists_of(array: pa.Array) -> ListColumn:
     """Convert an Arrow array of lists, also of fixed size, to ``ListColumn``."""
     array = _loosened(array)
@@ -323,13 +328,9 @@ def _turned(values: np.ndarray) -> np.ndarray:
     return np.asarray(np.where(bits < 0, bits ^ np.iinfo(bits.dtype).max, bits))
 
 
-def _may_raise(params: Params) -> bool:
-    return not params[1]
-
-
 FUNCTIONS = (
     Function("list.len", LIST, always(pa.int64()), of_one(length)),
-    Function("list.get", LIST, _element, of_one(get), fails=_may_raise),
+    Function("list.get", LIST, _element, of_one(get), fails=lambda params: not params[1]),
     Function("list.slice", LIST, loose, of_one(slice_list)),
     Function("list.reverse", LIST, loose, of_one(reverse)),
     Function("list.sort", PLAIN, loose, of_one(sort)),

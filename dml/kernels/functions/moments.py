@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,71 +25,37 @@ DATED = Kinds("dates or timestamps", _is_dated, pa.timestamp("us"))
 TIMED = Kinds("timestamps or times of day", _is_timed, pa.timestamp("us"))
 
 
-def year(moment: pa.Array) -> pa.Array:
-    """The year, in the proleptic Gregorian calendar."""
-    return compute().year(local(moment))
+def _in_local_time(function: str, **options: Any) -> Callable[[pa.Array], pa.Array]:
+    """Make a function of local time of one of pyarrow.compute."""
+    return lambda moment: getattr(compute(), function)(local(moment), **options)
 
 
-def quarter(moment: pa.Array) -> pa.Array:
-    """The quarter of the year, 1 to 4."""
-    return compute().quarter(local(moment))
-
-
-def month(moment: pa.Array) -> pa.Array:
-    """The month, 1 to 12."""
-    return compute().month(local(moment))
-
-
-def day(moment: pa.Array) -> pa.Array:
-    """The day of the month, 1 to 31."""
-    return compute().day(local(moment))
-
-
-def hour(moment: pa.Array) -> pa.Array:
-    """The hour, 0 to 23."""
-    return compute().hour(local(moment))
-
-
-def minute(moment: pa.Array) -> pa.Array:
-    """The minute, 0 to 59."""
-    return compute().minute(local(moment))
-
-
-def second(moment: pa.Array) -> pa.Array:
-    """The second, 0 to 59."""
-    return compute().second(local(moment))
-
-
-def millisecond(moment: pa.Array) -> pa.Array:
-    """The milliseconds since the second began, 0 to 999."""
+def _millisecond(moment: pa.Array) -> pa.Array:
     return compute().millisecond(utc(moment))
 
 
-def microsecond(moment: pa.Array) -> pa.Array:
-    """The microseconds since the second began, 0 to 999,999."""
+def _microsecond(moment: pa.Array) -> pa.Array:
     pc = compute()
-    whole = pc.multiply(millisecond(moment), 1000)
-    return pc.add(whole, pc.microsecond(utc(moment)))
+    return pc.add(pc.multiply(_millisecond(moment), 1000), pc.microsecond(utc(moment)))
 
 
-def weekday(moment: pa.Array) -> pa.Array:
-    """The day of the ISO week: Monday is 1, Sunday is 7."""
-    return compute().day_of_week(local(moment), count_from_zero=False, week_start=1)
-
-
-def ordinal_day(moment: pa.Array) -> pa.Array:
-    """The day of the year, 1 to 366."""
-    return compute().day_of_year(local(moment))
-
-
-def week(moment: pa.Array) -> pa.Array:
-    """The ISO week, 1 to 53; the first has the year's first Thursday."""
-    return compute().iso_week(local(moment))
-
-
-def iso_year(moment: pa.Array) -> pa.Array:
-    """The year that the ISO week belongs to."""
-    return compute().iso_year(local(moment))
+# The parts of a moment that are numbers.
+PARTS: dict[str, Callable[[pa.Array], pa.Array]] = {
+    "year": _in_local_time("year"),  # in the proleptic Gregorian calendar
+    "quarter": _in_local_time("quarter"),  # 1 to 4
+    "month": _in_local_time("month"),  # 1 to 12
+    "day": _in_local_time("day"),  # of the month, 1 to 31
+    "hour": _in_local_time("hour"),  # 0 to 23
+    "minute": _in_local_time("minute"),  # 0 to 59
+    "second": _in_local_time("second"),  # 0 to 59
+    "millisecond": _millisecond,  # since the second began, 0 to 999
+    "microsecond": _microsecond,  # since the second began, 0 to 999,999
+    # of the ISO week: Monday is 1, Sunday is 7
+    "weekday": _in_local_time("day_of_week", count_from_zero=False, week_start=1),
+    "ordinal_day": _in_local_time("day_of_year"),  # 1 to 366
+    "week": _in_local_time("iso_week"),  # 1 to 53; the first has the year's first Thursday
+    "iso_year": _in_local_time("iso_year"),  # that the ISO week belongs to
+}
 
 
 def date(moment: pa.Array) -> pa.Array:
@@ -129,21 +96,16 @@ def clocked(name: str, takes: Kinds, kind: pa.DataType, run: Callable[..., pa.Ar
 
 
 NUMBER = always(pa.int64())
+OF_DATES = ("year", "quarter", "month", "day", "weekday", "ordinal_day", "week", "iso_year")
 
 FUNCTIONS = (
-    clocked("dt.year", DATED, pa.int64(), year),
-    clocked("dt.quarter", DATED, pa.int64(), quarter),
-    clocked("dt.month", DATED, pa.int64(), month),
-    clocked("dt.day", DATED, pa.int64(), day),
-    clocked("dt.hour", TIMED, pa.int64(), hour),
-    clocked("dt.minute", TIMED, pa.int64(), minute),
-    clocked("dt.second", TIMED, pa.int64(), second),
-    Function("dt.millisecond", TIMED, NUMBER, of_one(millisecond)),
-    Function("dt.microsecond", TIMED, NUMBER, of_one(microsecond)),
-    clocked("dt.weekday", DATED, pa.int64(), weekday),
-    clocked("dt.ordinal_day", DATED, pa.int64(), ordinal_day),
-    clocked("dt.week", DATED, pa.int64(), week),
-    clocked("dt.iso_year", DATED, pa.int64(), iso_year),
+    *(clocked(f"dt.{name}", DATED, pa.int64(), PARTS[name]) for name in OF_DATES),
+    *(
+        clocked(f"dt.{name}", TIMED, pa.int64(), PARTS[name])
+        for name in ("hour", "minute", "second")
+    ),
+    Function("dt.millisecond", TIMED, NUMBER, of_one(_millisecond)),
+    Function("dt.microsecond", TIMED, NUMBER, of_one(_microsecond)),
     clocked("dt.date", DATED, pa.date32(), date),
     Function("dt.epoch", DATED, NUMBER, of_one(epoch)),
 )

@@ -32,22 +32,10 @@ GIVES: dict[str, pa.DataType] = {
 TAKES = (*GIVES.values(), *(pa.list_(kind) for kind in GIVES.values()))
 # Functions of ``math`` that are lifted by calling them.
 MATH = (
-    *(
-        "acos",
-        "acosh",
-        "asin",
-        "asinh",
-        "atan",
-        "atan2",
-        "atanh",
-        "cbrt",
-        "copysign",
-        "cos",
-        "cosh",
-    ),
-    *("erf", "erfc", "exp", "exp2", "expm1", "fmod", "gamma", "hypot", "lgamma", "log"),
-    *("log10", "log1p", "log2", "nextafter", "pow", "remainder", "sin", "sinh", "tan"),
-    *("tanh", "ulp"),
+    *("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "copysign", "cos"),
+    *("cosh", "erf", "erfc", "exp", "exp2", "expm1", "fmod", "gamma", "hypot", "lgamma", "log"),
+    *("log10", "log1p", "log2", "nextafter", "pow", "remainder", "sin", "sinh", "tan", "tanh"),
+    "ulp",
 )
 # NumPy functions of one float, whose last bits may depend on the length of the array.
 NUMPY = (
@@ -269,23 +257,15 @@ def _joined(left: pa.Array, right: pa.Array) -> pa.Array:
     return compute().binary_join_element_wise(left, right, "")
 
 
-def _above(least: float) -> Inside:
-    return lambda x: x > least
-
-
-def _between(x: np.ndarray) -> np.ndarray:
-    return (x >= -1) & (x <= 1)
-
-
 TEXTS = (pa.string(),)
 # Types besides text that the functions of QUICK accept.
 SIZED = {"len": (pa.string(), *TAKES[4:])}
 # Domains in which functions of ``math`` do not raise.
 DOMAINS: dict[str, Inside] = {
-    **dict.fromkeys(("math.log", "math.log2", "math.log10"), _above(0.0)),
-    "math.log1p": _above(-1.0),
+    **dict.fromkeys(("math.log", "math.log2", "math.log10"), lambda x: x > 0.0),
+    "math.log1p": lambda x: x > -1.0,
     **dict.fromkeys(("math.sin", "math.cos", "math.tan"), np.isfinite),
-    **dict.fromkeys(("math.asin", "math.acos"), _between),
+    **dict.fromkeys(("math.asin", "math.acos"), lambda x: (x >= -1) & (x <= 1)),
 }
 # The same functions over whole columns, if the results are known to equal Python's; they return
 # None if that is not so for the values.
@@ -305,15 +285,11 @@ QUICK: dict[str, Callable[..., pa.Array | None]] = {
 }
 
 
-def _gives(_given: pa.DataType, params: Params) -> pa.DataType:
-    return GIVES[params[1]]
-
-
 FUNCTIONS = (
     Function(
         "python.call",
         Kinds("a plain value", lambda kind: kind in TAKES),
-        _gives,
+        lambda _, params: GIVES[params[1]],
         called,
         rest=lambda kind: kind,
     ),

@@ -6,6 +6,8 @@ version of pyarrow: "ß" becomes "ẞ", never "SS".
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pyarrow as pa
 
 from dml.kernels.arrow_ops import compute
@@ -17,6 +19,7 @@ from dml.kernels.functions.function import (
     always,
     is_bytes,
     is_text,
+    listed,
     of_one,
     same,
 )
@@ -25,60 +28,24 @@ TEXT = Kinds("text", is_text, pa.string())
 TEXT_OR_BYTES = Kinds("text or bytes", lambda kind: is_text(kind) or is_bytes(kind), pa.string())
 
 
-def len_chars(text: pa.Array) -> pa.Array:
-    """Return the number of code points."""
-    return compute().utf8_length(text)
+def _of_arrow(function: str, *options: str) -> Callable[[Arrays, Params], pa.Array]:
+    """Make ``Function.run`` of one of pyarrow.compute, whose ``options`` the parameters are."""
+
+    def run(arrays: Arrays, params: Params) -> pa.Array:
+        return getattr(compute(), function)(arrays[0], **dict(zip(options, params, strict=True)))
+
+    return run
 
 
-def len_bytes(text: pa.Array) -> pa.Array:
-    """Return the number of bytes; of text, in UTF-8."""
-    return compute().binary_length(text)
+def _stripping(function: str) -> Callable[[Arrays, Params], pa.Array]:
+    """Make ``Function.run`` that strips the parameter's characters (None: white space)."""
 
+    def run(text: pa.Array, characters: str | None) -> pa.Array:
+        if characters is None:
+            return getattr(compute(), f"{function}_whitespace")(text)
+        return getattr(compute(), function)(text, characters=characters) if characters else text
 
-def to_lowercase(text: pa.Array) -> pa.Array:
-    """Replace every code point by its simple lower case."""
-    return compute().utf8_lower(text)
-
-
-def to_uppercase(text: pa.Array) -> pa.Array:
-    """Replace every code point by its simple upper case."""
-    return compute().utf8_upper(text)
-
-
-def reverse(text: pa.Array) -> pa.Array:
-    """Return the code points from the last to the first."""
-    return compute().utf8_reverse(text)
-
-
-def strip_chars(text: pa.Array, characters: str | None) -> pa.Array:
-    """Strip ``characters`` (None: white space) at both ends."""
-    if characters is None:
-        return compute().utf8_trim_whitespace(text)
-    return compute().utf8_trim(text, characters=characters) if characters else text
-
-
-def strip_chars_start(text: pa.Array, characters: str | None) -> pa.Array:
-    """Strip ``characters`` (None: white space) at the start."""
-    if characters is None:
-        return compute().utf8_ltrim_whitespace(text)
-    return compute().utf8_ltrim(text, characters=characters) if characters else text
-
-
-def strip_chars_end(text: pa.Array, characters: str | None) -> pa.Array:
-    """Strip ``characters`` (None: white space) at the end."""
-    if characters is None:
-        return compute().utf8_rtrim_whitespace(text)
-    return compute().utf8_rtrim(text, characters=characters) if characters else text
-
-
-def starts_with(text: pa.Array, prefix: str) -> pa.Array:
-    """Return true where the text begins with ``prefix``."""
-    return compute().starts_with(text, pattern=prefix)
-
-
-def ends_with(text: pa.Array, suffix: str) -> pa.Array:
-    """Return true where the text ends with ``suffix``."""
-    return compute().ends_with(text, pattern=suffix)
+    return of_one(run)
 
 
 def contains(text: pa.Array, pattern: str, literal: bool) -> pa.Array:  # noqa: FBT001 - a parameter
@@ -123,57 +90,33 @@ def slice_text(text: pa.Array, offset: int, length: int | None) -> pa.Array:
     return tail if length is None else pc.utf8_slice_codeunits(tail, start=0, stop=length)
 
 
-def split(text: pa.Array, by: str) -> pa.Array:
-    """Split the text at each occurrence of ``by``: one part more than occurrences."""
-    return compute().split_pattern(text, pattern=by)
-
-
-def zfill(text: pa.Array, length: int) -> pa.Array:
-    """Pad with zeros, after a leading sign, to ``length`` characters."""
-    return compute().utf8_zero_fill(text, width=length)
-
-
-def pad_start(text: pa.Array, length: int, fill_char: str) -> pa.Array:
-    """Pad with ``fill_char`` at the start, to ``length`` characters."""
-    return compute().utf8_lpad(text, width=length, padding=fill_char)
-
-
-def pad_end(text: pa.Array, length: int, fill_char: str) -> pa.Array:
-    """Pad with ``fill_char`` at the end, to ``length`` characters."""
-    return compute().utf8_rpad(text, width=length, padding=fill_char)
-
-
 def concat(texts: Arrays, params: Params) -> pa.Array:
     """Join the texts with a separator; null if any text is null."""
     separator = pa.scalar(params[0], texts[0].type)
     return compute().binary_join_element_wise(*texts, separator, null_handling="emit_null")
 
 
-def _listed(kind: pa.DataType, _params: Params) -> pa.DataType:
-    return pa.list_(kind)
-
-
 COUNT, FLAG = always(pa.int64()), always(pa.bool_())
 
 FUNCTIONS = (
-    Function("str.len_chars", TEXT, COUNT, of_one(len_chars)),
-    Function("str.len_bytes", TEXT_OR_BYTES, COUNT, of_one(len_bytes)),
-    Function("str.to_lowercase", TEXT, same, of_one(to_lowercase)),
-    Function("str.to_uppercase", TEXT, same, of_one(to_uppercase)),
-    Function("str.reverse", TEXT, same, of_one(reverse)),
-    Function("str.strip_chars", TEXT, same, of_one(strip_chars)),
-    Function("str.strip_chars_start", TEXT, same, of_one(strip_chars_start)),
-    Function("str.strip_chars_end", TEXT, same, of_one(strip_chars_end)),
-    Function("str.starts_with", TEXT, FLAG, of_one(starts_with)),
-    Function("str.ends_with", TEXT, FLAG, of_one(ends_with)),
+    Function("str.len_chars", TEXT, COUNT, _of_arrow("utf8_length")),
+    Function("str.len_bytes", TEXT_OR_BYTES, COUNT, _of_arrow("binary_length")),
+    Function("str.to_lowercase", TEXT, same, _of_arrow("utf8_lower")),
+    Function("str.to_uppercase", TEXT, same, _of_arrow("utf8_upper")),
+    Function("str.reverse", TEXT, same, _of_arrow("utf8_reverse")),
+    Function("str.strip_chars", TEXT, same, _stripping("utf8_trim")),
+    Function("str.strip_chars_start", TEXT, same, _stripping("utf8_ltrim")),
+    Function("str.strip_chars_end", TEXT, same, _stripping("utf8_rtrim")),
+    Function("str.starts_with", TEXT, FLAG, _of_arrow("starts_with", "pattern")),
+    Function("str.ends_with", TEXT, FLAG, _of_arrow("ends_with", "pattern")),
     Function("str.contains", TEXT, FLAG, of_one(contains)),
     Function("str.replace", TEXT, same, of_one(replace)),
     Function("str.extract", TEXT, same, of_one(extract)),
     Function("str.count_matches", TEXT, COUNT, of_one(count_matches)),
     Function("str.slice", TEXT, same, of_one(slice_text)),
-    Function("str.split", TEXT, _listed, of_one(split)),
-    Function("str.zfill", TEXT, same, of_one(zfill)),
-    Function("str.pad_start", TEXT, same, of_one(pad_start)),
-    Function("str.pad_end", TEXT, same, of_one(pad_end)),
+    Function("str.split", TEXT, listed, _of_arrow("split_pattern", "pattern")),
+    Function("str.zfill", TEXT, same, _of_arrow("utf8_zero_fill", "width")),
+    Function("str.pad_start", TEXT, same, _of_arrow("utf8_lpad", "width", "padding")),
+    Function("str.pad_end", TEXT, same, _of_arrow("utf8_rpad", "width", "padding")),
     Function("str.concat", TEXT, same, concat, rest=lambda kind: kind),
 )

@@ -263,10 +263,6 @@ def to_tensor(columns: Columns, params: Params) -> Vec:
     return Vec(out, valid)
 
 
-def _may_be_long(params: Params) -> bool:
-    return not params[2]
-
-
 def _filled(at: int, count: int) -> Callable[[pa.DataType, Params], tuple[Any, ...]]:
     """Make ``Function.literals`` where parameter ``at`` of ``count`` is an element."""
 
@@ -292,7 +288,7 @@ FUNCTIONS = (
         _row,
         to_tensor,
         vectors=True,
-        fails=_may_be_long,
+        fails=lambda params: not params[2],
         refusal=("a list of so many elements is longer than the tensor", "truncate=True cuts it"),
         literals=_filled(1, 3),
     ),

@@ -10,7 +10,7 @@ import pyarrow as pa
 from dml.kernels.arrow_ops import compute
 from dml.kernels.functions.byte_sets import ByteSet, set_of
 from dml.kernels.functions.bytewise import Bytes, counted, is_ascii
-from dml.kernels.functions.function import Function, Kinds, Params, always, is_text, of_one
+from dml.kernels.functions.function import Function, Kinds, always, is_text, listed, of_one
 from dml.kernels.functions.lists import TEXTS, ListColumn, drop_nulls, filtered, lists_of, loose
 
 
@@ -94,8 +94,6 @@ def tokenize_chars(text: pa.Array) -> pa.Array:
 
 def tokenize_words(text: pa.Array, pattern: str) -> pa.Array:
     """Split the text at matches of ``pattern``, without empty parts."""
-    from dml.kernels.functions.tokens import words_between  # noqa: PLC0415 most programs have no text
-
     found = words_between(lists_of_bytes(text), text.type, pattern)
     if found is not None:
         return found
@@ -163,14 +161,10 @@ def _windows(lists: ListColumn, least: int, most: int, pieces: Pieces) -> pa.Arr
     return lists._replace(lengths=lengths).with_elements(elements)
 
 
-def _listed(kind: pa.DataType, _params: Params) -> pa.DataType:
-    return pa.list_(kind)
-
-
 FUNCTIONS = (
     Function("str.tokenize_bytes", TEXT, always(pa.list_(pa.uint8())), of_one(tokenize_bytes)),
     Function("str.tokenize_chars", TEXT, always(pa.list_(pa.int32())), of_one(tokenize_chars)),
-    Function("str.tokenize_words", TEXT, _listed, of_one(tokenize_words)),
-    Function("str.ngrams", TEXT, _listed, of_one(ngrams)),
+    Function("str.tokenize_words", TEXT, listed, of_one(tokenize_words)),
+    Function("str.ngrams", TEXT, listed, of_one(ngrams)),
     Function("list.ngrams", TEXTS, loose, of_one(list_ngrams)),
 )
