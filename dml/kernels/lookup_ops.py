@@ -9,23 +9,14 @@ from typing import Any
 import numpy as np
 
 from dml.kernels.arithmetic_ops import Op
+from dml.kernels.rows.ids import GOLDEN, mix64
 from dml.kernels.vec import Vec, aligned, both_valid
 
 Params = tuple[Any, ...]
 
-GOLDEN = 0x9E3779B97F4A7C15
 CANONICAL_NAN = np.uint64(0x7FF8000000000000)
 # up to so many members, comparing with each in turn is faster than sorting (65,536 rows)
 FEW_MEMBERS = 12
-
-
-def mix64(values: np.ndarray) -> np.ndarray:
-    """Apply SplitMix64's finaliser to u8 values."""
-    z = values ^ (values >> np.uint64(30))
-    z = z * np.uint64(0xBF58476D1CE4E5B9)
-    z = z ^ (z >> np.uint64(27))
-    z = z * np.uint64(0x94D049BB133111EB)
-    return np.asarray(z ^ (z >> np.uint64(31)))
 
 
 def as_bits(values: np.ndarray) -> np.ndarray:

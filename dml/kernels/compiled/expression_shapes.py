@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dml.kernels.lookup_ops import GOLDEN, boundaries_as, members_as
+from dml.kernels.lookup_ops import boundaries_as, members_as
 from dml.kernels.program import Program, Step
+from dml.kernels.rows.ids import GOLDEN
 from dml.kernels.vec import NUMERIC_CODES
 
 DIVISIONS = ("floordiv", "mod", "py_floordiv", "py_mod")

@@ -239,11 +239,10 @@ class _Call:
         self.made: dict[bool, KernelSource] = {}
         self.integers, self.floats = self.constants()
         places = list(zip(self.shape.roots, self.instances[0].targets, strict=True))
-        widths = [self.width(place[0], root.kind) or 1 for root, place in places]
-        self.strides = np.array(widths, "i8")
         # read for every instance of every block, so computed once
         self.codes = self.shape.codes
         self.widths = [self.width(place[0], root.kind) for root, place in places]
+        self.strides = np.array([width or 1 for width in self.widths], "i8")
         self.keeps = any(root.kind == KEEP for root in self.shape.roots)
         self.read = sorted({i for instance in self.instances for i in instance.inputs})
         self.written = self.targets()
@@ -280,9 +279,8 @@ class _Call:
                 elif self.shape.roots[i].kind != CHECK:
                     place = start + self.written[i, output]
                     places[row, [first + i, first + roots + i]] = place, place + 1
-                    beyond[row, first + i] = column * int(
-                        self.codes[self.shape.roots[i].register][1]
-                    )
+                    size = int(self.codes[self.shape.roots[i].register][1])
+                    beyond[row, first + i] = column * size
         return places, beyond
 
     def constants(self) -> tuple[np.ndarray, np.ndarray]:
@@ -306,11 +304,8 @@ class _Call:
 
     def has_nulls(self, inputs: Sequence[Register]) -> bool:
         """Return True if any instance reads a column with nulls."""
-        for i in self.read:
-            vec = inputs[i]
-            if isinstance(vec, Vec) and vec.valid is not None:
-                return True
-        return False
+        read = (inputs[i] for i in self.read)
+        return any(isinstance(vec, Vec) and vec.valid is not None for vec in read)
 
     def source(self, nullable: bool) -> KernelSource:  # noqa: FBT001 the only thing that varies
         """Return the kernel's source for columns with or without nulls."""

@@ -114,11 +114,6 @@ class KernelTiers:
     def __reduce__(self) -> tuple[Any, ...]:
         return shared, self._made_of
 
-    @property
-    def compile_failures(self) -> int:
-        """Number of kernels that failed to compile; their programs run by NumPy."""
-        return len(self.cache.failures)
-
     def run(
         self,
         program: Program,

@@ -166,11 +166,7 @@ class RowIds:
         """Return the low halves, (n,) u8: in the compact form the row numbers. Read only."""
         if isinstance(self.lo, np.ndarray):
             return self.lo
-        offsets = (
-            np.arange(self.count, dtype=np.uint64)
-            if self.sel is None
-            else self.sel.astype(np.uint64)
-        )
+        offsets = np.arange(self.count, dtype="u8") if self.sel is None else self.sel.astype("u8")
         return np.asarray(np.add(offsets, np.array(self.lo % _MODULUS, dtype=np.uint64)))
 
     def arrays(self) -> tuple[U64, U64]:
@@ -181,12 +177,9 @@ class RowIds:
 
     def take(self, index: NDArray[Any]) -> RowIds:
         """Return the ids at ``index`` (integers, any order, repeats allowed)."""
-        if isinstance(self.lo, int):
-            if self.sel is None:
-                return self.kept(np.array(index, dtype=np.intp))
-            return RowIds(len(index), self.hi, self.lo, self.sel[index])
-        hi = self.hi[index] if isinstance(self.hi, np.ndarray) else self.hi
-        return RowIds(len(index), hi, self.lo[index])
+        if isinstance(self.lo, int) and self.sel is None:  # the index becomes the selection
+            index = np.array(index, dtype=np.intp)
+        return self.kept(index)
 
     def kept(self, index: NDArray[np.intp]) -> RowIds:
         """Return the ids at ``index``, which is not copied and must not be changed later."""
@@ -210,7 +203,7 @@ class RowIds:
     def derive(self, a: Key, b: Key) -> RowIds:
         """Return the ids of rows (a, b) made from these rows: integers, or (n,) arrays of them."""
         hi, lo = derive(self.hi, self.low(), _key(a), _key(b))
-        return RowIds(self.count, _array(hi), _array(lo))
+        return RowIds(self.count, np.asarray(hi, np.uint64), np.asarray(lo, np.uint64))
 
 
 class LateIds(RowIds):
@@ -280,8 +273,7 @@ class LateIds(RowIds):
 
 
 def _joined(parts: Sequence[RowIds]) -> tuple[U64, U64]:
-    arrays = [part.arrays() for part in parts]
-    high, low = zip(*arrays, strict=True)
+    high, low = zip(*(part.arrays() for part in parts), strict=True)
     return np.concatenate(high), np.concatenate(low)
 
 
@@ -292,15 +284,9 @@ def _picked(ids: LateIds, index: NDArray[Any] | slice) -> tuple[U64, U64]:
 
 def _key(value: Any) -> Key:
     """Convert integers of any type to a Python integer or a u8 array."""
-    return (
-        value.astype(np.uint64, copy=False)
-        if isinstance(value, np.ndarray)
-        else int(value) % _MODULUS
-    )
-
-
-def _array(value: Key) -> U64:
-    return np.asarray(value, dtype=np.uint64)
+    if isinstance(value, np.ndarray):
+        return value.astype(np.uint64, copy=False)
+    return int(value) % _MODULUS
 
 
 def _one_run(parts: Sequence[RowIds]) -> bool:

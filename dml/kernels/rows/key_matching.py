@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from dml.kernels.arrow_ops import compute
-from dml.kernels.lookup_ops import GOLDEN, as_bits, mix64
+from dml.kernels.lookup_ops import as_bits
+from dml.kernels.rows.ids import GOLDEN, mix64
 from dml.kernels.vec import Register, Vec, from_arrow
 
 # Most bytes of the index per row: its place, code, start, count and first row of its key, and its

@@ -95,6 +95,8 @@ def _official_state(first: int, second: int) -> Any:
 class RowGenerator:
     """A NumPy generator that is re-keyed for every row; for one thread and one loop at a time.
 
+    It takes about 20 us to make, once per block.
+
     After ``rekey(k)`` it draws the numbers of
     ``Generator(Philox(key=[k, mix64(k ^ G)], counter=0))``, whatever was drawn before.
     """
@@ -105,14 +107,9 @@ class RowGenerator:
         # A view of memory that belongs to self.philox, and is freed with it.
         self._memory = _memory_of(self.philox) if layout_is_known() else None
 
-    @classmethod
-    def of_thread(cls) -> RowGenerator:
-        """Return a new generator, which takes about 20 us to make, once per block."""
-        return cls()
-
     def rekey(self, key: int) -> np.random.Generator:
         """Start the draws of the row with this key; takes under a microsecond."""
-        return self._start(key, mix64_int(key ^ GOLDEN))
+        return self._start(*philox_key(key))
 
     def each(self, keys: U64) -> Iterator[np.random.Generator]:
         """Yield the generator once per key, started for it; valid until the next one is yielded.

@@ -19,7 +19,7 @@ from dml.data.block import Block, concat
 from dml.data.schema import Schema
 from dml.errors import DmlError
 from dml.expr.flow import CHUNK
-from dml.kernels.lookup_ops import mix64
+from dml.kernels.rows.ids import mix64
 from dml.kernels.rows.key_matching import INDEX_BYTES, hashed
 from dml.kernels.vec import Vec
 from dml.ops.join.join_node import JoinNode

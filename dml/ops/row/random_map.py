@@ -66,7 +66,7 @@ class RandomMap(FunctionNode):
 
         def call(start: int, stop: int, out: list[Any]) -> tuple[np.ndarray, BaseException | None]:
             part = block.slice(start, stop)
-            draws = RowGenerator.of_thread().each(keys[start:stop])
+            draws = RowGenerator().each(keys[start:stop])
             if self.skips:
                 given = zip(convert.to_rows(part), draws, strict=True)
                 return self.spared(given, part.ids, out, at) + start, None

@@ -94,7 +94,7 @@ def test_the_state_is_rewritten_in_memory_here() -> None:
 @pytest.mark.law
 @given(st.lists(WORDS, min_size=1, max_size=8))
 def test_a_rekeyed_generator_is_a_fresh_one(keys: list[int]) -> None:
-    rows = RowGenerator.of_thread()
+    rows = RowGenerator()
     for key in keys:
         assert some_draws(rows.rekey(key)) == some_draws(fresh(key))
     draws = [some_draws(rng) for rng in rows.each(np.array(keys, dtype=np.uint64))]
@@ -112,9 +112,7 @@ def test_an_unknown_layout_falls_back_to_the_official_setter(
 
 def test_two_loops_do_not_disturb_each_other() -> None:
     keys = np.arange(4, dtype=np.uint64)
-    both = zip(
-        RowGenerator.of_thread().each(keys), RowGenerator.of_thread().each(keys), strict=True
-    )
+    both = zip(RowGenerator().each(keys), RowGenerator().each(keys), strict=True)
     for key, (one, other) in enumerate(both):
         assert one is not other
         assert some_draws(one) == some_draws(other) == some_draws(fresh(key))
