@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from dml.kernels.math.step_language import StepValue
 
@@ -30,36 +31,26 @@ class FloatFormat:
     far: int  # a power of two that scales normal results to denormal ones
 
 
-F8 = FloatFormat(
-    code="f8",
-    fraction_bits=52,
-    bias=1023,
-    sign_bits=1 << 63,
-    fraction_mask=(1 << 52) - 1,
-    one_bits=1023 << 52,
-    inf_bits=2047 << 52,
-    min_normal_bits=1 << 52,
-    to_integer=1.5 * 2.0**52,
-    exp_usual=708.0,
-    exp_overflow=710.0,
-    exp_underflow=-746.0,
-    far=512,
-)
-F4 = FloatFormat(
-    code="f4",
-    fraction_bits=23,
-    bias=127,
-    sign_bits=1 << 31,
-    fraction_mask=(1 << 23) - 1,
-    one_bits=127 << 23,
-    inf_bits=255 << 23,
-    min_normal_bits=1 << 23,
-    to_integer=1.5 * 2.0**23,
-    exp_usual=87.0,
-    exp_overflow=89.0,
-    exp_underflow=-104.0,
-    far=64,
-)
+def _format(code: str, fraction_bits: int, **limits: Any) -> FloatFormat:
+    """Return the format of a type code; ``limits`` are where scaling stops being exact."""
+    bits = 8 * int(code[1])
+    bias = (1 << (bits - fraction_bits - 2)) - 1
+    return FloatFormat(
+        code,
+        fraction_bits,
+        bias,
+        sign_bits=1 << (bits - 1),
+        fraction_mask=(1 << fraction_bits) - 1,
+        one_bits=bias << fraction_bits,
+        inf_bits=(2 * bias + 1) << fraction_bits,
+        min_normal_bits=1 << fraction_bits,
+        to_integer=1.5 * 2.0**fraction_bits,
+        **limits,
+    )
+
+
+F8 = _format("f8", 52, exp_usual=708.0, exp_overflow=710.0, exp_underflow=-746.0, far=512)
+F4 = _format("f4", 23, exp_usual=87.0, exp_overflow=89.0, exp_underflow=-104.0, far=64)
 FORMATS = {"f4": F4, "f8": F8}
 
 

@@ -57,10 +57,10 @@ class Aggregate(Node):
         return self._made(given)[1] if given.known else UNKNOWN
 
     def _made(self, given: Schema) -> tuple[list[Figure], Schema]:
-        from dml.ops.group.aggregate_table import figure  # noqa: PLC0415
+        from dml.ops.group.aggregate_table import FIGURES  # noqa: PLC0415
 
         try:
-            figures = [figure(part, self._kind(given, part)) for part in self.parts]
+            figures = [FIGURES[part[1]](part, self._kind(given, part)) for part in self.parts]
             self.ordering.check(given)
         except SchemaError as error:
             raise error.under(self.label()) from None
@@ -89,16 +89,11 @@ class Aggregate(Node):
         return self.keys
 
     @property
-    def keeps(self) -> bool:
-        """True if an aggregate keeps the values of a group until its end."""
+    def gathers(self) -> int:  # type: ignore[override]
+        """Return 1 if an aggregate keeps the values of a group until its end, else 0."""
         from dml.ops.group.aggregate_table import KEEPS  # noqa: PLC0415
 
-        return any(KEEPS & {part[1]} for part in self.parts)
-
-    @property
-    def gathers(self) -> int:  # type: ignore[override]
-        """Return 1 if values of a group are kept, else 0."""
-        return int(self.keeps)
+        return int(any(part[1] in KEEPS for part in self.parts))
 
     @property
     def waits(self) -> bool:  # type: ignore[override]
@@ -202,8 +197,7 @@ class _Groups:
     def rest(self) -> Block:
         """Return the row of the current group."""
         if self.first is None:
-            states = [[each.nothing()] for each in self.figures]
-            columns = self._told(states)
+            columns = self._told([[each.nothing()] for each in self.figures])
             return Block(self.schema, columns, self.node.made(None))
         return self._row(self.first, self.states)
 

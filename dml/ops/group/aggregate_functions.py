@@ -23,7 +23,7 @@ Part: TypeAlias = "tuple[str, str, str | None, tuple[Any, ...]]"
 
 
 class Figure:
-    """An aggregate over a column of type ``given``; the base class counts values."""
+    """An aggregate over a column of type ``given``; the base counts values that are not null."""
 
     def __init__(self, part: Part, given: pa.DataType) -> None:
         self.part, self.given = part, given
@@ -73,10 +73,6 @@ def converted(name: str, kind: pa.DataType) -> str:
     if code_of(kind) != "arrow" and not shape_of(kind):
         return f".cast({{{name!r}: ...}})"
     return f".map(f) with a function that converts {name!r}"
-
-
-class Count(Figure):
-    """Count gives the number of values that are not null."""
 
 
 class Total(Figure):

@@ -14,10 +14,8 @@ from dml.data.open_tensors import OpenTensor
 from dml.data.schema import code_of, shape_of
 from dml.kernels.vec import Vec
 from dml.ops.group.aggregate_functions import (
-    Count,
     Figure,
     Mean,
-    Part,
     Spread,
     Total,
     Truth,
@@ -214,8 +212,8 @@ class Listed(Figure):
 
 
 FIGURES: dict[str, type[Figure]] = {
-    "len": Count,
-    "count": Count,
+    "len": Figure,
+    "count": Figure,
     "sum": Total,
     "mean": Mean,
     "std": Spread,
@@ -230,14 +228,8 @@ FIGURES: dict[str, type[Figure]] = {
     "implode": Listed,
 }
 
-
 # The aggregates whose states grow with the rows of a group.
 KEEPS = {"n_unique", "implode"}
-
-
-def figure(part: Part, kind: pa.DataType) -> Figure:
-    """Return the aggregate ``part`` of a column of type ``kind``."""
-    return FIGURES[part[1]](part, kind)
 
 
 def _column(found: list[Any], kind: pa.DataType) -> Values:
