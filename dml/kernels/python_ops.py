@@ -52,24 +52,23 @@ def _never(arrays: Arrays) -> np.ndarray:
     return np.zeros(np.broadcast_shapes(*(array.shape for array in arrays)), bool)
 
 
+def _integers(differs: Callable[[Arrays], Any]) -> Op:
+    """Make a check like ``outside`` for an operation whose result on floats is Python's."""
+    return outside(lambda arrays: _never(arrays) if _is_float(arrays) else differs(arrays))
+
+
 def _add(arrays: Arrays) -> Any:
-    if _is_float(arrays):
-        return _never(arrays)
     a, b = arrays
     total = a + b
     return ((a ^ total) & (b ^ total)) < 0
 
 
 def _sub(arrays: Arrays) -> Any:
-    if _is_float(arrays):
-        return _never(arrays)
     a, b = arrays
     return ((a ^ b) & (a ^ (a - b))) < 0
 
 
 def _mul(arrays: Arrays) -> Any:
-    if _is_float(arrays):
-        return _never(arrays)
     a, b = np.broadcast_arrays(*arrays)
     near = np.abs(a.astype("f8") * b.astype("f8")) >= 2.0**62
     if not near.any():
@@ -82,7 +81,7 @@ def _mul(arrays: Arrays) -> Any:
 
 
 def _least(arrays: Arrays) -> Any:
-    return _never(arrays) if _is_float(arrays) else arrays[0] == INT64_MIN
+    return arrays[0] == INT64_MIN
 
 
 def _floor_division(arrays: Arrays) -> Any:
@@ -114,11 +113,11 @@ OPS: dict[str, Op] = {
     "py_floordiv": plain(np.floor_divide),
     "py_mod": plain(np.remainder),
     "py_truediv": plain(np.true_divide),
-    "overflow_add": outside(_add),
-    "overflow_sub": outside(_sub),
-    "overflow_mul": outside(_mul),
-    "overflow_neg": outside(_least),
-    "overflow_abs": outside(_least),
+    "overflow_add": _integers(_add),
+    "overflow_sub": _integers(_sub),
+    "overflow_mul": _integers(_mul),
+    "overflow_neg": _integers(_least),
+    "overflow_abs": _integers(_least),
     "overflow_floordiv": outside(_floor_division),
     "overflow_mod": outside(_mod),
     "overflow_truediv": outside(_true_division),

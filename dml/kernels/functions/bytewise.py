@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from dml.kernels.functions.byte_sets import ASCII, ByteSet, of_characters, set_of
 
@@ -32,6 +33,25 @@ class Bytes(NamedTuple):
     data: np.ndarray
     edges: np.ndarray
     ascii: bool
+
+
+def bytes_of(text: pa.Array) -> Bytes:
+    """Return the rows of a column of text; the bytes under nulls may be anything."""
+    if not len(text):
+        return Bytes(np.zeros(0, "u1"), np.zeros(1, "i8"), ascii=True)
+    _, ends, data = text.buffers()
+    width = "i8" if pa.types.is_large_string(text.type) else "i4"
+    edges = np.frombuffer(ends, width)[text.offset : text.offset + len(text) + 1].astype("i8")
+    held = np.frombuffer(data or b"", "u1")[edges[0] : edges[-1]]
+    return Bytes(held, edges - edges[0], ascii=False)
+
+
+def text_of(rows: Bytes, kind: pa.DataType, valid: pa.Array | None = None) -> pa.Array:
+    """Return rows as a column of text of type ``kind``, null where ``valid`` is false."""
+    edges = rows.edges.astype("i8" if pa.types.is_large_string(kind) else "i4", copy=False)
+    present = None if valid is None else valid.buffers()[1]
+    buffers = [present, pa.py_buffer(edges), pa.py_buffer(rows.data)]
+    return pa.Array.from_buffers(kind, len(edges) - 1, buffers)
 
 
 # Returns the rows after the step; None if it is not valid for these rows.

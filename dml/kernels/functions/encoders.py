@@ -26,12 +26,8 @@ from dml.kernels.lookup_ops import hash_numbers
 from dml.kernels.vec import ARROW_TYPES, Register, Vec, from_arrow
 
 
-def _is_integer(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind))
-
-
 def _is_word(kind: pa.DataType) -> bool:
-    return _is_integer(kind) or is_text(kind) or is_bytes(kind)
+    return bool(pa.types.is_integer(kind) or is_text(kind) or is_bytes(kind))
 
 
 def _is_single(kind: pa.DataType) -> bool:
@@ -43,8 +39,8 @@ def _listed(holds: Any) -> Any:
     return lambda kind: LIST.holds(kind) and holds(kind.value_type)
 
 
-INTEGER = Kinds("whole numbers", _is_integer, pa.int64())
-INTEGERS = Kinds("a list of whole numbers", _listed(_is_integer))
+INTEGER = Kinds("whole numbers", pa.types.is_integer, pa.int64())
+INTEGERS = Kinds("a list of whole numbers", _listed(pa.types.is_integer))
 WORD = Kinds("text, bytes or whole numbers", _is_word, pa.string())
 WORDS = Kinds("a list of text, bytes or whole numbers", _listed(_is_word))
 SINGLE = Kinds("single values", _is_single)
@@ -147,7 +143,7 @@ def lookup(array: pa.Array, words: tuple[Any, ...], default: int | None, buckets
 
 def _hashes(array: pa.Array) -> np.ndarray:
     """Return the values of ``hash``: (n,) u8."""
-    if _is_integer(array.type):
+    if pa.types.is_integer(array.type):
         return hash_numbers([from_arrow(array)], "u8", (0,)).values
     return np.asarray(hash_values([array], "u8", (0,)).values)
 

@@ -14,18 +14,17 @@ import pyarrow as pa
 from dml.errors import SchemaError
 from dml.kernels.arrow_ops import compute
 from dml.kernels.functions.function import (
+    TEXT,
     Function,
     Kinds,
     Params,
     RefusedFailure,
     always,
-    is_text,
     of_one,
 )
 from dml.kernels.functions.moments import DATED, PARTS, clocked
 from dml.kernels.functions.zones import DAY, PER_SECOND, local
 
-TEXT = Kinds("text", is_text, pa.string())
 # The part of a timestamp of each directive, and its number of digits.
 DIRECTIVES = {
     "%Y": ("year", 4),

@@ -96,3 +96,6 @@ def is_text(kind: pa.DataType) -> bool:
 def is_bytes(kind: pa.DataType) -> bool:
     """Return True for bytes of variable length."""
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+TEXT = Kinds("text", is_text, pa.string())

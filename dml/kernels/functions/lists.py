@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -241,17 +242,16 @@ def _present(lists: ListColumn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return values, rows, np.bincount(rows, minlength=len(lists.starts))
 
 
-def _wide(kind: pa.DataType, _params: Params) -> pa.DataType:
+def sum_type(element: pa.DataType) -> pa.DataType:
     """Return the type of a sum: 64 bits for integers, floats in their own type."""
-    element = kind.value_type
     if pa.types.is_floating(element):
         return element
     return pa.int64() if pa.types.is_signed_integer(element) else pa.uint64()
 
 
-def _floating(kind: pa.DataType, _params: Params) -> pa.DataType:
+def mean_type(element: pa.DataType) -> pa.DataType:
     """Return the type of a mean: float64, or float32 for float32."""
-    return pa.float32() if pa.types.is_float32(kind.value_type) else pa.float64()
+    return pa.float32() if pa.types.is_float32(element) else pa.float64()
 
 
 def _total(values: np.ndarray, rows: np.ndarray, n: int) -> np.ndarray:
@@ -271,7 +271,7 @@ def total(array: pa.Array) -> pa.Array:
     An empty list has the sum 0.
     """
     lists = lists_of(array)
-    kind = _wide(lists.kind, ())
+    kind = sum_type(lists.kind.value_type)
     values, rows, counts = _present(lists)
     if pa.types.is_floating(kind):
         return _floats(_total(values, rows, len(counts)), kind, lists.absent)
@@ -288,20 +288,14 @@ def mean(array: pa.Array) -> pa.Array:
     values, rows, counts = _present(lists)
     sums = _total(values, rows, len(counts))
     found = sums / np.maximum(counts, 1)
-    return _floats(found, _floating(lists.kind, ()), counts == 0)
+    return _floats(found, mean_type(lists.kind.value_type), counts == 0)
 
 
-def least(array: pa.Array) -> pa.Array:
-    """Return the least element; NaN if there is any, -0.0 is below 0.0; null without elements."""
-    return _extreme(array, np.minimum)
+def _extreme(ufunc: np.ufunc, array: pa.Array) -> pa.Array:
+    """Return the least or greatest element; NaN if there is any, and -0.0 is below 0.0.
 
-
-def greatest(array: pa.Array) -> pa.Array:
-    """Return the greatest element; NaN if there is any, 0.0 is above -0.0; null if empty."""
-    return _extreme(array, np.maximum)
-
-
-def _extreme(array: pa.Array, ufunc: np.ufunc) -> pa.Array:
+    Null without elements.
+    """
     lists = lists_of(array)
     values, _, counts = _present(lists)
     some = counts > 0
@@ -337,10 +331,10 @@ FUNCTIONS = (
     Function("list.unique", PLAIN, loose, of_one(unique)),
     Function("list.drop_nulls", LIST, loose, of_one(drop_nulls)),
     Function("list.join", TEXTS, _element, of_one(join)),
-    Function("list.sum", NUMBERS, _wide, of_one(total)),
-    Function("list.mean", NUMBERS, _floating, of_one(mean)),
-    Function("list.min", NUMBERS, _element, of_one(least)),
-    Function("list.max", NUMBERS, _element, of_one(greatest)),
+    Function("list.sum", NUMBERS, lambda kind, _: sum_type(kind.value_type), of_one(total)),
+    Function("list.mean", NUMBERS, lambda kind, _: mean_type(kind.value_type), of_one(mean)),
+    Function("list.min", NUMBERS, _element, of_one(partial(_extreme, np.minimum))),
+    Function("list.max", NUMBERS, _element, of_one(partial(_extreme, np.maximum))),
     Function(
         "list.contains", PLAIN, always(pa.bool_()), contains, rest=lambda kind: kind.value_type
     ),

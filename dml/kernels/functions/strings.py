@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from dml.kernels.arrow_ops import compute
 from dml.kernels.functions.function import (
+    TEXT,
     Arrays,
     Function,
     Kinds,
@@ -24,7 +25,6 @@ from dml.kernels.functions.function import (
     same,
 )
 
-TEXT = Kinds("text", is_text, pa.string())
 TEXT_OR_BYTES = Kinds("text or bytes", lambda kind: is_text(kind) or is_bytes(kind), pa.string())
 
 

@@ -8,12 +8,7 @@ from dml.errors import SchemaError
 from dml.kernels.arrow_ops import compute
 from dml.kernels.functions.function import Function, Kinds, Params, of_one
 
-
-def _is_struct(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_struct(kind))
-
-
-STRUCT = Kinds("a struct", _is_struct)
+STRUCT = Kinds("a struct", pa.types.is_struct)
 
 
 def field(array: pa.Array, name: str) -> pa.Array:

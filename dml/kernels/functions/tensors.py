@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dml.errors import SchemaError
 from dml.kernels.functions.function import Function, Kinds, Params, RefusedFailure
-from dml.kernels.functions.lists import LIST, lists_of
+from dml.kernels.functions.lists import LIST, lists_of, mean_type, sum_type
 from dml.kernels.vec import ARROW_TYPES, Register, Vec, from_arrow
 
 Columns = Sequence[Register]
@@ -161,15 +161,11 @@ def _kept(name: str, kind: pa.DataType, axes: Sequence[int] | None) -> list[int]
 
 
 def _summed(kind: pa.DataType, params: Params) -> pa.DataType:
-    element = kind.value_type
-    if not pa.types.is_floating(element):
-        element = pa.int64() if pa.types.is_signed_integer(element) else pa.uint64()
-    return _shaped(element, _kept("sum", kind, params[0]))
+    return _shaped(sum_type(kind.value_type), _kept("sum", kind, params[0]))
 
 
 def _averaged(kind: pa.DataType, params: Params) -> pa.DataType:
-    single = kind.value_type == pa.float32()
-    return _shaped(pa.float32() if single else pa.float64(), _kept("mean", kind, params[0]))
+    return _shaped(mean_type(kind.value_type), _kept("mean", kind, params[0]))
 
 
 def _last(values: np.ndarray, axes: Sequence[int] | None) -> np.ndarray:

@@ -18,7 +18,7 @@ from dml.kernels import function_ops
 from dml.kernels.arrow_ops import as_arrow
 from dml.kernels.compiled.jit import Kernel
 from dml.kernels.functions import bytewise, text_kernel
-from dml.kernels.functions.bytewise import Bytes
+from dml.kernels.functions.bytewise import Bytes, bytes_of, text_of
 from dml.kernels.functions.function import is_text
 from dml.kernels.functions.text_kernel import ByteMachine
 from dml.kernels.program import CHAIN, Program, Step
@@ -56,7 +56,7 @@ def chained(program: Program) -> Program:
 def _taken(step: Step) -> bool:
     if step.op == EVALUATED:
         return len(step.args) == 1
-    return step.op in bytewise.MAKERS and bytewise.step_of(step.op, step.params) is not None
+    return bytewise.step_of(step.op, step.params) is not None
 
 
 class _Chaining:
@@ -125,21 +125,21 @@ def apply(
 def _by_kernel(way: Compiled, links: Links, given: pa.Array, filled: pa.Array) -> pa.Array | None:
     """Run the kernel; None if its machine needs ASCII and the text is not."""
     machine, kernel = way
-    rows = _bytes(filled)
+    rows = bytes_of(filled)
     if not machine.others and not bytewise.is_ascii(rows.data):
         return None
     data, edges = machine.run(kernel, rows)
     if links[-1][0] != EVALUATED and links[-1][0] not in OF_LISTS:
-        return _text(Bytes(data, edges, ascii=False), given.type, _present(given))
+        return text_of(Bytes(data, edges, ascii=False), given.type, _present(given))
     return _listed(data, edges, given)
 
 
 def _by_numpy(links: Links, given: pa.Array, filled: pa.Array) -> Register:
     """Run the steps with NumPy, some rows at a time."""
     ending = links[-1][0] == EVALUATED
-    bytes_of = links[:-1] if ending else links
-    parts = [_through(bytes_of, part, given.type) for part in _parts(filled)]
-    made = _assembled(bytes_of, given, parts)
+    over_bytes = links[:-1] if ending else links
+    parts = [_through(over_bytes, part, given.type) for part in _parts(filled)]
+    made = _assembled(over_bytes, given, parts)
     return _one_by_one(links[-1:], made, len(given)) if ending else made
 
 
@@ -193,29 +193,21 @@ def _through(links: Links, part: Bytes, kind: pa.DataType) -> Bytes:
     for meant, step in _steps(links):
         found = step(part)
         if found is None:
-            array = _text(part, kind, None)
-            found = _bytes(_one_by_one(meant, array, len(array)))
+            array = text_of(part, kind)
+            found = bytes_of(_one_by_one(meant, array, len(array)))
         part = found
     return part
 
 
 def _parts(text: pa.Array) -> Iterator[Bytes]:
     """Yield the rows of a column in parts whose bytes stay in the cache."""
-    whole = _bytes(text)
+    whole = bytes_of(text)
     places = np.arange(TOGETHER, len(whole.data), TOGETHER)
     cuts = [0, *np.unique(whole.edges.searchsorted(places)).tolist(), len(text)]
     for first, end in itertools.pairwise(cuts):
         edges = whole.edges[first : end + 1]
         data = whole.data[edges[0] : edges[-1]]
         yield Bytes(data, edges - edges[0], bytewise.is_ascii(data))
-
-
-def _bytes(text: pa.Array) -> Bytes:
-    _, ends, data = text.buffers()
-    width = "i8" if pa.types.is_large_string(text.type) else "i4"
-    edges = np.frombuffer(ends, width)[text.offset : text.offset + len(text) + 1].astype("i8")
-    held = np.frombuffer(data or b"", "u1")[edges[0] : edges[-1]]
-    return Bytes(held, edges - edges[0], ascii=False)
 
 
 def _assembled(links: Links, given: pa.Array, parts: Sequence[Bytes]) -> pa.Array:
@@ -226,7 +218,7 @@ def _assembled(links: Links, given: pa.Array, parts: Sequence[Bytes]) -> pa.Arra
     data = parts[0].data if len(parts) == 1 else np.concatenate([part.data for part in parts])
     if links[-1][0] in OF_LISTS:
         return _listed(data, edges, given)
-    return _text(Bytes(data, edges, ascii=False), given.type, _present(given))
+    return text_of(Bytes(data, edges, ascii=False), given.type, _present(given))
 
 
 def _present(given: pa.Array) -> pa.Array | None:
@@ -236,10 +228,3 @@ def _present(given: pa.Array) -> pa.Array | None:
 def _listed(data: np.ndarray, edges: np.ndarray, given: pa.Array) -> pa.Array:
     mask = given.is_null() if given.null_count else None
     return pa.ListArray.from_arrays(pa.array(edges.astype("i4")), pa.array(data), mask=mask)
-
-
-def _text(rows: Bytes, kind: pa.DataType, valid: pa.Array | None) -> pa.Array:
-    edges = rows.edges if pa.types.is_large_string(kind) else rows.edges.astype("i4")
-    present = None if valid is None else valid.buffers()[1]
-    buffers = [present, pa.py_buffer(edges), pa.py_buffer(rows.data)]
-    return pa.Array.from_buffers(kind, len(edges) - 1, buffers)

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from dml.kernels.arrow_ops import compute
 from dml.kernels.functions.byte_sets import ByteSet, set_of
-from dml.kernels.functions.bytewise import Bytes, counted, is_ascii
-from dml.kernels.functions.function import Function, Kinds, always, is_text, listed, of_one
+from dml.kernels.functions.bytewise import Bytes, bytes_of, counted, is_ascii, text_of
+from dml.kernels.functions.function import TEXT, Function, always, listed, of_one
 from dml.kernels.functions.lists import TEXTS, ListColumn, drop_nulls, filtered, lists_of, loose
 
 
@@ -29,10 +29,8 @@ def words_between(texts: ListColumn, kind: pa.DataType, pattern: str) -> pa.Arra
     if found is None:
         return None
     words, owners = found
-    width = "i8" if pa.types.is_large_string(kind) else "i4"
-    buffers = [None, pa.py_buffer(words.edges.astype(width)), pa.py_buffer(words.data)]
-    elements = pa.Array.from_buffers(kind, len(words.edges) - 1, buffers)
-    return texts._replace(kind=pa.list_(kind), lengths=np.diff(owners)).with_elements(elements)
+    made = texts._replace(kind=pa.list_(kind), lengths=np.diff(owners))
+    return made.with_elements(text_of(words, kind))
 
 
 def _words_of(rows: Bytes, members: ByteSet) -> tuple[Bytes, np.ndarray] | None:
@@ -55,8 +53,6 @@ def _words_of(rows: Bytes, members: ByteSet) -> tuple[Bytes, np.ndarray] | None:
     return Bytes(rows.data.compress(kept), counted(kept, starts), rows.ascii), owners
 
 
-TEXT = Kinds("text", is_text, pa.string())
-
 # A function that makes the elements of all windows of a width.
 Pieces = Callable[[ListColumn, int], pa.Array]
 
@@ -66,15 +62,11 @@ SPACE = r"[ \t\n\v\f\r]+"
 
 def lists_of_bytes(text: pa.Array) -> ListColumn:
     """Return texts as lists of their UTF-8 bytes."""
-    n, (_, ends, data) = len(text), text.buffers()
-    width = "i8" if pa.types.is_large_string(text.type) else "i4"
-    offsets = np.zeros(1, "i8")
-    if n:
-        offsets = np.frombuffer(ends, width)[text.offset : text.offset + n + 1].astype("i8")
-    absent = text.is_null().to_numpy(zero_copy_only=False) if n else np.zeros(0, bool)
-    lengths = np.where(absent, 0, np.diff(offsets))
-    values = pa.array(np.frombuffer(data or b"", "u1"))
-    return ListColumn(pa.list_(pa.uint8()), values, offsets[:-1], lengths, absent)
+    rows = bytes_of(text)
+    absent = text.is_null().to_numpy(zero_copy_only=False)
+    lengths = np.where(absent, 0, np.diff(rows.edges))
+    kind, values = pa.list_(pa.uint8()), pa.array(rows.data)
+    return ListColumn(kind, values, rows.edges[:-1], lengths, absent)
 
 
 def tokenize_bytes(text: pa.Array) -> pa.Array:
@@ -129,10 +121,8 @@ def _texts_at(
     """Return texts that are parts of ``raw``, which may overlap."""
     none = np.zeros(len(starts), bool)
     copied = raw[ListColumn(kind, None, starts, sizes, none).places()]
-    width = "i8" if pa.types.is_large_string(kind) else "i4"
-    ends = np.concatenate(([0], np.cumsum(sizes))).astype(width)
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(copied)]
-    return pa.Array.from_buffers(kind, len(starts), buffers)
+    edges = np.concatenate(([0], np.cumsum(sizes)))
+    return text_of(Bytes(copied, edges, ascii=False), kind)
 
 
 def list_ngrams(array: pa.Array, least: int, most: int, separator: str) -> pa.Array:
