@@ -111,8 +111,7 @@ def nonzero_divisor(writer: Writer) -> Writer:
 
     def write(row: PhraseArguments) -> Phrase:
         phrase = writer(row)
-        return dataclasses.replace(
-            phrase, known=every(phrase.known, filled("({b} != {zero})", row))
-        )
+        nonzero = filled("({b} != {zero})", row)
+        return dataclasses.replace(phrase, known=every(phrase.known, nonzero))
 
     return write

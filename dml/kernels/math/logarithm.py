@@ -18,9 +18,8 @@ class LogarithmConstants(NamedTuple):
     """The literals of one format; products with a ``high`` literal are exact."""
 
     sqrt_half_bits: int
-    integer_bits: (
-        int  # bits of 2**fraction_bits: an integer or-ed in is read back by one subtraction
-    )
+    # bits of 2**fraction_bits: an integer or-ed in is read back by one subtraction
+    integer_bits: int
     coarse_mask: int  # keeps the leading half of a fraction
     denormal_shift: int
     ln2_high: float

@@ -106,12 +106,10 @@ def _expression(table: StepTable, step: MathStep, prefix: str, *, usual: bool) -
         return f"{kind}({names[0]} {_INFIX[step.op]} {names[1]})"
     if step.op in _COMPARE:
         return f"{names[0]} {_COMPARE[step.op]} {names[1]}"
+    if step.op == "patch" and usual:
+        return names[1]
     if step.op in ("select", "patch"):
-        return (
-            names[1]
-            if usual and step.op == "patch"
-            else f"{names[1]} if {names[0]} else {names[2]}"
-        )
+        return f"{names[1]} if {names[0]} else {names[2]}"
     if step.op == "lookup":
         return f"{prefix}_table{step.args[1]}[{names[0]}]"
     if step.op in ("bits", "float"):

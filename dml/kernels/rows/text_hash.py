@@ -60,11 +60,9 @@ def _laid_out(array: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         lengths = np.full(n, width, "i8")
     else:
         wide = array.type in (pa.large_string(), pa.large_binary())
-        found = array.buffers()[1]
-        places = (
-            np.zeros(n + 1, "i8") if found is None else np.frombuffer(found, "i8" if wide else "i4")
-        )
-        edges = places[offset : offset + n + 1].astype("i8") if found is not None else places
+        edges = np.zeros(n + 1, "i8")
+        if (found := array.buffers()[1]) is not None:
+            edges[:] = np.frombuffer(found, "i8" if wide else "i4")[offset : offset + n + 1]
         starts, lengths = edges[:-1], np.diff(edges)
     low, high = (int(starts[0]), int(starts[-1] + lengths[-1])) if n else (0, 0)
     data = np.zeros(high - low + 8, "u1")

@@ -60,9 +60,8 @@ class Batch(SameColumns):
 class _Batching:
     def __init__(self, node: Batch, rows: Flow, room: GatherQuota) -> None:
         self.n, self.drop_last, self.input, self.room = node.n, node.drop_last, rows, room
-        self.sliced: SliceableFlow | None = (
-            cast("SliceableFlow", rows) if hasattr(rows, "at_hand") else None
-        )
+        sliceable = hasattr(rows, "at_hand")
+        self.sliced = cast("SliceableFlow", rows) if sliceable else None
 
     def pull(self, most: int) -> Block | None:
         """Return the next batch; None at the end."""

@@ -322,16 +322,13 @@ class Pack(Node):
     @property
     def held(self) -> ResumeCost:
         """Return the resumption cost: each bin's room, and rows since the oldest buffered one."""
-        work = f"back to the oldest row in {self.bins} bins"
-        return ResumeCost(
-            state_bytes=64 + 14 * self.bins, work_rows=self.bins * self.size, work=work
-        )
+        rows, work = self.bins * self.size, f"back to the oldest row in {self.bins} bins"
+        return ResumeCost(state_bytes=64 + 14 * self.bins, work_rows=rows, work=work)
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
         """Open a flow that packs rows into bins."""
-        return _Packing(
-            self, partial(open_input, epoch), position, GatherQuota(self, at.hold_bytes)
-        )
+        room = GatherQuota(self, at.hold_bytes)
+        return _Packing(self, partial(open_input, epoch), position, room)
 
     def shown(self) -> str:
         """Return the column, the size and the strategy with its options."""
@@ -394,9 +391,7 @@ class _Packing:
     ) -> None:
         start = position or {"in": None, "open": [], "drop": 0}
         self.node, self.room, self.saved = node, room, start
-        self.bins = Bins(
-            node.size, node.bins, node.strategy, [list(each) for each in start["open"]]
-        )
+        self.bins = Bins(node.size, node.bins, node.strategy, start["open"])
         self.drop: int = start["drop"]
         self.input: Flow = open_at(start["in"])
         self.origin = _Origin(0, start["in"], self.bins.state(), 0)
@@ -485,9 +480,8 @@ class _Packing:
         number = np.arange(len(sizes)) - np.repeat(firsts, counts) + 1
         columns = gathered(pieces)
         columns[SEGMENTS] = Vec(np.repeat(number, sizes).astype(np.int32), None)
-        columns[POSITIONS] = Vec(
-            spans(np.zeros(len(sizes), np.int64), sizes).astype(np.int32), None
-        )
+        places = spans(np.zeros(len(sizes), np.int64), sizes)
+        columns[POSITIONS] = Vec(places.astype(np.int32), None)
         tokens = np.add.reduceat(sizes, firsts)
         schema = self.node.packed(self.schema)
         made = [self._shaped(name, kind, columns[name], tokens) for name, kind in schema.items()]

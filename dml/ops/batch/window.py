@@ -63,9 +63,8 @@ class Window(SameColumns):
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
         """Open a flow that buffers the rows of one window, and drops rows before later windows."""
-        return _Sliding(
-            self, partial(open_input, epoch), position, GatherQuota(self, at.hold_bytes)
-        )
+        room = GatherQuota(self, at.hold_bytes)
+        return _Sliding(self, partial(open_input, epoch), position, room)
 
     def shown(self) -> str:
         """Return the size, the shift, the stride, and ``drop_last`` if it is off."""

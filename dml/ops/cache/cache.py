@@ -175,10 +175,8 @@ class _Caching:
                 self.kept.end(self.first)
             return False
         self.before, self.since, self.block = before, self.first, block
-        self.after, self.until = (
-            self.input.position(),
-            self.first + elements(block, self.batched),
-        )
+        self.after = self.input.position()
+        self.until = self.first + elements(block, self.batched)
         if self.kept is not None:
             entry = CachedBlock(self.first, before, block, self.after)
             known = self.at.schemas.copy().items()

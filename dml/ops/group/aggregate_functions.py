@@ -172,10 +172,8 @@ class Truth(Figure):
         array = numbers.values
         if numbers.valid is not None:
             array = np.where(numbers.valid, array, not any_)
-        found: list[Any] = (
-            (np.logical_or if any_ else np.logical_and).reduceat(array, starts).tolist()
-        )
-        return found
+        found = (np.logical_or if any_ else np.logical_and).reduceat(array, starts)
+        return list(found.tolist())
 
     def joined(self, a: Any, b: Any) -> Any:
         """Return the truth of both."""

@@ -114,9 +114,8 @@ class Matches:
         left = self.left.slice(start, stop)
         if not self.node.paired:
             return left
-        return paired(
-            self.node, left, self.side.payload, self._partners(self.groups[start:stop], 0)
-        )
+        partners = self._partners(self.groups[start:stop], 0)
+        return paired(self.node, left, self.side.payload, partners)
 
     def pairs(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the left and right rows of these result rows; -1: no right row."""

@@ -41,9 +41,13 @@ class Segment(Node):
     rows: ClassVar[Rows] = Rows.FEWER
 
     @property
+    def _values(self) -> tuple[Value, ...]:
+        return (*self.predicate, *(value for _, value in self.env))
+
+    @property
     def total(self) -> bool:  # type: ignore[override]
         """True if nothing can fail on any row."""
-        return all(v.total for v in self.predicate) and all(v.total for _, v in self.env)
+        return all(value.total for value in self._values)
 
     def length(self, *given: Length) -> Length | None:
         """Return the input's length; None with a predicate."""
@@ -52,13 +56,12 @@ class Segment(Node):
     @property
     def draws(self) -> bool:  # type: ignore[override]
         """True if a predicate or column draws keyed random numbers."""
-        return any(v.draws for v in self.predicate) or any(v.draws for _, v in self.env)
+        return any(value.draws for value in self._values)
 
     @cached_property
     def reads(self) -> frozenset[str]:
         """Return the input columns that are read."""
-        values = (*self.predicate, *(value for _, value in self.env))
-        return frozenset().union(*(value.refs for value in values))
+        return frozenset().union(*(value.refs for value in self._values))
 
     @cached_property
     def work(self) -> computation.ComputedSegment:

@@ -125,9 +125,8 @@ class _Mixing:
             self.room.empty()
             self.before, self.given = self.input.position(), 0
             got: list[list[Block]] = []
-            while (
-                len(got) < self.node.size and (blocks := pieces.pull_piece(self.room)) is not None
-            ):
+            most = self.node.size
+            while len(got) < most and (blocks := pieces.pull_piece(self.room)) is not None:
                 got.append(blocks)
             rows = [block for blocks in got for block in blocks if block.n]
             if rows:

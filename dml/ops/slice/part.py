@@ -60,15 +60,9 @@ class Part(SameColumns):
 
 def bounds(fractions: Sequence[Any]) -> list[float]:
     """Return where parts begin and end in [0, 1]; PlanError unless ``fractions`` add up to 1."""
-    listed = isinstance(fractions, list | tuple)
+    listed = isinstance(fractions, list | tuple) and len(fractions) > 0
     real = listed and all(isinstance(f, int | float) and not isinstance(f, bool) for f in fractions)
-    if (
-        not listed
-        or not fractions
-        or not real
-        or min(fractions) < 0
-        or not abs(sum(fractions) - 1) < 1e-9
-    ):
+    if not real or min(fractions) < 0 or not abs(sum(fractions) - 1) < 1e-9:
         raise PlanError(
             f"split cannot divide rows by {fractions!r}",
             why="every row belongs to one part: fractions are numbers of at least 0, 1 in sum",
