@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from dml.ops.sort.row_order import Ordering
 
 
+@op
 class OfRuns(Node):
     """The base of operators over runs of rows with equal keys, as sorted rows have them."""
 
     input: Node
     keys: tuple[str, ...]
 
-    total: bool = True
+    total = True
 
     def infer(self) -> Schema:
         """Return the input's schema; SchemaError if the columns ``keys`` cannot be compared."""
@@ -71,9 +72,6 @@ class OfRuns(Node):
 class FirstOfRun(OfRuns):
     """FirstOfRun keeps the first row of each run of rows of equal ``keys``."""
 
-    input: Node
-    keys: tuple[str, ...]
-
     # as a slice does, it hands all columns on and keeps ids
     rows: ClassVar[Rows] = Rows.SLICE
     verb: ClassVar[str] = "drop_duplicates"
@@ -91,9 +89,6 @@ class FirstOfRun(OfRuns):
 @op
 class RunBatches(OfRuns):
     """RunBatches makes each run of rows of equal ``keys`` one batch, which must fit into memory."""
-
-    input: Node
-    keys: tuple[str, ...]
 
     rows: ClassVar[Rows] = Rows.GROUPED
     batched = True

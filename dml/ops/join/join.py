@@ -10,7 +10,7 @@ from dml.data.schema import Schema
 from dml.errors import DmlError, PlanError, SchemaError
 from dml.expr.facts import ResumeCost, Rows
 from dml.expr.flow import CHUNK
-from dml.expr.node import Node, op
+from dml.expr.node import op
 from dml.ops.join.join_node import JoinNode
 
 if TYPE_CHECKING:
@@ -163,15 +163,6 @@ class Join(JoinNode):
     ``other`` without its keys follow those of ``input``, with ``suffix`` added to a name that both
     have. Row ids are made of the ids of both sides.
     """
-
-    input: Node
-    other: Node
-    left_on: tuple[str, ...]
-    right_on: tuple[str, ...]
-    how: str
-    suffix: str
-    nulls_equal: bool
-    validate: str
 
     # types that functions settle after it are settled as after a shuffle: atoms do not reach it
     rows: ClassVar[Rows] = Rows.WOVEN

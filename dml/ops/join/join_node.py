@@ -9,9 +9,10 @@ from dml.data.schema import short
 from dml.errors import SchemaError
 from dml.expr.columns.promotion import TypedRegister, common_type, comparable
 from dml.expr.columns.value import Value, col
-from dml.expr.node import Node
+from dml.expr.node import Node, op
 
 
+@op
 class JoinNode(Node):
     """The base of the operator ``join``, as the search for matches sees it.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from dml.expr.facts import ResumeCost
-from dml.expr.node import Node, op
+from dml.expr.node import op
 from dml.ops.shuffle.shuffle_atoms import ShuffleAtoms
 
 if TYPE_CHECKING:
@@ -18,11 +18,6 @@ class OrderAtoms(ShuffleAtoms):
 
     As ``shuffle(window="atoms")``, but no rows are buffered or mixed.
     """
-
-    input: Node
-    size: int
-    seed: int | None
-    fresh: bool
 
     verb: ClassVar[str] = "randomize_block_order"
 
