@@ -10,7 +10,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dml.kernels.math.float_formats import INF, NAN, FloatFormat, polynomial, two_sum, with_sign_of
+from dml.kernels.math.float_formats import (
+    INF,
+    NAN,
+    FloatFormat,
+    from_hex,
+    polynomial,
+    two_sum,
+    with_sign_of,
+)
 from dml.kernels.math.step_language import StepValue
 
 
@@ -29,12 +37,9 @@ _CONSTANTS = {
         log2_e=float.fromhex("0x1.71547652b82fep+0"),
         ln2_high=float.fromhex("0x1.62e42fee00000p-1"),
         ln2_low=float.fromhex("0x1.a39ef35793c76p-33"),
-        fraction=(
-            float.fromhex("0x1.5555555555553p-3"),
-            float.fromhex("-0x1.6c16c16c0aadbp-9"),
-            float.fromhex("0x1.1566ab5ba4dbep-14"),
-            float.fromhex("-0x1.bbd53071582fap-20"),
-            float.fromhex("0x1.63f172b27f204p-25"),
+        fraction=from_hex(
+            "0x1.5555555555553p-3 -0x1.6c16c16c0aadbp-9 0x1.1566ab5ba4dbep-14 "
+            "-0x1.bbd53071582fap-20 0x1.63f172b27f204p-25"
         ),
         tanh_saturates=22.0,
     ),
@@ -42,10 +47,7 @@ _CONSTANTS = {
         log2_e=float.fromhex("0x1.715476p+0"),
         ln2_high=float.fromhex("0x1.62e000p-1"),
         ln2_low=float.fromhex("0x1.0bfbe8p-15"),
-        fraction=(
-            float.fromhex("0x1.555546p-3"),
-            float.fromhex("-0x1.6b0c7cp-9"),
-        ),
+        fraction=from_hex("0x1.555546p-3 -0x1.6b0c7cp-9"),
         tanh_saturates=10.0,
     ),
 }

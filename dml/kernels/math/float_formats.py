@@ -54,6 +54,11 @@ F4 = _format("f4", 23, exp_usual=87.0, exp_overflow=89.0, exp_underflow=-104.0, 
 FORMATS = {"f4": F4, "f8": F8}
 
 
+def from_hex(numbers: str) -> tuple[float, ...]:
+    """Return the floats of a text of hexadecimal numbers, with blanks between."""
+    return tuple(map(float.fromhex, numbers.split()))
+
+
 def polynomial(z: StepValue, coefficients: tuple[float, ...]) -> StepValue:
     """Return c0 + c1 z + c2 z**2 + ... by Horner's rule."""
     total = z * coefficients[-1] + coefficients[-2]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dml.kernels.math.float_formats import INF, NAN, FloatFormat, polynomial, with_sign_of
+from dml.kernels.math.float_formats import INF, NAN, FloatFormat, from_hex, polynomial, with_sign_of
 from dml.kernels.math.step_language import StepValue
 
 
@@ -47,14 +47,9 @@ _CONSTANTS = {
         log10_e_low=float.fromhex("0x1.526e50e32a6abp-26"),
         log10_2_high=float.fromhex("0x1.34413509f6000p-2"),
         log10_2_low=float.fromhex("0x1.9fef311f12b36p-42"),
-        series=(
-            float.fromhex("0x1.5555555555558p-1"),
-            float.fromhex("0x1.99999999952b2p-2"),
-            float.fromhex("0x1.2492492df6947p-2"),
-            float.fromhex("0x1.c71c62debf86bp-3"),
-            float.fromhex("0x1.7462b69705382p-3"),
-            float.fromhex("0x1.39fe208c33457p-3"),
-            float.fromhex("0x1.2b5b5fb2eac92p-3"),
+        series=from_hex(
+            "0x1.5555555555558p-1 0x1.99999999952b2p-2 0x1.2492492df6947p-2 0x1.c71c62debf86bp-3 "
+            "0x1.7462b69705382p-3 0x1.39fe208c33457p-3 0x1.2b5b5fb2eac92p-3"
         ),
     ),
     "f4": LogarithmConstants(
@@ -70,11 +65,7 @@ _CONSTANTS = {
         log10_e_low=float.fromhex("0x1.7b1526p-14"),
         log10_2_high=float.fromhex("0x1.344000p-2"),
         log10_2_low=float.fromhex("0x1.3509f8p-18"),
-        series=(
-            float.fromhex("0x1.55555cp-1"),
-            float.fromhex("0x1.997c2ap-2"),
-            float.fromhex("0x1.2ee73ep-2"),
-        ),
+        series=from_hex("0x1.55555cp-1 0x1.997c2ap-2 0x1.2ee73ep-2"),
     ),
 }
 

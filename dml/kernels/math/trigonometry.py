@@ -12,48 +12,31 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dml.kernels.math.float_formats import F8, NAN, FloatFormat, polynomial, two_sum
+from dml.kernels.math.float_formats import F8, NAN, FloatFormat, from_hex, polynomial, two_sum
 from dml.kernels.math.step_language import StepValue
 
 NEAR = 2.0**20 * 1.5707963267948966
 
 _TWO_OVER_PI = float.fromhex("0x1.45f306dc9c883p-1")
-_HALF_PI_PARTS = (
-    float.fromhex("0x1.921fb54400000p+0"),
-    float.fromhex("0x1.0b4611a600000p-34"),
-    float.fromhex("0x1.3198a2e000000p-69"),
-    float.fromhex("0x1.b839a252049c1p-104"),
+_HALF_PI_PARTS = from_hex(
+    "0x1.921fb54400000p+0 0x1.0b4611a600000p-34 0x1.3198a2e000000p-69 0x1.b839a252049c1p-104"
 )
 _HALF_PI_COARSE = float.fromhex("0x1.921fb50000000p+0")
 _HALF_PI_FINE = float.fromhex("0x1.110b4611a6263p-26")
 _HALF_PI_REST = float.fromhex("0x1.0b4611a626331p-34")
-_SIN = (
-    float.fromhex("-0x1.5555555555555p-3"),
-    float.fromhex("0x1.1111111110babp-7"),
-    float.fromhex("-0x1.a01a019e81f4bp-13"),
-    float.fromhex("0x1.71de379452125p-19"),
-    float.fromhex("-0x1.ae6008b321baep-26"),
-    float.fromhex("0x1.5e0a44fa8765ap-33"),
+_SIN = from_hex(
+    "-0x1.5555555555555p-3 0x1.1111111110babp-7 -0x1.a01a019e81f4bp-13 0x1.71de379452125p-19 "
+    "-0x1.ae6008b321baep-26 0x1.5e0a44fa8765ap-33"
 )
-_COS = (
-    float.fromhex("0x1.5555555555555p-5"),
-    float.fromhex("-0x1.6c16c16c16963p-10"),
-    float.fromhex("0x1.a01a019f4dd4cp-16"),
-    float.fromhex("-0x1.27e4fa16bdc76p-22"),
-    float.fromhex("0x1.1eeb67c12a0b4p-29"),
-    float.fromhex("-0x1.907cce35dd891p-37"),
+_COS = from_hex(
+    "0x1.5555555555555p-5 -0x1.6c16c16c16963p-10 0x1.a01a019f4dd4cp-16 -0x1.27e4fa16bdc76p-22 "
+    "0x1.1eeb67c12a0b4p-29 -0x1.907cce35dd891p-37"
 )
-_SIN_SHORT = (
-    float.fromhex("-0x1.555555545d002p-3"),
-    float.fromhex("0x1.11110deca6724p-7"),
-    float.fromhex("-0x1.a013a4297b6ebp-13"),
-    float.fromhex("0x1.6dbcecf905c4ap-19"),
+_SIN_SHORT = from_hex(
+    "-0x1.555555545d002p-3 0x1.11110deca6724p-7 -0x1.a013a4297b6ebp-13 0x1.6dbcecf905c4ap-19"
 )
-_COS_SHORT = (
-    float.fromhex("0x1.5555555502764p-5"),
-    float.fromhex("-0x1.6c16bf5336b80p-10"),
-    float.fromhex("0x1.a015c235d9e45p-16"),
-    float.fromhex("-0x1.2523910390f05p-22"),
+_COS_SHORT = from_hex(
+    "0x1.5555555502764p-5 -0x1.6c16bf5336b80p-10 0x1.a015c235d9e45p-16 -0x1.2523910390f05p-22"
 )
 # The first 1216 bits of 1 / (2 pi) after the point.
 _TURN = int(
