@@ -17,7 +17,7 @@ from dml.cache.eviction.eviction_order import PartUse
 from dml.cache.eviction.uses import Key, PartUses
 from dml.cache.parts.blobs import Blobs
 from dml.cache.parts.entries import ABOUT
-from dml.cache.parts.records import PartRecord, Unread, read, unchecked
+from dml.cache.parts.records import PartRecord, Unread, about_in, read
 from dml.cache.store import layout
 from dml.cache.store.bucket import Bucket
 from dml.cache.store.disk import Disk
@@ -152,9 +152,7 @@ class Catalogue:
 
     def about(self, view: EntryView) -> dict[str, Any]:
         """Return the description of an entry; empty if it cannot be read."""
-        body = unchecked(self.place.get(f"{view.folder}/{ABOUT}") or b"")
-        told = body.get("about") if isinstance(body, dict) else None
-        return told if isinstance(told, dict) else {}
+        return about_in(self.place.get(f"{view.folder}/{ABOUT}") or b"") or {}
 
     def quarantined(self, view: EntryView) -> dict[str, Any] | None:
         """Return why an entry is quarantined; None if it is not."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dml.cache.eviction import janitor
-from dml.cache.parts.records import checked, unchecked
+from dml.cache.parts.records import about_in, checked
 from dml.cache.store import layout
 from dml.cache.store.primitives import StorePlace
 
@@ -30,11 +30,7 @@ def put(place: StorePlace, fingerprint: str, told: Mapping[str, Any]) -> bool:
 def told(place: StorePlace, folder: str) -> dict[str, Any] | None:
     """Return the finding of an entry, empty if it is unreadable, None if there is no quarantine."""
     text = place.get(f"{folder}/{layout.QUARANTINE}")
-    if text is None:
-        return None
-    body = unchecked(text)
-    about = body.get("about") if isinstance(body, dict) else None
-    return about if isinstance(about, dict) else {}
+    return None if text is None else about_in(text) or {}
 
 
 def words(said: Mapping[str, Any] | None) -> str:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from dml.cache.parts.records import Unread, checked, unchecked
 from dml.cache.store import layout
-from dml.cache.store.primitives import UnusableError
 from dml.ops.implication import Conjunct, implied
 
 if TYPE_CHECKING:
@@ -86,12 +86,9 @@ class CacheIndex:
             return
         self._told.add(name)
         rows = {"conjuncts": [list(each.kept) for each in sorted(family.conjuncts)]}
-        try:
+        with store.standing.failing():
             say(store.place, f"{_folder(family.base)}/sets/{family.rows}", {"about": rows})
-            columns = {"about": {"columns": dict(member.columns)}}
-            say(store.place, name, columns)
-        except UnusableError as error:
-            store.give_up(error)
+            say(store.place, name, {"about": {"columns": dict(member.columns)}})
 
     def tell_recut(self, fingerprint: str) -> None:
         """Mark an entry as filled by a run that reuses rows of other entries."""
@@ -127,13 +124,7 @@ class CacheIndex:
     def _answer(self, what: Callable[[PartStore], Answer]) -> Answer | None:
         """Return the result of a call on the store; None if the store is unusable."""
         store = self._store()
-        if store is None or store.standing.unusable is not None:
-            return None
-        try:
-            return what(store)
-        except UnusableError as error:
-            store.give_up(error)
-            return None
+        return None if store is None else store.answer(partial(what, store))
 
     def _members(self, store: PartStore, family: Family, listed: Listed) -> Iterator[IndexMember]:
         def names(folder: str) -> list[str]:

@@ -10,12 +10,12 @@ Jones, Build Systems a la Carte, 2018.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from dml.base.fingerprint import digest
 from dml.cache.lookup.cache_index import is_name, say
-from dml.cache.parts.records import PartRecord, Unread, checked, unchecked
-from dml.cache.store.primitives import UnusableError
+from dml.cache.parts.records import PartRecord, about_in, checked
 
 if TYPE_CHECKING:
     from dml.cache.rows.entry import StoredEntry
@@ -28,14 +28,11 @@ class Rooted:
         self.upper, self.lower = upper, lower
         self._folder = _folder(name)
         self._records: Mapping[int, PartRecord] = {}
-        self._any: bool | None = None
 
-    @property
+    @cached_property
     def any(self) -> bool:
         """True if any rows of these steps are stored, whatever the content below."""
-        if self._any is None:
-            self._any = any_above(self.upper)
-        return self._any
+        return any_above(self.upper)
 
     def content(self, part: int) -> str | None:
         """Return the digest of all visible content of a part of the lower entry, or None."""
@@ -50,10 +47,8 @@ class Rooted:
     def found(self, part: int) -> str | None:
         """Return the entry made from the content of a part of the lower entry, or None."""
         content = self.content(part)
-        text = content and self._asked(lambda place: place.get(f"{self._folder}/{content}"))
-        body = unchecked(text) if text else Unread.DAMAGED
-        about = {} if isinstance(body, Unread) else body.get("about")
-        name = about.get("fingerprint") if isinstance(about, dict) else None
+        text = content and _answer(self.upper, lambda place: place.get(f"{self._folder}/{content}"))
+        name = (about_in(text or b"") or {}).get("fingerprint")
         return name if isinstance(name, str) and is_name(name) else None
 
     def tell(self, part: int) -> None:
@@ -66,10 +61,7 @@ class Rooted:
         if content is not None and store.standing.whole:
             about = {"about": {"fingerprint": self.upper.fingerprint}}
             name = f"{self._folder}/{content}"
-            self._asked(lambda place: say(place, name, about))
-
-    def _asked(self, what: Any) -> Any:
-        return _answer(self.upper, what)
+            _answer(self.upper, lambda place: say(place, name, about))
 
 
 def any_above(upper: StoredEntry) -> bool:
@@ -84,9 +76,4 @@ def _folder(name: str) -> str:
 
 def _answer(entry: StoredEntry, what: Any) -> Any:
     """Return the result of a call on the place of an entry; None if the store is unusable."""
-    store = entry.store
-    try:
-        return what(store.place) if store.standing.unusable is None else None
-    except UnusableError as error:
-        store.give_up(error)
-        return None
+    return entry.store.answer(partial(what, entry.store.place))

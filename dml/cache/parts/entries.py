@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from dml.cache.parts.records import PartRecord, Unread, checked, keyed, read, unchecked
+from dml.cache.parts.records import PartRecord, Unread, about_in, checked, keyed, read
 from dml.cache.store import layout
 from dml.cache.store.health import Standing
 from dml.cache.store.layout import EntryView
@@ -107,10 +107,7 @@ class Entries:
 
     def described(self, folder: str) -> dict[str, Any] | None:
         """Return the description of an entry; None if it is missing or unreadable."""
-        text = self._place.get(f"{folder}/{ABOUT}")
-        body = unchecked(text) if text is not None else None
-        about = body.get("about") if isinstance(body, dict) else None
-        return about if isinstance(about, dict) else None
+        return about_in(self._place.get(f"{folder}/{ABOUT}") or b"")
 
     def records(self, folder: str) -> dict[int, PartRecord]:
         """Return the records of the parts that are stored now."""

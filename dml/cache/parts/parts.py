@@ -11,7 +11,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from dml.cache.eviction import janitor, quarantine
 from dml.cache.eviction.quota_eviction import Quota
@@ -24,7 +25,7 @@ from dml.cache.store import layout
 from dml.cache.store.health import Standing, StoreWarning
 from dml.cache.store.leases import Lease, Leases
 from dml.cache.store.local_copies import LocalCopies
-from dml.cache.store.primitives import OvertakenError, StorePlace, UnusableError, UnwritableError
+from dml.cache.store.primitives import StorePlace, UnusableError, UnwritableError
 from dml.cache.store.tiers import LATER, StoreTiers
 
 __all__ = ["FILL_TTL_S", "PartFilling", "PartRows", "PartSource", "PartStore", "StoreWarning"]
@@ -34,6 +35,8 @@ REST_S, HASTY_S = 0.5, 60.0  # longest rest to wait for; how long no rest is wai
 PATIENCE_S = 600.0  # a thread that waits longer for a lease makes the part, too
 POLLS, POLL_S = 50, 0.25  # polls in a ttl, and seconds between polls at most
 UNASKED_BYTES = 16 << 20  # of a part, written before room is reserved
+
+T = TypeVar("T")
 
 
 class PartStore:
@@ -85,14 +88,14 @@ class PartStore:
         is the expected number of later reads. If ``had``, only a file on a local disk that this
         process has read before counts.
         """
-        folder = layout.entry(fingerprint)
+        place = layout.entry(fingerprint), part, most_bytes, later
+        return self.answer(partial(self._found, *place, anew=False, had=had))
+
+    def answer(self, request: Callable[[], T]) -> T | None:
+        """Return the answer of the store; None if it is unusable, now or already."""
         if self.standing.unusable is None:
-            try:
-                return self._found(folder, part, most_bytes, later, anew=False, had=had)
-            except OvertakenError:
-                return None
-            except UnusableError as error:
-                self.give_up(error)
+            with self.standing.failing():
+                return request()
         return None
 
     def fill(
@@ -107,7 +110,21 @@ class PartStore:
         If another process or thread is making the part, this waits for it. None if the rows are to
         be made without the store. PlanError if the name is no fingerprint.
         """
-        return self._taken(layout.entry(fingerprint), part, most_bytes, later)
+        folder = layout.entry(fingerprint)
+        until = self._clock() + self._patience_s
+        while self.standing.unusable is None:
+            with self.standing.failing():
+                found = self._found(folder, part, most_bytes, later, anew=True)
+                if found is not None or self.standing.unwritable or self._in_vain(folder, part):
+                    return found
+                if self._distrusts(self._entries.known(folder)):
+                    known = self._entries.viewed(folder)  # it may have been removed by hand
+                    if self._distrusts(known):
+                        return None
+                filling = self._turn(folder, part, until, later)
+                if filling is not None:
+                    return None if isinstance(filling, Unread) else filling
+        return None
 
     def close(self) -> None:
         """Write the uses of parts for other processes."""
@@ -126,32 +143,16 @@ class PartStore:
         """Write the description of an entry, in JSON, if it has none."""
         folder = layout.entry(fingerprint)
         if self.standing.whole:
-            try:
+            with self.standing.failing():
                 self._entries.describe(folder, about)
-            except OvertakenError:
-                return
-            except UnusableError as error:
-                self.give_up(error)
 
     def described(self, fingerprint: str) -> dict[str, Any] | None:
         """Return the description of an entry; None if it has none."""
-        folder = layout.entry(fingerprint)
-        if self.standing.unusable is None:
-            try:
-                return self._entries.described(folder)
-            except UnusableError as error:
-                self.give_up(error)
-        return None
+        return self.answer(partial(self._entries.described, layout.entry(fingerprint)))
 
     def records(self, fingerprint: str) -> dict[int, PartRecord]:
         """Return the records of the stored parts of an entry; no rows are read."""
-        folder = layout.entry(fingerprint)
-        if self.standing.unusable is None:
-            try:
-                return self._entries.records(folder)
-            except UnusableError as error:
-                self.give_up(error)
-        return {}
+        return self.answer(partial(self._entries.records, layout.entry(fingerprint))) or {}
 
     def copied_bytes(self, fingerprint: str) -> int:
         """Return the bytes of an entry's parts that are copied to a disk of this machine."""
@@ -181,44 +182,32 @@ class PartStore:
         first = folder not in self._distrusted
         self._distrusted.add(folder)
         if self.standing.whole:
-            try:
+            with self.standing.failing():
                 first = quarantine.put(self.place, fingerprint, told)
                 if self._entries.viewed(folder).view.quarantined:
                     self._distrusted.discard(folder)  # removing it by hand ends the quarantine
-            except OvertakenError:
-                return first
-            except UnusableError as error:
-                self.give_up(error)
         return first
 
     def quarantined(self, fingerprint: str) -> dict[str, Any] | None:
         """Return the finding of a quarantined entry; None if it is not quarantined."""
         folder = layout.entry(fingerprint)
         if self.standing.unusable is None:
-            try:
+            with self.standing.failing():
                 return quarantine.told(self.place, folder)
-            except UnusableError as error:
-                self.give_up(error)
         return {} if folder in self._distrusted else None
 
     def trusts(self, fingerprint: str) -> bool:
         """Return True if this process knows of no quarantine of an entry."""
-        try:
+        with self.standing.failing():
             return not self._distrusts(self._entries.known(layout.entry(fingerprint)))
-        except UnusableError as error:
-            self.give_up(error)
-            return True
+        return True
 
     def first(self, fingerprint: str, who: str) -> bool:
         """Return True if this call is the first to mark an entry with ``who``; False on failure."""
-        try:
-            name = f"{layout.entry(fingerprint)}/first.{who}"
+        name = f"{layout.entry(fingerprint)}/first.{who}"
+        with self.standing.failing():
             return self.standing.whole and self.place.put_if_absent(name, b"")
-        except OvertakenError:
-            return False
-        except UnusableError as error:
-            self.give_up(error)
-            return False
+        return False
 
     # --------------------------------------------------------------------- requests of a filling
 
@@ -314,30 +303,6 @@ class PartStore:
             return rows
         if self.tiers.copies is not None:
             self.tiers.copies.drop(entry, record.blob)
-        return None
-
-    def _taken(
-        self, folder: str, part: int, most_bytes: int, later: float
-    ) -> PartRows | PartFilling | None:
-        """Return a part that another process made, or a ``PartFilling``; None: make it unstored."""
-        until = self._clock() + self._patience_s
-        while self.standing.unusable is None:
-            try:
-                found = self._found(folder, part, most_bytes, later, anew=True)
-                if found is not None or self.standing.unwritable or self._in_vain(folder, part):
-                    return found
-                if self._distrusts(self._entries.known(folder)):
-                    known = self._entries.viewed(folder)  # it may have been removed by hand
-                    if self._distrusts(known):
-                        return None
-                filling = self._turn(folder, part, until, later)
-            except OvertakenError:
-                continue
-            except UnusableError as error:
-                self.give_up(error)
-                continue
-            if filling is not None:
-                return None if isinstance(filling, Unread) else filling
         return None
 
     def _turn(

@@ -77,6 +77,13 @@ def unchecked(text: bytes) -> dict[str, Any] | Unread:
     return body if body.get("v") == VERSION else Unread.NEWER
 
 
+def about_in(text: bytes) -> dict[str, Any] | None:
+    """Return what a text of ``checked`` has as ``about``; None if it has none or is unread."""
+    body = unchecked(text)
+    about = body.get("about") if isinstance(body, dict) else None
+    return about if isinstance(about, dict) else None
+
+
 def keyed(text: str, secret: bytes | None) -> str:
     """Replace the digests in a text by digests that cannot be guessed without the secret.
 

@@ -5,10 +5,18 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from dml.base.user_line import warn
-from dml.cache.store.primitives import TMP, StorePlace, UnusableError, UnwritableError
+from dml.cache.store.primitives import (
+    TMP,
+    OvertakenError,
+    StorePlace,
+    UnusableError,
+    UnwritableError,
+)
 from dml.errors import CacheError
 
 
@@ -56,6 +64,16 @@ class Standing:
         if first:
             text = f"the run goes on without {self._what}: {error}"
             warn(text, StoreWarning)
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """Give up the place if the block fails, which raises nothing; OvertakenError is ignored."""
+        try:
+            yield
+        except OvertakenError:
+            return
+        except UnusableError as error:
+            self.give_up(error)
 
 
 def failure(store: StoreHealth) -> UnusableError | None:

@@ -23,7 +23,7 @@ from dml.cache.store import layout
 from dml.cache.store.disk import Disk
 from dml.cache.store.health import Standing
 from dml.cache.store.leases import Lease
-from dml.cache.store.primitives import ListedName, OvertakenError, Sink, UnusableError
+from dml.cache.store.primitives import ListedName, Sink, UnusableError
 
 TTL_S = 60.0  # files unwritten for so long were left by dead processes
 BUSY_S = 60.0  # entries read within this time are not evicted from
@@ -221,10 +221,10 @@ class LocalCopies:
         """Return the copy of a blob, or None."""
         found: Mapped | None = None
         if self.standing.unusable is None:
-            with self.failing():
+            with self.standing.failing():
                 found = self.disk.fetch(_name(entry, blob))
         if found is not None and self.standing.unwritable is None:
-            with self.failing():
+            with self.standing.failing():
                 self._used(entry)
         return found
 
@@ -251,13 +251,13 @@ class LocalCopies:
     def drop(self, entry: str, blob: str) -> None:
         """Remove a copy, if it exists."""
         if self.standing.whole:
-            with self.failing():
+            with self.standing.failing():
                 self.disk.delete(_name(entry, blob))
 
     def remove(self, entry: str) -> None:
         """Remove all copies of an entry."""
         if self.standing.whole:
-            with self.failing():
+            with self.standing.failing():
                 folder = f"{layout.BLOBS}/{entry}"
                 for each in self.disk.names(folder):
                     self.disk.delete(f"{folder}/{each}")
@@ -266,30 +266,20 @@ class LocalCopies:
     def clear(self) -> None:
         """Remove leftovers of dead processes."""
         if self.standing.whole:
-            with self.failing():
+            with self.standing.failing():
                 CopyRoom(self.disk, self.most_bytes, "").used_bytes()
 
     def close(self) -> None:
         """Give back reserved room at the end of writing."""
-        with self.failing():
+        with self.standing.failing():
             self.allowance.close()
 
     def used_bytes(self, entry: str = "") -> int:
         """Return the bytes of all copies, or of one entry's; 0 if they cannot be listed."""
         found: list[ListedName] = []
-        with self.failing():
+        with self.standing.failing():
             found = self.disk.found(f"{layout.BLOBS}/{entry}".rstrip("/"))
         return sum(each.size for each in found)
-
-    @contextmanager
-    def failing(self) -> Iterator[None]:
-        """Report a failure of the block once, and go on without copies."""
-        try:
-            yield
-        except OvertakenError:
-            return
-        except UnusableError as error:
-            self.standing.give_up(error)
 
     def _used(self, entry: str) -> None:
         """Note for other processes that an entry is in use."""
@@ -375,7 +365,7 @@ class Copying:
     @contextmanager
     def _failing(self) -> Iterator[None]:
         done = False
-        with self._copies.failing():
+        with self._copies.standing.failing():
             yield
             done = True
         if not done:

@@ -79,7 +79,7 @@ class StoreTiers:
         if copies is None or copies.times.near(size) >= self._far_s(copies, size):
             return None
         rows = blob = None
-        with copies.failing():
+        with copies.standing.failing():
             blob = copies.fetch(entry, record.blob)
             rows = None if blob is None else self._blobs.rows(blob, record, maps=True)
         if blob is not None and rows is None:
