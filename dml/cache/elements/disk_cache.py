@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dml.cache.elements.element_parts import PackedEntries, Packing, of_nothing, read
+from dml.cache.elements.element_parts import PackedEntries, Packing, empty_part, read
 from dml.cache.elements.part_spans import PartSpan, Reach, Spans
 from dml.cache.parts.parts import PartFilling, PartSource, PartStore
 from dml.cache.store.open_stores import Where, store_at
@@ -140,7 +140,7 @@ class PartWriter:
         """Commit the part to the store; ``last`` if the stream ends behind it."""
         self.recent, packing, self.packing = None, self.packing, None
         if packing is None:
-            return self.filling.commit(of_nothing(self.first, self.schemas))
+            return self.filling.commit(empty_part(self.first, self.schemas, last=True))
         for batch in packing.rest():
             self.filling.add(batch)
         self.nbytes = packing.nbytes

@@ -10,13 +10,13 @@ import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from dml.base.user_line import warn
 from dml.data.block_copy import own
 from dml.data.schema import Schema
 from dml.exec.memory.memory_shares import objects_bytes
-from dml.expr.flow import CachedBlock, KeptPrefix, NothingKept
+from dml.expr.flow import CachedBlock, NothingKept
 from dml.expr.node import Node
 from dml.ops.cache.cache import Anchor, Cache, changed, on_disk, read_below
 from dml.ops.cache.stored import Stored
@@ -181,16 +181,6 @@ class CacheFigures:
 NOTHING = CacheFigures(0, 0, whole=False)
 
 
-def nothing_told(_node: Node) -> Told:
-    """Describe a cache by an empty mapping; the default of ``Keeping``."""
-    return {}
-
-
-def always(_node: Node) -> float:
-    """Return infinity, the number of future reads where no estimate exists."""
-    return math.inf
-
-
 class Keeping(NothingKept):
     """The elements that the caches of one run keep, by name: in memory ``most_bytes`` in all.
 
@@ -206,8 +196,8 @@ class Keeping(NothingKept):
         store: ElementStore = STORE,
         *,
         where: Where | None = None,
-        describe: Callable[[Node], Told] = nothing_told,
-        later: Callable[[Node], float] = always,
+        describe: Callable[[Node], Told] = lambda _node: {},
+        later: Callable[[Node], float] = lambda _node: math.inf,
     ) -> None:
         self.names, self.most_bytes, self.store = names, most_bytes, store
         self.where, self.describe, self.later = where, describe, later
@@ -216,11 +206,8 @@ class Keeping(NothingKept):
     def __reduce__(self) -> tuple[type[Keeping], tuple[dict[Node, bytes], int]]:
         return Keeping, ({}, 0)
 
-    def __call__(self, node: Node) -> KeptPrefix | None:
+    def __call__(self, node: Node) -> CacheShare | OnDisk | None:
         """Return the cached elements of the input of ``node``; they live as long as the node."""
-        return self._share(node)
-
-    def _share(self, node: Node) -> CacheShare | OnDisk | None:
         name = self.names.get(node)
         if name is None or not isinstance(node, Cache):
             return None
@@ -245,11 +232,8 @@ class Keeping(NothingKept):
         # runs without a cache on disk do not load the module
         from dml.cache.elements import disk_cache  # noqa: PLC0415
 
-        made: Any = disk_cache
-        share: OnDisk = made.OnDisk(
-            self.where, name.hex(), node, partial(self.describe, node), self.later(node)
-        )
-        return share
+        describe = partial(self.describe, node)
+        return disk_cache.OnDisk(self.where, name.hex(), node, describe, self.later(node))
 
     @property
     def fills_disk(self) -> bool:  # type: ignore[override]
@@ -273,7 +257,7 @@ class Keeping(NothingKept):
     def figures(self, node: Node) -> CacheFigures:
         """Return how much is cached for ``node`` now."""
         if on_disk(node):
-            self._share(node)
+            self(node)
         share = self.shares.get(node)
         if share is None:
             found = self.store.known.get(self.names.get(node, b""))

@@ -99,7 +99,7 @@ class Packing:
     def about(self, schemas: Mapping[int, Schema], *, last: bool) -> dict[str, Any]:
         """Return the description committed with the rows; ``last`` if the stream ends here."""
         return {
-            **_about(self.first, schemas, last=last),
+            **empty_part(self.first, schemas, last=last),
             "before": self.before,
             "elements": self.count,
             "bytes": self.nbytes,
@@ -112,12 +112,8 @@ class Packing:
         }
 
 
-def of_nothing(first: int, schemas: Mapping[int, Schema]) -> dict[str, Any]:
-    """Describe a part without entries: the stream ends before element ``first``."""
-    return _about(first, schemas, last=True)
-
-
-def _about(first: int, schemas: Mapping[int, Schema], *, last: bool) -> dict[str, Any]:
+def empty_part(first: int, schemas: Mapping[int, Schema], *, last: bool) -> dict[str, Any]:
+    """Describe a part without entries; ``last`` if the stream ends before element ``first``."""
     texts = {str(place): schema_text(schema) for place, schema in schemas.items()}
     return {"kept": VERSION, "first": first, "elements": 0, "bytes": 0, "last": last,
             "schemas": texts, "rows": [], "batches": []}  # fmt: skip

@@ -254,8 +254,7 @@ class Finding:
         steps = (Steps(self.steps[: place.number], at, 1),)
         shown = partial(taken.shaped.run, at=at)
         sample = CanarySample(entry, unit, taken.found, steps, place.number, shown)
-        done: bool = trusted(sample, run, self._seen)
-        return done
+        return trusted(sample, run, self._seen)
 
     def opened(self, name: str, **about: Any) -> StoredEntry:
         """Open another entry of the same store, with the settings of this entry."""

@@ -237,7 +237,7 @@ def _difference(sample: CanarySample, run: Running, draw: int) -> Odd | None:
             return None
         if sample.shown is not None:  # the error may come from a column that is not stored
             return None
-        odd = Odd(-1, f"making it again ends in {_named(error)}")
+        odd = Odd(-1, f"making it again ends in {type(error.__cause__ or error).__name__}")
     except OUTER:
         return None
     if odd is not None and source.changed_ns(sample.unit) >= sample.entry.named_ns:
@@ -359,11 +359,6 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         found = found.__cause__ or found.__context__
 
 
-def _named(error: DmlError) -> str:
-    cause = error.__cause__ or error
-    return type(cause).__name__
-
-
 # --------------------------------------------------------------------------------------- reporting
 
 
@@ -377,7 +372,8 @@ def _quarantine(sample: CanarySample, odd: Odd) -> None:
     at = ", ".join(filter(None, (labels, sample.unit.place, row)))
     name = sample.entry.fingerprint
     stored = ", ".join(filter(None, ("; ".join(map(_outline, named)), row)))
-    told = {"what": odd.what, "at": stored, "row": odd.row, "time": _now()}
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    told = {"what": odd.what, "at": stored, "row": odd.row, "time": now}
     if not sample.entry.store.quarantine(name, told):
         return
     text = DmlError(
@@ -395,7 +391,3 @@ def _outline(node: Node) -> str:
     """Describe an operator without literals and paths, so that it may be stored."""
     called = f"({node.calls.name})" if node.calls is not None else ""
     return f"{type(node).__name__}{called}" + (f", written in {node.where}" if node.where else "")
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -52,10 +52,9 @@ class EntryName:
 
 def entry_of(named: EntryName) -> StoredEntry:
     """Open the entry with that name."""
-    from dml.cache.store import open_stores  # noqa: PLC0415
+    from dml.cache.store import open_stores  # noqa: PLC0415 (by runs that store something)
 
-    opened = open_stores  # by runs that store something
-    return StoredEntry(opened.store_at(named.where), named)
+    return StoredEntry(open_stores.store_at(named.where), named)
 
 
 class StoredEntry:
@@ -95,5 +94,4 @@ class StoredEntry:
         failed, told = standing.unusable or standing.unwritable, "rows" if lost else ""
         from dml.cache.store import health  # noqa: PLC0415
 
-        why, _ = health.reason(self.store, failed, lost=told)
-        return str(why)
+        return health.reason(self.store, failed, lost=told)[0]

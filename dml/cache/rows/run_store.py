@@ -1,25 +1,46 @@
-"""The cache entries of a run: where each stored step keeps its rows, and the levels over them."""
+"""The cache entries of a run: where each stored step keeps its rows, and its readers.
+
+Units of a stage that are in a local store are served in the caller's thread, not by a driver.
+Mapping the rows of a unit costs less than a hand-over between threads. So the consumer of the rows
+maps them itself, unit by unit. If a unit is missing, or was not read by this process before (its
+bytes must be checked), or lies in no file of this disk, or must partly be copied, the rest of the
+epoch is given to a driver. The same holds where the consumer is slow: a driver then works ahead.
+No row depends on this choice, and a saved state continues with the same rows everywhere.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, cast
 
+from dml.cache.elements.element_cache import CacheWatch
+from dml.cache.rows.entry import EntryName, StoredEntry, entry_of
+from dml.cache.rows.row_parts import StoredUnit
+from dml.cache.rows.stored_columns import Looking, Reusing
+from dml.cache.rows.stored_rows import StoredLevel
+from dml.events import Tally
 from dml.exec.tasks.levels import Level
+from dml.exec.tasks.partition import Piece, ReadTask
+from dml.exec.tasks.skipped_rows import Noted
+from dml.exec.tasks.slices import Driven, Outcome, PartitionFeed
 from dml.exec.tasks.steps import Steps
+from dml.exec.tasks.task import beside_rows
+from dml.exec.tasks.unit_input import Running
+from dml.expr.facts import Rows
 from dml.expr.flow import NothingStored
 from dml.expr.node import Node
+from dml.udfs.calling.batch_arrays import finished
 
 if TYPE_CHECKING:
     from dml.exec.delivery.meter import Tallies
     from dml.exec.tasks.job import Job
-    from dml.exec.tasks.slices import Driven, PartitionFeed
 
-
-from dml.cache.rows import cached_scan, stored_columns
-from dml.cache.rows.entry import EntryName, StoredEntry, entry_of
-from dml.cache.rows.stored_rows import StoredLevel
+# Seconds between two units, averaged over the first ones, from which on a driver works ahead:
+# several times the cost of a hand-over (benchmarks/bench_fan_out.py).
+LEISURE_S, FIRST = 2e-3, 3
 
 
 class StoredLevels(NothingStored):
@@ -28,17 +49,23 @@ class StoredLevels(NothingStored):
     def served(
         self, job: Job, place: int, atom: int, tallies: Tallies, driven: Driven
     ) -> PartitionFeed:
-        """Return the partitions of ``job`` from a position on, of stored units or of a driver."""
-        return cached_scan.served(job, place, atom, tallies, driven)
+        """Return the partitions of ``job`` from a position on, mapped here or made by a driver."""
+        level, keeping = _stored(job), any(node.rows is Rows.STORED for node in job.stage.steps)
+        if level is None:
+            feed = driven(place, atom)
+        else:
+            task = ReadTask(place, job.reading.places, atom)
+            feed = Served(job, level, task, tallies.mine, driven)
+        return Noticing(feed, job, tallies) if keeping else feed
 
     def level(self, entry: StoredEntry, steps: Steps, first: int, below: Level | None) -> Level:
         """Return the level of ``steps``; ``entry`` keeps the rows of the last step."""
-        made = StoredLevel if entry.asked is None else stored_columns.Reusing
+        made = StoredLevel if entry.asked is None else Reusing
         return made(steps, first, below, entry)
 
     def looking(self, entry: StoredEntry, steps: Steps, first: int, below: Level | None) -> Level:
         """Return the level of ``steps``, which store nothing; other entries may hold their rows."""
-        return stored_columns.Looking(steps, first, below, entry)
+        return Looking(steps, first, below, entry)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,3 +83,137 @@ class Storing(StoredLevels):
     def looks(self) -> bool:  # type: ignore[override]
         """True if other entries held rows of this run when it began."""
         return any(named.looks for named in self.names.values())
+
+
+class Noticing:
+    """A feed that tells the caches of a stage, when it ends, why they stored nothing (if so)."""
+
+    def __init__(self, feed: PartitionFeed, job: Job, tallies: Tallies) -> None:
+        self._feed, self._job, self._tallies = feed, job, tallies
+        steps = enumerate(job.stage.steps, 1)
+        self._kept = {n: CacheWatch(each) for n, each in steps if each.rows is Rows.STORED}
+        self.next, self.release, self.settled = feed.next, feed.release, feed.settled
+
+    def close(self) -> None:
+        """Close the feed, and report why parts were not stored."""
+        self._feed.close()
+        total, at = self._tallies.total(), self._job.at
+        for ordinal, watch in self._kept.items():
+            wrong = total.unkept(ordinal)
+            entry = at.store(self._job.stage.steps[ordinal - 1], at.epoch) if wrong else None
+            # a store that failed in this process has warned already
+            watch.end(wrong, said=entry is not None and not entry.store.standing.whole)
+
+
+def _stored(job: Job) -> StoredLevel | None:
+    """Return the stored step that gives the whole output of a job, unit by unit, or None."""
+    top: Level | None = job.reading.top
+    if top is not None and not top.steps.nodes:
+        top = top.below
+    if top is None or not top.gives_stored or job.links or job.reading.rows_order is not None:
+        return None
+    return cast("StoredLevel", top)
+
+
+class Served:
+    """A feed with a partition for each stored unit; a driver takes over at a missing unit."""
+
+    def __init__(
+        self,
+        job: Job,
+        level: StoredLevel,
+        task: ReadTask,
+        mine: Callable[[], Tally],
+        driven: Driven,
+    ) -> None:
+        self._job, self._level, self._mine, self._driven = job, level, mine, driven
+        self._place, self._atom, self._stop = task.start, task.skip_atoms, task.stop
+        self._rest: PartitionFeed | None = None
+        self._settled = self._closed = False
+        self._units, self._left_at, self._apart_s = 0, 0.0, 0.0
+
+    def next(self) -> Outcome | None:
+        """Return the next partition; None at the end."""
+        if self._rest is None:
+            if self._closed or self._place >= self._stop:
+                return None
+            outcome = None if self._leisurely() else self._outcome()
+            if outcome is not None:
+                self._place, self._atom = self._place + 1, 0
+                self._units, self._left_at = self._units + 1, perf_counter()
+                return outcome
+            self._rest = self._begun()
+        return self._rest.next()
+
+    def _leisurely(self) -> bool:
+        """Return True if the consumer is slow between two units."""
+        if self._units:
+            self._apart_s += perf_counter() - self._left_at
+        return self._units >= FIRST and self._apart_s > LEISURE_S * self._units
+
+    def _begun(self) -> PartitionFeed:
+        """Return a driver of the remaining units."""
+        rest = self._driven(self._place, self._atom)
+        if self._settled:
+            rest.settled()
+        if self._closed:  # closed meanwhile by another thread
+            rest.close()
+        return rest
+
+    def release(self) -> None:
+        """Release the memory of the last partition."""
+        if self._rest is not None:
+            self._rest.release()
+
+    def settled(self) -> None:
+        """Note that all schemas are settled."""
+        self._settled = True
+        if self._rest is not None:
+            self._rest.settled()
+
+    def close(self) -> None:
+        """Stop the feed."""
+        self._closed = True
+        if self._rest is not None:
+            self._rest.close()
+
+    def _outcome(self) -> Outcome | None:
+        """Return the next unit as a partition; None if a driver has to make it."""
+        job, reading = self._job, self._job.reading
+        unit = reading.unit_at(self._place)
+        changed_ns = partial(reading.stage.source.changed_ns, unit)
+        # of the counted memory, mapped rows take none
+        telling = (changed_ns, job.sizes.most_bytes, lambda _nbytes: None)
+        run = Running(reading.at, self._mine, Noted(), *telling, reading=reading)
+        started = perf_counter()
+        try:
+            found = self._level.had(unit, run)
+            if found is None or not _only_mapped(found, job):
+                return None
+            atoms = found.atoms(self._atom, joined=job.spanning)
+            handed = self._level.handed(found, atoms, run, started)
+            pieces = [
+                Piece(self._place, number, finished(block) if reading.finishing else block)
+                for number, (_, blocks) in enumerate(handed, self._atom)
+                for block in blocks
+            ]
+        except Exception:  # noqa: BLE001 - a driver will meet it, and say where
+            return None
+        return _partition(self._place, found, pieces)
+
+
+def _only_mapped(found: StoredUnit, job: Job) -> bool:
+    """Return True if a unit is small enough for a partition, or is served without a copy."""
+    return found.plain or not job.finishing or found.nbytes <= job.sizes.target_bytes
+
+
+def _partition(place: int, found: StoredUnit, pieces: list[Piece]) -> Outcome:
+    """Return the pieces of a unit and its closing piece, which may be the only piece of an atom."""
+    atoms = found.about["atoms"]
+    if pieces and atoms[-1] == 1 and pieces[-1].atom == len(atoms) - 1:
+        pieces[-1] = pieces[-1].last()
+    else:
+        pieces.append(Piece(place, len(atoms), ends=True))
+    blocks = [piece.block for piece in pieces if piece.block is not None]
+    held_bytes = sum(block.nbytes for block in blocks) + beside_rows(pieces)
+    return Outcome(pieces, held_bytes, sum(block.n for block in blocks), done=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dml.cache.rows.canary import CanarySample, trusted
 from dml.cache.rows.entry import StoredEntry
@@ -25,9 +25,6 @@ from dml.expr.facts import Rows
 from dml.expr.flow import At
 from dml.expr.node import Node
 from dml.io.source import Unit
-
-if TYPE_CHECKING:
-    pass
 
 
 class StoredLevel(Level):

@@ -200,11 +200,7 @@ class Bucket:
 
     def get(self, name: str) -> bytes | None:
         """Return the bytes of ``name``; None if it does not exist."""
-        with self._told("read"):
-            try:
-                return bytes(self._asked(name, lambda: self._system.cat_file(self._at(name))))
-            except AbsentError:
-                return None
+        return self._read(name, lambda: bytes(self._system.cat_file(self._at(name))))
 
     def fetch(self, name: str) -> Loaded | None:
         """Return a blob; None if it does not exist."""
@@ -217,11 +213,8 @@ class Bucket:
         def request() -> bytes:
             return bytes(self._system.cat_file(self._at(name), start=start, end=start + count))
 
-        with self._told("read"):
-            try:
-                return memoryview(self._asked(name, request))
-            except AbsentError:
-                return None
+        data = self._read(name, request)
+        return None if data is None else memoryview(data)
 
     def names(self, prefix: str) -> list[str]:
         """Return every name below the folder ``prefix``."""
@@ -229,15 +222,7 @@ class Bucket:
 
     def holds(self) -> bool:
         """Return True if the folder is not empty; lists one folder."""
-
-        def request() -> bool:
-            return bool(self._system.ls(self._root, detail=False, refresh=True))
-
-        with self._told("read"):
-            try:
-                return self._asked("", request)
-            except AbsentError:
-                return False
+        return bool(self._read("", lambda: self._system.ls(self._root, detail=False, refresh=True)))
 
     def delete(self, name: str) -> None:
         """Remove a name, if it exists."""
@@ -256,12 +241,8 @@ class Bucket:
 
     def stamp(self, name: str) -> str | None:
         """Return a value that changes with every heartbeat; None if the name is gone."""
-        with self._told("read"):
-            try:
-                info = self._asked(name, lambda: self._system.info(self._at(name), refresh=True))
-            except AbsentError:
-                return None
-        return stores.version_in(info)[0]
+        info = self._read(name, lambda: self._system.info(self._at(name), refresh=True))
+        return None if info is None else stores.version_in(info)[0]
 
     def found(self, prefix: str, *, looking: bool = False) -> list[ListedName]:
         """Return names like ``names``, with sizes and ages by the store's clock, read off a file.
@@ -288,17 +269,9 @@ class Bucket:
     def _listed(self, prefix: str) -> list[tuple[str, dict[str, Any]]]:
         """Return the names below a folder, with the metadata of the store."""
         top = self._at(prefix)
-
-        def request() -> dict[str, dict[str, Any]]:
-            return dict(self._system.find(top, detail=True, refresh=True))
-
-        with self._told("read"):
-            try:
-                found = self._asked(prefix, request)
-            except AbsentError:
-                return []
+        found = self._read(prefix, lambda: dict(self._system.find(top, detail=True, refresh=True)))
         start = len(top.rstrip("/")) + 1
-        return [(name[start:], info) for name, info in found.items() if name != top]
+        return [(name[start:], info) for name, info in (found or {}).items() if name != top]
 
     @property
     def _system(self) -> Any:
@@ -309,6 +282,14 @@ class Bucket:
 
     def _asked(self, name: str, request: Callable[[], T], done: str = "read") -> T:
         return self._store.asked(f"{self._url}/{name}", request, done)
+
+    def _read(self, name: str, request: Callable[[], T]) -> T | None:
+        """Return the answer of a request; None if the name does not exist."""
+        with self._told("read"):
+            try:
+                return self._asked(name, request)
+            except AbsentError:
+                return None
 
     def _now(self) -> float:
         """Return the time of the store, read off a new file."""

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import dml
 from dml import col
 from dml.api.dataset import Dataset
-from dml.cache.rows import cached_scan
+from dml.cache.rows import run_store
 from dml.data.stream_hash import stream_hash
 from dml.exec.drivers.driver_choice import Opening
 from tests.cache.rows.test_stored_rows import calls, counting
@@ -48,7 +48,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return begin(self, tasks, *args, **options)
 
     monkeypatch.setattr(Opening, "__call__", told)
-    monkeypatch.setattr(cached_scan, "LEISURE_S", math.inf)
+    monkeypatch.setattr(run_store, "LEISURE_S", math.inf)
     return found
 
 
@@ -83,7 +83,7 @@ def test_a_served_epoch_is_any_other(
     leisure = [data.draw(st.sampled_from([-1.0, math.inf]), label="leisure") for _ in range(3)]
     with pytest.MonkeyPatch.context() as patch:
         for each in leisure:
-            patch.setattr(cached_scan, "LEISURE_S", each)
+            patch.setattr(run_store, "LEISURE_S", each)
             assert stream_hash(ds.epoch(epoch)) == wanted
 
     every = list(fresh.epoch(epoch))
@@ -111,9 +111,9 @@ def test_who_takes_his_time_has_the_rest_made_ahead(
 ) -> None:
     ds = kept(written(tmp_path, ROWS, 30), tmp_path / "kept").batch(16)
     wanted = [stream_hash(ds) for _ in range(3)]
-    monkeypatch.setattr(cached_scan, "LEISURE_S", -1.0)  # whatever it takes is long
+    monkeypatch.setattr(run_store, "LEISURE_S", -1.0)  # whatever it takes is long
     assert [stream_hash(ds), *wanted] == [wanted[0]] * 4
-    assert opened == [8, 8, 8 - cached_scan.FIRST]
+    assert opened == [8, 8, 8 - run_store.FIRST]
 
 
 def test_a_driver_makes_what_is_gone_and_goes_on(tmp_path: Path, opened: list[int]) -> None:
