@@ -232,7 +232,9 @@ class DaskCrew(RemoteCrew):
             self.answered(run, worker, answer)
         if whole and self._last(ticket):
             ticket.drop()
-        self._deepen()
+        with self.lock:
+            if self.places.deepened():
+                self._resize()
         self._gathered()
 
     def _left(self, ticket: Ticket) -> None:
@@ -384,11 +386,6 @@ class DaskCrew(RemoteCrew):
     def _resize(self) -> None:
         if not self.closing:
             self._step(self.loop.take(Resources(self.places.slots(), self.limit_bytes)))
-
-    def _deepen(self) -> None:
-        with self.lock:
-            if self.places.deepened():
-                self._resize()
 
     # ------------------------------------------------------------------------------------- fetching
 

@@ -80,13 +80,7 @@ def _command(demand: Demand) -> str:
 
 
 def _fits(member: ClusterWorker, asked: Mapping[str, float], cores: Mapping[str, float]) -> bool:
-    if asked.get(CPU, 0.0) > cores[member.host] + EPSILON:
-        return False
-    return all(
-        member.resources.get(key, 0.0) >= amount - EPSILON
-        for key, amount in asked.items()
-        if key != CPU
-    )
+    return asked.get(CPU, 0.0) <= cores[member.host] + EPSILON and _able(member, asked)
 
 
 class Places:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, cast
@@ -23,6 +24,7 @@ ASKS = 10  # direct requests for a partition, before the scheduler fetches it
 TICK_S = 2.0  # between two checks that the client still lives
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class ResultFetcher:
     """Prefetches the results that the consumer will need next.
 
@@ -31,17 +33,12 @@ class ResultFetcher:
     bytes no worker has, or that Dask gave up for an argument that it does not have.
     """
 
-    def __init__(
-        self,
-        hub: Hub,
-        begin: Callable[[Coroutine[Any, Any, None]], None],
-        wrong: Callable[[Ticket, Exception], Exception],
-        over: Callable[[Ticket], None],
-        anew: Callable[[Ticket], None],
-    ) -> None:
-        self.hub, self._begin, self._wrong, self._over = hub, begin, wrong, over
-        self._anew = anew
-        self._lock = threading.Lock()
+    hub: Hub
+    begin: Callable[[Coroutine[Any, Any, None]], None]
+    wrong: Callable[[Ticket, Exception], Exception]
+    over: Callable[[Ticket], None]
+    anew: Callable[[Ticket], None]
+    _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
     def start(self, ticket: Ticket) -> concurrent.futures.Future[Shipment]:
         """Begin to fetch the result of a ticket from its worker, once; from any thread."""
@@ -49,7 +46,7 @@ class ResultFetcher:
             if ticket.fetched is None:
                 coming: concurrent.futures.Future[Shipment] = concurrent.futures.Future()
                 ticket.fetched = coming
-                self.hub.call(lambda: self._begin(self._carry(ticket, coming)))
+                self.hub.call(lambda: self.begin(self._carry(ticket, coming)))
             return ticket.fetched
 
     def arrived(self, held: RemotePartition, given_up: Callable[[], bool]) -> Answer:
@@ -69,8 +66,8 @@ class ResultFetcher:
             coming.set_exception(lost(self.hub.client))
             raise
         except Exception as error:  # noqa: BLE001 (delivered to the consumer)
-            coming.set_exception(self._wrong(ticket, error))
-        self._over(ticket)
+            coming.set_exception(self.wrong(ticket, error))
+        self.over(ticket)
 
     async def fetched(self, ticket: Ticket) -> Shipment:
         """Return the result from its worker, or from any other copy that Dask has or remakes."""
@@ -86,12 +83,12 @@ class ResultFetcher:
             except NotSentError:
                 found = None
                 if ticket.future is future:
-                    self._anew(ticket)
+                    self.anew(ticket)
             whole = found if found is None else await _whole(hub, ticket, future, found)
             if whole is not None:
                 return whole
             if found is not None and ask >= ASKS and ticket.future is future:
-                self._anew(ticket)
+                self.anew(ticket)
             future, places = await _whereabouts(hub, ticket)
             ask += 1
 

@@ -54,14 +54,12 @@ class Silence:
         """Add the cluster's times of the last heartbeats; ``now`` is by the local clock."""
         passed = min(STEP_S, now - self._looked)
         newest = max(heard.values(), default=0.0)
+        still = {worker for worker, at in heard.items() if self._heard.get(worker) == at}
         self._quiet_s = {
-            worker: max(newest - at, self._longer(worker, at, passed))
+            worker: max(newest - at, self._quiet_s[worker] + passed if worker in still else 0.0)
             for worker, at in heard.items()
         }
         self._heard, self._looked = dict(heard), now
-
-    def _longer(self, worker: str, at: float, passed: float) -> float:
-        return self._quiet_s[worker] + passed if self._heard.get(worker) == at else 0.0
 
     def longer_than(self, seconds: float) -> set[str]:
         """Return the workers that have been silent for more than ``seconds``."""
@@ -122,9 +120,8 @@ class Hub:
         self.direct: bool | None = None
         self.tickets = count()
         self.crews: set[MonitoredRun] = set()
-        self._lacking: dict[
-            MonitoredRun, float
-        ] = {}  # since when no worker has the resources for a run
+        # since when no worker has the resources for a run
+        self._lacking: dict[MonitoredRun, float] = {}
         self.staff: object = None  # the Staff that scales the cluster, if a run requests that
         self.asked: set[asyncio.Future[Any]] = set()  # keeps references to running requests
         self._probed: set[str] = set()
@@ -142,10 +139,10 @@ class Hub:
         with contextlib.suppress(RuntimeError, AttributeError):
             self.client.loop.add_callback(work, *args)
 
-    def wait(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
-        """Run ``work`` on the client's loop and wait for it; from any other thread."""
+    def wait(self, work: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> Any:
+        """Run ``work`` on the client's loop and return its result; from any other thread."""
         sync: Callable[..., Any] = self.client.sync
-        sync(work, *args)
+        return sync(work, *args)
 
     def submit(self, work: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Submit one task, and return its future."""
@@ -171,18 +168,21 @@ class Hub:
 
     def ask_all(self, work: Callable[..., Any], *args: Any) -> dict[str, Any]:
         """Run ``work`` on each worker; returns results or errors. From any other thread."""
-        found: dict[str, Any] = {}
-        self.wait(self._ask_all, found, sorted(workers_of(self.client)), work, *args)
+        found: dict[str, Any] = self.wait(
+            self._ask_all, sorted(workers_of(self.client)), work, *args
+        )
         return found
 
     async def _ask_all(
-        self, found: dict[str, Any], workers: Iterable[str], work: Callable[..., Any], *args: Any
-    ) -> None:
-        found |= dict.fromkeys(workers, TimeoutError(f"no answer within {ANSWER_S:g} s"))
+        self, workers: Iterable[str], work: Callable[..., Any], *args: Any
+    ) -> dict[str, Any]:
+        late = TimeoutError(f"no answer within {ANSWER_S:g} s")
+        found: dict[str, Any] = dict.fromkeys(workers, late)
         run: Callable[..., Any] = self.client.run
         asked = [self.asking(run(work, *args, workers=[w], on_error="return")) for w in found]
         for each in (await asyncio.wait(asked, timeout=ANSWER_S))[0] if asked else ():
             found |= each.result()
+        return found
 
     # ------------------------------------------------------------------------------------ workers
 
@@ -252,9 +252,8 @@ class Hub:
             await asyncio.sleep(0.2)
         if self.direct is None and self.members:
             self.direct = await self._reachable(next(iter(self.members)))
-        self.client.subscribe_topic(
-            self.topic, self._heard
-        )  # again: the scheduler may be a new one
+        # again: the scheduler may be a new one
+        self.client.subscribe_topic(self.topic, self._heard)
 
     async def _refresh(self) -> None:
         """Query the workers from the scheduler, and probe new ones."""
@@ -325,7 +324,8 @@ class Hub:
                 deaf += 1
                 _log.debug("the cluster could not be looked at", exc_info=True)
                 if deaf == DEAF or self.client.status != "running":
-                    self._fail(error)
+                    for crew in list(self.crews):
+                        crew.fail(lost(self.client, error))
             if self.members or self.full - self.idle:
                 empty_since = time.monotonic()
             self._empty(time.monotonic() - empty_since)
@@ -351,11 +351,8 @@ class Hub:
         threads = await asyncio.wait_for(self.client.scheduler.ncores_running(), ANSWER_S)
         known = {address: each.threads for address, each in self.members.items()}
         late = time.monotonic() - self._listened > max(LISTEN_S, 20 * PER_WORKER_S * len(threads))
-        if (
-            self.full
-            or late
-            or {a: n for a, n in threads.items() if a not in self.misfits} != known
-        ):
+        fit = {a: n for a, n in threads.items() if a not in self.misfits}
+        if self.full or late or fit != known:
             await self._refresh()
             self.members = {a: each for a, each in self.members.items() if a in threads}
 
@@ -402,10 +399,6 @@ class Hub:
         note = pickle.loads(event[1])  # noqa: S301 (from a worker of one of our runs)
         for crew in list(self.crews):
             crew.noted(note)
-
-    def _fail(self, cause: BaseException) -> None:
-        for crew in list(self.crews):
-            crew.fail(lost(self.client, cause))
 
 
 def _newest_groups(dask_scheduler: Any) -> None:

@@ -278,8 +278,13 @@ def opened(made: Shipment) -> Shipment:
     """Return a shipment over its lenders' memory, as far as that can be opened here."""
     if not made.unopened:
         return made
+    return _with_parcels(made, borrow)
+
+
+def _with_parcels(made: Shipment, change: Callable[[Parcel], Parcel]) -> Shipment:
+    """Return a shipment with each parcel changed."""
     answers = (
-        dataclasses.replace(answer, parcel=borrow(answer.parcel)) if answer.parcel else answer
+        dataclasses.replace(answer, parcel=change(answer.parcel)) if answer.parcel else answer
         for answer in made.answers
     )
     return dataclasses.replace(made, answers=tuple(answers))
@@ -294,14 +299,8 @@ def _dumped(
     """
     if not near(context) or not any(is_lent(answer.parcel) for answer in made.answers):
         raise NotImplementedError
-    answers = (
-        dataclasses.replace(answer, parcel=noted(answer.parcel))
-        if answer.parcel is not None and is_lent(answer.parcel)
-        else answer
-        for answer in made.answers
-    )
     frames: list[Any] = []
-    slips = dataclasses.replace(made, answers=tuple(answers))
+    slips = _with_parcels(made, lambda each: noted(each) if is_lent(each) else each)
     body = pickle.dumps(slips, protocol=5, buffer_callback=lambda each: frames.append(each.raw()))
     return {}, [body, *frames]
 
@@ -326,17 +325,12 @@ def _with_argument(order: SliceOrder, sources: Sequence[Shipment]) -> SliceOrder
 
 
 def _note(made: Shipment, ticket: int, worker: str, *, strange: bool = False) -> bytes:
-    whole = sum(_bytes(answer.parcel) for answer in made.answers) <= SMALL
-    told = made if whole else Shipment(tuple(map(_bare, made.answers)), made.misfit, made.refused)
+    parcels = [answer.parcel for answer in made.answers if answer.parcel is not None]
+    whole = sum(each.nbytes + len(each.places) for each in parcels) <= SMALL
+    told = made if whole else dataclasses.replace(_with_parcels(made, _bare), whence=None)
     note = pickle.dumps(TaskNote(ticket, worker, told, whole, strange), protocol=5)
     return note if len(note) <= MOST_NOTE else pickle.dumps(TaskNote(ticket, worker, None))
 
 
-def _bytes(parcel: Parcel | None) -> int:
-    return 0 if parcel is None else parcel.nbytes + len(parcel.places)
-
-
-def _bare(answer: Answer) -> Answer:
-    if answer.parcel is None:
-        return answer
-    return dataclasses.replace(answer, parcel=Parcel(answer.parcel.outcome, b"", ()))
+def _bare(parcel: Parcel) -> Parcel:
+    return Parcel(parcel.outcome, b"", ())

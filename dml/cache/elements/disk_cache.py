@@ -16,8 +16,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dml.cache.elements.element_parts import PackedEntries, Packing, empty_part, read
-from dml.cache.elements.part_spans import PartSpan, Reach, Spans
+from dml.cache.elements.element_parts import (
+    PackedEntries,
+    Packing,
+    PartSpan,
+    Reach,
+    Spans,
+    empty_part,
+    read,
+)
 from dml.cache.parts.parts import PartFilling, PartSource, PartStore
 from dml.cache.store.open_stores import Where, store_at
 from dml.cache.store.tiers import LATER

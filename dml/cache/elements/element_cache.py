@@ -81,10 +81,7 @@ class ElementStore:
     def prefix(self, name: bytes) -> Prefix:
         """Return the prefix with that name, empty if it is new."""
         with self.lock:
-            found = self.known.get(name)
-            if found is None:
-                found = self.known[name] = Prefix(name, self.lock)
-            return found
+            return self.known.setdefault(name, Prefix(name, self.lock))
 
     @property
     def nbytes(self) -> int:

@@ -161,11 +161,9 @@ class Catalogue:
     def entry(self, fingerprint: str) -> Entry | None:
         """Return one cache entry; None if it has no stored part and no quarantine."""
         view = self.view(fingerprint)
-        return (
-            self._entry(fingerprint, view, ObservedUses(self.place), self._pinned())
-            if view.live or view.quarantined
-            else None
-        )
+        if not (view.live or view.quarantined):
+            return None
+        return self._entry(fingerprint, view, ObservedUses(self.place), self._pinned())
 
     def entries(self) -> Iterator[Entry]:
         """Yield every entry that has a stored part or is quarantined, by fingerprint."""

@@ -185,7 +185,4 @@ _INDEXES: weakref.WeakKeyDictionary[PartStore, CacheIndex] = weakref.WeakKeyDict
 
 def index_of(store: PartStore) -> CacheIndex:
     """Return the index of a store, one in a process."""
-    found = _INDEXES.get(store)
-    if found is None:
-        found = _INDEXES[store] = CacheIndex(store)
-    return found
+    return _INDEXES.setdefault(store, CacheIndex(store))

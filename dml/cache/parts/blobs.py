@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import xxhash
@@ -18,23 +18,10 @@ from dml.cache.parts.aligned_format import Laying
 from dml.cache.parts.records import PartRecord
 from dml.cache.parts.wide_columns import Runs, Wide, WideShape
 from dml.cache.store import layout
+from dml.cache.store.local_copies import Copying
 from dml.cache.store.primitives import Fetched, Sink, StorePlace
 
-
-class LocalCopy(Protocol):
-    """A local copy that is written beside a blob; a failed write leaves no copy and no error."""
-
-    def write(self, data: Any) -> None:
-        """Add bytes."""
-
-    def finish(self) -> bool:
-        """True if the copy is there."""
-
-    def drop(self) -> None:
-        """Leave no copy."""
-
-
-Beside: TypeAlias = Callable[[str], LocalCopy]
+Beside: TypeAlias = Callable[[str], Copying]
 """Begins a copy of the blob of that name."""
 
 UNFIT = (ValueError, KeyError, IndexError, TypeError, AttributeError)  # errors for foreign files
@@ -80,7 +67,7 @@ class Draft:
 
     def __init__(self, place: StorePlace, beside: Beside | None = None) -> None:
         self._place, self._name, self._beside = place, layout.fresh_blob(), beside
-        self._copy: LocalCopy | None = None
+        self._copy: Copying | None = None
         self.near = place.maps  # no network is between
         self._digests, self._held = bytearray(), bytearray()
         self._sink: Sink | None = None
@@ -170,10 +157,6 @@ class Blobs:
         self._shapes: dict[str, WideShape | None] = {}
         self._lock = threading.Lock()
         self.checked = 0
-
-    def begin(self, beside: Beside | None = None) -> Draft:
-        """Begin to write rows under a new name."""
-        return Draft(self._place, beside)
 
     def read(self, record: PartRecord) -> PartRows | None:
         """Return the rows of a record; None if they are missing or damaged."""

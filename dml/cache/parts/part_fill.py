@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from dml.cache.parts.blobs import Draft
+from dml.cache.store.health import Standing
 from dml.cache.store.leases import Lease
 from dml.cache.store.primitives import OvertakenError, UnusableError
 
@@ -41,7 +42,9 @@ class PartSource(enum.Enum):
 
 
 class Keeper(Protocol):
-    """The store to which a filling is committed."""
+    """The store to which a filling is committed; ``standing`` has its failures."""
+
+    standing: Standing
 
     @property
     def unasked_bytes(self) -> int:
@@ -49,9 +52,6 @@ class Keeper(Protocol):
 
     def room(self, nbytes: int, before: Lease | None) -> Lease | None:
         """Reserve ``nbytes``, instead of ``before``; None if there is no room."""
-
-    def give_up(self, error: UnusableError) -> None:
-        """Record that the place has failed."""
 
     def committed(self, filling: PartFilling, about: Mapping[str, Any]) -> PartSource:
         """Publish the part, unless another process was first; raises UnusableError."""
@@ -183,7 +183,7 @@ class PartFilling:
             self._end()
         except UnusableError as error:
             self._end()
-            self._keeper.give_up(error)
+            self._keeper.standing.give_up(error)
 
     def _has_room(self, nbytes: int) -> bool:
         """Return True if ``nbytes`` in all fit, reserving up to twice as much at a time."""

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from dml.cache.eviction import janitor, quarantine
 from dml.cache.eviction.quota_eviction import Quota
 from dml.cache.eviction.uses import PartUses
-from dml.cache.parts.blobs import Blobs, PartRows
+from dml.cache.parts.blobs import Blobs, Draft, PartRows
 from dml.cache.parts.entries import Entries, Known
 from dml.cache.parts.part_fill import PartFilling, PartSource
 from dml.cache.parts.records import PartRecord, Unread, written
@@ -25,7 +25,7 @@ from dml.cache.store import layout
 from dml.cache.store.health import Standing, StoreWarning
 from dml.cache.store.leases import Lease, Leases
 from dml.cache.store.local_copies import LocalCopies
-from dml.cache.store.primitives import StorePlace, UnusableError, UnwritableError
+from dml.cache.store.primitives import StorePlace, UnwritableError
 from dml.cache.store.tiers import LATER, StoreTiers
 
 __all__ = ["FILL_TTL_S", "PartFilling", "PartRows", "PartSource", "PartStore", "StoreWarning"]
@@ -220,10 +220,6 @@ class PartStore:
         """Reserve room for a part that is being written."""
         return self.quota.announced(nbytes, before) if self.quota else None
 
-    def give_up(self, error: UnusableError) -> None:
-        """Stop using the place, or stop writing to it, and warn once."""
-        self.standing.give_up(error)
-
     def committed(self, filling: PartFilling, about: Mapping[str, Any]) -> PartSource:
         """Commit a part, unless another process was first."""
         folder, part, draft = filling.folder, filling.part, filling.draft
@@ -328,7 +324,7 @@ class PartStore:
         return None
 
     def _filling(self, folder: str, part: int, lease: Lease | None, later: float) -> PartFilling:
-        draft = self.blobs.begin(self.tiers.beside(folder.rpartition("/")[2], later))
+        draft = Draft(self.place, self.tiers.beside(folder.rpartition("/")[2], later))
         found = PartFilling(self, (folder, part), draft, lease, self._clock)
         with self._lock:
             self._fillings[folder, part] = found

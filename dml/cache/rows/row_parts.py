@@ -67,11 +67,9 @@ class StoredUnit:
         ends = [0, *accumulate(self.about["atoms"])]
         for start, stop in pairwise(ends[skip_atoms:]):
             numbers = range(start, stop)
-            runs = groupby(numbers, self._run) if joined else ((n, (n,)) for n in numbers)
+            by_run = groupby(numbers, lambda number: self.places[number][0])
+            runs = by_run if joined else ((n, (n,)) for n in numbers)
             yield [self._together(list(some)) for _, some in runs]
-
-    def _run(self, number: int) -> int:
-        return self.places[number][0]
 
     def _together(self, numbers: Sequence[int]) -> Block:
         """Join consecutive blocks of one run."""

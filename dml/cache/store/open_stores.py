@@ -125,7 +125,7 @@ def _opened(where: Where, below: str) -> PartStore:
         )
     except UnusableError as error:
         store = PartStore(Nowhere(error))
-        store.give_up(error)
+        store.standing.give_up(error)
         return store
     return PartStore(place, quota_bytes=where.quota_bytes, copies=_copies(where))
 

@@ -12,16 +12,12 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING
 
 from dml.cache.parts.blob_digest import PIECE_BYTES
-from dml.cache.parts.blobs import Blobs, PartRows
+from dml.cache.parts.blobs import Beside, Blobs, PartRows
 from dml.cache.parts.records import PartRecord
 from dml.cache.store.local_copies import LocalCopies
 from dml.cache.store.primitives import StorePlace
-
-if TYPE_CHECKING:
-    from dml.cache.parts.blobs import Beside
 
 SEEN, FEW = 64, 3  # recent fetches that measure the store's speed; fewer are not used
 LARGE_PIECE_BYTES = 32 << 20  # of one request for a part that does not fit into memory

@@ -36,13 +36,8 @@ class Cachew:
 
     def step(self, window: ScalingWindow) -> ScalingDecision:
         """Decide by the current state; see the class."""
-        if self.state == "growing":
-            return self._growing(window)
-        if self.state == "shrinking":
-            return self._shrinking(window)
-        if self.state == "settling":
-            return self._settle(window)
-        return self._settled(window)
+        steps = {"growing": self._growing, "shrinking": self._shrinking, "settling": self._settle}
+        return steps.get(self.state, self._settled)(window)
 
     def _growing(self, window: ScalingWindow) -> ScalingDecision:
         now, before = window.batch_time_s, self.before

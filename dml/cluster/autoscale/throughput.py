@@ -1,9 +1,8 @@
 """The throughput of a run is measured as its trainer sees it, and its cluster is scaled by it.
 
 Figures are taken where batches are delivered, window by window; a pure policy decides on them
-(gain.py, cachew.py, utilisation.py), and the staff (staffing.py) carries the decision out. Source
-of the two figures that users see, batch_time and result_queue_size: Cachew (USENIX ATC 2022), table
-1.
+(gain.py, cachew.py, utilisation.py), and the staff (cluster_scaler.py) carries it out. Source of
+the two figures that users see, batch_time and result_queue_size: Cachew (USENIX ATC 2022), table 1.
 """
 
 from __future__ import annotations

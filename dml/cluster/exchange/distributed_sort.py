@@ -168,12 +168,12 @@ def _ending(pieces: Iterator[Piece]) -> Iterator[Piece]:
     yield held
 
 
+@dataclasses.dataclass
 class _Pulled:
     """A flow over blocks, as the input of an operator."""
 
-    def __init__(self, blocks: Iterator[Block]) -> None:
-        self.blocks = blocks
-        self.rest: Block | None = None
+    blocks: Iterator[Block]
+    rest: Block | None = None
 
     def pull(self, most: int) -> Block | None:
         """Return up to ``most`` rows."""
@@ -204,15 +204,10 @@ class SpreadRun:
         return 1 if self.groups is None else 2
 
     def open(self, epoch: int, position: Position | None) -> Flow:
-        """The rows that come out of them."""
-        return opened(self, epoch, position)
-
-
-def opened(spread: SpreadRun, epoch: int, position: Position | None) -> Flow:
-    """Open the rows of a spread operator, from a position of the operator itself on."""
-    rounds = Rounds(spread, epoch)
-    flow = Again(rounds.first, rounds.rows, position)
-    return Metered(flow, spread.run.meter, spread.count)
+        """Open the rows that come out of them, from a position of the operator itself on."""
+        rounds = Rounds(self, epoch)
+        flow = Again(rounds.first, rounds.rows, position)
+        return Metered(flow, self.run.meter, self.count)
 
 
 class Rounds:
@@ -225,7 +220,7 @@ class Rounds:
         order = cast("Any", spread.sorting).spread(self.at, epoch)
         together = spread.groups is not None
         columns = isinstance(order, Ordering)
-        self.by = ByColumns(order, together) if columns else ByKey(order.keys)
+        self.by = ByColumns(**vars(order), together=together) if columns else ByKey(order.keys)
         self.exchange = Exchange(self.opening.settings)
         job = spread.run.job(epoch, finishing=spread.finishing)
         fields = {each.name: getattr(job, each.name) for each in dataclasses.fields(job)}

@@ -35,30 +35,12 @@ from dml.data.schema import Schema
 from dml.errors import NonDeterminismError
 from dml.kernels.vec import Vec
 from dml.ops.sort.external_sort import Keys, ordered_by
-from dml.ops.sort.row_order import KeyedBlock, Ordering
+from dml.ops.sort.row_order import Ordering
 
 # Letters, or bytes, of a cut value.
 LONGEST = 256
 # The greatest letter and byte, and the code points that are no letters.
 LAST_LETTER, LAST_BYTE, SURROGATES = 0x10FFFF, 0xFF, range(0xD800, 0xE000)
-
-
-def shortened(heads: Block, ordering: Ordering) -> tuple[Block, int]:
-    """Cut long values of the keys ``heads``; also returns the columns up to the first cut one.
-
-    That number is 0 if nothing was cut. Columns behind it must be left out of comparisons.
-    """
-    columns, first = list(heads.columns), 0
-    for number, (name, down) in enumerate(zip(ordering.names, ordering.descending, strict=True)):
-        at, kind = heads.schema.names.index(name), heads.schema[name]
-        if not is_text(kind):
-            continue
-        values = to_arrow(columns[at], kind).to_pylist()
-        cut = [value if value is None else bounded(value, down=down) for value in values]
-        if cut != values:
-            columns[at] = pa.array(cut, kind)
-            first = first or number + 1
-    return Block(heads.schema, tuple(columns), heads.ids), first
 
 
 def bounded(value: Any, *, down: bool) -> Any:
@@ -94,45 +76,39 @@ HELD = 3
 
 
 @dataclasses.dataclass(frozen=True)
-class ByColumns:
+class ByColumns(Ordering):
     """Order by values of columns; equal rows keep their order, or are ``together`` in one range."""
 
-    ordering: Ordering
     together: bool = False
     by_run: ClassVar[bool] = True  # equal rows stay run by run
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the key columns."""
-        return self.ordering.names
-
-    def check(self, given: Schema) -> None:
-        """Raise SchemaError unless all key columns exist, and their values have an order."""
-        self.ordering.check(given)
 
     def stored(self, block: Block) -> Block:
         """Return the rows unchanged."""
         return block
 
-    def order(self, block: Block) -> np.ndarray:
-        """Return the order of the rows of ``block``."""
-        return self.ordering.order(block)
-
-    def keyed(self, block: Block) -> KeyedBlock:
-        """Return the keys by which rows compare."""
-        return self.ordering.keyed(block)
-
     def shortened(self, heads: Block) -> tuple[Block, int]:
-        """Return the keys with long texts cut."""
-        return shortened(heads, self.ordering)
+        """Cut long values of the keys ``heads``; also returns the columns up to the first cut one.
+
+        That number is 0 if nothing was cut. Columns behind it must be left out of comparisons.
+        """
+        columns, first = list(heads.columns), 0
+        for number, (name, down) in enumerate(zip(self.names, self.descending, strict=True)):
+            at, kind = heads.schema.names.index(name), heads.schema[name]
+            if not is_text(kind):
+                continue
+            values = to_arrow(columns[at], kind).to_pylist()
+            cut = [value if value is None else bounded(value, down=down) for value in values]
+            if cut != values:
+                columns[at] = pa.array(cut, kind)
+                first = first or number + 1
+        return Block(heads.schema, tuple(columns), heads.ids), first
 
     def placing(self, count: int) -> ByColumns:
         """Return the order by the first ``count`` columns, if later ones are unknown in bounds."""
         if not count:
             return self
-        names, down = self.ordering.names[:count], self.ordering.descending[:count]
-        fewer = dataclasses.replace(self.ordering, names=names, descending=down)
-        return ByColumns(fewer, together=True)
+        names, down = self.names[:count], self.descending[:count]
+        return dataclasses.replace(self, names=names, descending=down, together=True)
 
 
 @dataclasses.dataclass(frozen=True)

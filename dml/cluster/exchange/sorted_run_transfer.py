@@ -224,19 +224,16 @@ class RunFetcher:
     def _is_near(self, span: BatchSpan) -> bool:
         return self.near and run_path(self.homes[span.run][1], LOCK).parent.exists()
 
-    def _batches(self, span: BatchSpan) -> Iterator[Block]:
+    def _read(self, span: BatchSpan) -> Block:
         address, folder = self.homes[span.run]
         path = run_path(folder, self.names[span.run])
         try:
-            yield from batches(path, self.schema, span.first, span.stop)
+            return concat(list(batches(path, self.schema, span.first, span.stop)))
         except UNREAD as error:
             unread = ((address, self.names[span.run]),)
             raise RunsGoneError(
                 "a run is gone", why=str(error), places=(address,), unread=unread
             ) from error
-
-    def _read(self, span: BatchSpan) -> Block:
-        return concat(list(self._batches(span)))
 
     def _far(self, spans: Sequence[BatchSpan]) -> Iterator[list[BatchSpan]]:
         """Yield spans of one worker together, as many as one answer may hold."""
@@ -295,7 +292,9 @@ class Exchange:
         self._avoided: set[str] = set()  # workers that did not answer other workers
         self._again: set[str] = set()  # runs that were remade since
         self._lease: list[Any] = []
-        self._finalizer = weakref.finalize(self, _ended, self.hub, self.name, self._lease)
+        self._finalizer = weakref.finalize(
+            self, self.hub.call, _let_go, self.hub, self.name, self._lease
+        )
         self._renew()
 
     def _renew(self) -> None:
@@ -311,8 +310,7 @@ class Exchange:
         """
         self.hub = met(self.settings)
         self._renew()
-        answers: dict[str, tuple[str, list[str]]] = {}
-        self.hub.wait(self._list, answers)
+        answers: dict[str, tuple[str, list[str]]] = self.hub.wait(self._list)
         found: dict[str, Where] = {}
         for address in sorted(answers, key=self._avoided.__contains__, reverse=True):
             folder, names = answers[address]
@@ -344,17 +342,15 @@ class Exchange:
         if asked:
             await asyncio.wait(asked, timeout=ASK_S)
 
-    async def _list(self, answers: dict[str, Any]) -> None:
+    async def _list(self) -> dict[str, Any]:
         asked = {
             self.hub.asking(_run(self.hub, _listed, address, self.name)): address
             for address in self.hub.members
         }
         done, _ = await asyncio.wait(asked, timeout=ASK_S)
-        for each in done:
-            if each.exception() is None:
-                found = each.result().get(asked[each])
-                if isinstance(found, tuple):
-                    answers[asked[each]] = found
+        right = [each for each in done if each.exception() is None]
+        found = ((asked[each], each.result().get(asked[each])) for each in right)
+        return {address: there for address, there in found if isinstance(there, tuple)}
 
     def close(self) -> None:
         """Remove all runs, soon; never blocks."""
@@ -363,10 +359,6 @@ class Exchange:
 
 async def _run(hub: Any, work: Any, address: str, *args: Any) -> Any:
     return await hub.client.run(work, *args, workers=[address], on_error="return")
-
-
-def _ended(hub: Any, exchange: str, lease: list[Any]) -> None:
-    hub.call(_let_go, hub, exchange, lease)
 
 
 def _let_go(hub: Any, exchange: str, lease: list[Any]) -> None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
 from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -24,7 +26,7 @@ from distributed import default_client
 
 from dml.cluster.cluster import workers_of
 from dml.cluster.graph import program as work
-from dml.cluster.graph.ordered_chain import Turn, linked, shown
+from dml.cluster.graph.ordered_chain import Turn, linked
 from dml.cluster.graph.program import GraphProgram, Recipe
 from dml.errors import PlanError
 from dml.exec.streams.stream import unsettled
@@ -178,11 +180,11 @@ class Graph:
         return TaskRef(key)
 
     def _settle(self) -> None:
-        """Add a task that runs until all schemas are known, and one for the schemas alone."""
+        """Add a task that runs until all schemas are known, and one for the small schemas alone."""
         layer = self.layer(self.plan.on_blocks[-1], one_place(self.plan), "-settled")
         given = self.program, self.epochs[0], self.units
         self.settled = layer.add(("rows",), work.settled, *given)
-        self.types = layer.add(("types",), work.typed, self.settled)
+        self.types = layer.add(("types",), attrgetter("types"), self.settled)
 
     def values(self, epoch: int, number: int, *, rows: bool) -> Ref:
         """Add the stages of task ``number``, which give pieces or ``rows``."""
@@ -191,10 +193,10 @@ class Graph:
         if self.settled is not None and (epoch, number) == (self.epochs[0], 0):
             if rows:
                 return self.stages[-1].add(place, work.first_rows, self.program, self.settled)
-            return self.stages[-1].add(place, work.first, self.settled)
+            return self.stages[-1].add(place, attrgetter("values"), self.settled)
         functions: list[Callable[..., Any]] = [work.made, *[work.carried] * len(self.plan.links)]
         if rows:
-            functions[-1] = work.carried_rows if self.plan.links else work.made_rows
+            functions[-1] = partial(work.as_rows, functions[-1])
         found: Ref = task
         for stage, (layer, function) in enumerate(zip(self.stages, functions, strict=True)):
             which = stage or number
@@ -206,7 +208,7 @@ class Graph:
         count = len(self.units)
         turns = [(epoch, n, n == count - 1) for epoch in self.epochs for n in range(count)]
         if not turns:
-            yield self.stages[-1].add(("none",), work.no_rows, self.program, self.types)
+            yield self.stages[-1].add(("none",), work.table, self.program, [], self.types)
         elif not self.plan.stream:
             yield from (self.values(epoch, number, rows=True) for epoch, number, _ in turns)
         else:
@@ -224,7 +226,7 @@ class Graph:
             values = self.values(epoch, number, rows=False)
             turn = Turn(self.start, epoch, last)
             before = chain.add(place, linked, self.program, turn, before, values, self.types)
-            yield tables.add(place, shown, before)
+            yield tables.add(place, attrgetter("rows"), before)
 
     def parts(self, found: Sequence[Ref]) -> list[DelayedPart]:
         """Return the values of some tasks, over the whole graph."""

@@ -160,8 +160,3 @@ def _needed(
         program.recipe.streaming(asked.open).flow(epoch, position).pull(1)
     cut = asked.cut or (epoch, 0, 0)
     return tuple((e, piece) for e, piece in tape.pieces if (e, piece.place, piece.atom) >= cut)
-
-
-def shown(link: ChainLink) -> pa.Table:
-    """Return the rows of one task of the chain."""
-    return link.rows

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import pickle
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -147,18 +148,8 @@ def settled(program: GraphProgram, epoch: int, tasks: TaskList) -> SettledTypes:
     return SettledTypes(Types(job.at.schemas.copy(), columns, epoch, done), values)
 
 
-def typed(found: SettledTypes) -> Types:
-    """Return the types alone, which are small: every task needs them."""
-    return found.types
-
-
-def first(found: SettledTypes) -> Values:
-    """Return the output of the tasks that had to run to settle the types."""
-    return found.values
-
-
 def first_rows(program: GraphProgram, found: SettledTypes) -> pa.Table:
-    """Return the output of ``first`` as a table."""
+    """Return the output of the tasks that had to run to settle the types, as a table."""
     return table(program, found.values, found.types)
 
 
@@ -171,13 +162,6 @@ def made(
     return _begun(program.job(epoch, types), task)
 
 
-def made_rows(
-    program: GraphProgram, epoch: int, number: int, task: ReadTask, types: Types | None
-) -> pa.Table:
-    """Return the output of ``made`` as a table."""
-    return table(program, made(program, epoch, number, task, types), types)
-
-
 def carried(
     program: GraphProgram, epoch: int, stage: int, values: Values, types: Types | None
 ) -> Values:
@@ -185,16 +169,9 @@ def carried(
     return _gone_on(program.job(epoch, types).starts(Tally)[stage], values)
 
 
-def carried_rows(
-    program: GraphProgram, epoch: int, stage: int, values: Values, types: Types | None
-) -> pa.Table:
-    """Return the output of ``carried`` as a table."""
-    return table(program, carried(program, epoch, stage, values, types), types)
-
-
-def no_rows(program: GraphProgram, types: Types | None) -> pa.Table:
-    """Return a table without rows."""
-    return table(program, [], types)
+def as_rows(function: Callable[..., Values], program: GraphProgram, *given: Any) -> pa.Table:
+    """Return the output of ``made`` or ``carried`` as a table; the types are given last."""
+    return table(program, function(program, *given), given[-1])
 
 
 def _begun(job: Job, task: ReadTask) -> Values:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -42,7 +43,6 @@ from dml.exec.memory.spill import PREFIX
 from dml.exec.tasks.partition import Piece
 from dml.kernels.rows.ids import RowIds
 from dml.kernels.vec import Vec
-from dml.ops.sort.row_order import Ordering
 
 KINDS = Schema({"x": pa.float64(), "s": pa.string(), "n": pa.int64()})
 NAN = float("nan")
@@ -99,7 +99,7 @@ def orders(draw: st.DrawFn) -> ByColumns | ByKey:
         return ByKey(mixed)
     names = draw(st.sampled_from([("x",), ("s",), ("x", "s"), ("s", "x"), ("n",)]))
     down = tuple(draw(st.lists(st.booleans(), min_size=len(names), max_size=len(names))))
-    return ByColumns(Ordering(names, down, draw(st.booleans())), draw(st.booleans()))
+    return ByColumns(names, down, draw(st.booleans()), together=draw(st.booleans()))
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ def test_what_is_told_of_long_keys_is_short(tmp_path: Path) -> None:
     block = rows_of([1.0] * 50, texts, 0)
     for down in (False, True):
         shelf = RunShelf(str(tmp_path))
-        by = ByColumns(Ordering(("s", "n"), (down, False)))
+        by = ByColumns(("s", "n"), (down, False))
         (told,) = written(shelf, [block], by)
         assert told.n == 50
         assert told.nbytes < 50 * 600
@@ -209,7 +209,7 @@ def test_what_is_told_of_long_keys_is_short(tmp_path: Path) -> None:
 def test_many_ranges_of_many_rows(small: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Ranges are about as large as asked for, also where all keys are equal."""
     shelf = RunShelf(str(tmp_path))
-    by = ByColumns(Ordering(("x",), (False,)))
+    by = ByColumns(("x",), (False,))
     blocks = [rows_of([1.0] * 1000, ["t"] * 1000, 1000 * part) for part in range(8)]
     index = RunIndex.of(written(shelf, blocks, by), by)
     range_bytes = index.total_bytes // 10
@@ -218,13 +218,13 @@ def test_many_ranges_of_many_rows(small: pytest.MonkeyPatch, tmp_path: Path) -> 
     sizes = [sum(b.n for b in ranges.rows(number, reader)) for number in range(len(ranges))]
     assert len(sizes) in (10, 11)
     assert max(sizes) < 1.5 * 8000 / 10
-    together = ByColumns(by.ordering, together=True)
+    together = dataclasses.replace(by, together=True)
     assert bounds_of(index, together, 1) == (), "all rows are of one group"
 
 
 def test_a_run_has_the_same_name_wherever_it_is_made(tmp_path: Path) -> None:
     one, other = RunShelf(str(tmp_path)), RunShelf(str(tmp_path))
-    by = ByColumns(Ordering(("s",), (False,)))
+    by = ByColumns(("s",), (False,))
     pieces = [Piece(3, 1, rows_of([1.0, NAN, None], ["c", "a", "b"], 7))]
     told = [kept(shelf, pieces, by) for shelf in (one, other, other)]
     assert told[0] is not None
@@ -242,7 +242,7 @@ def test_a_run_has_the_same_name_wherever_it_is_made(tmp_path: Path) -> None:
 
 def test_nothing_is_told_of_no_rows(tmp_path: Path) -> None:
     shelf = RunShelf(str(tmp_path))
-    by = ByColumns(Ordering(("s",), (False,)))
+    by = ByColumns(("s",), (False,))
     assert kept(shelf, [Piece(0, 0, ends=True)], by) is None
     assert kept(shelf, [Piece(0, 0, rows_of([], [], 0))], by) is None
     assert shelf.names == []
@@ -251,7 +251,7 @@ def test_nothing_is_told_of_no_rows(tmp_path: Path) -> None:
 def test_batches_travel(small: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What another worker is sent is what lies on the disk."""
     shelf = RunShelf(str(tmp_path))
-    by = ByColumns(Ordering(("x",), (False,)))
+    by = ByColumns(("x",), (False,))
     told = written(shelf, [rows_of([float(i % 9) for i in range(90)], ["x"] * 90, 0)], by)
     index = RunIndex.of(told, by)
     path = run_path(shelf.path, index.names[0])
@@ -263,7 +263,7 @@ def test_batches_travel(small: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_the_folder_goes_with_the_shelf(tmp_path: Path) -> None:
     closed, forgotten = RunShelf(str(tmp_path)), RunShelf(str(tmp_path))
-    by = ByColumns(Ordering(("x",), (False,)))
+    by = ByColumns(("x",), (False,))
     for shelf in (closed, forgotten):
         kept(shelf, [Piece(0, 0, rows_of([1.0], ["a"], 0))], by)
     assert len(list(tmp_path.glob(f"{PREFIX}*/*.arrow"))) == 2
@@ -318,7 +318,7 @@ def test_what_is_read_too_much_is_not_kept(
 ) -> None:
     """Also where a batch of each run is many times what may be kept: no run adds to it."""
     shelf = RunShelf(str(tmp_path))
-    by = ByColumns(Ordering(("n",), (False,)), together)
+    by = ByColumns(("n",), (False,), together=together)
     numbers = [[KEYS[keys](run, row) for row in range(20)] for run in range(40)]
     blocks = [wide(some, width, 20 * run) for run, some in enumerate(numbers)]
     index = RunIndex.of(written(shelf, blocks, by), by)
@@ -342,7 +342,7 @@ def test_what_is_read_too_much_is_not_kept(
 def test_bytes_of_batches_are_those_of_their_rows(tmp_path: Path) -> None:
     """One row that is large does not hide among little ones."""
     shelf = RunShelf(str(tmp_path))
-    by = ByColumns(Ordering(("n",), (False,)))
+    by = ByColumns(("n",), (False,))
     block = concat([wide(range(100), 400, 0), wide([100], 300_000, 100)])
     for _ in range(2):  # the second finds the run there
         (told,) = written(shelf, [block], by)
