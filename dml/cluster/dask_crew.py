@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import distributed
 
-from dml.cluster.dask_task import RemotePartition, Ticket, places_of, touched, under_way
+from dml.cluster.dask_task import RemotePartition, Ticket, touched, under_way
 from dml.cluster.job_broadcast import Cargo
 from dml.cluster.placement import Places
 from dml.cluster.poison_tasks import Losing, NoWorkerError, told
@@ -103,7 +103,8 @@ class DaskCrew(RemoteCrew):
         if self.losing.apart(run.seq):
             return self.places.alone(demand)
         if self.race.under_way(run):
-            return self.places.choose(demand, (), places_of(run, self.tickets.values()))
+            late = {ticket.place for ticket in self.tickets.values() if run in ticket.runs}
+            return self.places.choose(demand, (), late)
         liked = [self.loop.argument(run).ticket.worker] if run.stage else []
         return self.places.choose(demand, liked)
 

@@ -124,11 +124,6 @@ def under_way(ticket: Ticket) -> bool:
     return ticket.future is not None and ticket.future.status in UNDER_WAY
 
 
-def places_of(run: Run, tickets: Iterable[Ticket]) -> set[str]:
-    """Return the workers that have a slice, by the unfinished tickets."""
-    return {ticket.place for ticket in tickets if run in ticket.runs}
-
-
 def touched(live: Iterable[Ticket], doing: Set[Any], having: Set[Any]) -> Iterator[Ticket]:
     """Yield the tickets to resubmit without some workers, each after its sources.
 

@@ -18,7 +18,7 @@ import cloudpickle
 
 from dml.base.library_code import library_of
 from dml.cluster.worker_monitor import Hub
-from dml.cluster.worker_state import Freight, digest, freight, seated, staying
+from dml.cluster.worker_state import Freight, WorkerState, digest, freight, staying
 from dml.exec.process.references import flat
 from dml.exec.process.task_runner import written
 from dml.exec.tasks.job import Job
@@ -52,7 +52,7 @@ class Cargo:
         if place not in self.seats:
             load = (freight, self.run, self.sent, *map(flat, self.buffers))
             self.seats[place] = self.hub.submit(
-                *((seated, self._apart) if self._apart is not None else load),
+                *((WorkerState, self._apart) if self._apart is not None else load),
                 key=("dml-seat", self.run, self.generation, place),
                 workers=[place],
                 allow_other_workers=True,

@@ -206,11 +206,6 @@ class WorkerState:
         return dataclasses.replace(answer, parcel=lender.lent(answer.parcel))
 
 
-def seated(cargo: Freight) -> WorkerState:
-    """Make a seat on a worker from a job that is a Dask value; a Dask task."""
-    return WorkerState(cargo)
-
-
 def freight(run: str, job: bytes, *buffers: Any) -> WorkerState:
     """Make a seat on a worker from a job that comes with the task; a Dask task."""
     return WorkerState(Freight(run, job, buffers))

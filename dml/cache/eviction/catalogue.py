@@ -14,7 +14,7 @@ from typing import Any
 
 from dml.cache.eviction import janitor, pins, quarantine
 from dml.cache.eviction.eviction_order import PartUse
-from dml.cache.eviction.uses import Key, PartUses
+from dml.cache.eviction.uses import GatheredUses, Key, PartUses
 from dml.cache.parts.blobs import Blobs
 from dml.cache.parts.entries import ABOUT
 from dml.cache.parts.records import PartRecord, Unread, about_in, read
@@ -114,15 +114,10 @@ class ObservedUses(PartUses):
         """Yield the use files of all processes, and remove none."""
         yield from self._place.found(layout.USES, looking=True)
 
-    def _add(
-        self,
-        body: dict[str, object],
-        age_s: float,
-        uses: dict[Key, PartUse],
-        epochs: dict[str, float],
-    ) -> None:
+    def _add(self, body: dict[str, object], age_s: float, found: GatheredUses) -> None:
+        uses, epochs = found
         mine: dict[Key, PartUse] = {}
-        super()._add(body, age_s, mine, epochs)
+        super()._add(body, age_s, (mine, epochs))
         for key, use in mine.items():
             uses[key] = uses.get(key, PartUse()) | use
             self.ages[key[0]] = min(age_s, self.ages.get(key[0], age_s))

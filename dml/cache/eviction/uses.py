@@ -23,6 +23,8 @@ MOST = 1 << 16  # parts that one process remembers
 
 Key = tuple[str, int]
 """A fingerprint and a part."""
+GatheredUses = tuple[dict[Key, PartUse], dict[str, float]]
+"""Uses by part, and announced epochs by fingerprint."""
 
 
 class PartUses:
@@ -80,18 +82,17 @@ class PartUses:
             with suppress(UnusableError):
                 self.flush()
 
-    def gathered(self) -> tuple[dict[Key, PartUse], dict[str, float]]:
-        """Return uses by part and announced epochs by fingerprint, of all processes."""
+    def gathered(self) -> GatheredUses:
+        """Return the uses of all processes."""
         self.flush()
-        uses: dict[Key, PartUse] = {}
-        epochs: dict[str, float] = {}
+        found: GatheredUses = {}, {}
         for each in self._told():
             body = unchecked(self._place.get(f"{layout.USES}/{each.name}") or b"")
             if isinstance(body, Unread):
                 continue
             with suppress(KeyError, TypeError, ValueError):
-                self._add(body, each.age_s, uses, epochs)
-        return uses, epochs
+                self._add(body, each.age_s, found)
+        return found
 
     def _told(self) -> Iterator[ListedName]:
         """Yield the use file of each process; files older than 16 half-lives are removed."""
@@ -110,17 +111,12 @@ class PartUses:
                 if name != self._name and each.age_s < SILENT_S:
                     body = unchecked(self._place.get(name) or b"")
                     if not isinstance(body, Unread):
-                        self._add({**body, "uses": []}, each.age_s, {}, epochs)
+                        self._add({**body, "uses": []}, each.age_s, ({}, epochs))
         return epochs.get(fingerprint, 0.0)
 
-    def _add(
-        self,
-        body: dict[str, object],
-        age_s: float,
-        uses: dict[Key, PartUse],
-        epochs: dict[str, float],
-    ) -> None:
+    def _add(self, body: dict[str, object], age_s: float, found: GatheredUses) -> None:
         """Add the uses that one process has reported."""
+        uses, epochs = found
         told, announced = body["uses"], body["epochs"]
         if not isinstance(told, list) or not isinstance(announced, dict):
             return

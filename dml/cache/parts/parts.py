@@ -198,16 +198,18 @@ class PartStore:
 
     def trusts(self, fingerprint: str) -> bool:
         """Return True if this process knows of no quarantine of an entry."""
+        trusted = True
         with self.standing.failing():
-            return not self._distrusts(self._entries.known(layout.entry(fingerprint)))
-        return True
+            trusted = not self._distrusts(self._entries.known(layout.entry(fingerprint)))
+        return trusted
 
     def first(self, fingerprint: str, who: str) -> bool:
         """Return True if this call is the first to mark an entry with ``who``; False on failure."""
         name = f"{layout.entry(fingerprint)}/first.{who}"
+        first = False
         with self.standing.failing():
-            return self.standing.whole and self.place.put_if_absent(name, b"")
-        return False
+            first = self.standing.whole and self.place.put_if_absent(name, b"")
+        return first
 
     # --------------------------------------------------------------------- requests of a filling
 

@@ -101,18 +101,9 @@ class Reusing(StoredLevel):
     # ----------------------------------------------------------------------------- stored columns
 
     def _served(self, taken: Sequence[TakenColumns], wanted: UnitRequest) -> Iterator[Atom]:
-        """Yield atoms with all columns, from the store."""
-        mine, started = wanted.run.mine, time.perf_counter()
-        for blocks in self._side_by_side(taken, self.schema, wanted):
-            made = []
-            for block in blocks:
-                seconds, size = time.perf_counter() - started, block.nbytes
-                mine().block(self.ordinal, block.n, block.n, size, size, seconds)
-                started = time.perf_counter()
-                made.append(block)
-            mine().lookups(self.ordinal, len(made), 0)
-            yield None, made
-            started = time.perf_counter()
+        """Return atoms with all columns, from the store."""
+        atoms = self._side_by_side(taken, self.schema, wanted)
+        return self._counted(atoms, wanted.run, time.perf_counter())
 
     def _side_by_side(
         self, taken: Sequence[TakenColumns], schema: Schema, wanted: UnitRequest

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from dml.cache.rows.canary import CanarySample, trusted
@@ -107,14 +107,21 @@ class StoredLevel(Level):
         run.hold(found.loaded_bytes)
         run.mine().stored(self.ordinal)
         run.mine().lookups(self.ordinal, 0, 0, *found.came)
+        yield from self._counted(atoms, run, started)
+
+    def _counted(
+        self, atoms: Iterator[Iterable[Block]], run: Running, started: float
+    ) -> Iterator[Atom]:
+        """Yield stored atoms, and count their blocks with the time that each took."""
         for blocks in atoms:
+            given = []
             for block in blocks:
-                seconds = time.perf_counter() - started
-                size = block.nbytes
+                seconds, size = time.perf_counter() - started, block.nbytes
                 run.mine().block(self.ordinal, block.n, block.n, size, size, seconds)
                 started = time.perf_counter()
-            run.mine().lookups(self.ordinal, len(blocks), 0)
-            yield None, blocks
+                given.append(block)
+            run.mine().lookups(self.ordinal, len(given), 0)
+            yield None, given
             started = time.perf_counter()
 
     def _filled(self, filling: RowFilling, made: Iterator[Atom], run: Running) -> Iterator[Atom]:

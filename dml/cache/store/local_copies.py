@@ -228,19 +228,15 @@ class LocalCopies:
                 self._used(entry)
         return found
 
-    def begin(self, entry: str, blob: str, nbytes: int = 0) -> Copying:
-        """Begin to write a copy; of ``nbytes``, if that is known."""
-        return Copying(self, entry, blob, nbytes)
-
     def put(self, entry: str, blob: str, size: int, pieces: Pieces, each: int) -> bool:
         """Copy a blob that ``pieces`` gives, ``each`` bytes at a time; True if the copy exists.
 
         Errors of ``pieces`` are raised.
         """
-        made = self.begin(entry, blob, size)
+        made = Copying(self, entry, blob, size)
         try:
             for start in range(0, size, each):
-                piece = pieces(start, min(each, size - start)) if made.has_room else None
+                piece = pieces(start, min(each, size - start)) if not made.void else None
                 if piece is None:
                     return False
                 made.write(piece)
@@ -293,26 +289,24 @@ class LocalCopies:
 
 
 class Copying:
-    """A copy in the making, for one thread at a time; a failure leaves no copy, and no error."""
+    """A copy in the making, for one thread at a time; a failure leaves no copy, and no error.
 
-    def __init__(self, copies: LocalCopies, entry: str, blob: str, nbytes: int) -> None:
+    It is ``void`` once no more bytes are written; of ``nbytes``, if that is known.
+    """
+
+    def __init__(self, copies: LocalCopies, entry: str, blob: str, nbytes: int = 0) -> None:
         self._copies, self._entry, self._name = copies, entry, _name(entry, blob)
         self._rooms: list[tuple[RoomChunk, int]] = []
         self._sink: Sink | None = None
         self._size = self._room_bytes = 0
-        self._void = not copies.standing.whole
+        self.void = not copies.standing.whole
         self._ask(nbytes)
-
-    @property
-    def has_room(self) -> bool:
-        """True if bytes are still being written."""
-        return not self._void
 
     def write(self, data: memoryview) -> None:
         """Append bytes."""
         size = self._size + len(data)
         self._ask(size - self._room_bytes)
-        if self._void:
+        if self.void:
             return
         with self._failing():
             if self._stands():
@@ -323,7 +317,7 @@ class Copying:
     def finish(self) -> bool:
         """Give the copy its name; True if it exists now."""
         done = False
-        if not self._void and self._sink is not None:
+        if not self.void and self._sink is not None:
             with self._failing():
                 if self._stands():
                     self._sink.finish()
@@ -343,7 +337,7 @@ class Copying:
         return stands
 
     def _end(self, *, used: bool) -> None:
-        self._void = True
+        self.void = True
         sink, self._sink, rooms, self._rooms = self._sink, None, self._rooms, []
         if sink is not None:
             sink.drop()
@@ -352,7 +346,7 @@ class Copying:
 
     def _ask(self, nbytes: int) -> None:
         """Reserve ``nbytes`` more; without room there will be no copy."""
-        if nbytes <= 0 or self._void:
+        if nbytes <= 0 or self.void:
             return
         with self._failing():
             chunk = self._copies.allowance.take(self._entry, nbytes)

@@ -16,7 +16,7 @@ from statistics import median
 from dml.cache.parts.blob_digest import PIECE_BYTES
 from dml.cache.parts.blobs import Beside, Blobs, PartRows
 from dml.cache.parts.records import PartRecord
-from dml.cache.store.local_copies import LocalCopies
+from dml.cache.store.local_copies import Copying, LocalCopies
 from dml.cache.store.primitives import StorePlace
 
 SEEN, FEW = 64, 3  # recent fetches that measure the store's speed; fewer are not used
@@ -67,7 +67,7 @@ class StoreTiers:
         """Return a maker of copies of an entry's new parts; None if copies do not pay."""
         if self.copies is None or not self._pays(self.copies, PIECE_BYTES, later):
             return None
-        return partial(self.copies.begin, entry)
+        return partial(Copying, self.copies, entry)
 
     def near(self, entry: str, record: PartRecord) -> PartRows | None:
         """Return the rows of a record from a valid copy, if that is faster than the store."""

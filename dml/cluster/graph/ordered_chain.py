@@ -71,11 +71,12 @@ class PieceTape:
         return Played(pieces, whole=self.whole(epoch))
 
 
+@dataclasses.dataclass
 class Played:
     """A feed of available pieces."""
 
-    def __init__(self, pieces: list[Piece], *, whole: bool) -> None:
-        self.pieces, self.whole = pieces, whole
+    pieces: list[Piece]
+    whole: bool
 
     def next(self) -> Outcome | None:
         """Return all pieces at once; then None, or StarvedError if further pieces would follow."""

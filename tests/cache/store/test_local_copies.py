@@ -20,7 +20,7 @@ from dml.cache.eviction import janitor
 from dml.cache.parts.parts import PartFilling, PartSource, PartStore, StoreWarning
 from dml.cache.store import local_copies, tiers
 from dml.cache.store.bucket import Bucket
-from dml.cache.store.local_copies import TTL_S, Times
+from dml.cache.store.local_copies import TTL_S, Copying, Times
 from dml.cache.store.primitives import ListedName
 from tests.cache.store.far import (
     FAST,
@@ -268,7 +268,7 @@ def read_all(store: PartStore, fingerprint: str) -> None:
 
 def test_the_dead_leave_nothing_for_longer_than_the_ttl(tmp_path: Path) -> None:
     held = copies_in(tmp_path)
-    made = held.begin(FP, "blobs/dead.arrow")
+    made = Copying(held, FP, "blobs/dead.arrow")
     made.write(memoryview(b"half"))
     held_up = [*left(tmp_path), *announced(tmp_path)]
     assert len(held_up) == 2

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from dml.cache.eviction import janitor
 from dml.cache.parts.parts import PartFilling, PartRows, PartStore
 from dml.cache.store import local_copies
-from dml.cache.store.local_copies import BELOW, TTL_S
+from dml.cache.store.local_copies import BELOW, TTL_S, Copying
 from tests.cache.store.far import announced, copies_in, far, files, left, opened
 from tests.cache.store.fills import FP, OTHER, batch, same
 from tests.sampling import amount
@@ -94,7 +94,7 @@ class World:
 
     def dies(self, number: int) -> None:
         """Somebody is killed while they copy."""
-        held = copies_in(self.root, self.quotas[number]).begin(FP, "blobs/dead.arrow", 900)
+        held = Copying(copies_in(self.root, self.quotas[number]), FP, "blobs/dead.arrow", 900)
         held.write(memoryview(bytes(500)))
         held._sink, held._rooms = None, []  # nothing is given back
 
