@@ -175,9 +175,6 @@ class CacheFigures:
         return f"keeps {share} {self.elements:,} elements, {self.nbytes:,} bytes"
 
 
-NOTHING = CacheFigures(0, 0, whole=False)
-
-
 class Keeping(NothingKept):
     """The elements that the caches of one run keep, by name: in memory ``most_bytes`` in all.
 
@@ -258,7 +255,9 @@ class Keeping(NothingKept):
         share = self.shares.get(node)
         if share is None:
             found = self.store.known.get(self.names.get(node, b""))
-            return CacheFigures(found.count, found.nbytes, found.whole) if found else NOTHING
+            if found is None:
+                return CacheFigures(0, 0, whole=False)
+            return CacheFigures(found.count, found.nbytes, found.whole)
         if isinstance(share, CacheShare):
             held = share.held
             return CacheFigures(held.count, held.nbytes, held.whole, share.hits, share.misses)

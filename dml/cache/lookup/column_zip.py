@@ -163,10 +163,7 @@ def _together(parts: Sequence[Block], schema: Schema, label: str) -> Block:
 
 def _same(ids: RowIds, others: RowIds) -> bool:
     """Return True if both have the same row ids."""
-    if len(ids) != len(others):
-        return False
-    ours, theirs = ids.arrays(), others.arrays()
-    return all(np.array_equal(one, other) for one, other in zip(ours, theirs, strict=True))
+    return all(map(np.array_equal, ids.arrays(), others.arrays()))
 
 
 def differing(label: str) -> NonDeterminismError:

@@ -30,11 +30,9 @@ def looks(entry: StoredEntry, steps: Sequence[Node], parts: int, seed: int, *, a
     finding = finding_of(entry, steps, seed, asked=asked)
     if finding is None or finding.recut:
         return finding is not None
-    if not (lacking := frozenset(range(parts)) - finding.there):
+    if finding.there.issuperset(range(parts)):
         return False
-    if finding.entry.asked is not None and any_above(finding.entry):
-        return True
-    return next(_told(finding, lacking), "") != ""
+    return any_above(finding.entry) or told(finding, parts) != ""
 
 
 def told(finding: Finding, parts: int) -> str:

@@ -74,6 +74,11 @@ class PartFilling:
     ) -> None:
         self._keeper, self._clock = keeper, clock
         self.folder, self.part = key
+        self.draft, self.lease = draft, lease
+        """The rows written so far, and the lease that marks the part as being made.
+
+        The lease is None after too long a wait for another's.
+        """
         self._held = _Held(draft, lease, os.getpid(), threading.get_ident())
         self._room_bytes = keeper.unasked_bytes
         self.version = 0, 0
@@ -88,16 +93,6 @@ class PartFilling:
     def thread(self) -> int:
         """The thread that worked last."""
         return self._held.thread
-
-    @property
-    def draft(self) -> Draft:
-        """The rows written so far."""
-        return self._held.draft
-
-    @property
-    def lease(self) -> Lease | None:
-        """The lease that marks the part as being made; None after too long a wait for another's."""
-        return self._held.lease
 
     @property
     def announced(self) -> Lease | None:

@@ -198,18 +198,18 @@ class PartStore:
 
     def trusts(self, fingerprint: str) -> bool:
         """Return True if this process knows of no quarantine of an entry."""
-        trusted = True
+        known: Known | None = None
         with self.standing.failing():
-            trusted = not self._distrusts(self._entries.known(layout.entry(fingerprint)))
-        return trusted
+            known = self._entries.known(layout.entry(fingerprint))
+        return known is None or not self._distrusts(known)
 
     def first(self, fingerprint: str, who: str) -> bool:
         """Return True if this call is the first to mark an entry with ``who``; False on failure."""
         name = f"{layout.entry(fingerprint)}/first.{who}"
-        first = False
-        with self.standing.failing():
-            first = self.standing.whole and self.place.put_if_absent(name, b"")
-        return first
+        if self.standing.whole:
+            with self.standing.failing():
+                return self.place.put_if_absent(name, b"")
+        return False
 
     # --------------------------------------------------------------------- requests of a filling
 
