@@ -56,10 +56,8 @@ def member(address: str, info: Mapping[str, Any]) -> ClusterWorker:
     """Return a worker from its description by the scheduler."""
     given = info.get("resources") or {}
     resources = {GPU if key == DASK_GPU else key: float(n) for key, n in given.items()}
-    memory = int(info.get("memory_limit") or 0)
-    return ClusterWorker(
-        address, str(info.get("name", "")), int(info["nthreads"]), memory, resources
-    )
+    name, memory = str(info.get("name", "")), int(info.get("memory_limit") or 0)
+    return ClusterWorker(address, name, int(info["nthreads"]), memory, resources)
 
 
 def dask_resources(asked: Mapping[str, float]) -> dict[str, float]:

@@ -168,9 +168,8 @@ class Hub:
 
     def ask_all(self, work: Callable[..., Any], *args: Any) -> dict[str, Any]:
         """Run ``work`` on each worker; returns results or errors. From any other thread."""
-        found: dict[str, Any] = self.wait(
-            self._ask_all, sorted(workers_of(self.client)), work, *args
-        )
+        workers = sorted(workers_of(self.client))
+        found: dict[str, Any] = self.wait(self._ask_all, workers, work, *args)
         return found
 
     async def _ask_all(

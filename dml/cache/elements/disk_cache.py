@@ -347,9 +347,8 @@ class DiskShelf:
         if quota is not None:
             fits = min(fits, quota.most_bytes // PARTS_OF_A_QUOTA)
         fits = min(fits, FOLLOWED_BYTES) if self.followed else fits
-        self.making = PartWriter(
-            number, place, filling, None if after is None else after.first, fits
-        )
+        until = None if after is None else after.first
+        self.making = PartWriter(number, place, filling, until, fits)
         if self.followed:
             self.making.recent = []
         before, self.made = self.made, None

@@ -232,9 +232,8 @@ class Keeping(NothingKept):
     @property
     def fills_disk(self) -> bool:  # type: ignore[override]
         """True if this run has made elements for a cache on disk; its thread marks it as maker."""
-        return any(
-            not isinstance(each, CacheShare) and each.misses for each in self.shares.values()
-        )
+        on_disks = (each for each in self.shares.values() if not isinstance(each, CacheShare))
+        return any(each.misses for each in on_disks)
 
     def kept_figures(self, node: Node) -> dict[str, int]:
         """The counts and bytes of a cache, by the names that accounts have."""

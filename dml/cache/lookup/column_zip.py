@@ -32,10 +32,8 @@ class Shaped:
             return
         values = {name: value for name, value in made.columns if name in schema}
         if made.residual or any(value.op != "col" for value in values.values()):
-            names = list(schema)
-            self.segment = computation.ComputedSegment(
-                made.residual, names, [values[name] for name in names]
-            )
+            made_values = [values[name] for name in schema]
+            self.segment = computation.ComputedSegment(made.residual, list(schema), made_values)
         else:
             self.stored = {name: value.params[0] for name, value in values.items()}
 

@@ -198,10 +198,10 @@ class PartStore:
 
     def trusts(self, fingerprint: str) -> bool:
         """Return True if this process knows of no quarantine of an entry."""
-        known: Known | None = None
+        distrusted = False
         with self.standing.failing():
-            known = self._entries.known(layout.entry(fingerprint))
-        return known is None or not self._distrusts(known)
+            distrusted = self._distrusts(self._entries.known(layout.entry(fingerprint)))
+        return not distrusted
 
     def first(self, fingerprint: str, who: str) -> bool:
         """Return True if this call is the first to mark an entry with ``who``; False on failure."""

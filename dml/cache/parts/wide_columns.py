@@ -107,9 +107,8 @@ class Wide:
             self._held = _as_one(self._held)
         before, behind = -self._place % ALIGN, -len(self._held) % ALIGN
         beside = self._place + before
-        self._segments.append(
-            WideSegment(self._start, self._rows, self._absent, beside, len(self._held))
-        )
+        segment = WideSegment(self._start, self._rows, self._absent, beside, len(self._held))
+        self._segments.append(segment)
         yield ZEROS[:before]
         yield memoryview(self._held)
         yield ZEROS[:behind]

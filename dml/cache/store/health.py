@@ -100,9 +100,8 @@ def unkept(
     """Return the error for rows that a store did not keep; errors have cost ``lost`` rows."""
     if unnamed is not None:
         return CacheError(what, why=f"{unnamed[0]}: {unnamed[1]}", try_=unnamed[2])
-    why, try_ = reason(
-        store, failure(store), lost=f"{lost:,} rows" if lost else "", quarantined=quarantined
-    )
+    rows = f"{lost:,} rows" if lost else ""
+    why, try_ = reason(store, failure(store), lost=rows, quarantined=quarantined)
     return CacheError(what, why=why, try_=try_)
 
 

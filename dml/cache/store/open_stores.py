@@ -18,7 +18,7 @@ from dml.cache.store.bucket import Bucket
 from dml.cache.store.disk import Disk
 from dml.cache.store.health import Standing
 from dml.cache.store.local_copies import BELOW, ON_DISK, LocalCopies, Times, folder_of
-from dml.cache.store.primitives import StorePlace, UnusableError
+from dml.cache.store.primitives import UnusableError
 from dml.cache.store.store_speed import BUCKET, DISK, guessed, measured_cold
 from dml.errors import CacheError, DmlError
 from dml.settings import user_folder
@@ -119,10 +119,9 @@ atexit.register(_tell)
 
 
 def _opened(where: Where, below: str) -> PartStore:
+    kind: type[Bucket | Disk] = Bucket if "://" in where.root else Disk
     try:
-        place: StorePlace = (
-            Bucket(where.root, below) if "://" in where.root else Disk(where.root, below)
-        )
+        place = kind(where.root, below)
     except UnusableError as error:
         store = PartStore(Nowhere(error))
         store.standing.give_up(error)

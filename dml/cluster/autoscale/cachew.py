@@ -44,9 +44,8 @@ class Cachew:
         if before is not None and 1 - now / before <= self.threshold:
             self.state, self.before = "settling", None
             fewer = max(self.least, window.workers - 1)
-            return ScalingDecision(
-                fewer, f"the last worker made batches {1 - now / before:.1%} faster"
-            )
+            reason = f"the last worker made batches {1 - now / before:.1%} faster"
+            return ScalingDecision(fewer, reason)
         if window.workers >= self.most:
             return self._settle(window)
         self.before = now
@@ -68,24 +67,20 @@ class Cachew:
         queue = sum(each.result_queue_size for each in seen) / len(seen)
         if now > self.batch_time * (1 + WORSE) and window.workers < self.most:
             self.state, self.before = "growing", now
-            slower = now / self.batch_time - 1
-            return ScalingDecision(
-                window.workers + 1, f"batches take {slower:.0%} longer than before"
-            )
+            reason = f"batches take {now / self.batch_time - 1:.0%} longer than before"
+            return ScalingDecision(window.workers + 1, reason)
         if queue > self.queue * (1 + QUEUE_GROWTH) and window.workers > self.least:
             self.state = "shrinking"
-            return ScalingDecision(
-                window.workers - 1, f"{queue:.1f} batches wait, were {self.queue:.1f}"
-            )
+            reason = f"{queue:.1f} batches wait, were {self.queue:.1f}"
+            return ScalingDecision(window.workers - 1, reason)
         return ScalingDecision(window.workers, "converged", settled=True)
 
     def _shrinking(self, window: ScalingWindow) -> ScalingDecision:
         slower = window.batch_time_s / self.batch_time - 1
         if slower >= self.threshold:
             self.state = "settling"
-            return ScalingDecision(
-                min(self.most, window.workers + 1), f"batches took {slower:.1%} longer"
-            )
+            more = min(self.most, window.workers + 1)
+            return ScalingDecision(more, f"batches took {slower:.1%} longer")
         if window.workers <= self.least:
             return self._settle(window)
         return ScalingDecision(window.workers - 1, "batches come as fast with one less")

@@ -96,10 +96,10 @@ class GainPolicy:
     def step(self, window: ScalingWindow) -> ScalingDecision:
         """Learn, judge a pending trial, then decide if there are too few or too many workers."""
         if not self._learn(window):
-            return ScalingDecision(
-                self.workers, "a window unlike those before; is the next one, too?"
-            )
-        found = self._judged() if self.trial is not None else self._sized() or self._starved()
+            reason = "a window unlike those before; is the next one, too?"
+            return ScalingDecision(self.workers, reason)
+        trial = self.trial
+        found = self._sized() or self._starved() if trial is None else self._judged(trial)
         if found is None:
             quiet = self.trial is None
             reason = "as many as are needed" if quiet else "seeing what the last change brought"
@@ -144,11 +144,8 @@ class GainPolicy:
 
     # ------------------------------------------------------------------------------------- judging
 
-    def _judged(self) -> ScalingDecision | None:
+    def _judged(self, trial: Trial) -> ScalingDecision | None:
         """Judge the last change; returns a step back if it did not bring its gain."""
-        trial = self.trial
-        if trial is None:
-            return None
         ratio = self.batch_s.mean / trial.batch_time_s
         error = math.hypot(self.batch_s.error, trial.error) * ratio
         more = self.workers > trial.workers

@@ -35,6 +35,5 @@ class Utilisation:
         wish = max(self.wishes if len(self.wishes) == STEADY else [window.workers, wish])
         if wish != window.workers:
             self.wishes = []
-        return ScalingDecision(
-            wish, f"processors are {window.cpu_share:.0%} in use", settled=wish == window.workers
-        )
+        reason = f"processors are {window.cpu_share:.0%} in use"
+        return ScalingDecision(wish, reason, settled=wish == window.workers)

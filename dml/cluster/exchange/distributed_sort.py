@@ -145,9 +145,8 @@ class MergeJob(Job):
         assert self.ranges is not None and self.fetching is not None  # noqa: S101, PT018
         made = self.ranges.rows(number, self.fetching)
         try:
-            for block in (
-                made if self.groups is None else self.groups.groups(self.at, _Pulled(made))
-            ):
+            blocks = made if self.groups is None else self.groups.groups(self.at, _Pulled(made))
+            for block in blocks:
                 yield Piece(number, 0, block)
         except RunsGoneError:
             raise
@@ -342,10 +341,8 @@ class Rounds:
             *(index.batch_bytes, settings.worker_silent_s),
         )
         stage = Stage(Range(0, len(ranges), 1, 1), ("id",), (), ())
-        size = ranges.range_bytes
-        sizes = PartitionSizes(
-            size, self.opening.budget.stage_bytes, self.opening.budget.atom_bytes
-        )
+        size, budget = ranges.range_bytes, self.opening.budget
+        sizes = PartitionSizes(size, budget.stage_bytes, budget.atom_bytes)
         job = MergeJob(
             stage, self.at, sizes, ranges=ranges, fetching=fetching, groups=self._alone()
         )

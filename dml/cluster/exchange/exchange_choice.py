@@ -28,10 +28,10 @@ def spreading(run: Streaming, settings: Settings, *, finishing: bool) -> SpreadR
     """Return the spread operators of ``run``, which is on a cluster; None if there are none."""
     if run.watching is not None or run.taps is not None:
         return None
-    if why_not(run.plan, settings, cast("Opening", run.open).budget.limit_bytes):
-        return None
     sorting, groups = _spreadable(run.plan)
-    assert sorting is not None  # noqa: S101 (or there was a reason)
+    limit_bytes = cast("Opening", run.open).budget.limit_bytes
+    if sorting is None or why_not(run.plan, settings, limit_bytes):
+        return None
     from dml.cluster.exchange import distributed_sort  # noqa: PLC0415 (it loads Dask)
 
     return distributed_sort.SpreadRun(run, finishing, sorting, groups)

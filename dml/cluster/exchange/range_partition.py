@@ -418,11 +418,10 @@ class _Held:
         whole, order = self._ordered()
         rest = most_bytes // REST
         count = max(1, min(len(order), len(order) * rest // self.nbytes))
-        kept = whole.take(np.sort(order[:count]))
-        while stored_bytes(kept) > most_bytes and count > 1:
-            count //= 2
-            kept = whole.take(np.sort(order[:count]))
         chosen = np.sort(order[:count])
+        while stored_bytes(kept := whole.take(chosen)) > most_bytes and count > 1:
+            count //= 2
+            chosen = np.sort(order[:count])
         self._keep(chosen)
         self.blocks, self.nbytes = [kept], stored_bytes(kept)
         self.last = int(np.searchsorted(chosen, order[count - 1]))
