@@ -26,13 +26,7 @@ from dml.cluster.exchange.range_partition import (
     bounds_of,
     check_same,
 )
-from dml.cluster.exchange.sorted_run_transfer import (
-    Exchange,
-    RunFetcher,
-    settled,
-    shelf_here,
-    unknown,
-)
+from dml.cluster.exchange.sorted_run_transfer import Exchange, RunFetcher, shelf_here, unknown
 from dml.cluster.exchange.sorted_runs import RunsGoneError, kept
 from dml.data.block import Block
 from dml.errors import DmlError, MemoryContractError, WorkerLostError
@@ -337,7 +331,7 @@ class Rounds:
         """Return the rows of all ranges from a position on."""
         index, settings = ranges.index, self.opening.settings
         fetching = RunFetcher(
-            *(index.names, index.schema, settled(index.names, homes)),
+            *(index.names, index.schema, tuple(homes[name] for name in index.names)),
             *(index.batch_bytes, settings.worker_silent_s),
         )
         stage = Stage(Range(0, len(ranges), 1, 1), ("id",), (), ())

@@ -199,17 +199,13 @@ def _is_unread(folder: str, wanted: Sequence[Any]) -> bool:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunFetcher:
-    """Reads runs within a task: ``homes`` is the location of each.
-
-    ``near`` permits to read them from disks that are visible here. Raises RunsGoneError.
-    """
+    """Reads runs within a task: ``homes`` is the location of each. Raises RunsGoneError."""
 
     names: tuple[str, ...]
     schema: Schema
     homes: tuple[Where, ...]
     batch_bytes: int
     patience_s: float
-    near: bool = True
     gone: set[str] = dataclasses.field(default_factory=set)  # workers that did not answer
 
     def all(self, spans: Sequence[BatchSpan]) -> list[Block]:
@@ -222,7 +218,7 @@ class RunFetcher:
         return [found[span.run] for span in spans]
 
     def _is_near(self, span: BatchSpan) -> bool:
-        return self.near and run_path(self.homes[span.run][1], LOCK).parent.exists()
+        return run_path(self.homes[span.run][1], LOCK).parent.exists()
 
     def _read(self, span: BatchSpan) -> Block:
         address, folder = self.homes[span.run]
@@ -373,10 +369,3 @@ def _let_go(hub: Any, exchange: str, lease: list[Any]) -> None:
 def unknown(names: Sequence[str], homes: Mapping[str, Where]) -> list[int]:
     """Return the numbers of runs that no worker has."""
     return [number for number, name in enumerate(names) if name not in homes]
-
-
-def settled(names: Sequence[str], homes: Mapping[str, Where]) -> tuple[Where, ...]:
-    """Return the location of each of ``names``; InternalError if one has none."""
-    if missing := unknown(names, homes):
-        raise InternalError("runs are nowhere", why=f"{len(missing)} of {len(names)}")
-    return tuple(homes[name] for name in names)
