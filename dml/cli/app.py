@@ -13,14 +13,17 @@ from importlib import metadata
 
 import click
 
+from dml.base.fingerprint import Domain
 from dml.cli.cache import cache
 from dml.cli.doctor import doctor
-from dml.cli.explain import explain, fingerprint
-from dml.cli.output import Output
+from dml.cli.output import Output, guest_output, json_option
 from dml.cli.run import run
+from dml.cli.target import load
 from dml.errors import DmlError
+from dml.optimize.explain.stations import STAGES
 
 OK, FAULT, USAGE, INTERRUPTED = 0, 1, 2, 130
+DOMAINS = tuple(each.value for each in Domain)
 
 
 def _version() -> str:
@@ -38,7 +41,38 @@ def cli() -> None:
     """Run and look into dml pipelines, written FILE.py:NAME."""
 
 
-for verb in (run, explain, fingerprint, cache, doctor):
+@cli.command()
+@click.argument("target", metavar="FILE.py:NAME")
+@click.option("--stage", type=click.Choice(STAGES), help="Stop at this station of the road.")
+@click.option("--analyze", is_flag=True, help="Run it, and show measured figures beside the plan.")
+@json_option
+@click.pass_obj
+def explain(output: Output, *, target: str, stage: str | None, analyze: bool) -> None:
+    """Print the plan of a pipeline as a tree."""
+    dataset = load(target)
+    with guest_output():
+        text = dataset.explain(stage, analyze=analyze)
+    value = {"target": target, "stage": stage, "analyze": analyze, "text": text}
+    output.answer(value, lambda: text)
+
+
+@cli.command()
+@click.argument("target", metavar="FILE.py:NAME")
+@click.option("--domain", type=click.Choice(DOMAINS), default="result", show_default=True)
+@click.option("--explain", "parts", is_flag=True, help="Show what the fingerprint is made of.")
+@json_option
+@click.pass_obj
+def fingerprint(output: Output, *, target: str, domain: str, parts: bool) -> None:
+    """Print the name of what a pipeline computes; equal names give equal bytes."""
+    dataset = load(target)
+    with guest_output():
+        digest = dataset.fingerprint(domain=domain)
+        text = dataset.fingerprint(domain=domain, explain=True) if parts else digest
+    value = {"target": target, "domain": domain, "fingerprint": digest}
+    output.answer(value | ({"explain": text} if parts else {}), lambda: text)
+
+
+for verb in (run, cache, doctor):
     cli.add_command(verb)
 
 
@@ -56,14 +90,11 @@ def answer(arguments: Sequence[str] | None = None) -> int:
         output.fault(type(error).__name__, {"what": error.format_message()}, error.show)
         return USAGE
     except DmlError as error:
-        told = f"{type(error).__name__}: {error}"
-        output.fault(type(error).__name__, _parts(error), lambda: output.log(told))
+        kind, told = type(error).__name__, f"{type(error).__name__}: {error}"
+        parts = {"what": error.what, "at": error.at, "why": error.why, "try": error.try_}
+        output.fault(kind, parts, lambda: output.log(told))
         return FAULT
     except (click.Abort, KeyboardInterrupt):
         output.log("interrupted")
         return INTERRUPTED
     return code if isinstance(code, int) else OK
-
-
-def _parts(error: DmlError) -> dict[str, str]:
-    return {"what": error.what, "at": error.at, "why": error.why, "try": error.try_}

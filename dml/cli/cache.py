@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -144,11 +144,10 @@ def told(entry: Entry) -> dict[str, Any]:
     return found | {name: about[name] for name in kept if name in about}
 
 
-def listed(entries: Iterable[Entry], place: str) -> list[str]:
+def listed(entries: Sequence[Entry], place: str) -> list[str]:
     """Return a line for each entry, and one with the sum of all and the store."""
-    lines, nbytes, count = [], 0, 0
+    lines = []
     for entry in entries:
-        nbytes, count = nbytes + entry.nbytes, count + 1
         cells = [
             entry.fingerprint[:SHOWN],
             f"{parts_of(entry):>11}",
@@ -161,7 +160,8 @@ def listed(entries: Iterable[Entry], place: str) -> list[str]:
             *titles(entry)[-1:],
         ]
         lines.append("  ".join(cells))
-    return [*lines, f"{counted(count, 'entry', 'entries')}, {bytes_text(nbytes)} in {place}"]
+    whole = bytes_text(sum(entry.nbytes for entry in entries))
+    return [*lines, f"{counted(len(entries), 'entry', 'entries')}, {whole} in {place}"]
 
 
 def detailed(entry: Entry) -> list[str]:

@@ -7,7 +7,7 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -35,8 +35,6 @@ PROBE_BYTES: Final = 32 << 20
 SLOW_BYTES_PER_S: Final = 50e6
 """Below this a local disk gives a warning: most sources would be faster than cached epochs."""
 
-Paths = Mapping[str, str]
-
 
 class Check(NamedTuple):
     """One finding: ``status`` is "ok", "warn" (could be better) or "bad" (something fails)."""
@@ -55,16 +53,12 @@ class Check(NamedTuple):
 @click.pass_obj
 def doctor(output: Output, *, cache_dir: Path | None, telemetry_dir: str | None) -> int:
     """Look at versions, cores, memory, disks and caches; exit code 1 when something is broken."""
-    found = list(checks(cache_dir or cache_root(os.environ), telemetry_dir))
+    cache = cache_dir or Path(user_folder(os.environ) or f"{os.devnull}/dml")
+    found = list(checks(cache, telemetry_dir))
     bad = any(each.status == "bad" for each in found)
     value = {"ok": not bad, "checks": [each._asdict() for each in found]}
     output.answer(value, lambda: "\n".join(map(line, found)))
     return int(bad)
-
-
-def cache_root(environ: Paths) -> Path:
-    """Return the user's folder of dml."""
-    return Path(user_folder(environ) or f"{os.devnull}/dml")
 
 
 def checks(cache: Path, telemetry_dir: str | None) -> Iterator[Check]:
@@ -72,7 +66,7 @@ def checks(cache: Path, telemetry_dir: str | None) -> Iterator[Check]:
     yield from versions()
     yield from cores()
     yield from memory()
-    yield from pools(os.environ)
+    yield from pools()
     yield from disk(cache)
     yield from compiled(cache)
     yield from telemetry(telemetry_root(telemetry_dir))
@@ -107,12 +101,12 @@ def memory() -> Iterator[Check]:
     yield Check("memory", "cgroup limit bytes", host.cgroup_bytes())
 
 
-def pools(environ: Paths) -> Iterator[Check]:
+def pools() -> Iterator[Check]:
     """Report thread pools that would compete with dml's own workers."""
     yield Check("threads", "arrow cpu", pa.cpu_count())
     yield Check("threads", "arrow io", pa.io_thread_count())
     for name in POOLS:
-        yield Check("threads", name, environ.get(name))
+        yield Check("threads", name, os.environ.get(name))
 
 
 def disk(cache: Path) -> Iterator[Check]:
@@ -191,7 +185,6 @@ def line(check: Check) -> str:
 
 
 def _shown(check: Check) -> str:
-    if check.value is None:
-        return "-"
-    texts: dict[bool, Callable[[Any], str]] = {True: bytes_text, False: str}
-    return texts["bytes" in check.name and isinstance(check.value, int)](check.value)
+    if "bytes" in check.name and isinstance(check.value, int):
+        return bytes_text(check.value)
+    return "-" if check.value is None else str(check.value)

@@ -7,22 +7,22 @@ import itertools
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self
 
 import click
 import numpy as np
 
 from dml.base.amounts import bytes_text, count_text, seconds_text
 from dml.cli.output import Output, guest_output, json_option
-from dml.cli.progress import DeliveryProgress, progress
 from dml.cli.target import Pipeline, Position, load
 from dml.errors import DmlError, PlanError, ResumeMismatchError
 from dml.fleet.report import table_lines
@@ -37,18 +37,7 @@ def save_state(path: Path, state: dict[str, Any]) -> None:
 
     Raises DmlError when the disk refuses, with the old state untouched.
     """
-    try:
-        _replace(path, json.dumps(state, allow_nan=False))
-    except OSError as error:
-        raise DmlError(
-            "the position of the run could not be kept",
-            at=str(path),
-            why=str(error),
-            try_="--checkpoint on a disk with room; the last position that was kept is still valid",
-        ) from error
-
-
-def _replace(path: Path, text: str) -> None:
+    text = json.dumps(state, allow_nan=False)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("w", encoding="utf-8") as file:
@@ -56,6 +45,13 @@ def _replace(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+    except OSError as error:
+        raise DmlError(
+            "the position of the run could not be kept",
+            at=str(path),
+            why=str(error),
+            try_="--checkpoint on a disk with room; the last position that was kept is still valid",
+        ) from error
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -82,9 +78,6 @@ def _no_state(path: Path, size: int, why: str) -> ResumeMismatchError:
     )
 
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
 def _workers(_: click.Context, __: click.Parameter, value: str | None) -> int | str | None:
     if value is None or value == AUTOTUNE:
         return value
@@ -102,25 +95,6 @@ def _size(_: click.Context, __: click.Parameter, value: str | None) -> int | str
         raise click.BadParameter(f"{value!r} is not a size such as 512MiB, nor 'auto'") from None
 
 
-OPTIONS = (
-    click.option("--executor", type=click.Choice(EXECUTORS), help="Where the work is done."),
-    click.option("--scheduler", metavar="ADDRESS", help="Work on this Dask cluster."),
-    click.option(
-        "--num-workers", callback=_workers, metavar="N", help='Threads or processes, or "auto".'
-    ),
-    click.option(
-        "--memory-limit", callback=_size, metavar="SIZE", help='For the whole run, or "auto".'
-    ),
-)
-
-
-def settings_options(command: Command) -> Command:
-    """Give ``command`` the options of a run, as keywords that are None if not given."""
-    for option in reversed(OPTIONS):
-        command = option(command)
-    return command
-
-
 def configured(dataset: Pipeline, asked: Mapping[str, Any]) -> Pipeline:
     """Return ``dataset`` with the given options; the rest stays as its file sets it."""
     given = {name: value for name, value in asked.items() if value is not None}
@@ -132,6 +106,8 @@ def configured(dataset: Pipeline, asked: Mapping[str, Any]) -> Pipeline:
 
 
 SAVE_EVERY_S: Final = 10.0
+LINE_S: Final = 10.0
+DRAW_S: Final = 0.1
 INTERRUPTED: Final = 130
 EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -154,6 +130,80 @@ class RunSums:
         self.batches += 1
         self.rows += rows
         self.bytes += size
+
+
+class DeliveryProgress(AbstractContextManager["DeliveryProgress"]):
+    """Called after every batch, decides by itself when to print: this one prints nothing."""
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing: no resource was opened, and the closing summary is the last line."""
+
+    def update(self, batches: int, rows: int, size: int, now: float) -> None:
+        """Do nothing."""
+
+
+class Lines(DeliveryProgress):
+    """One line per 10 seconds, or per 10 % where the end is known (but never two in a second)."""
+
+    def __init__(self, log: Callable[[str], None], begin: float, total: int | None = None) -> None:
+        self._log, self._begin, self._total = log, begin, total
+        self._said_at, self._said_tenths = begin, 0
+
+    def update(self, batches: int, rows: int, size: int, now: float) -> None:
+        tenths = batches * 10 // self._total if self._total else 0
+        quiet_s = now - self._said_at
+        if quiet_s < LINE_S and not (quiet_s >= 1 and tenths > self._said_tenths):
+            return
+        self._said_at, self._said_tenths = now, tenths
+        done = f" ({batches / self._total:.0%})" if self._total else ""
+        self._log(f"{now - self._begin:.0f} s{done}  {_figures(batches, rows, size)}")
+
+
+class Bar(DeliveryProgress):
+    """A live line on a terminal, drawn at most ten times a second."""
+
+    def __init__(self, begin: float, total: int | None = None) -> None:
+        # Imported here: rich costs 34 ms, and a run in a batch job has no terminal.
+        from rich.console import Console  # noqa: PLC0415
+        from rich.progress import (  # noqa: PLC0415
+            BarColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+        )
+
+        columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        self._shown = Progress(*columns, console=Console(stderr=True), auto_refresh=False)
+        self._task = self._shown.add_task("waiting for the first batch", total=total)
+        self._drawn_at = begin
+
+    def __enter__(self) -> Self:
+        self._shown.start()
+        self._shown.refresh()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._shown.stop()
+
+    def update(self, batches: int, rows: int, size: int, now: float) -> None:
+        if now - self._drawn_at < DRAW_S:
+            return
+        self._drawn_at = now
+        figures = _figures(batches, rows, size)
+        self._shown.update(self._task, completed=batches, description=figures, refresh=True)
+
+
+def progress(
+    log: Callable[[str], None], begin: float, total: int | None, *, quiet: bool
+) -> DeliveryProgress:
+    """Return the progress display for standard error; ``total`` batches, if known."""
+    if quiet:
+        return DeliveryProgress()
+    return Bar(begin, total) if sys.stderr.isatty() else Lines(log, begin, total)
+
+
+def _figures(batches: int, rows: int, size: int) -> str:
+    return f"{count_text(batches)} batches  {count_text(rows)} rows  {bytes_text(size)}"
 
 
 @dataclass(slots=True)
@@ -188,23 +238,27 @@ def _may_be_made(_: click.Context, __: click.Parameter, path: Path | None) -> Pa
     return path
 
 
-WRITABLE = click.Path(dir_okay=False, writable=True, path_type=Path)
-
-
 @click.command()
 @click.argument("target", metavar="FILE.py:NAME")
 @click.option("--epoch", type=click.IntRange(min=0), help="Deliver this epoch.")
 @click.option("--take", type=click.IntRange(min=0), help="Stop after so many batches.")
 @click.option(
     "--checkpoint",
-    type=WRITABLE,
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
     callback=_may_be_made,
     help="Keep the position here while running.",
 )
 @click.option("--resume", type=EXISTING, help="Go on from a position that was kept.")
 @click.option("--hash", "hashed", is_flag=True, help="Also print the hash of what was delivered.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
-@settings_options
+@click.option("--executor", type=click.Choice(EXECUTORS), help="Where the work is done.")
+@click.option("--scheduler", metavar="ADDRESS", help="Work on this Dask cluster.")
+@click.option(
+    "--num-workers", callback=_workers, metavar="N", help='Threads or processes, or "auto".'
+)
+@click.option(
+    "--memory-limit", callback=_size, metavar="SIZE", help='For the whole run, or "auto".'
+)
 @json_option
 @click.pass_obj
 def run(
@@ -238,7 +292,7 @@ def run(
         with closing(loop), shown:
             digest = consume(loop.batches(take), hashed=hashed)
             loop.save()
-        records = operator_records(dataset)
+        records = [dict(each) for each in dataset.stats().records]
     answer = summary(sums, target, status="interrupted" if stop.asked else loop.status)
     answer |= {"epoch": epoch, "stream_hash": digest, "operators": records}
     answer |= {"checkpoint": None if checkpoint is None else str(checkpoint)}
@@ -324,12 +378,6 @@ def _bytes(value: object) -> int:
     return len(value) if isinstance(value, bytes | bytearray) else 8
 
 
-def operator_records(dataset: Pipeline) -> list[dict[str, Any]]:
-    """Return the records of each operator in the run."""
-    records: Sequence[Mapping[str, Any]] = dataset.stats().records
-    return [dict(each) for each in records]
-
-
 def summary(sums: RunSums, target: str, status: str) -> dict[str, Any]:
     """Return the figures of the whole run; rates are per second of it, start included."""
     seconds = time.monotonic() - sums.begin
@@ -350,9 +398,7 @@ def text(answer: Mapping[str, Any]) -> str:
     """Format the closing summary for people."""
     figures = [
         answer["status"],
-        f"{count_text(answer['batches'])} batches",
-        f"{count_text(answer['rows'])} rows",
-        bytes_text(answer["bytes"]),
+        _figures(answer["batches"], answer["rows"], answer["bytes"]),
         seconds_text(answer["seconds"]),
         f"{count_text(answer['rows_per_s'])} rows/s",
         f"{bytes_text(answer['bytes_per_s'])}/s",

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import click
 import cloudpickle
@@ -55,7 +55,7 @@ def load(target: str) -> Pipeline:
         raise click.UsageError(f"there is no file {place!r}")
     module = _run(path.resolve())
     found = getattr(module, name, None)
-    if isinstance(found, Pipeline) and not isinstance(found, type):
+    if _is_pipeline(found):
         return found
     names = [each for each, value in vars(module).items() if _is_pipeline(value)]
     has = f"its datasets are {', '.join(names)}" if names else "it defines no dataset"
@@ -63,7 +63,7 @@ def load(target: str) -> Pipeline:
     raise click.UsageError(f"{place} has no dataset {name!r}{kind}; {has}")
 
 
-def _is_pipeline(value: object) -> bool:
+def _is_pipeline(value: object) -> TypeGuard[Pipeline]:
     return isinstance(value, Pipeline) and not isinstance(value, type)
 
 
