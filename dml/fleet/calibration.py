@@ -17,8 +17,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dml.base.ownership import FILE, make_folders
-from dml.fleet.collector import LAYOUT
+from dml.fleet.collector import LAYOUT, replacing
 from dml.profile import Speed
 
 FOLDER: Final = "hosts"
@@ -85,8 +84,9 @@ def calibrated(
     found = _kept(path)
     if found is None:
         found = measure()
-        with contextlib.suppress(OSError):
-            _keep(path, found)
+        temporary = path.with_name(f"{uuid.uuid4().hex}.tmp")
+        with contextlib.suppress(OSError), replacing(path, temporary) as file:
+            json.dump(found._asdict(), file)
     return speed_of(found)
 
 
@@ -97,15 +97,3 @@ def _kept(path: Path) -> Measured | None:
     except (OSError, ArithmeticError, ValueError, TypeError, KeyError, RecursionError):
         return None
     return figures if all(0 < each < math.inf for each in figures) else None
-
-
-def _keep(path: Path, found: Measured) -> None:
-    make_folders(path.parent)
-    temporary = path.with_name(f"{uuid.uuid4().hex}.tmp")
-    try:
-        temporary.touch(FILE)
-        temporary.write_text(json.dumps(found._asdict()), encoding="ascii")
-        temporary.replace(path)
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)

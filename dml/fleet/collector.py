@@ -16,9 +16,10 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 from dml.base.ownership import FILE, make_folders
 from dml.events import Event, Progress, RunFinished, Warned, to_json
@@ -54,6 +55,24 @@ def telemetry_root(setting: str | None, environ: Mapping[str, str] = os.environ)
         return None
 
 
+@contextlib.contextmanager
+def replacing(path: Path, temporary: Path) -> Iterator[TextIO]:
+    """Open a private ASCII file at ``temporary``, which takes the place of ``path`` once written.
+
+    Raises OSError as the file system does. After any error the temporary file is removed.
+    """
+    make_folders(path.parent)
+    make_folders(temporary.parent)
+    try:
+        temporary.touch(FILE)
+        with temporary.open("w", encoding="ascii", newline="\n") as file:
+            yield file
+        temporary.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
 def publish(root: Path, name: str, events: Iterable[Event], at: float) -> Path:
     """Write one immutable file of events atomically; returns its path.
 
@@ -62,20 +81,10 @@ def publish(root: Path, name: str, events: Iterable[Event], at: float) -> Path:
     """
     day = dt.datetime.fromtimestamp(at, dt.UTC).date()
     final = root / LAYOUT / f"day={day.isoformat()}" / f"{name}.jsonl"
-    temporary = root / LAYOUT / UNFINISHED / final.name
-    make_folders(final.parent)
-    make_folders(temporary.parent)
-    try:
-        temporary.touch(FILE)
-        with temporary.open("w", encoding="ascii", newline="\n") as file:
-            file.writelines(f"{to_json(event)}\n" for event in events)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(final)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
+    with replacing(final, root / LAYOUT / UNFINISHED / final.name) as file:
+        file.writelines(f"{to_json(event)}\n" for event in events)
+        file.flush()
+        os.fsync(file.fileno())
     _sync_folder(final.parent)
     return final
 
@@ -99,10 +108,6 @@ def sweep(root: Path, now: float, orphan_s: float = ORPHAN_S) -> int:
                 path.unlink()
                 removed += 1
     return removed
-
-
-def _log_warning(text: str) -> None:
-    _log.warning(text)
 
 
 class Collector:
@@ -130,7 +135,7 @@ class Collector:
         clock: Callable[[], float] = time.time,
         limit: int = QUEUE_EVENTS,
         interval_s: float = INTERVAL_S,
-        warn: Warn = _log_warning,
+        warn: Warn = _log.warning,
         learn: Learn | None = None,
     ) -> None:
         self._learn = learn
@@ -203,15 +208,11 @@ class Collector:
             if batch:
                 self._publish(batch, f"{self.writer}-{sequence:06d}")
                 sequence += 1
-            self._teach(batch)
+            if (learn := self._learn) is not None:
+                self._guard(partial(learn, batch, self._closing))
             with self._changed:
                 self._served, self._busy = ticket, False
                 self._changed.notify_all()
-
-    def _teach(self, batch: list[Event]) -> None:
-        learn = self._learn
-        if learn is not None:
-            self._guard(lambda: learn(batch, self._closing))
 
     def _due(self) -> bool:
         return self._closed or self._served < self._asked or len(self._events) >= self._limit // 2

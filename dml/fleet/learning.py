@@ -7,18 +7,17 @@ next run adds it again, and only estimates depend on it.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any, Final, cast
 
-from dml.base.ownership import FILE, make_folders
 from dml.events import Event, OperatorTotals, RunFinished, RunStarted
-from dml.fleet.collector import LAYOUT, UNFINISHED
+from dml.fleet.collector import LAYOUT, UNFINISHED, replacing
 from dml.profile import CostKey, Learned, Profile, counted, work_s
 
 FOLDER: Final = "learned"
@@ -139,15 +138,8 @@ class Learner:
         now = self._kept_at = self._clock()
         whole = self._known().merge(self._fresh).bounded(MOST_FIGURES, now)
         temporary = self.path.parents[1] / UNFINISHED / f"{os.getpid()}-{id(self)}.learned"
-        make_folders(self.path.parent)
-        make_folders(temporary.parent)
-        try:
-            temporary.touch(FILE)
-            temporary.write_text(to_text(whole), encoding="ascii")
-            temporary.replace(self.path)
-        finally:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
+        with replacing(self.path, temporary) as file:
+            file.write(to_text(whole))
         self._read, self._fresh = (_signature(self.path), whole), Profile()
 
     def profile(self) -> Profile:
@@ -185,17 +177,13 @@ def _text(path: Path) -> str:
 def to_text(profile: Profile) -> str:
     """The profile as JSON, without the class of machine."""
     parts = {
-        "costs": [[*key, *_figures(each)] for key, each in profile.costs.items()],
+        "costs": [[*key, *astuple(each)] for key, each in profile.costs.items()],
         **{
-            kind: [[name, *_figures(each)] for name, each in getattr(profile, kind).items()]
+            kind: [[name, *astuple(each)] for name, each in getattr(profile, kind).items()]
             for kind in BY_NAME
         },
     }
     return json.dumps(parts, separators=(",", ":"))
-
-
-def _figures(each: Learned) -> tuple[float, ...]:
-    return (each.weight, each.mean, each.spread, each.at)
 
 
 def of_text(text: str, until: float = NEVER_S) -> Profile:

@@ -24,72 +24,44 @@ from dml.fleet.collector import LAYOUT
 
 MOMENT: Final = pa.timestamp("us", tz="UTC")
 
+
+def _columns(kind: pa.DataType, *names: str) -> list[pa.Field]:
+    return [pa.field(name, kind) for name in names]
+
+
 RUNS: Final = pa.schema(
     [
-        ("run", pa.string()),
-        ("job", pa.string()),
-        ("started", MOMENT),
-        ("finished", MOMENT),
-        ("status", pa.string()),
-        ("error_kind", pa.string()),
-        ("fleet_fingerprint", pa.string()),
-        ("result_fingerprint", pa.string()),
-        ("shape_fingerprint", pa.string()),
-        ("epoch", pa.int64()),
-        ("resumed", pa.bool_()),
-        ("datasets", pa.int64()),
-        ("host", pa.string()),
-        ("host_class", pa.string()),
-        ("cores", pa.int64()),
-        ("capability", pa.float64()),
-        ("rows", pa.int64()),
-        ("batches", pa.int64()),
-        ("bytes", pa.int64()),
-        ("bytes_read", pa.int64()),
-        ("seconds", pa.float64()),
-        ("first_batch_s", pa.float64()),
-        ("cpu_s", pa.float64()),
-        ("process_cpu_s", pa.float64()),
-        ("peak_bytes", pa.int64()),
-        ("consumer_s", pa.float64()),
-        ("worker_idle_s", pa.float64()),
-        ("memory_blocked_s", pa.float64()),
+        *_columns(pa.string(), "run", "job"),
+        *_columns(MOMENT, "started", "finished"),
+        *_columns(pa.string(), "status", "error_kind"),
+        *_columns(pa.string(), "fleet_fingerprint", "result_fingerprint", "shape_fingerprint"),
+        *_columns(pa.int64(), "epoch"),
+        *_columns(pa.bool_(), "resumed"),
+        *_columns(pa.int64(), "datasets"),
+        *_columns(pa.string(), "host", "host_class"),
+        *_columns(pa.int64(), "cores"),
+        *_columns(pa.float64(), "capability"),
+        *_columns(pa.int64(), "rows", "batches", "bytes", "bytes_read"),
+        *_columns(pa.float64(), "seconds", "first_batch_s", "cpu_s", "process_cpu_s"),
+        *_columns(pa.int64(), "peak_bytes"),
+        *_columns(pa.float64(), "consumer_s", "worker_idle_s", "memory_blocked_s"),
     ]
 )
 """One row per run. Null means "not recorded"; nothing is ever imputed."""
 
 OPERATORS: Final = pa.schema(
     [
-        ("run", pa.string()),
-        ("worker", pa.string()),
-        ("ordinal", pa.int64()),
-        ("operator", pa.string()),
-        ("name", pa.string()),
-        ("fleet_fingerprint", pa.string()),
-        ("result_fingerprint", pa.string()),
-        ("cost_fingerprint", pa.string()),
-        ("rows_in", pa.int64()),
-        ("rows_out", pa.int64()),
-        ("bytes_in", pa.int64()),
-        ("bytes_out", pa.int64()),
-        ("seconds", pa.float64()),
-        ("cpu_s", pa.float64()),
-        ("blocks", pa.int64()),
-        ("python_calls", pa.int64()),
-        ("cache_hits", pa.int64()),
-        ("cache_misses", pa.int64()),
-        ("cache_checks", pa.int64()),
-        ("cache_wrong", pa.int64()),
-        ("kept_elements", pa.int64()),
-        ("kept_bytes", pa.int64()),
-        ("near_bytes", pa.int64()),
-        ("far_bytes", pa.int64()),
-        ("skipped", pa.int64()),
-        ("spared_bytes", pa.int64()),
-        ("peak_bytes", pa.int64()),
-        ("lifted", pa.string()),
-        ("tier", pa.string()),
-        ("medium", pa.string()),
+        *_columns(pa.string(), "run", "worker"),
+        *_columns(pa.int64(), "ordinal"),
+        *_columns(pa.string(), "operator", "name"),
+        *_columns(pa.string(), "fleet_fingerprint", "result_fingerprint", "cost_fingerprint"),
+        *_columns(pa.int64(), "rows_in", "rows_out", "bytes_in", "bytes_out"),
+        *_columns(pa.float64(), "seconds", "cpu_s"),
+        *_columns(pa.int64(), "blocks", "python_calls"),
+        *_columns(pa.int64(), "cache_hits", "cache_misses", "cache_checks", "cache_wrong"),
+        *_columns(pa.int64(), "kept_elements", "kept_bytes", "near_bytes", "far_bytes"),
+        *_columns(pa.int64(), "skipped", "spared_bytes", "peak_bytes"),
+        *_columns(pa.string(), "lifted", "tier", "medium"),
     ]
 )
 """One row per operator, worker and run."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dml.base.amounts import ABSENT, bytes_text, count_text, seconds_text
+from dml.base.amounts import ABSENT, aligned, bytes_text, count_text, seconds_text
 from dml.events import (
     Event,
     OperatorTotals,
@@ -198,15 +198,7 @@ def table_lines(records: Sequence[Record]) -> list[str]:
     ]
     rows = [[title for title, _, _ in shown]]
     rows += [[text(record.get(key)) for _, key, text in shown] for record in records]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(shown))]
-    return ["  ".join(_cells(row, widths, shown)).rstrip() for row in rows]
-
-
-def _cells(row: Sequence[str], widths: Sequence[int], shown: Sequence[Column]) -> list[str]:
-    return [
-        each.ljust(width) if key in NAMES else each.rjust(width)
-        for each, width, (_, key, _) in zip(row, widths, shown, strict=True)
-    ]
+    return aligned(rows, {place for place, (_, key, _) in enumerate(shown) if key in NAMES})
 
 
 CACHE: Final = ("cache_hits", "cache_misses", "cache_checks", "cache_wrong")
