@@ -13,7 +13,8 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -151,13 +152,8 @@ def _record(place: Path, number: int, span: AtomSpan) -> BundleRecord:
 
 def _written(place: Path, name: str, blocks: Sequence[Block]) -> None:
     """Write blocks as record batches, one file per schema; there is usually one schema."""
-    runs: list[list[Block]] = []
-    for block in blocks:
-        if not runs or runs[-1][0].schema != block.schema:
-            runs.append([])
-        runs[-1].append(block)
-    for number, run in enumerate(runs):
-        _table(place / (f"{name}-{number}.arrow" if number else f"{name}.arrow"), run)
+    for number, (_, run) in enumerate(groupby(blocks, lambda block: block.schema)):
+        _table(place / (f"{name}-{number}.arrow" if number else f"{name}.arrow"), list(run))
 
 
 def _table(path: Path, blocks: Sequence[Block]) -> None:
@@ -226,16 +222,9 @@ def _by_value(plans: Sequence[Plan]) -> Iterator[None]:
         for node in nodes_of(plan)
         if node.calls is not None
     }
-    modules = [sys.modules[name] for name in found if name in sys.modules and _own(name)]
-    for module in modules:
-        cloudpickle.register_pickle_by_value(module)
-    try:
+    with ExitStack() as registered:
+        for name in found:
+            if name in sys.modules and name != "__main__" and library_of(name) is None:
+                cloudpickle.register_pickle_by_value(sys.modules[name])
+                registered.callback(cloudpickle.unregister_pickle_by_value, sys.modules[name])
         yield
-    finally:
-        for module in modules:
-            cloudpickle.unregister_pickle_by_value(module)
-
-
-def _own(name: str) -> bool:
-    """Return True for an importable module of the user."""
-    return name != "__main__" and library_of(name) is None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from dml.base.user_line import warn
 from dml.data.block import Block
@@ -20,18 +20,12 @@ from dml.exec.memory.memory_shares import calls_bytes
 from dml.exec.streams.stream import START, Streaming
 from dml.exec.tasks.job import Job
 from dml.exec.tasks.partition import Piece
-from dml.expr.flow import At, nobody_counts, nothing_kept
+from dml.expr.flow import At, Compute, Flow, Position, nobody_counts, nothing_kept
+from dml.physical.plan import Plan
 from dml.udfs.calling.batch_arrays import finished
 from dml.verify.isolated_run import AtomSpan, MadeBlocks, Where, span_from, stepped, turns_of
 from dml.verify.sample import Sample, both, failure, inconclusive, samples, settled
 from dml.verify.scope import Scope
-
-if TYPE_CHECKING:
-    from dml.data.block import Block
-    from dml.exec.streams.stream import Streaming
-    from dml.exec.tasks.job import Job
-    from dml.expr.flow import Compute, Flow, Position
-    from dml.physical.plan import Plan
 
 # What rows are held in, of what a comparison may hold: those of each plan, and in its operators.
 PARTS = 4
@@ -155,8 +149,7 @@ class SampleWatch:
         found: dict[Where, MadeBlocks] = {}
         blocks = span.chosen_by_atom(self.epoch)
         for where in span.atoms:
-            mine = partial(_at_hand, blocks.get(where, []))
-            made = stepped(mine, chosen.on_blocks[1:], at, self.epoch)
+            made = stepped(partial(blocks.get, where, []), chosen.on_blocks[1:], at, self.epoch)
             found[where] = MadeBlocks([self._done(block) for block in made.blocks], made.error)
         return found
 
@@ -185,10 +178,6 @@ class SampleWatch:
 def _reached(where: Where, last: Piece) -> bool:
     """Return True if a partition that ends with ``last`` reaches the atom."""
     return where <= (last.place, last.atom) or (last.stops and where[0] == last.place)
-
-
-def _at_hand(blocks: list[Block], _epoch: int) -> list[Block]:
-    return blocks
 
 
 def _together(stages: Sequence[MadeBlocks]) -> MadeBlocks:
@@ -223,7 +212,7 @@ class Guard:
     ) -> None:
         self.scope, self.samples, self.most_bytes = scope, samples, most_bytes
         self.compute, self.fallback, self.report = compute, fallback, report
-        self.hear: Callable[[str, str], None] = _unheard
+        self.hear: Callable[[str, str], None] = lambda _name, _text: None
         self.fallen: Streaming | None = None
         self.epoch = 0
         self.verified = self.differing = 0
@@ -285,10 +274,6 @@ class Guard:
             why=f"of a sample, {sample.what}; see {where}",
             try_=".with_options(optimize=False), and report this with that folder",
         )
-
-
-def _unheard(_name: str, _text: str) -> None:
-    """Ignore a report."""
 
 
 class _Guarded:

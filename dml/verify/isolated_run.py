@@ -136,17 +136,17 @@ def span_from(reading: Reading, first: Where) -> list[Where]:
 
 
 def stepped(
-    read: Callable[[int], Sequence[Block]], nodes: Sequence[Node], at: At, epoch: int
+    read: Callable[[], Sequence[Block]], nodes: Sequence[Node], at: At, epoch: int
 ) -> MadeBlocks:
     """Run ``nodes``, which work on blocks, on each of some atoms in ``epoch``."""
     at = dataclasses.replace(at, epoch=epoch)
-    return gathered(_run_on(partial(read, epoch), Steps(nodes, at, 1)), at.hold_bytes)
+    steps, tally = Steps(nodes, at, 1), Tally()
 
+    def made() -> Iterator[Block]:
+        for block in read():
+            yield from steps.run((block,), lambda: tally, Noted())
 
-def _run_on(read: Callable[[], Sequence[Block]], steps: Steps) -> Iterator[Block]:
-    tally = Tally()
-    for block in read():
-        yield from steps.run((block,), lambda: tally, Noted())
+    return gathered(made(), at.hold_bytes)
 
 
 def gathered(blocks: Iterable[Block], most_bytes: int) -> MadeBlocks:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import Protocol
 
 from dml.base.fingerprint import digest
 from dml.data.block import Block
+from dml.data.schema import Schema
 from dml.errors import MemoryContractError, SourceError, WorkerLostError
 from dml.exec.tasks.job import Job
-from dml.expr.flow import At, untyped
+from dml.expr.flow import At, Position, untyped
+from dml.physical.plan import Plan
 from dml.verify.isolated_run import AtomSpan, MadeBlocks, Where, apart, span_from, stepped
-
-if TYPE_CHECKING:
-    from dml.data.schema import Schema
-    from dml.expr.flow import Position
-    from dml.physical.plan import Plan
 
 # Errors that do not depend on rows.
 OUTER = (MemoryContractError, SourceError, WorkerLostError)
@@ -88,13 +86,13 @@ def both(
     naive, chosen = plans
 
     def as_written(plan: Plan, span: SampleRows) -> Callable[[int], MadeBlocks]:
-        return lambda epoch: stepped(span.read, plan.on_blocks[1:], ats[0], epoch)
+        return lambda epoch: stepped(partial(span.read, epoch), plan.on_blocks[1:], ats[0], epoch)
 
     def as_chosen(plan: Plan, span: SampleRows) -> Callable[[int], MadeBlocks]:
         def made(epoch: int) -> MadeBlocks:
             if given is not None and span is spans[0] and given[0] == epoch:
                 return given[1]
-            return stepped(span.read_chosen, plan.on_blocks[1:], ats[1], epoch)
+            return stepped(partial(span.read_chosen, epoch), plan.on_blocks[1:], ats[1], epoch)
 
         return made
 

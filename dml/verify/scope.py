@@ -47,18 +47,14 @@ def scope(naive: Plan, chosen: Plan) -> Scope:
         if reason and (at == 0 or beside):
             return Scope(None, None, reason)
     cut = bool(first[1])
-    if cut != bool(second[1]) or (cut and not _same_call(naive, chosen, first[0], second[0])):
+    same_call = naive.operators[first[0]].calls is chosen.operators[second[0]].calls
+    if cut != bool(second[1]) or (cut and not same_call):
         return Scope(None, None, ORDER)
     one = trimmed(naive, first[0]) if cut else naive
     two = trimmed(chosen, second[0]) if cut else chosen
     if _sources(one) != _sources(two):
         return Scope(None, None, ORDER)
     return Scope(one, two, first[1], on_blocks=not cut or second[0] >= len(chosen.on_blocks))
-
-
-def _same_call(naive: Plan, chosen: Plan, one: int, two: int) -> bool:
-    mine, others = naive.operators[one], chosen.operators[two]
-    return mine.calls is others.calls
 
 
 def _sources(plan: Plan) -> list[Source]:

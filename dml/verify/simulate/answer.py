@@ -190,11 +190,7 @@ def outlook_of(
     """Turn a forecast into the figures of an answer."""
     narrow = found.narrow
     title, share = cut(narrow.title, TITLE_LETTERS), min(1.0, narrow.share)
-    told = f"{title} ({share:.0%} of {narrow.of})"
-    if narrow.kind == "tasks":
-        told = f"{title} has {narrow.of}"
-    elif narrow.kind == "memory":
-        told = f"{title} ({share:.0%} of {narrow.of})"
+    used = f"has {narrow.of}" if narrow.kind == "tasks" else f"({share:.0%} of {narrow.of})"
     return Outlook(
         workers,
         memory_bytes,
@@ -204,7 +200,7 @@ def outlook_of(
         found.peak_bytes,
         found.bound_s,
         found.optimal,
-        told,
+        f"{title} {used}",
         narrow.kind,
     )
 

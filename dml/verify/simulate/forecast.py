@@ -10,9 +10,9 @@ from typing import NamedTuple
 from dml.errors import PlanError
 from dml.exec.scheduler.baseline_policies import policy_of
 from dml.exec.scheduler.policy import EPSILON, Seq
-from dml.verify.simulate.run_model import Model, ModelStage, RunPlace
+from dml.verify.simulate.run_model import Model, ModelWork, RunPlace
 from dml.verify.simulate.schedule_solver import Problem, SolverOperator, solve
-from dml.verify.simulate.virtual_cluster import ClusterTrace, TaskTruth, VirtualCluster
+from dml.verify.simulate.virtual_cluster import TaskTruth, VirtualCluster
 
 # Slices of one trial, tasks for each slot, by how many times the trial may grow for these, since
 # tasks come in waves, and slots that may stand for more.
@@ -91,7 +91,7 @@ def _all_tasks(model: Model, place: RunPlace) -> TrialResult:
 
 def _run(model: Model, place: RunPlace, tasks: int) -> TrialResult:
     cluster = _Virtual(model, place)
-    trace: ClusterTrace = cluster.run(tasks)
+    trace = cluster.run(tasks)
     return TrialResult(trace.seconds, trace.busy_s, cluster.storage_s, trace.peak_bytes)
 
 
@@ -181,20 +181,20 @@ def foresee(models: Sequence[Model], place: RunPlace, *, bounded: bool = True) -
     """
     each = [_one(model, place) for model in models]
     main = each[0]
-    cpu_s, locked_s = _computing(models)
+    works = _works(models)
+    cpu_s, locked_s = math.fsum(w.cpu_s for w in works), math.fsum(w.locked_s for w in works)
     floors = {"cores": cpu_s / place.cores, "python": locked_s if place.shares_lock else 0.0}
     whole = max([LEAST_S, *(one.seconds for one in each), *floors.values()])
     longest = max(each, key=lambda one: one.seconds)
     shares = [
         share._replace(share=share.share * longest.seconds / whole) for share in longest.shares
     ]
-    titles = _busiest(models)
     if floors["python"]:
-        shares.append(BusyShare("python", titles[1], locked_s / whole, "Python's lock"))
+        title = max(works, key=lambda work: work.locked_s).title
+        shares.append(BusyShare("python", title, locked_s / whole, "Python's lock"))
     if cpu_s:
-        shares.append(
-            BusyShare("cores", titles[0], floors["cores"] / whole, f"{place.cores:g} cores")
-        )
+        title = max(works, key=lambda work: work.cpu_s).title
+        shares.append(BusyShare("cores", title, floors["cores"] / whole, f"{place.cores:g} cores"))
     shares.sort(key=lambda share: -share.share)
     bound, optimal = _bound(models[0], place) if bounded else (0.0, False)
     floor = max(bound, *(one.bound_s for one in each), *floors.values())
@@ -207,21 +207,10 @@ def foresee(models: Sequence[Model], place: RunPlace, *, bounded: bool = True) -
     )
 
 
-def _computing(models: Sequence[Model]) -> tuple[float, float]:
-    """Return the seconds on cores, and in Python, of all models."""
+def _works(models: Sequence[Model]) -> list[ModelWork]:
+    """Return the work of every operator of all models."""
     works = [work for model in models for step in model.steps for work in step.works]
-    works += [work for model in models for work in model.over]
-    return math.fsum(each.cpu_s for each in works), math.fsum(each.locked_s for each in works)
-
-
-def _busiest(models: Sequence[Model]) -> tuple[str, str]:
-    """Return the operators that use most of the cores, and of Python."""
-    works = [work for model in models for step in model.steps for work in step.works]
-    works += [work for model in models for work in model.over]
-    return (
-        max(works, key=lambda each: each.cpu_s).title,
-        max(works, key=lambda each: each.locked_s).title,
-    )
+    return works + [work for model in models for work in model.over]
 
 
 def _one(model: Model, place: RunPlace) -> Foreseen:
@@ -295,15 +284,13 @@ def _explained(
     if free < seconds * (1 - MEMORY_GAIN):
         first = BusyShare("memory", "waiting for memory", 1 - free / seconds, "the run's time")
         return [first, *shares]
-    few = min(model.steps, key=lambda step: _waves(model, step, place))
-    if model.slices(model.steps.index(few)) < few.demand.parallel(place.slots):
-        number = model.slices(model.steps.index(few))
-        return [BusyShare("tasks", few.title, 1.0, f"so few tasks ({number})"), *shares]
+    tasks = [model.slices(i) for i in range(len(model.steps))]
+    widths = [step.demand.parallel(place.slots) for step in model.steps]
+    few = min(range(len(tasks)), key=lambda i: tasks[i] / max(widths[i], 1e-9))
+    if tasks[few] < widths[few]:
+        of = f"so few tasks ({tasks[few]})"
+        return [BusyShare("tasks", model.steps[few].title, 1.0, of), *shares]
     return shares
-
-
-def _waves(model: Model, step: ModelStage, place: RunPlace) -> float:
-    return model.slices(model.steps.index(step)) / max(step.demand.parallel(place.slots), 1e-9)
 
 
 # Lower bounds of all schedules

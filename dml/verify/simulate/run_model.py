@@ -147,11 +147,10 @@ def model_of(plan: Plan, works: Sequence[ModelWork], budget: Budget, place: RunP
         step = _step(demand, group, given, budget.target_bytes, place, blocks=blocks)
         given *= step.truth.slices
         steps.append(step)
-    limit = budget.stage_bytes
     consumed = _consumed(plan, over, steps[-1], given, place)
     read = _stored_bytes(plan, works[0]) / (tasks * steps[0].truth.slices)
     settling = any(not node.schema.known for node in plan.on_blocks)
-    return Model(tuple(steps), tasks, limit, *consumed, read, over, settling)
+    return Model(tuple(steps), tasks, budget.stage_bytes, *consumed, read, over, settling)
 
 
 def _by_stage(plan: Plan, works: Sequence[ModelWork]) -> list[tuple[ModelWork, ...]]:
