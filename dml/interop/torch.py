@@ -185,36 +185,30 @@ class Conversion:
         return {name: padded, lengths: torch.tensor([len(each) for each in tensors])}
 
 
-class Mover(Protocol):
-    """Moves elements to a device in two steps, so that a copy can overlap with training."""
+class Mover:
+    """Moves elements to a device in two steps, so that a copy can overlap with training.
 
-    def sent(self, element: Element) -> Any:
-        """Start to move an element and return its handle."""
-
-    def arrived(self, sent: Any) -> Element:
-        """Return the moved element, ready for use."""
-
-
-class Plain:
-    """Moves without overlap: to the CPU, or to a device without pinned memory."""
+    This one moves without overlap: to the CPU, or to a device without pinned memory.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
-    def sent(self, element: Element) -> Element:
-        """Return the element unchanged."""
+    def sent(self, element: Element) -> Any:
+        """Start to move an element and return its handle."""
         return element
 
-    def arrived(self, sent: Element) -> Element:
-        """Return the element with its tensors on the device."""
+    def arrived(self, sent: Any) -> Element:
+        """Return the moved element, ready for use."""
         return _each(sent, lambda tensor: tensor.to(self.device))
 
 
-class Pinned:
+class Pinned(Mover):
     """Copies to a CUDA device from pinned memory, on a stream beside that of the training."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device, self.stream = device, torch.cuda.Stream(device)
+        super().__init__(device)
+        self.stream = torch.cuda.Stream(device)
 
     def sent(self, element: Element) -> tuple[Element, torch.cuda.Event]:
         """Enqueue the copies on the stream and record an event."""
@@ -344,7 +338,7 @@ class TensorDataset(IterableDataset):
         elements = iter(self.source)
         if self.device is None:
             return TensorIterator(elements, self.conversion)
-        mover = Pinned(self.device) if self.device.type == "cuda" else Plain(self.device)
+        mover = Pinned(self.device) if self.device.type == "cuda" else Mover(self.device)
         return MovedTensors(elements, self.conversion, mover)
 
     def state_dict(self) -> dict[str, Any]:
