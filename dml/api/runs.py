@@ -283,12 +283,11 @@ class Results:
         rank that the other ranks wait for, and from ``close()`` of rank 0 where its share came to
         the end and that of a rank without a reader did not.
         """
-        ways = splitting()
+        ways, known = splitting(), self._settings.watchdog_s
         if job_name is None:
-            known = self._settings.watchdog_s
             return ways.parts(n, self._dealt, equal, known, rank=rank, address=address)
-        asked = ways.RankDeclaration(n, rank, job_name, address, self._pinned)
-        return ways.member(asked, self._dealt, equal, self._settings.watchdog_s)
+        asked = {"n": n, "rank": rank, "address": address, "epoch": self._pinned}
+        return ways.member(job_name, self._dealt, equal, known, **asked)
 
     def _dealt(self) -> Elements:
         """Return the next epoch, for ranks: only elements that wait for ranks are made ahead."""

@@ -35,15 +35,12 @@ class Wire:
             self._end = end.dup()
             self._through = Connection(end.detach())
             try:
-                self._proved(secret, serving=serving)
+                steps = (deliver_challenge, answer_challenge)
+                for step in steps if serving else reversed(steps):
+                    step(self._through, secret)
             except BaseException:
                 self.close()
                 raise
-
-    def _proved(self, secret: bytes, *, serving: bool) -> None:
-        steps = (deliver_challenge, answer_challenge)
-        for step in steps if serving else reversed(steps):
-            step(self._through, secret)
 
     def send(self, value: Any) -> None:
         """Send one object; OSError if the peer is gone."""

@@ -4,42 +4,31 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from typing import Protocol
 
 from dml.exec.delivery.prefetch import Element
 
 Dealt = Iterator[tuple[int, Element, int]]  # rank, element, its bytes
 
 
-class Deal(Protocol):
-    """A way to share a stream among ranks; may hold elements back until it knows the end."""
-
-    def dealt(self, g: int, element: Element, nbytes: int) -> Dealt:
-        """Yield the elements that may be delivered now that element ``g`` has come."""
-
-    def rest(self, count: int, *, failed: bool) -> Dealt:
-        """Yield the elements after ``count``, at the end or (``failed``) before an error."""
-
-    def rounds(self, count: int) -> int:
-        """Return the steps of the longest rank after ``count`` elements."""
-
-
 class All:
-    """Deals every element to one rank; the first ranks get one more if the count is uneven."""
+    """Deals every element to one rank; the first ranks get one more if the count is uneven.
+
+    Other ways to share a stream may hold elements back until they know the end.
+    """
 
     def __init__(self, n: int) -> None:
         self.n = n
 
     def dealt(self, g: int, element: Element, nbytes: int) -> Dealt:
-        """Yield the element, at once."""
+        """Yield the elements that may be delivered now that element ``g`` has come."""
         yield g % self.n, element, nbytes
 
     def rest(self, count: int, *, failed: bool) -> Dealt:
-        """Yield nothing."""
+        """Yield the elements after ``count``, at the end or (``failed``) before an error."""
         yield from ()
 
     def rounds(self, count: int) -> int:
-        """Return the steps of the first rank."""
+        """Return the steps of the longest rank after ``count`` elements."""
         return -(-count // self.n)
 
 

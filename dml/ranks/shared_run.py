@@ -22,10 +22,12 @@ from dml.errors import DmlError, PlanError, ResumeMismatchError, WorkerLostError
 from dml.exec.delivery.checkpoint import SAME, sealed
 from dml.exec.delivery.iterator import Elements, StreamMark
 from dml.exec.delivery.prefetch import Element
-from dml.ranks.deal import DEALS, Deal
+from dml.ranks.deal import DEALS, All
 
 # Ranks that garbage collection closed notify no thread: a waiting rank looks again after this.
 LOOK_S = 0.1
+# Elements queued for slow ranks at most, all ranks together; their bytes are bounded as well.
+LAG = 1024
 TRY = "draw all ranks at once, each in a thread or process of its own; close() one that is done"
 
 _log = logging.getLogger("dml")
@@ -53,12 +55,10 @@ class Patience:
         slow = self._slow()
         names = ", ".join(f"rank {seat.rank}" for seat in slow) or "the epoch before"
         if not slow or not all(map(self._gone, slow)):
-            _log.warning("Stalled: rank %d waits for %s since %.0f s", *self._told(names, waited_s))
+            text = "Stalled: rank %d waits for %s since %.0f s"
+            _log.warning(text, self.seat.rank, names, waited_s)
             return
         raise self._error(slow, names, waited_s)
-
-    def _told(self, names: str, waited_s: float) -> tuple[int, str, float]:
-        return self.seat.rank, names, waited_s
 
     def _slow(self) -> list[RankSeat]:
         """Return the seats that must draw, or leave, before this rank can go on."""
@@ -98,11 +98,9 @@ class RankSplit:
         begin: Callable[[], Elements],
         *,
         equal: str | None,
-        lag: int,
         watchdog_s: float,
     ) -> None:
-        self.n, self.begin, self.equal = n, begin, equal
-        self.lag, self.watchdog_s = lag, watchdog_s
+        self.n, self.begin, self.equal, self.watchdog_s = n, begin, equal, watchdog_s
         self.changed = threading.Condition(threading.Lock())
         self.runs: list[SharedRun] = []  # runs that are not over for every rank, oldest first
         self.numbers = [0] * n  # iterations that each rank has begun
@@ -150,7 +148,7 @@ class RankSplit:
         """Return True if no more elements may be made before a rank takes some."""
         held = self.holders()
         count = sum(len(seat.queue) for seat in held)
-        return count >= self.lag or sum(seat.nbytes for seat in held) >= most_bytes
+        return count >= max(LAG, self.n) or sum(seat.nbytes for seat in held) >= most_bytes
 
 
 class SharedRun:
@@ -162,7 +160,7 @@ class SharedRun:
     def __init__(self, split: RankSplit, number: int) -> None:
         self.split, self.number = split, number
         self.seats = [RankSeat(self, rank) for rank in range(split.n)]
-        self.deal: Deal = DEALS[split.equal](split.n)
+        self.deal: All = DEALS[split.equal](split.n)
         self.engine: list[Elements] = []  # once it is open
         weakref.finalize(self, self.engine.clear)  # at exit too, while it can still report
         self.loaded: dict[str, Any] | None = None

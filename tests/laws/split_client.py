@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import dml
-from dml.ranks.rank_iterator import RankElements
+from dml.ranks.streaming_split import RankElements
 
 ROWS = 2000
 

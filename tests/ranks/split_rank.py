@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import dml
-from dml.ranks.rank_iterator import RankElements, RankShare
+from dml.ranks.streaming_split import RankElements, RankShare
 
 
 def pipeline(rows: int, watchdog_s: float = 5.0) -> dml.Dataset:

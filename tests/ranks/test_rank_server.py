@@ -19,8 +19,8 @@ import pytest
 
 from dml.errors import PlanError, ResumeMismatchError, WorkerLostError
 from dml.ranks.connection import Wire
-from dml.ranks.rank_iterator import RankShare
 from dml.ranks.rank_server import Server
+from dml.ranks.streaming_split import RankShare
 from tests.ranks.split_rank import pipeline
 
 pytestmark = pytest.mark.cluster

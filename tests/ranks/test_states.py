@@ -7,7 +7,7 @@ import json
 import pytest
 
 from dml.errors import PlanError, ResumeMismatchError
-from dml.ranks.rank_iterator import RankShare
+from dml.ranks.streaming_split import RankShare
 from tests.ranks.test_streaming_split import ids, numbers, saved, shares
 
 

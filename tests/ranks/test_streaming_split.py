@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import dml
 from dml.errors import DmlError, PlanError, UDFError, WorkerLostError
-from dml.ranks.rank_iterator import RankElements
+from dml.ranks.streaming_split import RankElements
 
 OFF: dict[str, Any] = {"telemetry_dir": "off"}
 SYNC: dict[str, Any] = {**OFF, "executor": "sync"}

@@ -199,9 +199,8 @@ def reached(settings: Settings) -> tuple[str | None, dict[str, Any]]:
     if "distributed" in sys.modules:  # else no client or cluster object exists
         from dml.cluster import cluster  # noqa: PLC0415
 
-        clusters = cluster
-        scheduler = clusters.met_before(None) if scheduler is None else scheduler
-        config = clusters.certificates(scheduler)
+        scheduler = cluster.met_before(None) if scheduler is None else scheduler
+        config = cluster.certificates(scheduler)
     address = address_of(scheduler)
     if scheduler is not None and address is None:
         raise PlanError(
