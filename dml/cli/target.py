@@ -73,26 +73,22 @@ def _run(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise click.UsageError(f"{path.name} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    before = sys.modules.get(MODULE), list(sys.path)
+    before, folders = sys.modules.get(MODULE), list(sys.path)
     sys.modules[MODULE] = module
     sys.path.insert(0, str(path.parent))
     try:
         with guest_output():
             spec.loader.exec_module(module)
     except BaseException as error:
-        _restore(*before)
+        sys.path[:] = folders
+        del sys.modules[MODULE]
+        if before is not None:
+            sys.modules[MODULE] = before
         if isinstance(error, DmlError | KeyboardInterrupt):
             raise
         raise _import_error(path, error) from error
     cloudpickle.register_pickle_by_value(module)  # workers cannot import this module by name
     return module
-
-
-def _restore(module: ModuleType | None, folders: list[str]) -> None:
-    sys.path[:] = folders
-    del sys.modules[MODULE]
-    if module is not None:
-        sys.modules[MODULE] = module
 
 
 def _import_error(path: Path, error: BaseException) -> PlanError:

@@ -173,17 +173,20 @@ def _with_ids(block: Block) -> pa.RecordBatch:
 
 def _packed(place: Path, sample: Sample, records: Sequence[BundleRecord], kernels: str) -> str:
     """Write the plans for a replay; return why that is impossible, or ""."""
-    plans = sample.naive_plan, sample.chosen_plan
-    ats = sample.at_naive, sample.at_chosen
-    schemas = [_schemas(plan, at) for plan, at in zip(plans, ats, strict=True)]
+    schemas = [_schemas(*each) for each in zip(sample.plans, sample.ats, strict=True)]
     packed = PackedPlans(
-        plans, (schemas[0], schemas[1]), sample.turns, sample.epoch, ats[1].seed, kernels
+        sample.plans,
+        (schemas[0], schemas[1]),
+        sample.turns,
+        sample.epoch,
+        sample.ats[1].seed,
+        kernels,
     )
     sink = io.BytesIO()
     try:
-        with _by_value(plans):
+        with _by_value(sample.plans):
             cloudpickle.dump(list(records), sink)
-            _Pickler(sink, plans[1]).dump(packed)
+            _Pickler(sink, sample.plans[1]).dump(packed)
     except Exception as error:  # noqa: BLE001 - a user's object may do anything when it is pickled
         return f"its functions cannot be pickled ({worded(error)})"
     (place / "plans.pkl").write_bytes(sink.getvalue())

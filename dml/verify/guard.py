@@ -31,22 +31,19 @@ from dml.verify.scope import Scope
 PARTS = 4
 
 
+@dataclasses.dataclass(eq=False)
 class SampleWatch:
-    """The check of one opening of ``run``'s stages at ``epoch``; ``drawn`` are samples in order."""
+    """The check of one opening of ``run``'s stages at ``epoch``, on ``pending`` samples in order."""
 
-    def __init__(
-        self,
-        guard: Guard,
-        run: Streaming,
-        job: Job,
-        epoch: int,
-        drawn: list[list[Where]],
-    ) -> None:
-        self.guard, self.run, self.job, self.epoch = guard, run, job, epoch
-        self.pending = drawn
-        # What must still arrive of samples, by atom, in order; and how much of the first has.
-        self.expected: dict[Where, tuple[MadeBlocks, Sample]] = {}
-        self.arrived = 0
+    guard: Guard
+    run: Streaming
+    job: Job
+    epoch: int
+    plans: tuple[Plan, Plan]
+    pending: list[list[Where]]
+    # What must still arrive of samples, by atom, in order; and how much of the first has.
+    expected: dict[Where, tuple[MadeBlocks, Sample]] = dataclasses.field(default_factory=dict)
+    arrived: int = 0
 
     def __call__(self, pieces: Sequence[Piece]) -> None:
         """Compare the sampled rows of a partition; VerificationError if they differ."""
@@ -103,8 +100,8 @@ class SampleWatch:
 
     def _spans(self, atoms: Sequence[Where]) -> list[AtomSpan]:
         """Return the sample, and the first atoms of every source beside it."""
-        at = self._at(self.run.at)
-        first, *others = cast("Plan", self.guard.scope.chosen).all
+        at = self._at()
+        first, *others = self.plans[1].all
         spans = [AtomSpan(first, at, atoms)]
         for plan in others:
             whole = AtomSpan(plan, at, ())
@@ -114,33 +111,31 @@ class SampleWatch:
     def _refusal(self, spans: Sequence[AtomSpan]) -> str:
         """Return why the sample cannot be compared, or ""."""
         held_bytes = sum(each.held_bytes(self.epoch) for each in spans)
-        nodes = cast("Plan", self.guard.scope.naive).operators
-        calling = max((calls_bytes(node) for node in nodes if node.inputs), default=0)
+        nodes = (node for node in self.plans[0].operators if node.inputs)
+        calling = max(map(calls_bytes, nodes), default=0)
         if held_bytes + calling > self.guard.most_bytes:
             return "it does not fit into what memory_limit leaves for comparing"
         return ""
 
     def _sample(self, atoms: Sequence[Where]) -> Sample | str:
         """Run both plans on the atoms; return the sample, or why that is impossible."""
-        scope, spans = self.guard.scope, self._spans(atoms)
+        spans = self._spans(atoms)
         if reason := self._refusal(spans):
             return reason
-        naive, chosen = cast("Plan", scope.naive), cast("Plan", scope.chosen)
-        at = self._at(self.run.at)
+        naive, chosen = self.plans
+        at = self._at()
         known = settled(naive, chosen, at)
-        at_naive = dataclasses.replace(at, compute=self.guard.compute, schemas=known)
+        ats = dataclasses.replace(at, compute=self.guard.compute, schemas=known), at
         turns = turns_of(naive, self.epoch), turns_of(chosen, self.epoch)
         stages = self._stages(spans[0], chosen, at)
-        one, two = both(
-            *((naive, chosen), (at_naive, at), spans, turns, self.guard.epoch),
-            given=(self.epoch, _together(list(stages.values()))),
-        )
-        what = "" if one.error or two.error else self._difference(one, two, naive)
+        given = self.epoch, _together(list(stages.values()))
+        one, two = both(self.plans, ats, spans, turns, self.guard.epoch, given=given)
+        what = "" if one.error or two.error else self._difference(one, two)
         sample = Sample(
-            *(naive, chosen, at_naive, at, spans, turns, self.guard.epoch, self.epoch, one, two),
+            *(self.plans, ats, spans, turns, self.guard.epoch, self.epoch, one, two),
             what=failure(one, two) or what,
         )
-        if scope.on_blocks:
+        if self.guard.scope.on_blocks:
             self.expected |= {where: (made, sample) for where, made in stages.items()}
         return sample
 
@@ -149,7 +144,9 @@ class SampleWatch:
         found: dict[Where, MadeBlocks] = {}
         blocks = span.chosen_by_atom(self.epoch)
         for where in span.atoms:
-            made = stepped(partial(blocks.get, where, []), chosen.on_blocks[1:], at, self.epoch)
+            made = stepped(
+                partial(list, blocks.get(where, [])), chosen.on_blocks[1:], at, self.epoch
+            )
             found[where] = MadeBlocks([self._done(block) for block in made.blocks], made.error)
         return found
 
@@ -157,17 +154,17 @@ class SampleWatch:
         """Return a block in its delivered form, if stages give columns in that form."""
         return finished(block) if self.job.finishing and self.guard.scope.on_blocks else block
 
-    def _difference(self, one: MadeBlocks, two: MadeBlocks, naive: Plan) -> str:
+    def _difference(self, one: MadeBlocks, two: MadeBlocks) -> str:
         blocks = [[self._done(block) for block in made.blocks] for made in (two, one)]
-        return difference(*blocks, batched=naive.batched)
+        return difference(*blocks, batched=self.plans[0].batched)
 
-    def _at(self, at: At) -> At:
+    def _at(self) -> At:
         """Return the context of the run within the memory limit, without caching and counting."""
         held = self.guard.most_bytes // PARTS
         return dataclasses.replace(
-            at,
+            self.run.at,
             epoch=self.guard.epoch,
-            schemas=at.schemas.copy(),
+            schemas=self.run.at.schemas.copy(),
             budget=held,
             hold_bytes=held,
             keep=nothing_kept,
@@ -193,6 +190,7 @@ def _together(stages: Sequence[MadeBlocks]) -> MadeBlocks:
 NAME = "PlansDiffer"
 
 
+@dataclasses.dataclass(eq=False)
 class Guard:
     """The checks of one run: at most ``samples`` in a pass over the first source.
 
@@ -201,22 +199,18 @@ class Guard:
     comparison.
     """
 
-    def __init__(  # noqa: PLR0917 (each is named where it is made)
-        self,
-        scope: Scope,
-        samples: int,
-        most_bytes: int,
-        compute: Compute,
-        fallback: Callable[[], Streaming],
-        report: Callable[[Sample], str],
-    ) -> None:
-        self.scope, self.samples, self.most_bytes = scope, samples, most_bytes
-        self.compute, self.fallback, self.report = compute, fallback, report
-        self.hear: Callable[[str, str], None] = lambda _name, _text: None
-        self.fallen: Streaming | None = None
-        self.epoch = 0
-        self.verified = self.differing = 0
-        self.passed_over: dict[str, int] = {}
+    scope: Scope
+    samples: int
+    most_bytes: int
+    compute: Compute
+    fallback: Callable[[], Streaming]
+    report: Callable[[Sample], str]
+    hear: Callable[[str, str], None] = lambda _name, _text: None
+    fallen: Streaming | None = None
+    epoch: int = 0
+    verified: int = 0
+    differing: int = 0
+    passed_over: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def event(self, run: str, at: float) -> Verified:
         """Return the results so far as an event."""
@@ -245,11 +239,11 @@ class Guard:
 
         The check raises VerificationError for a partition with a differing sample.
         """
-        if self.scope.chosen is None or self.fallen is not None:
+        plans = self.scope.plans
+        if plans is None or self.fallen is not None:
             return None
-        began = start or START
-        drawn = samples(job, self.samples, began, run.at.seed, epoch)
-        return SampleWatch(self, run, job, epoch, drawn) if drawn else None
+        drawn = samples(job, self.samples, start or START, run.at.seed, epoch)
+        return SampleWatch(self, run, job, epoch, plans, drawn) if drawn else None
 
     def guarded(
         self, open_: Callable[[], Flow], epoch: int, position: Position | None, *, finishing: bool

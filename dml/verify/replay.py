@@ -38,12 +38,11 @@ class Replayed(Source):
     """A stand-in for the source of a bundle's rows, as far as operators need it."""
 
     number: int
-    record: Any
+    record: BundleRecord
 
     def infer(self) -> Schema:
         """Return the schema of the source."""
-        found: Schema = self.record.schema
-        return found
+        return self.record.schema
 
     @cached_property
     def digest(self) -> bytes:
@@ -53,8 +52,7 @@ class Replayed(Source):
     @property
     def row_count(self) -> int | None:
         """The row count of the source."""
-        found: int | None = self.record.row_count
-        return found
+        return self.record.row_count
 
     @property
     def unit_count(self) -> int:
@@ -69,7 +67,7 @@ class Replayed(Source):
 
     def title(self) -> str:
         """Return the title of the source."""
-        return str(self.record.title)
+        return self.record.title
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

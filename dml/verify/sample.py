@@ -32,12 +32,13 @@ class SampleRows(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """Some atoms of every source, the rows that both plans made from them, and their difference."""
+    """Some atoms of every source, the rows that both plans made from them, and their difference.
 
-    naive_plan: Plan
-    chosen_plan: Plan
-    at_naive: At
-    at_chosen: At
+    In pairs the plan as written comes first.
+    """
+
+    plans: tuple[Plan, Plan]
+    ats: tuple[At, At]
     spans: Sequence[AtomSpan]
     turns: tuple[tuple[int, ...], tuple[int, ...]]
     epoch: int

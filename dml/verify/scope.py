@@ -20,14 +20,13 @@ ORDER = "the two plans call functions, or read their inputs, in another order"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scope:
-    """The parts of two plans that are compared; None if nothing is.
+    """The parts of the plan as written and of the chosen plan to compare; None if there are none.
 
     ``reason`` is why parts are left out, "" if none are. ``on_blocks`` is true if the output of the
     chosen plan's stages is compared, so that rows on their way to the user can be checked.
     """
 
-    naive: Plan | None
-    chosen: Plan | None
+    plans: tuple[Plan, Plan] | None
     reason: str = ""
     on_blocks: bool = True
 
@@ -35,9 +34,9 @@ class Scope:
         """Describe the scope for people."""
         if not self.reason:
             return "all operators"
-        if self.chosen is None:
+        if self.plans is None:
             return f"nothing: {self.reason}"
-        return f"{len(self.chosen.operators)} operators, up to what {self.reason}"
+        return f"{len(self.plans[1].operators)} operators, up to what {self.reason}"
 
 
 def scope(naive: Plan, chosen: Plan) -> Scope:
@@ -45,16 +44,16 @@ def scope(naive: Plan, chosen: Plan) -> Scope:
     first, second = _barrier(naive), _barrier(chosen)
     for at, reason, beside in (first, second):
         if reason and (at == 0 or beside):
-            return Scope(None, None, reason)
+            return Scope(None, reason)
     cut = bool(first[1])
     same_call = naive.operators[first[0]].calls is chosen.operators[second[0]].calls
     if cut != bool(second[1]) or (cut and not same_call):
-        return Scope(None, None, ORDER)
+        return Scope(None, ORDER)
     one = trimmed(naive, first[0]) if cut else naive
     two = trimmed(chosen, second[0]) if cut else chosen
     if _sources(one) != _sources(two):
-        return Scope(None, None, ORDER)
-    return Scope(one, two, first[1], on_blocks=not cut or second[0] >= len(chosen.on_blocks))
+        return Scope(None, ORDER)
+    return Scope((one, two), first[1], on_blocks=not cut or second[0] >= len(chosen.on_blocks))
 
 
 def _sources(plan: Plan) -> list[Source]:
