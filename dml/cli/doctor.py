@@ -80,10 +80,8 @@ def versions() -> Iterator[Check]:
         try:
             yield Check("version", name, metadata.version(name))
         except metadata.PackageNotFoundError:
-            status, advice = (
-                ("warn", "pip install dml") if name == "dml" else ("bad", f"pip install {name}")
-            )
-            yield Check("version", name, None, status, advice)
+            status = "warn" if name == "dml" else "bad"
+            yield Check("version", name, None, status, f"pip install {name}")
 
 
 def cores() -> Iterator[Check]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TextIO
 
 import click
 import numpy as np
@@ -49,11 +49,9 @@ json_option = click.option(
 )
 
 
-@contextlib.contextmanager
-def guest_output() -> Iterator[None]:
+def guest_output() -> contextlib.redirect_stdout[TextIO]:
     """Send output of the user's code to standard error, not among the command's data."""
-    with contextlib.redirect_stdout(sys.stderr):
-        yield
+    return contextlib.redirect_stdout(sys.stderr)
 
 
 def _plain(value: object) -> object:

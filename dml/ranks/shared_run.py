@@ -93,12 +93,7 @@ class RankSplit:
     """
 
     def __init__(
-        self,
-        n: int,
-        begin: Callable[[], Elements],
-        *,
-        equal: str | None,
-        watchdog_s: float,
+        self, n: int, begin: Callable[[], Elements], *, equal: str | None, watchdog_s: float
     ) -> None:
         self.n, self.begin, self.equal, self.watchdog_s = n, begin, equal, watchdog_s
         self.changed = threading.Condition(threading.Lock())

@@ -33,7 +33,7 @@ PARTS = 4
 
 @dataclasses.dataclass(eq=False)
 class SampleWatch:
-    """The check of one opening of ``run``'s stages at ``epoch``, on ``pending`` samples in order."""
+    """The check of one opening of ``run``'s stages at ``epoch``, by the samples in ``pending``."""
 
     guard: Guard
     run: Streaming

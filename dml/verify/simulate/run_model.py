@@ -7,6 +7,7 @@ a stage, and the caller's thread. All partitions of a stage are assumed to be al
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -155,12 +156,9 @@ def model_of(plan: Plan, works: Sequence[ModelWork], budget: Budget, place: RunP
 
 def _by_stage(plan: Plan, works: Sequence[ModelWork]) -> list[tuple[ModelWork, ...]]:
     """Return the works of each stage, the source's with those of the first."""
-    first = 1 + len(plan.stage.steps)
-    found, place = [tuple(works[:first])], first
-    for link in plan.links:
-        found.append(tuple(works[place : place + len(link.steps)]))
-        place += len(link.steps)
-    return found
+    rest = iter(works)
+    sizes = (1 + len(plan.stage.steps), *(len(link.steps) for link in plan.links))
+    return [tuple(itertools.islice(rest, size)) for size in sizes]
 
 
 def _tasks(plan: Plan, read: ModelWork, target_bytes: int) -> int:

@@ -142,7 +142,7 @@ class _Search:
             bound, _, _, tick, state = heapq.heappop(self.queue)
             if self.at[state] < tick:
                 continue
-            if self._complete(state):
+            if state.started == self.totals and not any(state.running):
                 return Solution(tick, tick, states, self._schedule(state))
             states += 1
             if states > most_states:
@@ -174,9 +174,6 @@ class _Search:
         ended = sum(state.started) - sum(map(len, state.running))
         heapq.heappush(self.queue, (bound, -ended, len(self.at), tick, state))
         return True
-
-    def _complete(self, state: _State) -> bool:
-        return state.started == self.totals and not any(state.running)
 
     def _schedule(self, state: _State) -> tuple[SolverStep, ...]:
         steps = []
