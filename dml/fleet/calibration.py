@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
+from timeit import repeat
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -43,15 +44,9 @@ def measured(clock: Callable[[], float] = perf_counter) -> Measured:
     """Measure this machine; takes some 5 ms."""
     given = np.ones(COPIED_BYTES, dtype=np.uint8)
     taken = np.empty_like(given)
-    loops = [_timed(_loop, clock) for _ in range(TIMES)]
-    copies = [_timed(lambda: np.copyto(taken, given), clock) for _ in range(TIMES)]
+    loops = repeat(_loop, timer=clock, repeat=TIMES, number=1)
+    copies = repeat(lambda: np.copyto(taken, given), timer=clock, repeat=TIMES, number=1)
     return Measured(min(loops) / LOOP, min(copies) / COPIED_BYTES)
-
-
-def _timed(work: Callable[[], object], clock: Callable[[], float]) -> float:
-    started = clock()
-    work()
-    return clock() - started
 
 
 def _loop() -> int:

@@ -254,11 +254,10 @@ class SharedRun:
 
         If it is unknown: the latest position, and the number of elements from there to ``step``.
         """
-        target = step * self.split.n
         if step in self.marks:
             return self.marks[step], 0
         assert self.latest is not None  # noqa: S101 - opening the engine notes a place
-        return self.latest, target - self.pulled
+        return self.latest, step * self.split.n - self.pulled
 
     def forget(self) -> None:
         """Drop the positions that all ranks have passed."""

@@ -151,17 +151,16 @@ def _record(place: Path, number: int, span: AtomSpan) -> BundleRecord:
 
 
 def _written(place: Path, name: str, blocks: Sequence[Block]) -> None:
-    """Write blocks as record batches, one file per schema; there is usually one schema."""
+    """Write blocks as record batches with row ids in two more columns: an Arrow file per schema.
+
+    There is usually one schema.
+    """
     for number, (_, run) in enumerate(groupby(blocks, lambda block: block.schema)):
-        _table(place / (f"{name}-{number}.arrow" if number else f"{name}.arrow"), list(run))
-
-
-def _table(path: Path, blocks: Sequence[Block]) -> None:
-    """Write blocks of one schema as an Arrow file, with row ids in two more columns."""
-    batches = [_with_ids(block) for block in blocks]
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batches[0].schema) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
+        path = place / (f"{name}-{number}.arrow" if number else f"{name}.arrow")
+        batches = [_with_ids(block) for block in run]
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batches[0].schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
 
 
 def _with_ids(block: Block) -> pa.RecordBatch:

@@ -366,27 +366,26 @@ def _boxes(
     work: _Work, ramps: Sequence[_Ramps], slots: Mapping[str, float], limit_bytes: int
 ) -> Boxes:
     """Return the resource use of slices: of memory, the least that any slice of a stage uses."""
-    sorts, least = list[SliceKind](), dict[int, int]()
-    for task in work.tasks:
-        for one in task:
-            least[one.stage] = min(one.room_bytes, least.get(one.stage, one.room_bytes))
-    for stage, (demand, ramp) in enumerate(zip(work.demands, ramps, strict=True)):
+    sorts = []
+    for demand, ramp in zip(work.demands, ramps, strict=True):
         asked, tasks = dict(demand.resources), len(ramp.heads)
         takes = [asked.get(name, 0.0) for name in slots]
         most = tasks if demand.max_parallel is None else min(tasks, demand.max_parallel)
-        sorts.append(SliceKind((*takes, float(least.get(stage, 0))), most))
+        sorts.append(SliceKind((*takes, float(ramp.least_bytes)), most))
     return Boxes((*slots.values(), float(limit_bytes)), tuple(sorts))
 
 
 class _Ramps(NamedTuple):
     """The earliest starts of a stage's tasks, and the least times between their ends and the end.
 
-    Few tasks can run near the start and the end; all together take ``seconds``.
+    Few tasks can run near the start and the end; all together take ``seconds``. Every slice has
+    room for ``least_bytes`` while it runs.
     """
 
     heads: Sequence[float]
     tails: Sequence[float]
     seconds: float
+    least_bytes: int
 
     @classmethod
     def of(cls, tasks: Sequence[Sequence[_Slice]], stage: int) -> _Ramps:
@@ -394,7 +393,8 @@ class _Ramps(NamedTuple):
         own = [task for task in tasks if task and task[0].stage == stage]
         heads = sorted(task[0].head_s for task in own)
         tails = sorted(min(one.tail_s for one in task) for task in own)
-        return cls(heads, tails, sum(one.seconds for task in own for one in task))
+        least_bytes = min((one.room_bytes for task in own for one in task), default=0)
+        return cls(heads, tails, sum(one.seconds for task in own for one in task), least_bytes)
 
 
 Ramp = list[tuple[float, float]]
