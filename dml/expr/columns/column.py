@@ -6,6 +6,7 @@ comparison and logic are three-valued (SEMANTICS, "Values").
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from dml.base.user_line import door
@@ -22,6 +23,16 @@ from dml.expr.columns.value import lit as constant
 STREAMS = 1 << 20
 
 
+def _left(op: str) -> Callable[[Column, Any], Column]:
+    """The method of an infix operator whose left operand is the column."""
+    return lambda self, other: apply(op, self, other)
+
+
+def _right(op: str) -> Callable[[Column, Any], Column]:
+    """The method of an infix operator whose right operand is the column."""
+    return lambda self, other: apply(op, other, self)
+
+
 class Column(Spelled, Namespaced, Aggregated):
     """A symbolic column; operators return new columns, and nothing is computed."""
 
@@ -31,41 +42,24 @@ class Column(Spelled, Namespaced, Aggregated):
     def __init__(self, value: Value) -> None:
         self.value = value
 
-    def __add__(self, other: Any) -> Column:
-        return apply("add", self, other)
-
-    def __radd__(self, other: Any) -> Column:
-        return apply("add", other, self)
-
-    def __sub__(self, other: Any) -> Column:
-        return apply("sub", self, other)
-
-    def __rsub__(self, other: Any) -> Column:
-        return apply("sub", other, self)
-
-    def __mul__(self, other: Any) -> Column:
-        return apply("mul", self, other)
-
-    def __rmul__(self, other: Any) -> Column:
-        return apply("mul", other, self)
-
-    def __truediv__(self, other: Any) -> Column:
-        return apply("truediv", self, other)
-
-    def __rtruediv__(self, other: Any) -> Column:
-        return apply("truediv", other, self)
-
-    def __floordiv__(self, other: Any) -> Column:
-        return apply("floordiv", self, other)
-
-    def __rfloordiv__(self, other: Any) -> Column:
-        return apply("floordiv", other, self)
-
-    def __mod__(self, other: Any) -> Column:
-        return apply("mod", self, other)
-
-    def __rmod__(self, other: Any) -> Column:
-        return apply("mod", other, self)
+    __add__, __radd__ = _left("add"), _right("add")
+    __sub__, __rsub__ = _left("sub"), _right("sub")
+    __mul__, __rmul__ = _left("mul"), _right("mul")
+    __truediv__, __rtruediv__ = _left("truediv"), _right("truediv")
+    __floordiv__, __rfloordiv__ = _left("floordiv"), _right("floordiv")
+    __mod__, __rmod__ = _left("mod"), _right("mod")
+    __and__, __rand__ = _left("bit_and"), _right("bit_and")
+    __or__, __ror__ = _left("bit_or"), _right("bit_or")
+    __xor__, __rxor__ = _left("bit_xor"), _right("bit_xor")
+    __lshift__, __rlshift__ = _left("shift_left"), _right("shift_left")
+    __rshift__, __rrshift__ = _left("shift_right"), _right("shift_right")
+    __eq__ = _left("eq")  # type: ignore[assignment]
+    __ne__ = _left("ne")  # type: ignore[assignment]
+    __lt__ = _left("lt")
+    __le__ = _left("le")
+    __gt__ = _left("gt")
+    __ge__ = _left("ge")
+    __hash__ = None  # type: ignore[assignment]
 
     @door
     def __pow__(self, exponent: object) -> Column:
@@ -103,58 +97,8 @@ class Column(Spelled, Namespaced, Aggregated):
     def __abs__(self) -> Column:
         return apply("abs", self)
 
-    def __and__(self, other: Any) -> Column:
-        return apply("bit_and", self, other)
-
-    def __rand__(self, other: Any) -> Column:
-        return apply("bit_and", other, self)
-
-    def __or__(self, other: Any) -> Column:
-        return apply("bit_or", self, other)
-
-    def __ror__(self, other: Any) -> Column:
-        return apply("bit_or", other, self)
-
-    def __xor__(self, other: Any) -> Column:
-        return apply("bit_xor", self, other)
-
-    def __rxor__(self, other: Any) -> Column:
-        return apply("bit_xor", other, self)
-
     def __invert__(self) -> Column:
         return apply("bit_not", self)
-
-    def __lshift__(self, count: Any) -> Column:
-        return apply("shift_left", self, count)
-
-    def __rlshift__(self, other: Any) -> Column:
-        return apply("shift_left", other, self)
-
-    def __rshift__(self, count: Any) -> Column:
-        return apply("shift_right", self, count)
-
-    def __rrshift__(self, other: Any) -> Column:
-        return apply("shift_right", other, self)
-
-    def __eq__(self, other: object) -> Column:  # type: ignore[override]
-        return apply("eq", self, other)
-
-    def __ne__(self, other: object) -> Column:  # type: ignore[override]
-        return apply("ne", self, other)
-
-    def __lt__(self, other: Any) -> Column:
-        return apply("lt", self, other)
-
-    def __le__(self, other: Any) -> Column:
-        return apply("le", self, other)
-
-    def __gt__(self, other: Any) -> Column:
-        return apply("gt", self, other)
-
-    def __ge__(self, other: Any) -> Column:
-        return apply("ge", self, other)
-
-    __hash__ = None  # type: ignore[assignment]
 
     @door
     def __bool__(self) -> NoReturn:
