@@ -42,10 +42,9 @@ EXCEPTIONS = {
     **dict.fromkeys(
         (
             *("api.verbs.grouping", "api.verbs.resampling", "data.row_slicing", "exec.slicing"),
-            *("exec.writing", "expr.columns.namespaces.lowering", "expr.columns.typing"),
-            *("fleet.learning", "kernels.rows.key_matching", "optimize.lowering"),
-            *("optimize.rules.function_lifting", "optimize.rules.grouping", "testing"),
-            *("udfs.calling", "udfs.lifting", "verify.simulate.packing"),
+            *("exec.writing", "expr.columns.typing", "fleet.learning", "kernels.rows.key_matching"),
+            *("optimize.lowering", "optimize.rules.function_lifting", "optimize.rules.grouping"),
+            *("testing", "udfs.calling", "udfs.lifting", "verify.simulate.packing"),
         ),
         ACTIVITY,
     ),

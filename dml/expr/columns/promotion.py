@@ -116,17 +116,13 @@ def common_type(typed: Sequence[TypedRegister], value: Value) -> pa.DataType:
         strong, weak = [t.kind for t in weak], []
     kind = strong[0] if strong else pa.null()
     for other in strong[1:]:
-        kind = _promoted(kind, other, value)
+        found = wider(kind, other)
+        if found is None:
+            raise _clash(kind, other, value)
+        kind = found
     for t in weak:
         kind = with_literal(kind, t, value)
     return kind
-
-
-def _promoted(a: pa.DataType, b: pa.DataType, value: Value) -> pa.DataType:
-    found = wider(a, b)
-    if found is None:
-        raise _clash(a, b, value)
-    return found
 
 
 def wider(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:

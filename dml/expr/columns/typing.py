@@ -19,7 +19,6 @@ from dml.data.list_marks import plain
 from dml.data.open_tensors import OpenTensor
 from dml.data.schema import CODES, Schema, code_of, shape_of, short, tensor
 from dml.errors import SchemaError
-from dml.expr.columns.namespaces.lowering import keyed, lower_function
 from dml.expr.columns.promotion import (
     TypedRegister,
     castable,
@@ -28,16 +27,37 @@ from dml.expr.columns.promotion import (
     fitting,
     natural,
     rank_of,
+    same_family,
     with_literal,
 )
-from dml.expr.columns.value import KEYED, Value, shown
-from dml.kernels.functions.function import is_text
+from dml.expr.columns.value import ELEMENT, KEYED, Value, shown
+from dml.kernels.functions.function import Function, is_bytes, is_text
+from dml.kernels.functions.table import FUNCTIONS
 from dml.kernels.program import Program, Step
 
 FLOATS = ("f4", "f8")
 COMPARED = ("eq", "ne", "lt", "le", "gt", "ge")
 ROUNDED = ("floor", "ceil", "trunc", "round")
 MATH = ("sqrt", "exp", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tanh", "sigmoid")
+
+# Operations that are no function of a row: the error, its reason, and what to write instead.
+MISPLACED = {
+    "columns": (
+        "stands for several columns, and one is needed",
+        "only select and with_columns take them, without a name",
+        ".with_columns(dml.all_columns() * 2)",
+    ),
+    "udf": (
+        "calls your function, and cannot stand here",
+        "only with_columns and select call functions, once for each row",
+        ".with_columns(z=...) before, and then col('z')",
+    ),
+    "aggregate": (
+        "is not computed from a row",
+        "aggregates are figures of many rows",
+        '.agg(total=col("x").sum()), or .group_by("key").agg(...)',
+    ),
+}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -115,7 +135,7 @@ class _Lowering:
         """The typed register of ``value``, or a weak literal."""
         found = self.memo.get(value.digest)
         if found is None:
-            found = HANDLERS.get(value.op, lower_function)(self, value)
+            found = HANDLERS.get(value.op, _function)(self, value)
             self.memo[value.digest] = found
         return found
 
@@ -126,12 +146,6 @@ class _Lowering:
         self.input_types.append(kind)
         self.input_at.append(register)
         return TypedRegister(register, kind)
-
-    @staticmethod
-    def program(value: Value, schema: Schema) -> tuple[Program, pa.DataType]:
-        """The program of an expression over columns of its own, and its result type."""
-        lowered = lower([value], schema)
-        return lowered.program, lowered.types[0]
 
     def emit(
         self,
@@ -211,10 +225,18 @@ def _lit(work: _Lowering, value: Value) -> TypedRegister:
     return TypedRegister(-1, own, given, is_weak=True)
 
 
-def _arithmetic(work: _Lowering, value: Value) -> TypedRegister:
-    args = work.common(value, value.args)
-    _needs(args[0], "iuf", value, "numbers")
-    return work.emit(value.op, args, args[0].kind, value.params)
+Handler = Callable[[_Lowering, Value], TypedRegister]
+
+
+def _alike(codes: str, wanted: str) -> Handler:
+    """The handler of an operation on operands of one type, which is also that of its result."""
+
+    def handle(work: _Lowering, value: Value) -> TypedRegister:
+        args = work.common(value, value.args)
+        _needs(args[0], codes, value, wanted)
+        return work.emit(value.op, args, args[0].kind, value.params)
+
+    return handle
 
 
 def _truediv(work: _Lowering, value: Value) -> TypedRegister:
@@ -286,14 +308,8 @@ def _is_nan(work: _Lowering, value: Value) -> TypedRegister:
     return work.emit(value.op, [arg], pa.bool_())
 
 
-def _alike(work: _Lowering, value: Value) -> TypedRegister:
+def _fill_null(work: _Lowering, value: Value) -> TypedRegister:
     args = work.common(value, value.args)
-    return work.emit(value.op, args, args[0].kind)
-
-
-def _fill_nan(work: _Lowering, value: Value) -> TypedRegister:
-    args = work.common(value, value.args)
-    _needs(args[0], "f", value, "floats")
     return work.emit(value.op, args, args[0].kind)
 
 
@@ -315,16 +331,9 @@ def _math(work: _Lowering, value: Value) -> TypedRegister:
     return work.emit(value.op, [arg], arg.kind, value.params)
 
 
-def _unary(work: _Lowering, value: Value) -> TypedRegister:
-    arg = work.strong(value.args[0])
-    _needs(arg, "iuf", value, "a number")
-    return work.emit(value.op, [arg], arg.kind, value.params)
-
-
 def _cast(work: _Lowering, value: Value) -> TypedRegister:
     kind, strict = value.params
-    arg = work.typed(value.args[0])
-    arg = work.settle(arg, arg.kind) if arg.is_weak else arg
+    arg = work.strong(value.args[0])
     kind = tensor(code_of(kind), shape_of(arg.kind)) if kind in CODES else kind
     if arg.kind == kind:
         return arg
@@ -408,24 +417,115 @@ def _python(work: _Lowering, value: Value) -> TypedRegister:
     return work.emit(value.op, args, kind, value.params)
 
 
+def _keyed(work: _Lowering, value: Value) -> TypedRegister:
+    """The register of a value that is computed from row ids."""
+    if value.op == "random":
+        return work.input(value, pa.float64())
+    return work.input(value, pa.binary(16) if value.params[0] else pa.uint64())
+
+
+def _function(work: _Lowering, value: Value) -> TypedRegister:
+    """The step of a function; SchemaError if its arguments have the wrong types."""
+    function = FUNCTIONS.get(value.op)
+    if function is None:
+        raise _no_function(value)
+    first = work.strong(value.args[0])
+    if pa.types.is_null(first.kind) and function.takes.null_as is not None:
+        first = work.settle(first, function.takes.null_as)
+    kind = plain(first.kind)
+    if not function.takes.holds(kind):
+        raise _unfit(function, value, kind)
+    rest = [_further(work, function, value, arg, kind) for arg in value.args[1:]]
+    params = value.params if value.op != "list.eval" else _over_elements(kind, *value.params)
+    gives = function.gives(kind, params)
+    return work.emit(value.op, [first, *rest], gives, _fitted(function, params, kind))
+
+
+def _over_elements(kind: pa.DataType, value: Value) -> tuple[Any, ...]:
+    """The parameters of ``list.eval``: the program over elements, its type, and if it may fail."""
+    lowered = lower([value], Schema({ELEMENT: kind.value_type}))
+    program, (found,) = lowered.program, lowered.types
+    if shape_of(found) or pa.types.is_null(found):
+        raise SchemaError(
+            f"list.eval gives lists of {short(found)}",
+            why=f"that is the type of {shown(value)}",
+            try_="an expression that gives single values or lists",
+        )
+    from dml.kernels.interpreter import ElementProgram  # noqa: PLC0415 - few expressions have one
+
+    fields = (getattr(program, each.name) for each in dataclasses.fields(program))
+    return ElementProgram(*fields), found, not value.total
+
+
+def _fitted(function: Function, params: tuple[Any, ...], kind: pa.DataType) -> tuple[Any, ...]:
+    """The parameters, with literals converted to the column's types, or SchemaError."""
+    if function.literals is None:
+        return params
+    pairs = zip(params, function.literals(kind, params), strict=True)
+    return tuple(p if k is None else _all_fitting(p, k) for p, k in pairs)
+
+
+def _all_fitting(values: tuple[Any, ...], kind: pa.DataType) -> tuple[Any, ...]:
+    """``values`` as ``kind`` holds them; a vocabulary of texts is long, and fits as it is."""
+    if is_text(kind) and all(type(value) is str for value in values):
+        return values
+    return tuple(fitting(value, kind) for value in values)
+
+
+def _further(
+    work: _Lowering, function: Function, value: Value, arg: Value, first: pa.DataType
+) -> TypedRegister:
+    """A further argument, in the type that the first argument requires."""
+    wanted = function.rest(first) if function.rest else first
+    typed = work.typed(arg)
+    weak = typed.is_weak or pa.types.is_null(typed.kind)
+    if not weak and typed.kind != wanted and not same_family(typed.kind, wanted):
+        raise SchemaError(
+            f"{shown(value)} needs {short(wanted)} beside {short(first)}",
+            why=f"{shown(arg)} is {short(typed.kind)}",
+            try_=".cast(...) it before",
+        )
+    return work.settle(typed, wanted)
+
+
+def _no_function(value: Value) -> SchemaError:
+    """The error for a value that is no function of one row."""
+    name = "aggregate" if value.op.endswith("_of") else value.op
+    unknown = "is not an operation", "there is no function of that name", "one that dir(col) shows"
+    what, why, way = MISPLACED.get(name, unknown)
+    return SchemaError(f"{shown(value)} {what}", why=why, try_=way)
+
+
+def _unfit(function: Function, value: Value, kind: pa.DataType) -> SchemaError:
+    words = function.takes.words
+    text_of_bytes = words == "text" and is_bytes(kind)
+    listed = words == "text" and pa.types.is_list(kind) and is_text(kind.value_type)
+    tries = {text_of_bytes: ".str.decode() before", listed: ".list.join(...) before"}
+    return SchemaError(
+        f"{function.name.removeprefix('.')} needs {words}, {shown(value.args[0])} is {short(kind)}",
+        why=f"it stands in {shown(value)}",
+        try_=tries.get(True, f"a column of {words.removeprefix('a ')}, or .map(f)"),
+    )
+
+
 PYTHON = ("add", "sub", "mul", "neg", "abs", "floordiv", "mod", "truediv")
-HANDLERS: dict[str, Callable[[_Lowering, Value], TypedRegister]] = {
+HANDLERS: dict[str, Handler] = {
     "col": _col,
     "lit": _lit,
-    **dict.fromkeys(KEYED, keyed),
-    **dict.fromkeys(("add", "sub", "mul", "floordiv", "mod"), _arithmetic),
+    **dict.fromkeys(KEYED, _keyed),
+    **dict.fromkeys(("add", "sub", "mul", "floordiv", "mod"), _alike("iuf", "numbers")),
+    **dict.fromkeys(("minimum", "maximum"), _alike("iuf", "numbers")),
+    **dict.fromkeys(("neg", "abs"), _alike("iuf", "a number")),
     "truediv": _truediv,
     **dict.fromkeys((*BOOLEAN_BITS, "shift_left", "shift_right"), _bits),
     **dict.fromkeys(COMPARED, _compare),
     **dict.fromkeys(("and", "or", "not"), _logic),
     "is_null": _is_null,
     "is_nan": _is_nan,
-    "fill_null": _alike,
-    "fill_nan": _fill_nan,
-    **dict.fromkeys(("minimum", "maximum"), _arithmetic),
+    "fill_null": _fill_null,
+    "fill_nan": _alike("f", "floats"),
     "if_else": _if_else,
     **dict.fromkeys((*MATH, *ROUNDED), _math),
-    **dict.fromkeys(("neg", "abs"), _unary),
     "cast": _cast,
     "hash": _hash,
     "bucketize": _bucketize,
