@@ -26,7 +26,7 @@ from dml.expr.columns.value import Value, col, lit
 from dml.udfs.identity.bytecode import Instruction, program
 from dml.udfs.identity.environment import surroundings, within
 from dml.udfs.identity.references import references
-from dml.udfs.lifting.purity import proven_pure
+from dml.udfs.lifting.purity import objection
 from dml.udfs.lifting.symbolic_row import (
     RUNNING,
     SymbolicRow,
@@ -80,9 +80,8 @@ def lift(fn: Callable[..., Any], schema: Schema) -> Lifted | Refusal:
     keep Python's meaning, bit for bit, in every row where no check is true. Costs some 200
     microseconds per path.
     """
-    verdict = proven_pure(fn, edits=True)
-    if not verdict:
-        return Refusal(verdict.reason)
+    if why := objection(fn, edits=True):
+        return Refusal(why)
     if not schema.known:
         return Refusal("the columns of its rows are not known yet")
     try:

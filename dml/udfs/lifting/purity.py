@@ -12,7 +12,6 @@ of the function: globals are read now.
 from __future__ import annotations
 
 import builtins
-import dataclasses
 import inspect
 import math
 import re
@@ -144,25 +143,15 @@ ALLOWED = {
 # Also allowed where a function may modify containers that it was given or has created: loops,
 # ``try``, comprehensions, stores into containers. All that it can reach is private to it, or plain.
 EDITING = {
-    *(
-        "GET_ITER",
-        "FOR_ITER",
-        "END_FOR",
-        "POP_ITER",
-        "STORE_SUBSCR",
-        "DELETE_SUBSCR",
-        "DELETE_FAST",
-    ),
+    *("GET_ITER", "FOR_ITER", "END_FOR", "POP_ITER"),
+    *("STORE_SUBSCR", "DELETE_SUBSCR", "DELETE_FAST"),
     *("MAKE_FUNCTION", "MAKE_CELL", "LOAD_CLOSURE", "STORE_DEREF", "LOAD_FAST_AND_CLEAR"),
     *("RETURN_GENERATOR", "YIELD_VALUE", "PUSH_EXC_INFO", "CHECK_EXC_MATCH", "POP_EXCEPT"),
     *("RERAISE", "SET_FUNCTION_ATTRIBUTE"),
 }
 COMPREHENSIONS = {"<listcomp>", "<dictcomp>", "<genexpr>"}
-INTRINSICS = {
-    3: "the end of a generator",
-    5: "unary +",
-    6: "a list as a tuple",
-}  # CALL_INTRINSIC_1: the harmless ones
+# CALL_INTRINSIC_1: the harmless ones
+INTRINSICS = {3: "the end of a generator", 5: "unary +", 6: "a list as a tuple"}
 SETS = {"BUILD_SET", "SET_ADD", "SET_UPDATE"}  # allowed directly before CONTAINS_OP
 ORDERLESS = "it uses a set for more than `in`: the order of its items differs between processes"
 # Descriptions of refused instructions for the author of the function.
@@ -192,12 +181,7 @@ SEEN_AS = {
 }
 
 
-BUILTINS = {
-    name: getattr(builtins, name)
-    for name in (
-        *("abs", "min", "max", "round", "int", "float", "bool", "len", "str", "divmod", "pow"),
-    )
-}
+BUILTINS = (abs, min, max, round, int, float, bool, len, str, divmod, pow)
 # Constants of math, and its deterministic functions of plain numbers; not those of sequences (fsum,
 # prod, dist, sumprod), which call methods of the items.
 MATH = {
@@ -223,7 +207,7 @@ MODULES: dict[Any, tuple[str, dict[str, Any]]] = {
 # Modules whose functions depend on more than their arguments.
 CHANGING = {"random", "time", "datetime", "os", "uuid", "secrets", "socket", "threading"}
 PATTERN = {"sub", "match", "search", "fullmatch"}  # methods of compiled patterns
-CALLABLE = [*BUILTINS.values(), *(value for value in MATH.values() if callable(value))]
+CALLABLE = [*BUILTINS, *(value for value in MATH.values() if callable(value))]
 # Attributes of text, bytes, numbers, dates and dicts that are pure and do not modify the object.
 ATTRIBUTES = {
     *("lower", "upper", "casefold", "capitalize", "title", "swapcase", "strip", "lstrip", "rstrip"),
@@ -238,32 +222,6 @@ ATTRIBUTES = {
 EDITS = {"items", "keys", "values", "pop", "update", "setdefault", "copy", "append", "extend"}
 PLAIN = (int, float, bool, str, bytes, complex, type(None))
 DEEPEST = 8  # functions calling functions; deeper is refused, so that the proof stays cheap
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Purity:
-    """The verdict on a function; false with a ``reason``, one short sentence for its author."""
-
-    reason: str = ""
-
-    @property
-    def pure(self) -> bool:
-        """True if the result depends on the arguments alone, without side effects."""
-        return not self.reason
-
-    def __bool__(self) -> bool:
-        return self.pure
-
-
-def proven_pure(fn: object, *, edits: bool = False) -> Purity:
-    """Whether ``fn`` is proven to depend on its arguments alone and to have no side effects.
-
-    Examines plain functions and those they call, by their bytecode; about 60 microseconds.
-    Arguments must be plain, unshared values (numbers, text, dates, dicts, lists), as rows are. With
-    ``edits`` the function may modify the containers that it is given, which are not shared, and may
-    have loops and ``try``.
-    """
-    return Purity(_objection(fn, (), edits=edits))
 
 
 def only_looks_up(fn: object) -> bool:
@@ -325,12 +283,19 @@ def outside(fn: types.FunctionType, step: Instruction) -> object:
     return found[step.text]
 
 
-def _objection(fn: object, callers: tuple[object, ...], *, edits: bool) -> str:
-    """The reason why ``fn`` is not proven pure, or ""; ``callers`` are under examination."""
+def objection(fn: object, callers: tuple[object, ...] = (), *, edits: bool = False) -> str:
+    """Why ``fn`` is not proven pure, in one short sentence for its author; "" if it is proven.
+
+    Pure: the result depends on the arguments alone, without side effects. Examines plain functions
+    and those they call, by their bytecode; about 60 microseconds. Arguments must be plain, unshared
+    values (numbers, text, dates, dicts, lists), as rows are. With ``edits`` the function may modify
+    the containers that it is given, which are not shared, and may have loops and ``try``.
+    ``callers`` are under examination.
+    """
     if isinstance(fn, partial):
         if not all(plain_value(value) for value in (*fn.args, *fn.keywords.values())):
             return "it is given an argument beforehand that is not a plain constant"
-        return _objection(fn.func, callers, edits=edits)
+        return objection(fn.func, callers, edits=edits)
     if not isinstance(fn, types.FunctionType):
         return f"only plain functions are examined, not a {type(fn).__name__}"
     if fn in callers:
@@ -471,7 +436,7 @@ def _orderless(value: object) -> bool:
 
 def _value_objection(name: str, value: object, callers: tuple[object, ...], *, edits: bool) -> str:
     if isinstance(value, types.FunctionType | partial):
-        why = _objection(value, callers, edits=edits)
+        why = objection(value, callers, edits=edits)
         return f"it calls {name}(), and of that: {why}" if why else ""
     if isinstance(value, type) and issubclass(value, BaseException):
         known = vars(builtins).get(value.__name__) is value

@@ -27,6 +27,15 @@ class UnliftableError(Exception):
     """The function has no expression that is proven to give the same result."""
 
 
+def refusing(why: str) -> Callable[..., NoReturn]:
+    """A function, or method, that refuses every call."""
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise UnliftableError(why)
+
+    return refuse
+
+
 def held(given: Any) -> Any:
     """A constant that columns and kernels can hold; refuses text with lone surrogates."""
     for text in given if type(given) is tuple else (given,):
@@ -131,10 +140,7 @@ class Trap(BaseException):
     caused by tracing itself is never taken for one that the function would catch.
     """
 
-    def _refuse(self, *_: object) -> NoReturn:
-        raise UnliftableError("it uses what an exception says")
-
-    __str__ = __repr__ = __format__ = _refuse
+    __str__ = __repr__ = __format__ = refusing("it uses what an exception says")
 
 
 def _traps() -> dict[type[BaseException], type[Trap]]:
@@ -145,13 +151,9 @@ def _traps() -> dict[type[BaseException], type[Trap]]:
     for each in sorted(classes, key=lambda known: len(known.__mro__)):
         if each not in made:
             above = tuple(made[base] for base in each.__bases__ if base in made)
-            odd = {"__init__": _odd} if issubclass(each, ODD) else {}
+            odd = {"__init__": refusing(ODD_MADE)} if issubclass(each, ODD) else {}
             made[each] = type(each.__name__, above, odd)
     return made
-
-
-def _odd(*_: object, **__: object) -> NoReturn:
-    raise UnliftableError("it makes an exception of a class that is not like the others")
 
 
 # Exception classes that change on construction, by their arguments, or while they propagate.
@@ -159,6 +161,7 @@ ODD = (
     *(StopIteration, StopAsyncIteration, GeneratorExit, OSError, SyntaxError, BaseExceptionGroup),
     *(UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError),
 )
+ODD_MADE = "it makes an exception of a class that is not like the others"
 
 
 class SymbolicRow(dict[str, Any]):
@@ -268,10 +271,9 @@ class SymbolicRow(dict[str, Any]):
     def __ror__(self, other: Any) -> dict[str, Any]:  # type: ignore[override]
         return {**other, **self}
 
-    def _refuse(self, *_: object) -> NoReturn:
-        raise UnliftableError("it compares the row as a whole, or empties it")
-
-    __eq__ = __ne__ = __ior__ = clear = popitem = _refuse
+    __eq__ = __ne__ = __ior__ = clear = popitem = refusing(
+        "it compares the row as a whole, or empties it"
+    )
     __hash__ = None
 
 
@@ -288,9 +290,7 @@ class RowView:
     def __len__(self) -> int:
         return len(self.row)
 
-    def _refuse(self, *_: object) -> NoReturn:
-        raise UnliftableError("it compares the columns of a row as a whole")
-
+    _refuse = refusing("it compares the columns of a row as a whole")
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __reversed__ = _refuse
     __and__ = __or__ = __sub__ = __xor__ = __rand__ = __ror__ = __rsub__ = __rxor__ = _refuse
     __str__ = __repr__ = __format__ = __getattr__ = _refuse

@@ -12,11 +12,18 @@ import sys
 import types
 import zlib
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 from dml.expr.columns.value import Value, lit
 from dml.kernels.functions.python import CALLS
-from dml.udfs.lifting.symbolic_row import RUNNING, TRAPS, SymbolicRow, Trap, UnliftableError
+from dml.udfs.lifting.symbolic_row import (
+    RUNNING,
+    TRAPS,
+    SymbolicRow,
+    Trap,
+    UnliftableError,
+    refusing,
+)
 from dml.udfs.lifting.traced_value import KINDS, Encoded, Traced, TracedPieces, unary
 
 
@@ -237,20 +244,9 @@ class Pattern:
 class Match:
     """A match, of which only the existence is known."""
 
-    def _no(self, *_: object) -> NoReturn:
-        raise UnliftableError("it uses what a pattern matched")
-
+    _no = refusing("it uses what a pattern matched")
     __getattr__ = __getitem__ = __str__ = __repr__ = __format__ = __iter__ = __eq__ = __ne__ = _no
     __hash__ = None  # type: ignore[assignment]
-
-
-def _unlifted(name: str) -> Callable[..., Any]:
-    """The replacement of a function of ``math`` that is not lifted; refuses every call."""
-
-    def refuse(*_: Any, **__: Any) -> NoReturn:
-        raise UnliftableError(f"it calls math.{name}, which has no lifted form")
-
-    return refuse
 
 
 YES = lit(value=True, kind=KINDS["b"])
@@ -263,7 +259,9 @@ SUMS_CLOSER = sys.version_info >= (3, 12)
 # is not would convert traced values on its own, or add them up.
 REPLACED: dict[Any, Any] = {
     **{
-        function: _by_value(name) if f"math.{name}" in CALLS else _unlifted(name)
+        function: _by_value(name)
+        if f"math.{name}" in CALLS
+        else refusing(f"it calls math.{name}, which has no lifted form")
         for name, function in vars(math).items()
         if callable(function) and not name.startswith("_")
     },

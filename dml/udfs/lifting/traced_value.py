@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from dml.expr.columns.value import Value, lit
-from dml.udfs.lifting.symbolic_row import Tracer, UnliftableError, held
+from dml.udfs.lifting.symbolic_row import Tracer, UnliftableError, held, refusing
 
 INT64 = range(-(2**63), 2**63)
 EXACT = 2**53  # float64 holds every integer up to here
@@ -182,25 +182,13 @@ class Traced:
             return bool(self.called("contains", "b", part, total=True))
         raise UnliftableError("it looks in text for something that is not text")
 
-    def _no(self, *_: object) -> NoReturn:
-        raise UnliftableError("it needs the plain value, as a place, an argument or a function")
-
-    def _no_text(self, *_: object) -> NoReturn:
-        raise UnliftableError("it formats a value of the row")
-
-    def _no_hash(self) -> NoReturn:
-        raise UnliftableError("it looks up a value of the row in a dict or set, or hashes it")
-
-    def __iter__(self) -> NoReturn:
-        raise UnliftableError("it goes through a value of the row, item by item")
-
-    def _no_float(self) -> NoReturn:
-        raise UnliftableError("it calls a function of the C library, whose last bits are its own")
-
-    __float__ = _no_float
-    __int__ = __index__ = __len__ = __call__ = __complex__ = _no
-    __str__ = __repr__ = __format__ = _no_text
-    __hash__ = _no_hash
+    __int__ = __index__ = __len__ = __call__ = __complex__ = refusing(
+        "it needs the plain value, as a place, an argument or a function"
+    )
+    __float__ = refusing("it calls a function of the C library, whose last bits are its own")
+    __str__ = __repr__ = __format__ = refusing("it formats a value of the row")
+    __hash__ = refusing("it looks up a value of the row in a dict or set, or hashes it")
+    __iter__ = refusing("it goes through a value of the row, item by item")
 
     def __getattr__(self, name: str) -> Any:
         if self.kind == "s" and name in METHODS:
@@ -403,9 +391,7 @@ class Encoded:
     def __init__(self, text: Traced) -> None:
         self.text = text
 
-    def _no(self, *_: object) -> NoReturn:
-        raise UnliftableError("it uses text as bytes, which is not examined")
-
+    _no = refusing("it uses text as bytes, which is not examined")
     __getattr__ = __add__ = __radd__ = __getitem__ = __len__ = __iter__ = __contains__ = _no
     __eq__ = __ne__ = __lt__ = __gt__ = __bool__ = __str__ = __repr__ = __format__ = _no
     __hash__ = None  # type: ignore[assignment]
@@ -435,9 +421,7 @@ class TracedPieces:
     def __bool__(self) -> bool:
         return bool(self.size())
 
-    def _no(self, *_: object) -> NoReturn:
-        raise UnliftableError("it uses the pieces of a text as a list")
-
+    _no = refusing("it uses the pieces of a text as a list")
     __getattr__ = __add__ = __radd__ = __mul__ = __len__ = __contains__ = _no
     __eq__ = __ne__ = __lt__ = __gt__ = __str__ = __repr__ = __format__ = _no
     __hash__ = None  # type: ignore[assignment]
