@@ -90,11 +90,12 @@ class CodeEncoder(Encoder):
     __slots__ = ()
 
 
-def _put_code(out: Encoder, code: types.CodeType) -> None:
+def put_code(out: Encoder, code: types.CodeType) -> None:
+    """Encode a code object by its name."""
     out.put(b"C" + code_name(code))
 
 
-CodeEncoder.table = {**Encoder.table, types.CodeType: _put_code}
+CodeEncoder.table = {**Encoder.table, types.CodeType: put_code}
 
 
 class NormalizedCode(NamedTuple):

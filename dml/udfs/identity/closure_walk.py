@@ -30,7 +30,7 @@ from dml.base.library_code import (
     to_look_at,
 )
 from dml.udfs.identity import object_state, program_values
-from dml.udfs.identity.bytecode import code_name
+from dml.udfs.identity.bytecode import code_name, put_code
 from dml.udfs.identity.references import Reference, references
 from dml.udfs.identity.reflection import is_plain, sight
 
@@ -384,13 +384,8 @@ def _put_class(out: FunctionEncoder, cls: type) -> None:
         out.add(name)
         out.step(f".{name}", member)
     if out.describes:
-        out.add(
-            (
-                cls.__qualname__,
-                cls.__doc__,
-                *(n for n in vars(cls) if n not in object_state.INCIDENTAL),
-            )
-        )
+        names = (n for n in vars(cls) if n not in object_state.INCIDENTAL)
+        out.add((cls.__qualname__, cls.__doc__, *names))
     out.end()
 
 
@@ -439,10 +434,6 @@ def _once(put: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
     return put_once
 
 
-def _put_code(out: FunctionEncoder, value: types.CodeType) -> None:
-    out.put(b"C" + code_name(value))
-
-
 def _cell(name: str, cell: types.CellType) -> object:
     try:
         return cell.cell_contents
@@ -474,6 +465,6 @@ FunctionEncoder.table = {
     types.FunctionType: _put_function,
     types.BuiltinFunctionType: _put_builtin_function,
     types.ModuleType: _put_module,
-    types.CodeType: _put_code,
+    types.CodeType: put_code,
     type: _put_class,
 }

@@ -43,11 +43,6 @@ class FunctionIdentity:
     reason: str = ""
 
     @property
-    def local(self) -> bool:
-        """True if no other process can compute the same fingerprint."""
-        return bool(self.reason)
-
-    @property
     def digest(self) -> bytes:
         """The digest in the RESULT domain, so that an identity can be part of another digest."""
         return self.digest_in(Domain.RESULT)
@@ -59,10 +54,7 @@ class FunctionIdentity:
             (FingerprintPart.OPERATOR, "function"),
             (FingerprintPart.FUNCTION_NAME, self.name),
             (FingerprintPart.FUNCTION_CODE, self.code),
-            (
-                FingerprintPart.FUNCTION_LIBRARIES,
-                tuple(tuple(library) for library in self.libraries),
-            ),
+            (FingerprintPart.FUNCTION_LIBRARIES, tuple(map(tuple, self.libraries))),
         )
 
 
@@ -102,10 +94,3 @@ def identify(
         return identity(fn, fingerprint=fingerprint)
     except FingerprintError as error:
         return local_identity(error.what, nonce, spelled(fn))
-
-
-def function_digest(fn: Callable[..., Any], domain: Domain = Domain.RESULT) -> bytes:
-    """16 bytes that identify ``fn`` in ``domain``; raises FingerprintError as ``identity`` does."""
-    if domain is Domain.SHAPE:
-        return FunctionIdentity(spelled(fn), b"").digest_in(domain)
-    return identity(fn).digest_in(domain)

@@ -100,16 +100,12 @@ BUILT_IN: tuple[tuple[type, Callable[[Any], object]], ...] = (
 def refuse_meaningless(value: object) -> None:
     """Raise UnnamedError for locks, random generators, loggers, files, iterators and the like."""
     for kind in type(value).__mro__[:-1]:
-        for module in (kind.__module__, kind.__module__.partition(".")[0], _two(kind.__module__)):
+        names = kind.__module__.split(".")
+        for module in (kind.__module__, names[0], ".".join(names[:2])):
             if module in MEANINGLESS:
                 raise _no_meaning(MEANINGLESS[module])
     if hasattr(type(value), "__next__"):
         raise _no_meaning("an iterator, which looking at would use up")
-
-
-def _two(module: str) -> str:
-    """The first two parts of a module's name."""
-    return ".".join(module.split(".")[:2])
 
 
 def _no_meaning(what: str) -> UnnamedError:

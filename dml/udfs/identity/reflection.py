@@ -144,15 +144,14 @@ class _Order:
 
     def _other(self, step: Instruction) -> None:
         code = dis.opmap.get(step.name)
-        effect = 0 if code is None else dis.stack_effect(code, _argument(code, step), jump=False)
+        if code is None:
+            return
+        arg = step.arg if code >= dis.HAVE_ARGUMENT else None
+        effect = dis.stack_effect(code, arg, jump=False)
         self.pop(-effect)
         self.held += [None] * effect
-        if effect <= 0 and self.held and code is not None and not _keeps(step.name):
+        if effect <= 0 and self.held and not _keeps(step.name):
             self.held[-1] = None
-
-
-def _argument(code: int, step: Instruction) -> int | None:
-    return step.arg if code >= dis.HAVE_ARGUMENT else None
 
 
 def _keeps(name: str) -> bool:

@@ -18,7 +18,6 @@ import pytest
 from dml.base.fingerprint import Domain, digest
 from dml.errors import FingerprintError
 from dml.udfs.identity.function_fingerprint import (
-    function_digest,
     identify,
     identity,
     local_identity,
@@ -248,10 +247,11 @@ def rescaled(row: dict[str, float]) -> float:
 
 
 def test_domains_see_what_concerns_them() -> None:
-    assert function_digest(scale, Domain.SHAPE) != function_digest(rescaled, Domain.SHAPE)
+    one, other = identity(scale), identity(rescaled)
+    assert one.digest_in(Domain.SHAPE) != other.digest_in(Domain.SHAPE)
     for domain in (Domain.FLEET, Domain.COST, Domain.RESULT):
-        assert function_digest(scale, domain) == function_digest(rescaled, domain)
-    names = {function_digest(scale, domain) for domain in Domain}
+        assert one.digest_in(domain) == other.digest_in(domain)
+    names = {one.digest_in(domain) for domain in Domain}
     assert len(names) == 4
 
 
@@ -277,13 +277,12 @@ def test_the_users_name_stands_for_the_code() -> None:
 def test_a_function_without_a_name_gets_one_for_this_run() -> None:
     stream = iter([1])
     first = identify(lambda row: next(stream), nonce=b"run 1")
-    assert first.local
     assert "iterator" in first.reason
     assert first.digest == identify(lambda row: next(stream), nonce=b"run 1").digest
     assert first.digest != identify(lambda row: next(stream), nonce=b"run 2").digest
     assert first.digest != identity(scale).digest
-    assert not identify(scale, nonce=b"run 1").local
-    assert local_identity("", b"x").local
+    assert not identify(scale, nonce=b"run 1").reason
+    assert local_identity("", b"x").reason
 
 
 def test_the_error_names_the_path_and_what_to_try() -> None:
