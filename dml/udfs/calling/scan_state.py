@@ -76,14 +76,6 @@ def _bytes(copy: _Copy, value: bytes, _depth: int) -> bytes:
     return value
 
 
-def _list(copy: _Copy, value: list[Any], depth: int) -> list[Any]:
-    return [copy.of(each, depth) for each in value]
-
-
-def _tuple(copy: _Copy, value: tuple[Any, ...], depth: int) -> tuple[Any, ...]:
-    return tuple([copy.of(each, depth) for each in value])
-
-
 def _dict(copy: _Copy, value: dict[Any, Any], depth: int) -> dict[Any, Any]:
     for key in value:
         if type(key) is not str:
@@ -119,8 +111,8 @@ COPIES: dict[type, Callable[[_Copy, Any, int], Any]] = {
     int: _int,
     str: _text,
     bytes: _bytes,
-    list: _list,
-    tuple: _tuple,
+    list: lambda copy, value, depth: [copy.of(each, depth) for each in value],
+    tuple: lambda copy, value, depth: tuple([copy.of(each, depth) for each in value]),
     dict: _dict,
     np.ndarray: _numpy,
 }
@@ -176,14 +168,6 @@ def _array(given: Any) -> Any:
     return flat.reshape(shape).copy()
 
 
-def _scalar(given: Any) -> Any:
-    return _array(given)[()]
-
-
-def _int_of(given: str) -> int:
-    return int(given, 16)
-
-
 WORDS: dict[type, str] = {
     float: "float",
     int: "int",
@@ -194,10 +178,10 @@ WORDS: dict[type, str] = {
 }
 READ: dict[str, Callable[[Any], Any]] = {
     "float": float.fromhex,
-    "int": _int_of,
+    "int": lambda given: int(given, 16),
     "bytes": lambda given: base64.b64decode(given, validate=True),
     "tuple": lambda given: tuple([of_json(each) for each in given]),
     "dict": lambda given: {key: of_json(each) for key, each in given},
     "array": _array,
-    "scalar": _scalar,
+    "scalar": lambda given: _array(given)[()],
 }
