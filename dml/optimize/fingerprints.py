@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Iterator
 from types import ModuleType
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from dml.io.source import Source
 from dml.ops.cache.cache import on_disk
 from dml.ops.relation import StoreQuery
 from dml.ops.row.segment import Segment
-from dml.optimize.rules.constants import bottom_up
+from dml.optimize.rules import constants
 from dml.physical.plan import Plan
 from dml.udfs.named_function import as_now, name_now, name_when_run
 
@@ -198,11 +199,6 @@ def parts_of(normal: Node, domain: Domain) -> list[tuple[str, str]]:
     return found
 
 
-def own_parts(node: Node, domain: Domain, memo: Memo) -> list[object]:
-    """Return the parts of ``node``'s own name, independent of the data and the steps below."""
-    return name_parts(node, domain, memo)
-
-
 def name_parts(node: Node, domain: Domain, memo: Memo, *, identified: bool = False) -> list[object]:
     """Return the parts of ``node``'s own name; with its data, if it is ``identified``."""
     kind = type(node).__name__
@@ -211,7 +207,8 @@ def name_parts(node: Node, domain: Domain, memo: Memo, *, identified: bool = Fal
     if domain is Domain.SHAPE:
         return [kind]
     if isinstance(node, Segment):
-        node = _unseeded(node) if domain in SEEDLESS and node.draws else node
+        if domain in SEEDLESS and node.draws:
+            node = constants.with_values(node, _seedless) or node
         predicate = _ordered([canonical(part, memo) for part in node.predicate])
         env = [(name, canonical(value, memo).digest) for name, value in node.env]
         return [kind, node.version, predicate, env]
@@ -230,47 +227,24 @@ def _settles(node: Node) -> bool:
     return node.returns_rows and not node.schema.known
 
 
-def _unseeded(node: Segment) -> Segment:
-    values = (*node.predicate, *(value for _, value in node.env))
-    done = bottom_up(values, _seedless)
-    predicate = tuple(done[id(part)] for part in node.predicate)
-    return Segment(node.input, predicate, tuple((n, done[id(v)]) for n, v in node.env))
-
-
 def _seedless(value: Value) -> Value:
     return Value("random", (), (None, *value.params[1:])) if value.op == "random" else value
+
+
+def _unseeded(value: Value) -> bool:
+    return value.op == "random" and value.params[0] is None
 
 
 def draws_by_default(node: Node) -> bool:
     """True if the operator's result depends on the default seed."""
     if isinstance(node, Segment):
-        return node.draws and any(v.params[0] is None for v in _draws(_values(node)))
+        return node.draws and any(map(_unseeded, constants.parts_of(node)))
     if hasattr(node, "seed"):
         return node.seed is None
     return node.random
 
 
-def _values(node: Segment) -> Iterator[Value]:
-    yield from node.predicate
-    yield from (value for _, value in node.env)
-
-
-def _draws(values: Iterable[Value]) -> Iterator[Value]:
-    """Yield every draw in ``values``, shared ones once."""
-    seen: set[int] = set()
-    stack = [value for value in values if value.draws]
-    while stack:
-        value = stack.pop()
-        if value.op == "random":
-            yield value
-        elif id(value) not in seen:
-            seen.add(id(value))
-            stack += [arg for arg in value.args if arg.draws]
-
-
 def _ordered(parts: list[Value]) -> list[bytes]:
     """Return the digests of conjuncts: sorted while they cannot fail, then as written."""
-    sure = 0
-    while sure < len(parts) and parts[sure].total:
-        sure += 1
-    return sorted(p.digest for p in parts[:sure]) + [p.digest for p in parts[sure:]]
+    sure = [*itertools.takewhile(lambda part: part.total, parts)]
+    return sorted(p.digest for p in sure) + [p.digest for p in parts[len(sure) :]]

@@ -15,7 +15,7 @@ from dml.expr.columns.value import Value
 from dml.expr.node import Node
 from dml.io.source import Source
 from dml.ops.row.segment import Segment
-from dml.optimize.fingerprints import Memo, draws_by_default, fingerprint_of, name_parts, own_parts
+from dml.optimize.fingerprints import Memo, draws_by_default, fingerprint_of, name_parts
 from dml.physical.plan import Plan
 
 Names = dict[str, str]
@@ -48,7 +48,7 @@ def below_each(plan: Plan) -> Iterator[tuple[Node, bytes]]:
     for node in plan.operators:
         yield node, below
         beside = [each.digest for each in node.inputs[1:]]
-        below = digest(below, *own_parts(node, Domain.FLEET, memo), *beside)
+        below = digest(below, *name_parts(node, Domain.FLEET, memo), *beside)
 
 
 def kept_name(below: bytes, parts: Sequence[Value]) -> str:
@@ -66,7 +66,7 @@ def _of_chain(plan: Plan) -> list[Names]:
     read, found = _read(plan), []
     for node, below in below_each(plan):
         beside = [each.digest for each in node.inputs[1:]]
-        flow = digest(read, below, *own_parts(node, Domain.FLEET, memo), *beside)
+        flow = digest(read, below, *name_parts(node, Domain.FLEET, memo), *beside)
         names = {"cost": _work(node, plan, memo).hex(), "fleet": flow.hex()}
         if isinstance(node, Segment) and node.predicate:
             names["kept"] = kept_name(below, node.predicate)
@@ -90,7 +90,7 @@ def _work(node: Node, plan: Plan, memo: Memo) -> bytes:
         return _of_segment(node)
     taken = node.inputs[0].schema
     types = _types(taken, taken.names if taken.known else ())
-    return digest(own_parts(node, Domain.COST, memo), types)
+    return digest(name_parts(node, Domain.COST, memo), types)
 
 
 def _of_segment(node: Segment) -> bytes:

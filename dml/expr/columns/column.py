@@ -15,7 +15,7 @@ from dml.errors import PlanError, SchemaError
 from dml.expr.columns.literal import edges, members, plain, whole
 from dml.expr.columns.namespaces import Aggregated, Namespaced
 from dml.expr.columns.operators import Spelled
-from dml.expr.columns.value import Value
+from dml.expr.columns.value import Value, joined
 from dml.expr.columns.value import col as ref
 from dml.expr.columns.value import lit as constant
 
@@ -328,12 +328,12 @@ def rows() -> Column:
 
 def minimum(first: Any, *rest: Any) -> Column:
     """The least of several columns or literals, row by row; null or NaN if any is."""
-    return _fold("minimum", first, rest)
+    return Column(joined("minimum", map(wrap, (first, *rest))))
 
 
 def maximum(first: Any, *rest: Any) -> Column:
     """The greatest of several columns or literals, row by row; null or NaN if any is."""
-    return _fold("maximum", first, rest)
+    return Column(joined("maximum", map(wrap, (first, *rest))))
 
 
 def wrap(value: Any) -> Value:
@@ -344,13 +344,6 @@ def wrap(value: Any) -> Value:
 def apply(op: str, *args: Any) -> Column:
     """The column of operation ``op`` on columns and literals."""
     return Column(Value(op, tuple(wrap(arg) for arg in args)))
-
-
-def _fold(op: str, first: Any, rest: tuple[Any, ...]) -> Column:
-    out = wrap(first)
-    for other in rest:
-        out = Value(op, (out, wrap(other)))
-    return Column(out)
 
 
 def _power(value: Value, exponent: int) -> Value:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from dml.data.block import Block, Values
 from dml.data.schema import TYPES, Schema, short
 from dml.errors import CastError, SchemaError
 from dml.expr.columns.typing import Lowered, lower
-from dml.expr.columns.value import Value, col, conjunction, rebuilt, shown
+from dml.expr.columns.value import Value, col, joined, rebuilt, shown, walk
 from dml.kernels.functions.function import NoSuchElementFailure, RefusedFailure
 from dml.kernels.functions.table import FUNCTIONS
 from dml.kernels.rows.ids import RowIds
@@ -30,10 +31,8 @@ def shared(predicate: Sequence[Value], columns: Sequence[Value]) -> tuple[Value,
     Only those parts of the predicate count that are evaluated on all rows: up to the first that may
     fail.
     """
-    sure = 0
-    while sure < len(predicate) and predicate[sure].total:
-        sure += 1
-    tried = {value: None for value in _parts(predicate[:sure]) if _costly(value)}
+    sure = itertools.takewhile(lambda part: part.total, predicate)
+    tried = {value for value in walk(sure) if _costly(value)}
     if not tried:
         return ()
     found: dict[Value, None] = {}
@@ -68,18 +67,6 @@ def replaced(values: Iterable[Value], names: dict[Value, str]) -> list[Value]:
 def _costly(value: Value) -> bool:
     """True for functions of text, lists and times; taking a struct field costs nothing."""
     return "." in value.op and not value.op.startswith("struct.")
-
-
-def _parts(values: Iterable[Value]) -> Iterable[Value]:
-    """All subexpressions of ``values``, each object once."""
-    seen: dict[int, Value] = {}
-    stack = list(values)
-    while stack:
-        value = stack.pop()
-        if id(value) not in seen:
-            seen[id(value)] = value
-            stack += value.args
-    return seen.values()
 
 
 class Programs:
@@ -153,7 +140,7 @@ class Predicate:
                 groups[-1].append(part)
             else:
                 groups.append([part])
-        self.programs = [Programs([conjunction(group)]) for group in groups]
+        self.programs = [Programs([joined("and", group)]) for group in groups]
         self.parts = tuple(parts)
         self.checked: set[Schema] = set()
 

@@ -12,7 +12,7 @@ from dml.data.schema import CODES, Schema, shape_of
 from dml.errors import PlanError, SchemaError
 from dml.expr.columns.column import Column, wrap
 from dml.expr.columns.operators import Aliased
-from dml.expr.columns.value import Value, col, rebuilt, shown
+from dml.expr.columns.value import Value, col, rebuilt, shown, walk
 from dml.kernels.functions.function import is_text
 from dml.kernels.functions.lists import LIST
 
@@ -77,7 +77,7 @@ def _each(given: Sequence[Any], schema: Schema, verb: str) -> Iterator[Named]:
 
 
 def _of_column(value: Value, schema: Schema, verb: str) -> Iterator[Named]:
-    several = tuple(_several(value, set()))
+    several = [each for each in walk([value]) if each.op == "columns"]
     if not several:
         yield _name_of(value, verb), value
         return
@@ -123,16 +123,6 @@ def chosen(several: Value, schema: Schema, verb: str) -> list[str]:
 def _is_of(kind: pa.DataType, kinds: tuple[Any, ...]) -> bool:
     given = plain(kind)
     return any(HOLDS[k](given) if isinstance(k, str) else given == k for k in kinds)
-
-
-def _several(value: Value, seen: set[int]) -> Iterator[Value]:
-    """The column selections within ``value``; shared parts are visited once."""
-    if id(value) not in seen:
-        seen.add(id(value))
-        if value.op == "columns":
-            yield value
-        for arg in value.args:
-            yield from _several(arg, seen)
 
 
 def _with_column(value: Value, name: str, memo: dict[int, Value]) -> Value:

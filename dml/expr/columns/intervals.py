@@ -10,13 +10,12 @@ Source: interval arithmetic (Moore, 1966), as compilers use it to drop tests of 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
 from dml.data.schema import Schema
-from dml.expr.columns.value import Value
+from dml.expr.columns.value import Value, joined
 
 # float64 holds every integer up to here
 EXACT = 2**53
@@ -99,7 +98,7 @@ class _Reading:
         kept = [part for part in parts if not self._never(part)]
         if len(kept) == len(parts):
             return check
-        return functools.reduce(lambda a, b: Value("or", (a, b)), kept) if kept else None
+        return joined("or", kept) if kept else None
 
     def _never(self, check: Value) -> bool:
         """True if ``check`` is false in every row."""

@@ -5,6 +5,7 @@ Each is a short form: the expression that it stands for is computed, shown and f
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable
@@ -118,11 +119,11 @@ class Spelled:
 
     def and_(self, *others: Any) -> Self:
         """``self & other`` for each of ``others``."""
-        return _of(_folded(operator.and_), self, *others)
+        return _of(_all_of(operator.and_), self, *others)
 
     def or_(self, *others: Any) -> Self:
         """``self | other`` for each of ``others``."""
-        return _of(_folded(operator.or_), self, *others)
+        return _of(_all_of(operator.or_), self, *others)
 
     def xor(self, other: Any) -> Self:
         """``self ^ other``."""
@@ -180,13 +181,8 @@ def _sign(column: Any) -> Any:
     return type(column)(Value("if_else", (above, lit(1), rest)))
 
 
-def _folded(form: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    def folded(first: Any, *rest: Any) -> Any:
-        for each in rest:
-            first = form(first, each)
-        return first
-
-    return folded
+def _all_of(form: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    return lambda *operands: functools.reduce(form, operands)
 
 
 def _both_null(column: Any, other: Any) -> Any:

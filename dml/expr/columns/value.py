@@ -7,7 +7,8 @@ cannot fail on any row, and ``draws`` that it depends on the row's id.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from dml.base.fingerprint import digest
@@ -156,12 +157,21 @@ def conjuncts(value: Value) -> Iterator[Value]:
         yield value
 
 
-def conjunction(parts: Sequence[Value]) -> Value:
-    """All of ``parts`` (at least one) joined by ``and``."""
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = Value("and", (whole, part))
-    return whole
+def joined(op: str, parts: Iterable[Value]) -> Value:
+    """All of ``parts`` (at least one) joined by the operation ``op``, from the left."""
+    return functools.reduce(lambda left, right: Value(op, (left, right)), parts)
+
+
+def walk(values: Iterable[Value]) -> Iterator[Value]:
+    """Every operation in ``values``, before its arguments, left to right; shared ones once."""
+    seen: set[int] = set()
+    stack = [*values][::-1]
+    while stack:
+        value = stack.pop()
+        if id(value) not in seen:
+            seen.add(id(value))
+            stack += reversed(value.args)
+            yield value
 
 
 def canonical(value: Value, memo: dict[int, Value]) -> Value:

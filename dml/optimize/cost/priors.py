@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
 from dml.data.schema import Schema
-from dml.expr.columns.value import Value
+from dml.expr.columns.value import Value, walk
 from dml.expr.facts import Rows
 from dml.expr.node import Node
 from dml.io.source import Source, read_of
@@ -154,12 +154,12 @@ def values_s(values: Sequence[Value], speed: Speed) -> float:
 
 def is_costly(value: Value) -> bool:
     """True if it uses a function of texts, lists and the like, which no kernel contains."""
-    return any("." in each.op for each in _walk((value,)))
+    return any("." in each.op for each in walk((value,)))
 
 
 def _of_values(values: tuple[Value, ...], fixed_ns: float, *, compiled: bool) -> Prior:
     cheap = costly = 0.0
-    for value in _walk(values):
+    for value in walk(values):
         ns = _operation_ns(value)
         if "." in value.op:
             costly += ns
@@ -173,18 +173,6 @@ def _operation_ns(value: Value) -> float:
     if dot:
         return FAMILIES_NS.get(family, OTHER_FAMILY_NS)
     return OPERATIONS_NS.get(value.op, CHEAP_NS)
-
-
-def _walk(values: tuple[Value, ...]) -> Iterator[Value]:
-    """Yield every operation, shared ones once."""
-    seen: set[int] = set()
-    stack = list(values)
-    while stack:
-        value = stack.pop()
-        if id(value) not in seen:
-            seen.add(id(value))
-            stack += value.args
-            yield value
 
 
 def kept_share(node: Node) -> float:

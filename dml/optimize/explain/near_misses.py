@@ -19,6 +19,7 @@ from dml.ops.slice.repeat import Repeat
 from dml.ops.slice.skip import Skip
 from dml.ops.slice.take import Take
 from dml.optimize.engine import Refused
+from dml.optimize.rules.constants import values_of
 from dml.optimize.rules.pushdown import silent
 from dml.physical.plan import Stage
 
@@ -67,7 +68,7 @@ def _of_segment(node: Segment, below: Node) -> Refused | None:
 def _why_above(node: Segment, below: Node) -> str | None:
     """Return why ``node`` must stay above an operator that it was not moved below."""
     if not node.total:
-        cast = next(part for part in _values(node) if not part.total)
+        cast = next(part for part in values_of(node) if not part.total)
         return f"{cast!r} may fail, and must not fail on a row that would not have reached it"
     match below:
         case Take() | Skip():
@@ -81,10 +82,6 @@ def _why_above(node: Segment, below: Node) -> str | None:
         case Repeat():
             return "an endless repeat ends at an empty pass, which this filter could make"
     return None
-
-
-def _values(node: Segment) -> list[Value]:
-    return [*node.predicate, *(value for _, value in node.env)]
 
 
 def _of_slice(node: Take | Skip) -> Refused | None:

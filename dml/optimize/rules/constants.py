@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from dml.data.schema import CODES, Schema, code_of
 from dml.expr.columns.typing import lower, type_of
-from dml.expr.columns.value import Value, lit, rebuilt
+from dml.expr.columns.value import Value, lit, rebuilt, walk
 from dml.expr.node import Node
 from dml.kernels.interpreter import run
 from dml.kernels.vec import Vec
@@ -43,24 +43,22 @@ def bottom_up(values: Iterable[Value], better: Better) -> dict[int, Value]:
     return done
 
 
+def values_of(node: Segment) -> tuple[Value, ...]:
+    """Return the parts of the segment's predicate, then the values of its columns."""
+    return (*node.predicate, *(value for _, value in node.env))
+
+
 def parts_of(node: Segment) -> tuple[Value, ...]:
     """Return every part of the segment's values once; memoized on the node, which never changes."""
     found: tuple[Value, ...] | None = node.__dict__.get("parts")
     if found is None:
-        seen: dict[int, Value] = {}
-        stack = [*node.predicate, *(value for _, value in node.env)]
-        while stack:
-            value = stack.pop()
-            if id(value) not in seen:
-                seen[id(value)] = value
-                stack += value.args
-        found = node.__dict__["parts"] = tuple(seen.values())
+        found = node.__dict__["parts"] = tuple(walk(values_of(node)))
     return found
 
 
 def with_values(node: Segment, better: Better) -> Segment | None:
     """Return ``node`` with ``better`` applied to every part of its values; None if unchanged."""
-    values = (*node.predicate, *(value for _, value in node.env))
+    values = values_of(node)
     done = bottom_up(values, better)
     if all(done[id(value)] is value for value in values):
         return None

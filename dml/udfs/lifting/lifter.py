@@ -22,7 +22,7 @@ import pyarrow as pa
 from dml.data.schema import Schema, code_of, shape_of
 from dml.errors import DmlError
 from dml.expr.columns.typing import lower
-from dml.expr.columns.value import Value, col, lit
+from dml.expr.columns.value import Value, col, joined, lit
 from dml.udfs.identity.bytecode import Instruction, program
 from dml.udfs.identity.environment import surroundings, within
 from dml.udfs.identity.references import references
@@ -250,10 +250,7 @@ def _merged(runs: Sequence[_Run], place: int) -> _Outcome:
 
 
 def _either(parts: Sequence[Value]) -> Value | None:
-    whole: Value | None = None
-    for part in parts:
-        whole = part if whole is None else Value("or", (whole, part))
-    return whole
+    return joined("or", parts) if parts else None
 
 
 def _chosen(question: Value, yes: Any, no: Any) -> Any:

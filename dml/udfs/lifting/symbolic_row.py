@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from dml.expr.columns.value import Value, col, lit
+from dml.expr.columns.value import Value, col, joined, lit
 
 # The tracer of the current run, for functions that are given constants alone.
 RUNNING: ContextVar[Tracer] = ContextVar("running")
@@ -95,12 +95,9 @@ class Tracer:
 
     def here(self, value: Value, kind: pa.DataType) -> Value:
         """``value`` in rows on this path, null in other rows, for which no call is made."""
-        taken: Value | None = None
-        for question, answer in self.events:
-            if answer is not None:
-                one = question if answer else Value("not", (question,))
-                taken = one if taken is None else Value("and", (taken, one))
-        return value if taken is None else Value("if_else", (taken, value, lit(None, kind)))
+        answered = [(question, answer) for question, answer in self.events if answer is not None]
+        taken = [q if answer else Value("not", (q,)) for q, answer in answered]
+        return Value("if_else", (joined("and", taken), value, lit(None, kind))) if taken else value
 
     def count(self) -> None:
         """Count an expression; refuses programs that grow without limit."""

@@ -11,8 +11,8 @@ from dml.expr.columns.value import (
     bind_draws,
     canonical,
     col,
-    conjunction,
     conjuncts,
+    joined,
     lit,
     rebuilt,
     shown,
@@ -96,7 +96,7 @@ def test_draws_are_bound_once() -> None:
 
 def test_conjunctions_come_apart_in_order() -> None:
     parts = [col("a"), col("b"), col("c")]
-    assert list(conjuncts(conjunction(parts))) == parts
+    assert list(conjuncts(joined("and", parts))) == parts
     assert list(conjuncts(col("a"))) == [col("a")]
 
 
