@@ -29,19 +29,12 @@ def segment(given: Node, predicate: tuple[Value, ...], env: Env, like: Node) -> 
 
 def moved(node: N, given: Node, like: Node) -> N:
     """Return ``node`` (of one input) over ``given``, in place of ``like`` and with its schema."""
-    made = object.__new__(type(node))
-    made.__dict__.update({name: getattr(node, name) for name in node.field_names})
-    made.__dict__.update(_lasting(node), schema=like.schema)
-    made.__dict__[node.input_names[0]] = given
-    return _settled(made)
+    return _changed(node, {node.input_names[0]: given, "schema": like.schema})
 
 
 def beside(node: N, fn: Callable[[Node], Node], like: Node) -> N:
     """Return ``node`` over ``fn`` of its inputs, in place of ``like`` and with its schema."""
-    made = object.__new__(type(node))
-    made.__dict__.update({name: getattr(node, name) for name in node.field_names})
-    made.__dict__.update(_lasting(node), **node.mapped(fn), schema=like.schema)
-    return _settled(made)
+    return _changed(node, {**node.mapped(fn), "schema": like.schema})
 
 
 def over(node: N, fn: Callable[[Node], Node]) -> N:
@@ -64,16 +57,21 @@ def over(node: N, fn: Callable[[Node], Node]) -> N:
     ]
     if any(each.schema != before[id(each)].schema for each in inputs):
         return node.replace(**new)
-    made = object.__new__(type(node))
-    made.__dict__.update({name: getattr(node, name) for name in node.field_names})
-    made.__dict__.update(_lasting(node), **new)
-    return _settled(made)
+    return _changed(node, new)
 
 
 def on(node: N, below: Node) -> N:
     """Return ``node`` with ``below`` as its main input; other inputs stay."""
     main = node.inputs[0]
     return over(node, lambda each: below if each is main else each)
+
+
+def _changed(node: N, new: dict[str, object]) -> N:
+    """Return ``node`` with the attributes ``new``, which are not checked."""
+    made = object.__new__(type(node))
+    made.__dict__.update({name: getattr(node, name) for name in node.field_names})
+    made.__dict__.update(_lasting(node), **new)
+    return _settled(made)
 
 
 def _lasting(node: Node) -> dict[str, object]:

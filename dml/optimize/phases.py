@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import TypeVar
 
 from dml.base.fingerprint import Domain
@@ -126,8 +125,8 @@ class Optimized:
 
 def normalize(root: Node, trace: RuleTrace, without: frozenset[str] = NONE) -> Node:
     """Return the normal form: equal meanings, equal trees, as far as laws not in ``without`` go."""
-    shaped = rewritten(root, switched(SHAPES, without), trace)
-    valued = rewritten(shaped, switched(VALUES, without), trace)
+    shaped = Engine(switched(SHAPES, without), trace).rewrite(root)
+    valued = Engine(switched(VALUES, without), trace).rewrite(shaped)
     return valued if valued is shaped else normalize(valued, trace, without)
 
 
@@ -143,11 +142,6 @@ def _anywhere(node: Node, below: Node) -> Node:
     main = node.inputs[0]
     made = over(node, lambda each: below if each is main else anywhere(each))
     return made if made.needs == Needs() else made.replace(needs=Needs())
-
-
-def rewritten(root: Node, rules: Sequence[Rule], trace: RuleTrace) -> Node:
-    """Return ``root`` after a phase: none of its rules fires any more."""
-    return Engine(rules, trace).rewrite(root)
 
 
 def switched(rules: tuple[N, ...], without: frozenset[str]) -> tuple[N, ...]:
@@ -170,7 +164,7 @@ def optimize(
     trace = RuleTrace(clock)
     shaped = normalize(root, RuleTrace(clock) if without else trace)
     used = normalize(root, trace, without) if without else shaped
-    chosen = rewritten(used, switched(CHOICES, without), trace) if rewriting else root
+    chosen = Engine(switched(CHOICES, without), trace).rewrite(used) if rewriting else root
     bare = anywhere(root)
     normalized = shaped if bare is root else normalize(bare, RuleTrace(clock))
     memo: Memo = {}

@@ -10,6 +10,7 @@ be switched off.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -72,17 +73,14 @@ class Choice(NamedRule):
 
 
 def rule(
-    *kinds: type[Node], source: str, over: tuple[type[Node], ...] = ()
+    *kinds: type[Node], source: str, over: tuple[type[Node], ...] = (), absorbed: bool = False
 ) -> Callable[[Rewrite], Rule]:
     """Make a rule of a function ``node -> better node or None``; its first doc line is the law."""
-    return _maker(kinds, source, over, absorbed=False)
+    return lambda fn: Rule(fn.__name__, _first_line(fn), source, kinds, fn, absorbed, over)
 
 
-def law(
-    *kinds: type[Node], source: str, over: tuple[type[Node], ...] = ()
-) -> Callable[[Rewrite], Rule]:
-    """As ``rule``, for laws of the normal form: fingerprints do not distinguish the two sides."""
-    return _maker(kinds, source, over, absorbed=True)
+# As ``rule``, for laws of the normal form: fingerprints do not distinguish the two sides.
+law = functools.partial(rule, absorbed=True)
 
 
 def whole(source: str) -> Callable[[Callable[[Node], Node]], Pass]:
@@ -100,15 +98,6 @@ def lowering(
 def choice(source: str) -> Callable[[Callable[[Plan, Any], Any]], Choice]:
     """Make a choice of a function of a plan and a machine; its first doc line is the law."""
     return lambda fn: Choice(fn.__name__, _first_line(fn), source, fn)
-
-
-def _maker(
-    kinds: tuple[type[Node], ...], source: str, over: tuple[type[Node], ...], *, absorbed: bool
-) -> Callable[[Rewrite], Rule]:
-    def make(fn: Rewrite) -> Rule:
-        return Rule(fn.__name__, _first_line(fn), source, kinds, fn, absorbed, over)
-
-    return make
 
 
 def _first_line(fn: Callable[..., object]) -> str:

@@ -207,11 +207,9 @@ class _Estimating:
         found = [known for key in keys if (known := self.profile.counts.get(key)) is not None]
         if len(found) < len(steps):
             return
-        below: _Step | None = None
-        for step, known in zip(steps, found, strict=True):
-            step.rows_in = known.typical if below is None else below.rows_out
-            step.rows_out, step.counted = known.typical, HISTORY
-            below = step
+        for step, below, known in zip(steps, (found[0], *found), found, strict=False):
+            step.rows_in, step.rows_out = below.typical, known.typical
+            step.counted = HISTORY
 
     def _estimate(self, ordinal: int, step: _Step, at_once: int) -> Estimate:
         """Estimate ``step``, with blocks as in earlier runs, else of ``at_once`` rows."""

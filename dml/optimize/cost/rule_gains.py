@@ -67,10 +67,7 @@ class RuleGain:
 
     def off(self) -> Refused:
         """Return why the rule is switched off."""
-        now_s, instead_s = (
-            total(_seconds(self.brings)).typical,
-            total(_seconds(self.spares)).typical,
-        )
+        now_s, instead_s = (total(_seconds(x)).typical for x in (self.brings, self.spares))
         slower = f"{now_s / instead_s:.1f}x slower" if self.spares else "slower"
         return Refused(
             f"{self.rule.name} off",

@@ -10,7 +10,7 @@ from dml.ops.join.join import Join
 from dml.ops.row.segment import Segment
 from dml.optimize.node_rebuild import segment
 from dml.optimize.rule import law
-from dml.optimize.rules.normal_form import column, movable, unchanged
+from dml.optimize.rules.normal_form import column, movable, only, unchanged
 
 # Joins that give left rows unchanged, so that a test of their columns may come before.
 FILTERED_LEFT = ("inner", "left", "semi", "anti", "cross")
@@ -73,16 +73,10 @@ def _wanted(join: Join, reads: frozenset[str]) -> tuple[set[str], set[str]]:
 
 def _narrowed(join: Join, left: Collection[str], right: Collection[str]) -> Join:
     """Return ``join`` of inputs with only these columns; the same object if nothing changes."""
-    input_, other = _only(join.input, left), _only(join.other, right)
+    input_, other = only(join.input, left), only(join.other, right)
     if input_ is join.input and other is join.other:
         return join
     return join.replace(input=input_, other=other)
-
-
-def _only(node: Node, names: Collection[str]) -> Node:
-    if len(names) == len(node.schema):
-        return node
-    return Segment(node, (), tuple((name, column(name)) for name in node.schema if name in names))
 
 
 def _filtered(node: Node, parts: list[Value]) -> Node:

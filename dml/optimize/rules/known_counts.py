@@ -5,6 +5,9 @@ They look at the data's size, on which names must not depend; so they come after
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from dml.expr.facts import Rows
 from dml.expr.node import Node
 from dml.io.source import Source
@@ -15,6 +18,8 @@ from dml.ops.slice.skip import Skip
 from dml.ops.slice.take import Take
 from dml.ops.sort.sort import Sort
 from dml.optimize.rule import rule
+
+T = TypeVar("T")
 
 
 @rule(Take, source="tf.data noop_elimination")
@@ -50,23 +55,30 @@ def _first(node: Take | Skip, lower: Sort, n: int) -> Node | None:
 
 
 def most_elements(node: Node) -> int | None:
-    """Return an upper bound on the number of elements; None if there is none known.
+    """Return an upper bound on the number of elements; None if there is none known."""
+    return along_chain(node, "_most", _after, None)
 
-    It is memoized on each node, which never changes: long chains with many slices ask often.
+
+def along_chain(node: Node, name: str, after: Callable[[Node, T], T], start: T) -> T:
+    """Return what ``after`` makes of each step and of the result below it, source first.
+
+    It is memoized as ``name`` on each node, which never changes: long chains ask often.
     """
     chain = [node]
-    while "_most" not in chain[-1].__dict__ and chain[-1].inputs:
+    while name not in chain[-1].__dict__ and chain[-1].inputs:
         chain.append(chain[-1].inputs[0])
-    most: int | None = chain[-1].__dict__.get("_most")
+    found = start
     for step in reversed(chain):
-        if "_most" not in step.__dict__:
-            most = step.row_count if isinstance(step, Source) else _after(step, most)
-            step.__dict__["_most"] = most
-    return most
+        if name not in step.__dict__:
+            step.__dict__[name] = after(step, found)
+        found = step.__dict__[name]
+    return found
 
 
 def _after(step: Node, most: int | None) -> int | None:
     match step:
+        case Source():
+            return step.row_count
         case Take():
             return step.n if most is None else min(most, step.n)
         case Repeat():

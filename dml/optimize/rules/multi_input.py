@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from dml.expr.columns.value import Value
 from dml.expr.node import Node
 from dml.ops.merge.concat import Concat
@@ -16,7 +14,7 @@ from dml.ops.slice.take import Take
 from dml.optimize.node_rebuild import beside, segment
 from dml.optimize.rule import law, rule
 from dml.optimize.rules.known_counts import most_elements
-from dml.optimize.rules.normal_form import column
+from dml.optimize.rules.normal_form import only, unchanged
 
 
 @law(Segment, source="SQL predicate pushdown through UNION ALL", over=(Concat,))
@@ -67,7 +65,7 @@ def _rows_of(side: Node) -> tuple[Node, tuple[Value, ...], Env]:
     """Return the node that gives the rows of ``side``, the filters on them, and its columns."""
     if isinstance(side, Segment):
         return side.input, side.predicate, side.env
-    return side, (), tuple((name, column(name)) for name in side.schema)
+    return side, (), unchanged(side.schema)
 
 
 def paired(given: Node, sides: int, like: Zip) -> Node:
@@ -95,9 +93,3 @@ def _first(given: Node, node: Take) -> Node:
 def _in_each(node: Segment, lower: Node) -> Node:
     """Return ``lower`` with ``node`` applied to each of its inputs."""
     return beside(lower, lambda each: segment(each, node.predicate, node.env, node), node)
-
-
-def only(given: Node, names: Collection[str]) -> Node:
-    """Return ``given`` with only its columns that are among ``names``."""
-    env = tuple((name, column(name)) for name in given.schema if name in names)
-    return given if len(env) == len(given.schema) else Segment(given, (), env)

@@ -162,6 +162,12 @@ def drop_identity_segment(node: Node) -> Node | None:
     return None
 
 
+def only(given: Node, names: Collection[str]) -> Node:
+    """Return ``given`` with only its columns that are among ``names``."""
+    env = tuple((name, column(name)) for name in given.schema if name in names)
+    return given if len(env) == len(given.schema) else Segment(given, (), env)
+
+
 def movable(part: Value, names: Collection[str]) -> bool:
     """True if the test reads only these columns, and its result for a row is the same elsewhere."""
     return bool(part.refs) and part.refs <= set(names) and part.total and not part.draws

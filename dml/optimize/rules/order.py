@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dml.expr.columns.value import col
 from dml.expr.facts import Rows
 from dml.expr.node import Node
 from dml.ops.batch.batch import Batch
@@ -18,6 +17,7 @@ from dml.ops.slice.take import Take
 from dml.ops.sort.sort import Sort
 from dml.optimize.node_rebuild import moved, segment
 from dml.optimize.rule import law
+from dml.optimize.rules.normal_form import unchanged
 
 
 def swapped(node: Node, lower: Node) -> Node:
@@ -55,8 +55,7 @@ def filter_before_sort(node: Node) -> Node | None:
     match node:
         case Segment(input=Sort() as lower) if node.predicate and node.total:
             given = lower.input
-            same = tuple((name, col(name)) for name in given.schema)
-            kept = segment(given, node.predicate, same, lower)
+            kept = segment(given, node.predicate, unchanged(given.schema), lower)
             return segment(moved(lower, kept, lower), (), node.env, node)
     return None
 

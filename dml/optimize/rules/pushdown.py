@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
+from itertools import takewhile
 
 from dml.expr.facts import Rows
 from dml.expr.node import Node
@@ -105,11 +106,8 @@ def filter_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
     """Units that statistics prove to have no row for the first predicate are not read."""
     match stage.steps:
         case (Segment(predicate=parts), *_) if parts:
-            usable = []
-            for part in parts:
-                if not part.total or part.draws:
-                    break  # what comes later may rely on what this part removes
-                usable.append(part)
+            # what comes after another part may rely on what that removes
+            usable = takewhile(lambda part: part.total and not part.draws, parts)
             return dataclasses.replace(stage, predicate=tuple(usable)), above
     return stage, above
 

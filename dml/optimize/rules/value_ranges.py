@@ -12,6 +12,7 @@ from dml.io.source import Source
 from dml.ops.row.lifted import LiftedFilter, LiftedMap
 from dml.ops.row.segment import Segment
 from dml.optimize.rule import rule
+from dml.optimize.rules.known_counts import along_chain
 
 # Operators that leave values as they are.
 MOVING = (Rows.PERMUTED, Rows.SLICE)
@@ -25,28 +26,13 @@ def drop_needless_checks(node: Node) -> Node | None:
     """
     match node:
         case LiftedMap() | LiftedFilter() if node.checks:
-            rest = left(node.checks, known_of(node.inputs[0]))
+            rest = left(node.checks, along_chain(node.inputs[0], "_known", _after, {}))
             return None if rest == node.checks else node.replace(checks=rest)
     return None
 
 
-def known_of(node: Node) -> Known:
-    """Return the known bounds of the columns of ``node``.
-
-    They are memoized on each node, which never changes: long chains ask often.
-    """
-    chain = [node]
-    while "_known" not in chain[-1].__dict__ and chain[-1].inputs:
-        chain.append(chain[-1].inputs[0])
-    known: Known = chain[-1].__dict__.get("_known", {})
-    for step in reversed(chain):
-        if "_known" not in step.__dict__:
-            step.__dict__["_known"] = _after(step, known)
-        known = step.__dict__["_known"]
-    return known
-
-
 def _after(step: Node, known: Known) -> Known:
+    """Return the known bounds of the columns of ``step``, given those below it."""
     match step:
         case Source():
             found = {name: step.bounds(name) for name in step.schema}

@@ -161,8 +161,8 @@ def search(chain: ChainProblem, clock: Clock, deadline_s: float = DEADLINE_S) ->
         whole = found.run()
         if not whole:
             break
-        ranked += found.without_cache()
-        kept += found.with_cache()
+        ranked += found.priced(None)
+        kept += [each for place in _keeping_places(chain) for each in found.priced(place)]
     return SearchResult(ranked[0], _best_of_each(ranked), min(kept, key=_rank, default=None), whole)
 
 
@@ -200,12 +200,8 @@ class _Programme:
         stages: int,
         late: Callable[[], bool],
     ) -> None:
-        self.chain, self.way, self.stages, self.late = (
-            chain,
-            ArrangedWay(driver, size),
-            stages,
-            late,
-        )
+        self.chain, self.way = chain, ArrangedWay(driver, size)
+        self.stages, self.late = stages, late
         self.ends = [i for i, step in enumerate(chain.steps) if i and step.begins != NEVER]
         self.ends.append(len(chain.steps))
         # by place in the chain and number of stages below it
@@ -232,15 +228,8 @@ class _Programme:
                 cuts = (*each.cuts, first) if first else each.cuts
                 _add(self.labels.setdefault((stop, before + 1), []), _Label(sums, cuts))
 
-    def without_cache(self) -> list[Priced]:
-        """Return the ways to run the whole chain, by number of stages, with their seconds."""
-        return self._priced(None)
-
-    def with_cache(self) -> list[Priced]:
-        """Return the ways with a cache, for every allowed place of the cache."""
-        return [each for place in _keeping_places(self.chain) for each in self._priced(place)]
-
-    def _priced(self, kept: int | None) -> list[Priced]:
+    def priced(self, kept: int | None) -> list[Priced]:
+        """Return the ways to run the chain with a cache above step ``kept``; None: without one."""
         return [
             Priced(
                 _whole(self.chain, self.way.driver, each.sums, kept),
