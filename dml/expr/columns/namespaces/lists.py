@@ -7,14 +7,15 @@ from typing import Any
 from dml.base.user_line import door
 from dml.expr.columns.literal import plain, whole
 from dml.expr.columns.namespaces.encoders import WIDEST, looked_up
-from dml.expr.columns.namespaces.namespace import Namespace, filler, over_element, text, widths
+from dml.expr.columns.namespaces.namespace import Sliced, filler, over_element, text, widths
 from dml.expr.columns.value import C, lit
 
 
-class Lists(Namespace[C]):
+class Lists(Sliced[C]):
     """Functions of a list column; a null list gives null, null elements are skipped by sums."""
 
     __slots__ = ()
+    _family = "list"
 
     def len(self) -> C:
         """The number of elements, including nulls: ``len(x)``, int64."""
@@ -61,22 +62,6 @@ class Lists(Namespace[C]):
     def join(self, separator: str, *, ignore_nulls: bool = True) -> C:
         """``separator.join(x)`` of text; nulls are skipped, or else make the result null."""
         return self._made("list.join", text("the separator", separator), bool(ignore_nulls))
-
-    @door
-    def slice(self, offset: int, length: int | None = None) -> C:
-        """``x[offset:][:length]``; a negative offset counts from the end."""
-        size = None if length is None else whole("length of slice", length, 0)
-        return self._made("list.slice", whole("offset of slice", offset), size)
-
-    def head(self, n: int = 5) -> C:
-        """The first ``n`` elements."""
-        return self.slice(0, n)
-
-    @door
-    def tail(self, n: int = 5) -> C:
-        """The last ``n`` elements."""
-        size = whole("n of tail", n, 0)
-        return self.slice(-size if size else 0, size)
 
     def any(self) -> C:
         """``contains(True)``, for lists of booleans."""

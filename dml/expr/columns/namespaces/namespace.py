@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic
+from typing import Any, ClassVar, Generic
 
+from dml.base.user_line import door
 from dml.errors import PlanError
 from dml.expr.columns.literal import plain, whole
 from dml.expr.columns.value import ELEMENT, C, Value, lit, shown
@@ -34,6 +35,29 @@ class Namespace(Generic[C]):
     def _cast(self, kind: Any, *, strict: bool) -> C:
         cast: C = self._column.cast(kind, strict=strict)
         return cast
+
+
+class Sliced(Namespace[C]):
+    """The base of functions of texts and lists, which have ranges of characters or elements."""
+
+    __slots__ = ()
+    _family: ClassVar[str]
+
+    @door
+    def slice(self, offset: int, length: int | None = None) -> C:
+        """``x[offset:][:length]``; a negative offset counts from the end."""
+        size = None if length is None else whole("length of slice", length, 0)
+        return self._made(f"{self._family}.slice", whole("offset of slice", offset), size)
+
+    def head(self, n: int = 5) -> C:
+        """The first ``n`` characters or elements."""
+        return self.slice(0, n)
+
+    @door
+    def tail(self, n: int = 5) -> C:
+        """The last ``n`` characters or elements."""
+        size = whole("n of tail", n, 0)
+        return self.slice(-size if size else 0, size)
 
 
 def text(what: str, value: object) -> str:

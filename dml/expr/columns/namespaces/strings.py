@@ -11,7 +11,7 @@ import pyarrow as pa
 from dml.base.user_line import door
 from dml.errors import PlanError
 from dml.expr.columns.literal import whole
-from dml.expr.columns.namespaces.namespace import Namespace, a_format, some_text, text, widths
+from dml.expr.columns.namespaces.namespace import Sliced, a_format, some_text, text, widths
 from dml.expr.columns.value import C
 from dml.kernels.functions.strings import contains, replace
 from dml.kernels.functions.tokens import SPACE
@@ -20,7 +20,7 @@ from dml.kernels.functions.tokens import SPACE
 LONGEST = 1 << 16
 
 
-class Strings(Namespace[C]):
+class Strings(Sliced[C]):
     r"""Functions of a text column; null gives null, and a character is one Unicode code point.
 
     Patterns are RE2's unless ``literal``: no look-around, no back-references, and ``\d`` and ``\w``
@@ -28,6 +28,7 @@ class Strings(Namespace[C]):
     """
 
     __slots__ = ()
+    _family = "str"
 
     def len_chars(self) -> C:
         """The number of characters: ``len(s)``, int64."""
@@ -111,22 +112,6 @@ class Strings(Namespace[C]):
         if not literal:
             _compiled(pattern, value)
         return self._made("str.replace", pattern, value, bool(literal), n)
-
-    @door
-    def slice(self, offset: int, length: int | None = None) -> C:
-        """``s[offset:][:length]``, in characters; a negative offset counts from the end."""
-        size = None if length is None else whole("length of slice", length, 0)
-        return self._made("str.slice", whole("offset of slice", offset), size)
-
-    def head(self, n: int = 5) -> C:
-        """The first ``n`` characters."""
-        return self.slice(0, n)
-
-    @door
-    def tail(self, n: int = 5) -> C:
-        """The last ``n`` characters."""
-        size = whole("n of tail", n, 0)
-        return self.slice(-size if size else 0, size)
 
     @door
     def extract(self, pattern: str, group: int = 1) -> C:
