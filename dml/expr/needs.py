@@ -90,9 +90,7 @@ def at_once(
             why="both say how many calls of this step run at once",
             try_="concurrency= alone",
         )
-    for name, value in given:
-        return _most_calls(verb, name, value)
-    return None
+    return _most_calls(verb, *given[0]) if given else None
 
 
 def _most_calls(verb: str, name: str, value: object) -> int | None:

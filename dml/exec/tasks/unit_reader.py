@@ -173,7 +173,7 @@ class Late:
             with closing(cast("Any", self.source.read(unit, self.first, skip_atoms))) as blocks:
                 for block in blocks:
                     rows, held_bytes = rows + block.n, held_bytes + block.nbytes
-                    kept = self.predicate.keep(block, self.at).index
+                    kept = self.predicate.keep(block, self.at)
                     if kept is None or len(kept):
                         return True, rows, held_bytes
         except DmlError:

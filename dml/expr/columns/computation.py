@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,6 @@ from dml.expr.columns.typing import Lowered, lower
 from dml.expr.columns.value import Value, col, joined, rebuilt, shown, walk
 from dml.kernels.functions.function import NoSuchElementFailure, RefusedFailure
 from dml.kernels.functions.table import FUNCTIONS
-from dml.kernels.rows.ids import RowIds
 from dml.kernels.rows.random import exact_name, row_key, row_name, uniform
 from dml.kernels.vec import CastFailure, Vec
 
@@ -86,17 +84,6 @@ class Programs:
         return found
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Selected:
-    """Selected rows of a block: positions in ascending order, or None for all rows."""
-
-    index: np.ndarray | None
-
-    def of(self, ids: RowIds) -> RowIds:
-        """The ids of the selected rows."""
-        return ids if self.index is None else ids.take(self.index)
-
-
 def evaluate(programs: Programs, block: Block, at: At, sel: np.ndarray | None = None) -> Any:
     """Run the program on ``block`` (rows ``sel`` only); returns the kernels' Result."""
     lowered = programs.of(block.schema)
@@ -152,8 +139,8 @@ class Predicate:
                     raise no_truth(part, kind, given)
             self.checked.add(given)
 
-    def keep(self, block: Block, at: At) -> Selected:
-        """The rows where every part is true (null is not)."""
+    def keep(self, block: Block, at: At) -> np.ndarray | None:
+        """The ascending places of rows where every part is true (null is not); None: all rows."""
         self.check(block.schema)
         index: np.ndarray | None = None
         for programs in self.programs:
@@ -163,7 +150,7 @@ class Predicate:
                 continue
             passed = np.flatnonzero(flags)
             index = passed if index is None else index[passed]
-        return Selected(index)
+        return index
 
 
 def no_truth(value: Value, kind: pa.DataType, given: Schema) -> SchemaError:
@@ -224,8 +211,8 @@ class ComputedSegment:
             made = evaluate(self.first, block, at).outputs
             return later._whole(Block(wider, (*block.columns, *made), block.ids), at)  # noqa: SLF001
         kept = self.predicate.keep(block, at)
-        ids = kept.of(block.ids)
-        result = evaluate(self.programs, block, at, kept.index)
+        ids = block.ids if kept is None else block.ids.take(kept)
+        result = evaluate(self.programs, block, at, kept)
         return Block(schema, tuple(result.outputs), ids)
 
     def _later(self, first: Programs, given: Schema) -> tuple[Schema, ComputedSegment] | None:

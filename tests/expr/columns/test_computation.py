@@ -32,18 +32,18 @@ def block(**columns: list[Any]) -> Block:
 def test_parts_that_may_fail_see_rows_that_passed() -> None:
     given = block(x=[1, 1000, None, 3])
     sure, risky = (col("x") < 500).value, (col("x").cast("int8") > 1).value
-    kept = Predicate([sure, risky]).keep(given, AT).index
+    kept = Predicate([sure, risky]).keep(given, AT)
     assert kept is not None
     assert kept.tolist() == [3]
-    assert Predicate([]).keep(given, AT).index is None
-    assert Predicate([lit(True).value]).keep(given, AT).index is None
+    assert Predicate([]).keep(given, AT) is None
+    assert Predicate([lit(True).value]).keep(given, AT) is None
 
 
 def test_a_predicate_is_boolean_or_null() -> None:
     given = block(x=[1, 2], n=[None, None])
     with pytest.raises(SchemaError, match="filter needs a boolean"):
         Predicate([col("x").value]).keep(given, AT)
-    kept = Predicate([col("n").value]).keep(given, AT).index
+    kept = Predicate([col("n").value]).keep(given, AT)
     assert kept is not None
     assert kept.tolist() == []
 
