@@ -218,13 +218,10 @@ def name_parts(node: Node, domain: Domain, memo: Memo, *, identified: bool = Fal
     own = [getattr(node, n) for n in names]
     if identified and node.calls is not None:  # its globals may have changed since it was given
         own = [as_now(part) if part is node.calls else part for part in own]
-    settled = (SETTLING_VERSION,) if domain is Domain.RESULT and _settles(node) else ()
+    # the first rows that a function returns settle the types of all its rows
+    settles = domain is Domain.RESULT and node.returns_rows and not node.schema.known
+    settled = (SETTLING_VERSION,) if settles else ()
     return [kind, node.version, node.ordinal if node.random else -1, node.level, *own, *settled]
-
-
-def _settles(node: Node) -> bool:
-    """True if the first rows that a function returns settle the types of all its rows."""
-    return node.returns_rows and not node.schema.known
 
 
 def _seedless(value: Value) -> Value:

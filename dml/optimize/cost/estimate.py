@@ -135,7 +135,8 @@ class _Estimating:
         shares = _asked_of(steps)
         if min(shares) < 1 or steps[0].counted:
             self._recall(steps, first)
-        at_once = _block_rows(plan.stage.source)
+        source = plan.stage.source
+        at_once = source.unit(0).atom_rows if source.unit_count else BLOCK_ROWS
         own = [self._estimate(first + i, step, at_once) for i, step in enumerate(steps)]
         for place, node in enumerate(plan.stream, len(plan.on_blocks)):
             for each in given[id(node)]:
@@ -237,10 +238,6 @@ class _Estimating:
             step.names["cost"],
             0.0 if near is None else near[0].weight,
         )
-
-
-def _block_rows(source: Source) -> int:
-    return source.unit(0).atom_rows if source.unit_count else BLOCK_ROWS
 
 
 def _whole(elements: float) -> float:

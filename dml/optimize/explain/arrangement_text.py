@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from dml.base.amounts import bytes_text, seconds_text
-from dml.expr.node import Node
 from dml.optimize.engine import Refused, RuleTrace
 from dml.optimize.search.arrangement import ArrangementDecision, CachePoint
 from dml.optimize.search.arrangement_space import (
@@ -13,30 +10,7 @@ from dml.optimize.search.arrangement_space import (
     partitions_by_cost,
     stages_by_cost,
 )
-from dml.optimize.search.dynamic_programme import ArrangedWay, Priced
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Arranged:
-    """A way to run a plan, for the trace."""
-
-    way: ArrangedWay
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        """Return no inputs: it is about a whole plan."""
-        return ()
-
-    def title(self) -> str:
-        """Return the driver, the stages and the partition size."""
-        return way_text(self.way)
-
-
-def way_text(way: ArrangedWay) -> str:
-    """Return the driver, the stages and the partition size, in one line."""
-    stages = len(way.cuts) + 1
-    many = f"{stages} stages" if stages > 1 else "one stage"
-    return f"{way.driver.name}, {many}, partitions of {bytes_text(way.size)}"
+from dml.optimize.search.dynamic_programme import Priced
 
 
 def note(trace: RuleTrace, decision: ArrangementDecision, started: float) -> None:
@@ -49,9 +23,9 @@ def note(trace: RuleTrace, decision: ArrangementDecision, started: float) -> Non
     }
     for choice, does in changed.items():
         if does:
-            trace.note(choice, Arranged(before), Arranged(after), started)
+            trace.note(choice, before, after, started)
     if decision.doubtful is not None:
-        trace.refused.append(Refused(f"not {way_text(decision.doubtful.way)}", _doubt(decision)))
+        trace.refused.append(Refused(f"not {decision.doubtful.way.title()}", _doubt(decision)))
 
 
 def decision_text(decision: ArrangementDecision | None, fixed: str) -> str:
@@ -71,7 +45,7 @@ def decision_text(decision: ArrangementDecision | None, fixed: str) -> str:
 
 
 def _priced(each: Priced) -> str:
-    return f"{way_text(each.way)}: {seconds_text(each.seconds)}"
+    return f"{each.way.title()}: {seconds_text(each.seconds)}"
 
 
 def _reason(decision: ArrangementDecision, fixed: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from dml.errors import PlanError
-from dml.expr.facts import ResumeCost
 from dml.expr.node import Node
 from dml.expr.tree_text import tree
 from dml.io.leading_units import Leading
@@ -79,17 +78,13 @@ def physical_text(plan: Plan) -> str:
     """
     lines = [f"deliver {'batches' if plan.batched else 'rows'}: {plan.schema}"]
     for (node, held), plans in reversed(list(zip(plan.held, plan.beside, strict=True))):
-        lines.append(f"stream  {node.title()}  [{_state(held)}]")
+        lines.append(f"stream  {node.title()}  [state {held.state_bytes} B, resume {held.work}]")
         beside = (physical_text(each).replace("deliver", "beside", 1) for each in plans)
         lines.extend(map(indented, beside))
     for number, link in reversed(list(enumerate(plan.links, 2))):
         lines += [f"block {number} {node.title()}" for node in reversed(link.steps)]
     lines += [f"block   {node.title()}" for node in reversed(plan.stage.steps)]
     return "\n".join(lines + _source_lines(plan))
-
-
-def _state(held: ResumeCost) -> str:
-    return f"state {held.state_bytes} B, resume {held.work}"
 
 
 def _source_lines(plan: Plan) -> list[str]:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
+from dml.base.amounts import bytes_text
 from dml.base.cached_property import cached_property
 from dml.optimize.engine import Clock
 
@@ -95,6 +96,17 @@ class ArrangedWay:
     size: int
     cuts: tuple[int, ...] = ()
     kept: int | None = None
+
+    @property
+    def inputs(self) -> tuple[()]:
+        """Return no inputs, for the trace: it is about a whole plan."""
+        return ()
+
+    def title(self) -> str:
+        """Return the driver, the stages and the partition size, in one line."""
+        stages = len(self.cuts) + 1
+        many = f"{stages} stages" if stages > 1 else "one stage"
+        return f"{self.driver.name}, {many}, partitions of {bytes_text(self.size)}"
 
 
 class Priced(NamedTuple):

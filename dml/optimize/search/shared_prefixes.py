@@ -170,7 +170,8 @@ def _narrowed(
     rests: dict[int, tuple[Node, tuple[Node, ...]]] = {}
     for i in takers:
         stream = weigh(nodes[i]).plan.stream
-        at = next(k for k, node in enumerate(stream) if _is(node, number))
+        marks = ((k, node) for k, node in enumerate(stream) if isinstance(node, Shared))
+        at = next(k for k, node in marks if node.number == number)
         looked_at = wanted_by(stream[at + 1 :])
         if looked_at is None:
             return nodes
@@ -194,10 +195,6 @@ def _in_order(nodes: Sequence[Node], weigh: Weigh) -> bool:
     """True if an operator with resource needs would run over the stream, without them."""
     streams = (weigh(root).plan.stream for root in nodes)
     return any(node.needs != Needs() for stream in streams for node in stream)
-
-
-def _is(node: Node, number: int) -> bool:
-    return isinstance(node, Shared) and node.number == number
 
 
 def _cost(nodes: Sequence[Node], weigh: Weigh, workers: int) -> float:

@@ -195,7 +195,8 @@ def fitted(node: Calling, made: Block, at: At, *, padded: bool = False) -> Block
     """
     wanted = node.schema
     if not wanted.known:
-        settled = as_padded(made.schema) if padded else made.schema
+        kinds = ((name, _as_padded(kind)) for name, kind in made.schema.items())
+        settled = Schema(kinds) if padded else made.schema
         wanted = at.schemas.setdefault(node.digest.hex(), settled)
     if made.schema == wanted:
         return made
@@ -216,12 +217,8 @@ def is_padded(schema: Schema) -> bool:
     )
 
 
-def as_padded(schema: Schema) -> Schema:
-    """The schema of results for padded batches: every axis but that of rows has an open size."""
-    return Schema((name, _as_padded(kind)) for name, kind in schema.items())
-
-
 def _as_padded(kind: pa.DataType) -> pa.DataType:
+    """The type of results for padded batches: every axis but that of rows has an open size."""
     shape = shape_of(kind)
     if len(shape) > 1:
         return OpenTensor(kind.value_type, (None,) * len(shape), stacked=True)
@@ -279,16 +276,13 @@ def _recoded(values: Vec, code: str) -> Vec | None:
 def _opened(node: Calling, name: str, values: Values, wanted: OpenTensor) -> Values:
     """Tensors of one or several shapes, as a column of open shape."""
     try:
-        rows = _rows(values) if isinstance(values, Vec) else _tensors_in(values)
+        if isinstance(values, Vec):
+            rows: list[Any] = _rows(values)
+        else:
+            rows = arrays_in(values) if isinstance(values.type, OpenTensor) else values.to_pylist()
         return to_values(rows, wanted, name, frozenset())
     except UnfitError as error:
         raise unfit(node, error.what, error.try_) from None
-
-
-def _tensors_in(values: pa.Array) -> list[Any]:
-    is_open = isinstance(values.type, OpenTensor)
-    rows: list[Any] = arrays_in(values) if is_open else values.to_pylist()
-    return rows
 
 
 def _lists(values: Vec, wanted: pa.DataType) -> Vec | None:

@@ -361,12 +361,9 @@ def _settle_arrays(arrays: list[np.ndarray]) -> pa.DataType:
         return tensor(code, shape)
     axes = {len(shape) for shape in shapes}
     if len(axes) > 1 or axes == {0}:
-        raise UnfitError(0, f"arrays of different shapes, of {_counts(axes)} axes, in one column")
+        counts = " and ".join(map(str, sorted(axes)))
+        raise UnfitError(0, f"arrays of different shapes, of {counts} axes, in one column")
     return pa.list_(TYPES[code]) if axes == {1} else OpenTensor(TYPES[code], (None,) * axes.pop())
-
-
-def _counts(axes: set[int]) -> str:
-    return " and ".join(map(str, sorted(axes)))
 
 
 def to_values(

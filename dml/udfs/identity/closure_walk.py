@@ -274,7 +274,11 @@ def _put_reference(
     out.add(ref.names)
     name, *attributes = ref.names
     if ref.kind == "write":
-        raise _stateful(name).under(f".{name}")
+        raise UnnamedError(
+            f"it changes {name!r}, which outlives the call",
+            "a function that remembers calls gives other results when rows come in another order",
+            "",
+        ).under(f".{name}")
     if ref.kind == "import":
         _put_import(out, ref, namespace)
     elif ref.kind == "free":
@@ -446,14 +450,6 @@ def _undefined(owner: str, name: str) -> UnnamedError:
         f"{owner} has no {name!r} yet",
         "what it will mean later decides what the function does",
         f"define or import {name!r} before the pipeline that uses it",
-    )
-
-
-def _stateful(name: str) -> UnnamedError:
-    return UnnamedError(
-        f"it changes {name!r}, which outlives the call",
-        "a function that remembers calls gives other results when rows come in another order",
-        "",
     )
 
 

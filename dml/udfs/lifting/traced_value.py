@@ -290,9 +290,12 @@ def _exact(side: Traced) -> None:
     side.tracer.check(Value("or", (above, below)))
 
 
-WORDS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
-    *(("and", "bit_and", bits), ("or", "bit_or", bits), ("xor", "bit_xor", bits)),
-    *(("lshift", "shift_left", shifted), ("rshift", "shift_right", shifted)),
+# The names of Python's infix operators, those of the operations, and their laws.
+INFIX: tuple[tuple[str, str, Callable[[str, Traced, Traced], Any]], ...] = (
+    *((op, op, arithmetic) for op in ("add", "sub", "mul", "truediv", "floordiv", "mod")),
+    *(("divmod", "divmod", division), ("and", "bit_and", bits), ("or", "bit_or", bits)),
+    *(("xor", "bit_xor", bits), ("lshift", "shift_left", shifted)),
+    ("rshift", "shift_right", shifted),
 )
 
 
@@ -310,14 +313,7 @@ def _operators() -> None:
 
         return forward, backward
 
-    for op in ("add", "sub", "mul", "truediv", "floordiv", "mod"):
-        forward, backward = both(op, arithmetic)
-        setattr(Traced, f"__{op}__", forward)
-        setattr(Traced, f"__r{op}__", backward)
-    forward, backward = both("divmod", division)
-    for name, made in (("__divmod__", forward), ("__rdivmod__", backward)):
-        setattr(Traced, name, made)
-    for word, op, law in WORDS:
+    for word, op, law in INFIX:
         forward, backward = both(op, law)
         setattr(Traced, f"__{word}__", forward)
         setattr(Traced, f"__r{word}__", backward)
