@@ -143,15 +143,23 @@ def raised(
     error: BaseException, fn: UserFunction, ids: RowIds, row: int, what: str = "row"
 ) -> DmlError:
     """The UDFError for an exception of ``fn`` on row ``row`` of a block with ``ids``."""
+    cause = error
     if isinstance(error, NotConstructedError):
-        return blamed(_not_constructed(error, fn), ids, row)
-    found = UDFError(
-        f"{fn.name} raised {worded(error)}",
-        why=f"the exception came from your function {fn.name!r}",
-        try_=f"call it on this {what} alone, outside of the pipeline",
-        operator=fn.name,
-    )
-    found.__cause__ = error
+        cause = error.__cause__ or error
+        found = UDFError(
+            f"{fn.name} cannot be constructed: {worded(cause)}",
+            why="the exception came from the constructor of your class",
+            try_="construct it alone, with the same arguments and where it would run",
+            operator=fn.name,
+        )
+    else:
+        found = UDFError(
+            f"{fn.name} raised {worded(error)}",
+            why=f"the exception came from your function {fn.name!r}",
+            try_=f"call it on this {what} alone, outside of the pipeline",
+            operator=fn.name,
+        )
+    found.__cause__ = cause
     return blamed(found, ids, row)
 
 
@@ -159,15 +167,3 @@ def blamed(error: DmlError, ids: RowIds, row: int) -> DmlError:
     """``error`` with the id of the row that caused it, which the reader turns into file and row."""
     error.row_id = ids.slice(row, row + 1)  # type: ignore[attr-defined]
     return error
-
-
-def _not_constructed(error: NotConstructedError, fn: UserFunction) -> UDFError:
-    cause = error.__cause__ or error
-    found = UDFError(
-        f"{fn.name} cannot be constructed: {worded(cause)}",
-        why="the exception came from the constructor of your class",
-        try_="construct it alone, with the same arguments and where it would run",
-        operator=fn.name,
-    )
-    found.__cause__ = cause
-    return found
