@@ -191,13 +191,11 @@ def _between(mine: Sequence[NamedOperator], theirs: Sequence[NamedOperator]) -> 
 
 def _only(mine: NamedOperator | None, theirs: NamedOperator | None) -> Difference:
     """Return the difference of an operator that only one pipeline has."""
-    one = mine or theirs
-    if one is None:
-        return Difference(SAME)
-    title, kind = one.title.strip(), one.kind
     if mine is not None:
-        return Difference("operator", kind, one.title, "", title, NOTHING)
-    return Difference("operator", kind, "", one.title, NOTHING, title)
+        return Difference("operator", mine.kind, mine.title, "", mine.title.strip(), NOTHING)
+    if theirs is not None:
+        return Difference("operator", theirs.kind, "", theirs.title, NOTHING, theirs.title.strip())
+    return Difference(SAME)
 
 
 def _of_parts(mine: Sequence[SpelledPart], theirs: Sequence[SpelledPart]) -> Difference | None:
@@ -263,11 +261,10 @@ def _of_filters(mine: SpelledPart, theirs: SpelledPart) -> Difference | None:
     there = _without(theirs.parts, mine.parts)
     if here and there:
         return _of_part(here[0], there[0])
-    if here or there:
-        left, right = (here or there)[0].shown, NOTHING
-        left, right = (left, right) if here else (right, left)
-        return Difference("filters", "filters", here=left, there=right)
-    return None
+    if not here and not there:
+        return None
+    left, right = (each[0].shown if each else NOTHING for each in (here, there))
+    return Difference("filters", "filters", here=left, there=right)
 
 
 def _without(parts: Sequence[SpelledPart], others: Sequence[SpelledPart]) -> list[SpelledPart]:

@@ -184,13 +184,8 @@ def nothing_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
     if not all(map(silent, stage.steps)):
         return stage, above
     never = any(isinstance(step, Segment) and FALSE in step.predicate for step in stage.steps)
-    if never or any(_empty(node) for node in above[:1]):
-        return _cut_short(stage, 0), above
-    return stage, above
-
-
-def _empty(node: Node) -> bool:
-    return isinstance(node, Take | Repeat) and node.n == 0
+    none = any(isinstance(node, Take | Repeat) and node.n == 0 for node in above[:1])
+    return (_cut_short(stage, 0) if never or none else stage), above
 
 
 def _cut_short(stage: Stage, units: int) -> Stage:

@@ -141,12 +141,9 @@ def decided(
 
 def _made(site: Site, below: Sequence[Site | None]) -> float:
     """Return the seconds to compute a site's rows, if rows at a site below may be stored."""
-    least = site.below_s
-    for each in below:
-        if each is not None:
-            read = each.there * (each.read_s - each.below_s)
-            least = min(least, site.below_s + read)
-    return least
+    known = (each for each in below if each is not None)
+    read = [site.below_s + each.there * (each.read_s - each.below_s) for each in known]
+    return min([site.below_s, *read])
 
 
 def _spent(sites: Sequence[Site | None], number: int) -> float:

@@ -90,8 +90,7 @@ def held(points: Sequence[Point], kept: Kept) -> float:
 
 def best(points: Sequence[Point], price: float = 0.0) -> Kept:
     """Return the points to cache if a byte costs ``price`` seconds: no choice costs less in all."""
-    search = _Search(points, price)
-    return frozenset(search.kept())
+    return _Search(points, price).kept()
 
 
 class _Search:
@@ -115,7 +114,7 @@ class _Search:
                 asked[each.parent] += asked[place]
         return asked
 
-    def kept(self) -> list[int]:
+    def kept(self) -> Kept:
         """Return the points that the cheapest choice newly caches."""
         found: list[int] = []
         stack = [(root, SOURCE) for root in self.roots]
@@ -125,7 +124,7 @@ class _Search:
             if keeps and not self.points[place].kept:
                 found.append(place)
             stack += [(child, place if keeps else below) for child in self.children[place]]
-        return sorted(found)
+        return frozenset(found)
 
     def _costs(self) -> dict[tuple[int, int], tuple[float, bool]]:
         """Return, by point and cached point below, the seconds above and if it is cached."""
