@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from dml.data.schema import CODES, Schema, shape_of
 from dml.errors import PlanError, SchemaError
 from dml.expr.columns.column import Column, wrap
 from dml.expr.columns.operators import Aliased
-from dml.expr.columns.value import Value, col, rebuilt, shown, walk
+from dml.expr.columns.value import Value, bottom_up, col, shown, walk
 from dml.kernels.functions.function import is_text
 from dml.kernels.functions.lists import LIST
 
@@ -88,7 +89,8 @@ def _of_column(value: Value, schema: Schema, verb: str) -> Iterator[Named]:
             try_="one of them in each expression",
         )
     for name in chosen(several[0], schema, verb):
-        yield name, _with_column(value, name, {})
+        one = partial(_placed, col(name))
+        yield name, bottom_up([value], one)[id(value)]
 
 
 def _name_of(value: Value, verb: str) -> str:
@@ -125,9 +127,5 @@ def _is_of(kind: pa.DataType, kinds: tuple[Any, ...]) -> bool:
     return any(HOLDS[k](given) if isinstance(k, str) else given == k for k in kinds)
 
 
-def _with_column(value: Value, name: str, memo: dict[int, Value]) -> Value:
-    if value.op == "columns":
-        return col(name)
-    if id(value) not in memo:
-        memo[id(value)] = rebuilt(value, lambda arg: _with_column(arg, name, memo))
-    return memo[id(value)]
+def _placed(column: Value, value: Value) -> Value:
+    return column if value.op == "columns" else value

@@ -10,12 +10,12 @@ Source: interval arithmetic (Moore, 1966), as compilers use it to drop tests of 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
 from dml.data.schema import Schema
-from dml.expr.columns.value import Value, joined
+from dml.expr.columns.value import Value, joined, operands
 
 # float64 holds every integer up to here
 EXACT = 2**53
@@ -94,7 +94,7 @@ class _Reading:
 
     def left(self, check: Value) -> Value | None:
         """The result of ``left`` for one check; None if the check is false in every row."""
-        parts = list(_alternatives(check))
+        parts = list(operands([check], "or"))
         kept = [part for part in parts if not self._never(part)]
         if len(kept) == len(parts):
             return check
@@ -111,17 +111,6 @@ class _Reading:
             return len(given) == 1
         never = NEVER.get(check.op)
         return never is not None and len(given) == len(check.args) and never(*given)
-
-
-def _alternatives(check: Value) -> Iterator[Value]:
-    """The operands of a disjunction, left to right, at any nesting."""
-    waiting = [check]
-    while waiting:
-        part = waiting.pop()
-        if part.op == "or":
-            waiting += reversed(part.args)
-        else:
-            yield part
 
 
 def _spanned(*numbers: int) -> Interval:

@@ -148,13 +148,33 @@ def bind_draws(value: Value, ordinal: int, place: int) -> Value:
     return rebuilt(value, lambda arg: bind_draws(arg, ordinal, place))
 
 
-def conjuncts(value: Value) -> Iterator[Value]:
-    """The operands of a conjunction, left to right."""
-    if value.op == "and":
-        for arg in value.args:
-            yield from conjuncts(arg)
-    else:
-        yield value
+def bottom_up(values: Iterable[Value], better: Callable[[Value], Value]) -> dict[int, Value]:
+    """The replacement of every part of ``values`` (by id), arguments first, shared ones once."""
+    done: dict[int, Value] = {}
+    stack = list(values)
+    while stack:
+        value = stack[-1]
+        if id(value) in done:
+            stack.pop()
+            continue
+        pending = [arg for arg in value.args if id(arg) not in done]
+        if pending:
+            stack += pending
+            continue
+        stack.pop()
+        done[id(value)] = better(rebuilt(value, lambda arg: done[id(arg)]))
+    return done
+
+
+def operands(values: Iterable[Value], *ops: str) -> Iterator[Value]:
+    """The operands of the operations ``ops`` in ``values``, left to right, at any nesting."""
+    waiting = [*values][::-1]
+    while waiting:
+        value = waiting.pop()
+        if value.op in ops:
+            waiting += reversed(value.args)
+        else:
+            yield value
 
 
 def joined(op: str, parts: Iterable[Value]) -> Value:

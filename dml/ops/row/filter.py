@@ -12,7 +12,7 @@ from dml.data.block import Block
 from dml.data.schema import Schema
 from dml.expr.columns import computation
 from dml.expr.columns.typing import type_of
-from dml.expr.columns.value import Value, bind_draws, conjuncts, shown
+from dml.expr.columns.value import Value, bind_draws, operands, shown
 from dml.expr.facts import Rows
 from dml.expr.node import Node, op
 
@@ -46,7 +46,7 @@ class Filter(Node):
     def parts(self) -> tuple[Value, ...]:
         """Return the predicate's conjuncts, with random draws bound to this operator."""
         bound = bind_draws(self.predicate, self.ordinal, 0)
-        return tuple(conjuncts(bound))
+        return tuple(operands([bound], "and"))
 
     def infer(self) -> Schema:
         """Return the input's schema; SchemaError unless the predicate is boolean."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import pyarrow as pa
 
 from dml.data.schema import CODES, Schema, code_of
 from dml.expr.columns.typing import lower, type_of
-from dml.expr.columns.value import Value, lit, rebuilt, walk
+from dml.expr.columns.value import Value, bottom_up, lit, walk
 from dml.expr.node import Node
 from dml.kernels.interpreter import run
 from dml.kernels.vec import Vec
@@ -23,24 +23,6 @@ LOGIC = {"and": "and", "bit_and": "and", "or": "or", "bit_or": "or", "not": "not
 TRUE, FALSE = lit(value=True, kind=pa.bool_()), lit(value=False, kind=pa.bool_())
 
 Better = Callable[[Value], Value]
-
-
-def bottom_up(values: Iterable[Value], better: Better) -> dict[int, Value]:
-    """Return the replacement of every part of ``values`` (by id), arguments first, shared once."""
-    done: dict[int, Value] = {}
-    stack = list(values)
-    while stack:
-        value = stack[-1]
-        if id(value) in done:
-            stack.pop()
-            continue
-        pending = [arg for arg in value.args if id(arg) not in done]
-        if pending:
-            stack += pending
-            continue
-        stack.pop()
-        done[id(value)] = better(rebuilt(value, lambda arg: done[id(arg)]))
-    return done
 
 
 def values_of(node: Segment) -> tuple[Value, ...]:

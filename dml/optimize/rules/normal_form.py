@@ -11,7 +11,7 @@ from collections.abc import Collection
 from functools import lru_cache
 
 from dml.data.schema import Schema
-from dml.expr.columns.value import Value, col, lit, substitute
+from dml.expr.columns.value import Value, col, lit, operands, substitute
 from dml.expr.node import Node
 from dml.ops.row.filter import Filter
 from dml.ops.row.rowwise import Env, RowWise
@@ -66,20 +66,9 @@ def filter_as_segment(node: Node) -> Node | None:
     """filter(p & q) is a segment that keeps rows where p, then q, are true, and every column."""
     match node:
         case Filter(input=given) if given.schema.known:
-            return segment(given, distinct(split(node.parts)), unchanged(given.schema), node)
+            parts = [*operands(node.parts, "and", "bit_and")]  # ``&`` of booleans is ``and``
+            return segment(given, distinct(parts), unchanged(given.schema), node)
     return None
-
-
-def split(parts: tuple[Value, ...]) -> list[Value]:
-    """Return the conjuncts of a predicate, left to right; ``&`` of booleans is ``and``."""
-    out, left = [], list(parts[::-1])
-    while left:
-        part = left.pop()
-        if part.op in ("and", "bit_and"):
-            left += part.args[::-1]
-        else:
-            out.append(part)
-    return out
 
 
 def distinct(parts: list[Value]) -> tuple[Value, ...]:

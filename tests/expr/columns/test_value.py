@@ -11,9 +11,9 @@ from dml.expr.columns.value import (
     bind_draws,
     canonical,
     col,
-    conjuncts,
     joined,
     lit,
+    operands,
     rebuilt,
     shown,
     substitute,
@@ -96,8 +96,8 @@ def test_draws_are_bound_once() -> None:
 
 def test_conjunctions_come_apart_in_order() -> None:
     parts = [col("a"), col("b"), col("c")]
-    assert list(conjuncts(joined("and", parts))) == parts
-    assert list(conjuncts(col("a"))) == [col("a")]
+    assert list(operands([joined("and", parts)], "and")) == parts
+    assert list(operands([col("a")], "and")) == [col("a")]
 
 
 def test_text() -> None:
