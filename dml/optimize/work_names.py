@@ -58,7 +58,11 @@ def kept_name(below: bytes, parts: Sequence[Value]) -> str:
 
 def work_name(node: Segment) -> str:
     """Return the name in the cost domain of a segment, which needs no plan."""
-    return _of_segment(node).hex()
+    taken = node.input.schema
+    shapes: dict[int, bytes] = {}
+    predicate = [_shape(part, taken, shapes) for part in node.predicate]
+    made = [_shape(value, taken, shapes) for _, value in node.env if value.op != "col"]
+    return digest("Segment", node.version, predicate, made, len(node.env), node.tried.groups).hex()
 
 
 def _of_chain(plan: Plan) -> list[Names]:
@@ -67,7 +71,7 @@ def _of_chain(plan: Plan) -> list[Names]:
     for node, below in below_each(plan):
         beside = [each.digest for each in node.inputs[1:]]
         flow = digest(read, below, *name_parts(node, Domain.FLEET, memo), *beside)
-        names = {"cost": _work(node, plan, memo).hex(), "fleet": flow.hex()}
+        names = {"cost": _work(node, plan, memo), "fleet": flow.hex()}
         if isinstance(node, Segment) and node.predicate:
             names["kept"] = kept_name(below, node.predicate)
         found.append(names)
@@ -79,26 +83,18 @@ def _read(plan: Plan) -> bytes:
     return digest(plan.stage.columns, [part.digest for part in plan.stage.predicate])
 
 
-def _work(node: Node, plan: Plan, memo: Memo) -> bytes:
+def _work(node: Node, plan: Plan, memo: Memo) -> str:
     """Return the name of the work of ``node`` per row."""
     kind = type(node).__name__
     if isinstance(node, Source):
         order = plan.stage.order
         moved = "" if order is None else type(order).__name__
-        return digest(kind, _types(node.schema, plan.stage.columns), moved)
+        return digest(kind, _types(node.schema, plan.stage.columns), moved).hex()
     if isinstance(node, Segment):
-        return _of_segment(node)
+        return work_name(node)
     taken = node.inputs[0].schema
     types = _types(taken, taken.names if taken.known else ())
-    return digest(name_parts(node, Domain.COST, memo), types)
-
-
-def _of_segment(node: Segment) -> bytes:
-    taken = node.input.schema
-    shapes: dict[int, bytes] = {}
-    predicate = [_shape(part, taken, shapes) for part in node.predicate]
-    made = [_shape(value, taken, shapes) for _, value in node.env if value.op != "col"]
-    return digest("Segment", node.version, predicate, made, len(node.env), node.tried.groups)
+    return digest(name_parts(node, Domain.COST, memo), types).hex()
 
 
 def _types(schema: Schema, columns: tuple[str, ...]) -> list[str]:

@@ -88,17 +88,14 @@ def told_in_json(story: FingerprintText, *, plain: bool = False) -> dict[str, An
     Unless ``plain``, it has no constants, values that functions refer to, keys, paths and options:
     their digests are enough for a comparison.
     """
-    rows = [
+    made_of = [
         [each.seed, [_short(part).told(plain=plain) for part in each.parts[:MOST]]]
         for each in story.operators
     ]
-    titles = [each.title if plain else each.outline for each in story.operators]
-    names = [each.name for each in story.operators]
-    steps = [(each.label if plain else each.kind, each.name) for each in story.written]
     return {
-        "operators": [list(pair) for pair in zip(titles, names, strict=True)],
-        "made_of": rows,
-        "written": [list(pair) for pair in steps],
+        "operators": [[o.title if plain else o.outline, o.name] for o in story.operators],
+        "made_of": made_of,
+        "written": [[step.label if plain else step.kind, step.name] for step in story.written],
     }
 
 
