@@ -11,6 +11,9 @@ from dml.expr.flow import Position
 Between: TypeAlias = Callable[[int], Position]
 """Gives the flow's position after a number of rows of the block; cheap, and valid indefinitely."""
 
+Fits: TypeAlias = Callable[[Block], bool]
+"""True if batches may be slices of a block; called before any batch is made of it."""
+
 
 class BatchRun(NamedTuple):
     """Two or more batches of ``n`` rows each, all rows of ``block``."""
@@ -18,13 +21,6 @@ class BatchRun(NamedTuple):
     block: Block
     n: int
     between: Between
-
-
-class Fits(Protocol):
-    """Decides whether batches may be slices of a block; called before any batch is made of it."""
-
-    def __call__(self, block: Block) -> bool:
-        """True if batches may be slices of ``block``."""
 
 
 class SliceableFlow(Protocol):

@@ -207,11 +207,9 @@ class RowLocal(Protocol):
         """The number of rows that must run together first to settle the types; 0 if settled."""
 
 
-class PieceReader(Protocol):
-    """Reads the next piece of an input, such as a block, and starts computing its output."""
-
-    def __call__(self, input_: Flow) -> Iterator[Block] | None:
-        """The output of the next piece; None at the end of the input."""
+PieceReader: TypeAlias = Callable[[Flow], Iterator[Block] | None]
+"""Reads the next piece of an input, such as a block, and starts computing its output; None at the
+end of the input."""
 
 
 class LocalFlow:

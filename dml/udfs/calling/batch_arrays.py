@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -224,6 +224,11 @@ def _floats(values: Vec) -> np.ndarray:
     return array
 
 
+def _one_nan(array: np.ndarray) -> np.ndarray:
+    """``array`` with the same bits for every NaN."""
+    return _floats(Vec(array)) if array.dtype.kind == "f" else array
+
+
 def _shown(lists: pa.Array, block: Block, name: str) -> dict[str, np.ndarray]:
     """A marked column of lists as arrays; NullValueError for nulls that they cannot represent."""
     mark, code = block.schema[name], code_of(lists.type.value_type)
@@ -250,7 +255,7 @@ def _flat(lists: pa.Array, code: str) -> np.ndarray | None:
     if flat.null_count and code[0] != "f":
         return None
     values = flat.to_numpy(zero_copy_only=False)
-    return _floats(Vec(values)) if code[0] == "f" else values
+    return _one_nan(values)
 
 
 def _first_null(lists: pa.Array, gone: np.ndarray, lengths: np.ndarray) -> int:
@@ -282,7 +287,7 @@ def _object_array(values: pa.Array) -> np.ndarray:
         return _split(out, values, np.asarray(flat.to_numpy(zero_copy_only=False), dtype=code))
     for i, value in enumerate(values.to_pylist()):
         numbers = code != "arrow" and value is not None and None not in value
-        out[i] = _numbers(value, code) if numbers else value
+        out[i] = _one_nan(np.array(value, dtype=code)) if numbers else value
     return out
 
 
@@ -290,12 +295,11 @@ def _tensors(values: pa.ExtensionArray) -> np.ndarray:
     """Arrays of any shape as objects; as one array if they were stacked in one, and can be."""
     whole = stacked_in(values) if values.type.stacked else None
     if whole is not None:
-        return _floats(Vec(whole)) if whole.dtype.kind == "f" else whole
+        return _one_nan(whole)
     out = np.empty(len(values), dtype=object)
     for i, array in enumerate(arrays_in(values)):
         if array is not None:
-            own = array.copy()
-            out[i] = _floats(Vec(own)) if own.dtype.kind == "f" else own
+            out[i] = _one_nan(array.copy())
     return out
 
 
@@ -304,18 +308,13 @@ def _split(out: np.ndarray, lists: pa.Array, flat: np.ndarray) -> np.ndarray:
 
     Python numbers, which would take five times the memory, are avoided.
     """
-    flat = _floats(Vec(flat)) if flat.dtype.kind == "f" else flat
+    flat = _one_nan(flat)
     ends = np.cumsum(lengths_of(lists))
     starts = np.concatenate([np.zeros(1, ends.dtype), ends[:-1]])
     there = lists.is_valid().to_numpy(zero_copy_only=False)
     for i in np.flatnonzero(there):
         out[i] = flat[starts[i] : ends[i]].copy()
     return out
-
-
-def _numbers(value: list[Any], code: str) -> np.ndarray:
-    array = np.array(value, dtype=code)
-    return _floats(Vec(array)) if code[0] == "f" else array
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 
@@ -84,13 +84,9 @@ class Returning(Mapping, Protocol):
         """The results as blocks, once types are settled; then the error, if there is one."""
 
 
-class Calls(Protocol):
-    """Calls a function on the rows ``start`` to ``stop`` of a block, and appends its results."""
-
-    def __call__(
-        self, start: int, stop: int, out: list[Any], /
-    ) -> tuple[np.ndarray, BaseException | None]:
-        """Return the places of rows with a result, and the error raised after them."""
+Calls: TypeAlias = Callable[[int, int, list[Any]], tuple[np.ndarray, BaseException | None]]
+"""Calls a function on the rows from a start to a stop of a block, and appends its results; returns
+the places of rows with a result, and the error raised after them."""
 
 
 def called_apart(node: Any, block: Block, call: Calls) -> Iterator[Returned]:
