@@ -23,17 +23,19 @@ class _Pair(NamedTuple):
     first: int
 
 
-def _put_method(out: Encoder, method: types.MethodType) -> None:
-    out.tag(b"method")
-    out.step(".__self__", method.__self__)
-    out.step("", method.__func__)
+def _putting(
+    tag: bytes, steps: Mapping[str, str], *, named: bool = False
+) -> Callable[[Encoder, Any], None]:
+    """The encoding of attributes that ``steps`` has by path, after the name if it is ``named``."""
 
+    def put(out: Encoder, value: Any) -> None:
+        out.tag(tag)
+        if named:
+            out.add(value.__name__)
+        for path, attribute in steps.items():
+            out.step(path, getattr(value, attribute))
 
-def _put_partial(out: Encoder, value: functools.partial[Any]) -> None:
-    out.tag(b"partial")
-    out.step(".func", value.func)
-    out.step(".args", value.args)
-    out.step(".keywords", value.keywords)
+    return put
 
 
 def _put_ordered(out: Encoder, value: Mapping[object, object]) -> None:
@@ -68,18 +70,6 @@ def _put_accessor(out: Encoder, value: Any) -> None:
     out.end()
 
 
-def _put_descriptor(out: Encoder, value: Any) -> None:
-    out.tag(b"descriptor")
-    out.add(value.__name__)
-    out.step("", value.__objclass__)
-
-
-def _put_bound_slot(out: Encoder, value: types.MethodWrapperType) -> None:
-    out.tag(b"bound")
-    out.add(value.__name__)
-    out.step(".__self__", value.__self__)
-
-
 def _put_tuple_getter(out: Encoder, value: Any) -> None:
     out.tag(b"field")
     out.add(value.__reduce__()[1][0])
@@ -112,7 +102,7 @@ _DESCRIPTORS: Table = dict.fromkeys(
         types.WrapperDescriptorType,
         types.ClassMethodDescriptorType,
     ),
-    _put_descriptor,
+    _putting(b"descriptor", {"": "__objclass__"}, named=True),
 )
 _GETTERS: Table = dict.fromkeys(
     (operator.itemgetter, operator.attrgetter, operator.methodcaller), _put_getter
@@ -123,12 +113,12 @@ TABLE: Table = {
     **_GETTERS,
     dict: _put_ordered,
     types.MappingProxyType: _put_ordered,
-    types.MethodType: _put_method,
-    types.MethodWrapperType: _put_bound_slot,
+    types.MethodType: _putting(b"method", {".__self__": "__self__", "": "__func__"}),
+    types.MethodWrapperType: _putting(b"bound", {".__self__": "__self__"}, named=True),
     types.GenericAlias: put_generic,
     types.UnionType: put_generic,
     type(_Pair.first): _put_tuple_getter,
-    functools.partial: _put_partial,
+    functools.partial: _putting(b"partial", {f".{n}": n for n in ("func", "args", "keywords")}),
     re.Pattern: _put_pattern,
     collections.deque: _put_deque,
     collections.OrderedDict: _put_ordered,
