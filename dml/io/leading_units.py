@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dml.base.cached_property import cached_property
 from dml.expr.node import op
 from dml.io.partial_source import PartOf
-from dml.io.source import Source, Unit
+from dml.io.source import Source
 
 if TYPE_CHECKING:
     import numpy as np
 
     from dml.data.block import Block
-    from dml.kernels.rows.ids import RowIds
 
 
 @op
@@ -32,40 +30,14 @@ class Leading(PartOf):
         """The complete source."""
         return self.whole
 
-    def there(self, unit: Unit) -> Unit:
-        """Return the unit unchanged."""
-        return unit
-
-    @property
-    def row_count(self) -> int | None:
-        """Number of rows of ``whole``."""
-        return self.whole.row_count
-
     @property
     def unit_count(self) -> int:
         """Number of units that are read."""
         return self.units
 
-    @cached_property
-    def atom_count(self) -> int | None:
-        """Number of atoms of ``whole``."""
-        return self.whole.atom_count
-
-    def unit(self, index: int) -> Unit:
-        """Return the unit ``index`` of ``whole``."""
-        return self.whole.unit(index)
-
     def unit_of_atom(self, atom: int) -> int:
         """Return the index of the unit of ``whole``, at most ``units``."""
         return min(self.whole.unit_of_atom(atom), self.units)
-
-    def position_of(self, ids: RowIds) -> np.ndarray:
-        """Return positions in ``whole``."""
-        return self.whole.position_of(ids)
-
-    def unit_of(self, ids: RowIds) -> Unit | None:
-        """Return the unit of the row in ``whole``."""
-        return self.whole.unit_of(ids)
 
     def rows_at(self, index: np.ndarray, columns: tuple[str, ...]) -> Block:
         """Read rows at any positions of ``whole``."""

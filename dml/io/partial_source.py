@@ -6,23 +6,56 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dml.data.schema import Schema
-from dml.errors import InternalError
 from dml.io.source import Source, Unit
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from dml.data.block import Block
     from dml.expr.columns.value import Value
+    from dml.kernels.rows.ids import RowIds
 
 
 class PartOf(Source):
     """Some read units of ``undivided``, with their rows and ids unchanged.
 
-    Subclasses select the units (``unit_count``, ``unit``, ``there``) and count their rows.
+    Units, atoms and positions are those of ``undivided`` unless a subclass numbers them anew.
     """
 
     def there(self, unit: Unit) -> Unit:
         """Return the unit of ``undivided`` that corresponds to ``unit``."""
-        raise InternalError(f"{type(self).__name__} has no units")
+        return unit
+
+    @property
+    def row_count(self) -> int | None:
+        """Number of rows of ``undivided``."""
+        return self.undivided.row_count
+
+    @property
+    def unit_count(self) -> int:
+        """Number of units of ``undivided``."""
+        return self.undivided.unit_count
+
+    @property
+    def atom_count(self) -> int | None:
+        """Number of atoms of ``undivided``."""
+        return self.undivided.atom_count
+
+    def unit(self, index: int) -> Unit:
+        """Return unit ``index`` of ``undivided``."""
+        return self.undivided.unit(index)
+
+    def unit_of_atom(self, atom: int) -> int:
+        """Return the index of the unit of ``undivided``."""
+        return self.undivided.unit_of_atom(atom)
+
+    def unit_of(self, ids: RowIds) -> Unit | None:
+        """Return the unit of the row in ``undivided``."""
+        return self.undivided.unit_of(ids)
+
+    def position_of(self, ids: RowIds) -> np.ndarray:
+        """Return positions in ``undivided``."""
+        return self.undivided.position_of(ids)
 
     def infer(self) -> Schema:
         """Return the schema of ``undivided``."""

@@ -32,7 +32,6 @@ from dml.kernels.interpreter import run
 
 if TYPE_CHECKING:
     from dml.expr.columns.value import Value
-    from dml.kernels.rows.ids import RowIds
 
 OFFSET = 4  # bytes of the offset of a text
 # Maximum number of filters whose results are cached for every file.
@@ -116,10 +115,6 @@ class PathColumns(PartOf):
         """The source whose files are read."""
         return self.source
 
-    def there(self, unit: Unit) -> Unit:
-        """Return the unit unchanged."""
-        return unit
-
     def infer(self) -> Schema:
         """Return the schema of the selected columns, in the requested order."""
         if self.columns is None:
@@ -137,38 +132,11 @@ class PathColumns(PartOf):
         files, values = (each.shard(num_shards, index) for each in (self.source.files, self.values))
         return self.replace(source=self.source.replace(files=files), values=values)
 
-    @property
-    def row_count(self) -> int | None:
-        """Number of rows of all files."""
-        return self.source.row_count
-
-    @property
-    def unit_count(self) -> int:
-        """Number of units of the files."""
-        return self.source.unit_count
-
-    @property
-    def atom_count(self) -> int | None:
-        """Number of atoms of the files."""
-        return self.source.atom_count
-
     def unit(self, index: int) -> Unit:
         """Return the unit of the files, plus the bytes of the columns of paths."""
         found = self.source.unit(index)
         added = (found.rows or 0) * int(self.values.widths[self._numbers[found.file]])
         return dataclasses.replace(found, nbytes=found.nbytes + added)
-
-    def unit_of_atom(self, atom: int) -> int:
-        """Return the unit index of ``source``."""
-        return self.source.unit_of_atom(atom)
-
-    def unit_of(self, ids: RowIds) -> Unit | None:
-        """Return the unit of ``source``."""
-        return self.source.unit_of(ids)
-
-    def position_of(self, ids: RowIds) -> np.ndarray:
-        """Return the positions of ``source``."""
-        return self.source.position_of(ids)
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
