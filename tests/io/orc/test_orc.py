@@ -23,9 +23,8 @@ import dml
 from dml.api.dataset import Dataset
 from dml.data.stream_hash import stream_hash
 from dml.errors import SchemaError, SourceError
-from dml.io.orc import orc_process
-from dml.io.orc.orc import OrcSource, read_orc
-from dml.io.orc.orc_process import CHILDREN, MOST
+from dml.io.orc import orc as orc_source
+from dml.io.orc.orc import CHILDREN, MOST, OrcSource, read_orc
 from dml.io.orc.orc_worker import tail_of
 from dml.testing.oracle import Oracle
 from dml.testing.source_laws import (
@@ -245,7 +244,7 @@ SPIN = """
 def ending(folder: Path, by: str, monkeypatch: pytest.MonkeyPatch) -> tuple[OrcSource, OrcSource]:
     """A file that ends its process, and one that does not."""
     (folder / "ends_by_itself.py").write_text(ENDS.format(ends=by))
-    monkeypatch.setattr(orc_process, "WORKER", "ends_by_itself")
+    monkeypatch.setattr(orc_source, "WORKER", "ends_by_itself")
     monkeypatch.setenv("PYTHONPATH", str(folder))
     return read_orc(write(folder / "bad.orc", TABLE)), read_orc(write(folder / "good.orc", TABLE))
 
@@ -286,7 +285,7 @@ def test_where_no_process_can_be_started_it_is_said(
         with monkeypatch.context() as patched:
             patched.setattr(sys, name, value)
             assert "did not start" in refusal(lambda: read_orc(path)).what
-    monkeypatch.setattr(orc_process, "WORKER", "dml.no_such_module")
+    monkeypatch.setattr(orc_source, "WORKER", "dml.no_such_module")
     error = refusal(lambda: read_orc(path))
     assert "No module named" in error.why
 
@@ -302,7 +301,7 @@ def test_threads_share_a_few(tmp_path: Path, no_children: None) -> None:
 OWNER = """
 import os, sys
 from dml.io.orc.orc import read_orc
-from dml.io.orc.orc_process import CHILDREN
+from dml.io.orc.orc import CHILDREN
 from dml.testing.oracle import Oracle
 from dml.testing.source_laws import everything
 source = read_orc(sys.argv[1])
