@@ -20,18 +20,28 @@ from dml.base.cached_property import cached_property
 from dml.base.fingerprint import digest
 from dml.base.interrupts import closes, interrupts
 from dml.base.library_code import first_name
-from dml.data.block import Block
-from dml.data.layouts import usual_type
+from dml.data.block import Block, empty
+from dml.data.layouts import usual_column, usual_type
 from dml.data.schema import Schema, schema_of, selected
-from dml.errors import DmlError, InternalError, PlanError, SourceError, text_of
+from dml.errors import (
+    DmlError,
+    InternalError,
+    MemoryContractError,
+    PlanError,
+    SourceError,
+    text_of,
+)
+from dml.expr.flow import UNBOUNDED
 from dml.expr.node import op
 from dml.expr.user_call import UserFunction
-from dml.io.arrow_input import block_over, conformed, cut, width_of
 from dml.io.random_access import Addressed, check_atom_rows
 from dml.io.source import ATOM_BYTES, ATOM_ROWS, Source, Unit, balanced
 from dml.kernels.rows.ids import RowIds, source_key
 from dml.plugins import DataSource, SourcePart
 from dml.udfs.identity.function_fingerprint import local_identity
+
+# Estimated bytes of a value of varying length before any value was seen.
+VARYING_BYTES = 64
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -101,8 +111,10 @@ def given(source: DataSource, nonce: bytes, fingerprint: str | None = None) -> C
     return CheckedSource(source, name, schema, tuple(parts), known, fn)
 
 
-def _told(source: DataSource, name: str, where: str, call: Callable[[], Any]) -> Any:
-    """Return ``call()``; exceptions become errors that name the method of the source."""
+def _told(
+    source: DataSource, name: str, where: str, call: Callable[[], Any], place: str = ""
+) -> Any:
+    """Return ``call()``; exceptions become errors that name the method, or row, of the source."""
     try:
         return call()
     except DmlError:
@@ -110,7 +122,7 @@ def _told(source: DataSource, name: str, where: str, call: Callable[[], Any]) ->
     except BaseException as error:
         if interrupts(error):
             raise
-        told = _raised(source, name, where, error)
+        told = _raised(source, name, where, error).located(place)
         raise told from told.__cause__
 
 
@@ -380,15 +392,12 @@ class GivenRows(Plugged, Addressed):
         if not columns or not len(index):
             return block_over(pa.Table.from_batches([], schema.to_arrow()), ids, schema)
         place = f"{self.given.name}, {len(index)} rows from {int(index[0])} on"
-        try:
-            table = conformed(self.given.source.take(index, columns), schema, place, 0)
-        except DmlError:
-            raise
-        except BaseException as error:
-            if interrupts(error):
-                raise
-            told = self.given.raised(error, place, int(index[0]))
-            raise told from told.__cause__
+        source, where = self.given.source, f" at row {int(index[0])}"
+
+        def taken() -> pa.Table:
+            return conformed(source.take(index, columns), schema, place, 0)
+
+        table = _told(source, self.given.name, where, taken, place)
         if table.num_rows != len(index):
             raise SourceError(
                 f"{self.given.name} gave {table.num_rows} rows for {len(index)} positions",
@@ -426,3 +435,103 @@ def _usual_rows(found: CheckedSource) -> int:
     """Return the rows of an atom of about 8 MiB, with the row size of ``GivenRows``."""
     width = GivenRows(found, 1).row_bytes
     return max(1, min(ATOM_ROWS, int(ATOM_BYTES // max(1.0, width))))
+
+
+# --------------------------------------------------------------------------- Arrow data of sources
+
+
+def conformed(given: Any, schema: Schema, place: str, row: int) -> pa.Table:
+    """Return the columns of ``schema`` of a batch or table, cast if needed; SourceError if absent.
+
+    ``place`` and ``row`` locate its first row. Casts that would lose information are refused.
+    """
+    if not isinstance(given, pa.RecordBatch | pa.Table):
+        raise SourceError(
+            f"the source gave a {type(given).__name__}, not Arrow data",
+            at=f"{place}, row {row}",
+            try_="pyarrow.RecordBatch or pyarrow.Table",
+        )
+    columns = []
+    for name, kind in schema.items():
+        if given.schema.names.count(name) != 1:
+            raise SourceError(
+                f"the source gave no column {name!r}",
+                at=f"{place}, row {row}",
+                why=f"it gave {given.schema.names}, and had promised {schema}",
+            )
+        column = usual_column(given.column(name), name)
+        columns.append(column if column.type == kind else _cast(column, kind, name, place, row))
+    return pa.Table.from_arrays(columns, schema=schema.to_arrow())
+
+
+def _cast(column: Any, kind: pa.DataType, name: str, place: str, row: int) -> Any:
+    try:
+        return column.cast(kind)
+    except pa.ArrowException as error:
+        raise SourceError(
+            f"column {name!r} does not fit {kind}",
+            at=f"{place}, row {row} or after it",
+            why=f"the source gave {column.type}: {' '.join(str(error).split())}",
+            try_="the schema that the data has",
+        ) from None
+
+
+def width_of(kind: pa.DataType) -> int:
+    """Return the bytes of a value of this type; an estimate for types of varying width."""
+    types = pa.types
+    if isinstance(kind, pa.BaseExtensionType):
+        return width_of(kind.storage_type)
+    if types.is_fixed_size_list(kind):
+        return int(kind.list_size) * width_of(kind.value_type)
+    if types.is_struct(kind):
+        return sum(width_of(field.type) for field in kind.fields)
+    try:
+        return max(1, int(kind.bit_width) // 8)
+    except ValueError:
+        return VARYING_BYTES
+
+
+def cut(batches: Iterator[pa.Table], rows: int, most_bytes: int = UNBOUNDED) -> Iterator[pa.Table]:
+    """Regroup rows into tables of ``rows``; the last may be smaller, also before an exception.
+
+    MemoryContractError for a table of more than ``most_bytes``, before all its rows are collected.
+    """
+    held, count, nbytes = list[pa.Table](), 0, 0
+    try:
+        for batch in batches:
+            rest = batch
+            while rest.num_rows:
+                part = rest.slice(0, rows - count)
+                rest = rest.slice(part.num_rows)
+                held.append(part)
+                count += part.num_rows
+                nbytes += part.nbytes
+                if nbytes > most_bytes:
+                    held.clear()
+                    raise _too_large(count, rows, nbytes, most_bytes)
+                if count == rows:
+                    yield pa.concat_tables(held)
+                    held, count, nbytes = [], 0, 0
+    except DmlError:
+        if held:
+            yield pa.concat_tables(held)
+        raise
+    if held:
+        yield pa.concat_tables(held)
+
+
+def _too_large(count: int, rows: int, nbytes: int, most_bytes: int) -> MemoryContractError:
+    return MemoryContractError(
+        "the rows of one atom do not fit into the memory number",
+        why=f"{count} of its {rows} rows take {nbytes} bytes; it may take {most_bytes}",
+        try_="a smaller atom_rows= of the source, or a larger memory_limit=",
+    )
+
+
+def block_over(table: pa.Table, ids: RowIds, schema: Schema) -> Block:
+    """Build a block over the columns of ``table``; columns in several chunks are concatenated."""
+    if not schema or not table.num_rows:
+        return Block(schema, empty(schema).columns, ids)
+    columns = [column.chunk(0) for column in table.select(list(schema)).combine_chunks().columns]
+    batch = pa.RecordBatch.from_arrays(columns, schema=schema.to_arrow())
+    return Block.from_arrow(batch, ids, schema)
