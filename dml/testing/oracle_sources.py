@@ -234,12 +234,11 @@ def _records(form: Form, text: str) -> Iterator[dict[str, Any]]:
     if isinstance(form, JsonForm):
         yield from (json.loads(line) for line in text.split("\n") if line.strip())
     elif isinstance(form, CsvForm):
-        dialect = form.dialect
         rows = csv.reader(
             io.StringIO(text, newline=""),
-            delimiter=dialect.delimiter,
-            quotechar=dialect.quote or None,
-            quoting=csv.QUOTE_MINIMAL if dialect.quote else csv.QUOTE_NONE,
+            delimiter=form.delimiter,
+            quotechar=form.quote or None,
+            quoting=csv.QUOTE_MINIMAL if form.quote else csv.QUOTE_NONE,
         )
         for row in islice((row for row in rows if row), int(form.header), None):
             pairs = zip(form.schema.items(), row, strict=True)

@@ -37,6 +37,7 @@ from dml.io.files.lines import (
     LineSource,
     RowError,
     after_mark,
+    block_size,
     inferred,
     line_at,
     spot,
@@ -50,8 +51,6 @@ NEWLINE, RETURN = 10, 13
 NOT_SETTLED = Schema()
 # Every column costs a kilobyte or more in each schema that contains it, whatever its values.
 MOST_COLUMNS = 1 << 15
-# Arrow parses a block as one; its sizes are 32 bits.
-MOST_BYTES = (1 << 31) - 64
 # Integers that float64 may not represent exactly, as a pattern of RE2.
 LONG = r"^\s*[+-]?[0-9]{16,}\s*$"
 TRY_SCHEMA = 'schema={{{name!r}: "string"}}, or the type that all its values have'
@@ -142,34 +141,21 @@ def _lone_returns(stored: np.ndarray) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True)
-class CsvForm(Form):
-    """The CSV format: rows of values between delimiters, with names and inferred types.
+class CsvForm(Dialect, Form):
+    """The CSV format: rows of values in a dialect, with names and inferred types.
 
     Types of ``declared`` are the user's, those of other columns in ``schema`` were inferred.
     """
 
-    dialect: Dialect
     nulls: tuple[str, ...]
     header: bool
     declared: Schema = NOT_SETTLED
     schema: Schema = NOT_SETTLED
 
-    def ends(self, window: bytes) -> np.ndarray:
-        """Delegate to the dialect."""
-        return self.dialect.ends(window)
-
-    def unclosed(self, window: bytes) -> int | None:
-        """Delegate to the dialect."""
-        return self.dialect.unclosed(window)
-
-    def last(self, window: bytes) -> bool:
-        """Delegate to the dialect."""
-        return self.dialect.last(window)
-
     @property
     def digest(self) -> bytes:
         """Digest of dialect, names, types, and null values."""
-        dialect = (self.dialect.delimiter, self.dialect.quote, self.header)
+        dialect = (self.delimiter, self.quote, self.header)
         types = (self.schema.to_arrow(), tuple(sorted(self.declared)))
         return digest("csv", 3, *dialect, self.nulls, *types)
 
@@ -190,7 +176,7 @@ class CsvForm(Form):
         with opened(file) as stream:
             stream.read(start)
             try:
-                window, ends = next(windows(stream, self.dialect), (b"", None))
+                window, ends = next(windows(stream, self), (b"", None))
             except SourceError as error:
                 number = line_at(file, start + error.offset, returns=True)
                 raise error.located(f"{file.path}, line {number}") from None
@@ -202,18 +188,18 @@ class CsvForm(Form):
                 try_="header=False, for files without one",
             )
         line = window[: ends[0]]
-        if (count := self.dialect.values(line)) > MOST_COLUMNS:
+        if (count := self.values(line)) > MOST_COLUMNS:
             raise SourceError(
                 f"the header of {file.name} has {count} columns",
                 at=f"{file.path}, line 1",
                 why=f"a row has at most {MOST_COLUMNS}",
                 try_="another delimiter=; or a format that reads some of them, such as Parquet",
             )
-        reading = pc.ReadOptions(use_threads=False, block_size=_block(line) + 1)
+        reading = pc.ReadOptions(use_threads=False, block_size=block_size(line) + 1)
         try:
             # Arrow finds no line in an unterminated one that contains quoted newlines
             ended = line if line.endswith((b"\n", b"\r")) else line + b"\n"
-            names = _table(ended, reading, self.dialect).column_names
+            names = _table(ended, reading, self).column_names
         except (pa.ArrowException, UnicodeDecodeError) as error:
             raise SourceError(
                 f"the header of {file.name} cannot be read", at=file.path, why=str(error)
@@ -241,13 +227,13 @@ class CsvForm(Form):
 
     def infer(self, data: bytes, names: Sequence[str]) -> Schema:
         """Infer types of the values in ``data``; columns without any value are text."""
-        if not names and data.count(self.dialect.delimiter.encode()) >= MOST_COLUMNS:
+        if not names and data.count(self.delimiter.encode()) >= MOST_COLUMNS:
             first = data[: next(iter(self.ends(data)), len(data))]
-            if (count := self.dialect.values(first)) > MOST_COLUMNS:
+            if (count := self.values(first)) > MOST_COLUMNS:
                 why = f"it has {count} values, and a row at most {MOST_COLUMNS}"
                 raise RowError(why, 0, "another delimiter=")
         reading = pc.ReadOptions(
-            use_threads=False, block_size=_block(data), column_names=list(names) or None,
+            use_threads=False, block_size=block_size(data), column_names=list(names) or None,
             autogenerate_column_names=not names,
         )  # fmt: skip
         table = self._parsed(data, reading, dict(self.declared))
@@ -264,7 +250,7 @@ class CsvForm(Form):
     def decode(self, data: bytes, rows: int, columns: tuple[str, ...]) -> pa.RecordBatch:
         """Decode the columns, converted to their types."""
         reading = pc.ReadOptions(
-            use_threads=False, block_size=_block(data), column_names=list(self.schema)
+            use_threads=False, block_size=block_size(data), column_names=list(self.schema)
         )
         types = {name: self.schema[name] for name in columns}
         table = self._parsed(data, reading, types, columns)
@@ -311,7 +297,7 @@ class CsvForm(Form):
             strings_can_be_null=bool(self.nulls),
         )  # fmt: skip
         try:
-            return _table(data, reading, self.dialect, options)
+            return _table(data, reading, self, options)
         except (pa.ArrowException, UnicodeDecodeError) as error:
             raise self._row_error(" ".join(str(error).split())) from None
 
@@ -335,13 +321,6 @@ def _doubtful(text: pa.ChunkedArray, floats: pa.ChunkedArray) -> list[tuple[int,
     return [(row, Number(spelled.strip()), stored) for row, (spelled, stored) in numbers]
 
 
-def _block(data: bytes) -> int:
-    """Return a block size for all of ``data``; RowError for more than Arrow parses at once."""
-    if len(data) >= MOST_BYTES:
-        raise RowError(f"an atom has {len(data)} bytes", 0, "a smaller atom_rows=")
-    return len(data) + 64
-
-
 def _table(
     data: bytes,
     reading: pc.ReadOptions,
@@ -357,9 +336,6 @@ def _table(
 class CsvSource(LineSource):
     """Rows of CSV files in order of file name, row."""
 
-    files: LineFiles
-    columns: tuple[str, ...] | None = None
-    atom_rows: int | None = None
     word: ClassVar[str] = "csv"
 
 
@@ -386,10 +362,10 @@ def read_csv(
     that an inferred float64 cannot represent; SchemaError for absent columns. A row has at most
     32,768 values.
     """
-    dialect = Dialect(_letter(delimiter, "delimiter"), quote and _letter(quote, "quote"))
+    letters = (_letter(delimiter, "delimiter"), quote and _letter(quote, "quote"))
     root, files, given = listed(paths, KIND, storage_options)
     declared = Schema() if schema is None else schema_of(schema)
-    form = CsvForm(dialect, tuple(null_values), header, declared)
+    form = CsvForm(*letters, tuple(null_values), header, declared)
     settled = dataclasses.replace(form, schema=_settled(form, files))
     found = LineFiles(root, files, given, settled)
     return CsvSource(found, chosen(columns, "read_csv"), atom_rows)

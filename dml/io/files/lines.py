@@ -23,10 +23,11 @@ from dml.base.fingerprint import digest
 from dml.data.block import Block
 from dml.data.schema import Schema, code_of
 from dml.errors import InternalError, SourceError
+from dml.expr.node import op
 from dml.io.files.compression import WINDOW as UNPACKING_BYTES
 from dml.io.files.compression import ByteStream, opened, packing
 from dml.io.files.files import File, FilePart, FileSet, FileSource, bare
-from dml.io.files.records import WINDOW, PartIndex, atoms, index, windows
+from dml.io.files.records import WINDOW, PartIndex, Splitter, atoms, index, windows
 from dml.io.source import Unit
 from dml.io.stores.byte_ranges import BLOCK
 from dml.io.stores.store_errors import StoreError
@@ -36,6 +37,8 @@ COUNTING_THREADS = 8
 # Copies of the bytes of rows during decoding: as read, joined, and parsed.
 COPIES = 3
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# Arrow parses a block as one; its sizes are 32 bits.
+MOST_BYTES = (1 << 31) - 64
 
 
 OFFSET = 4  # bytes of a value of varying length beside its own
@@ -49,7 +52,7 @@ class RowError(Exception):
         self.why, self.row, self.try_ = why, row, try_
 
 
-class Form:
+class Form(Splitter):
     """A file format: where rows end in bytes, and how they are decoded.
 
     ``schema`` has all columns of the format.
@@ -64,15 +67,19 @@ class Form:
         """Digest of all settings that affect decoding."""
         raise InternalError(f"{type(self).__name__} has no name")
 
+    def ending(self, file: File) -> str:
+        """Return the suffix that stands for the compression of ``file``; "" if there is none."""
+        return packing(file.name)
+
     def packed(self, file: File) -> bool:
         """True for a file that can only be read from its start."""
-        return bool(packing(file.name))
+        return bool(self.ending(file))
 
     def open(
         self, file: File, start: int = 0, stop: int | None = None
     ) -> AbstractContextManager[ByteStream]:
         """Open the uncompressed bytes of ``file`` (see ``opened``)."""
-        return opened(file, start, stop)
+        return opened(file, start, stop, self.ending(file))
 
     def first(self, file: File) -> int:
         """Return the offset in the uncompressed ``file`` at which its rows begin."""
@@ -83,21 +90,16 @@ class Form:
         """Describe the location of row ``row``, which begins at byte ``at``, for users."""
         return spot(file, row, at)
 
-    def ends(self, window: bytes) -> np.ndarray:
-        """Return the ends of rows (see ``Splitter``)."""
-        raise InternalError(f"{type(self).__name__} has no rows")
-
-    def unclosed(self, window: bytes) -> int | None:
-        """Return the offset of an unclosed quote (see ``Splitter``)."""
-        return None
-
-    def last(self, window: bytes) -> bool:
-        """Return whether the bytes after the last end are a row (see ``Splitter``)."""
-        return True
-
     def decode(self, data: bytes, rows: int, columns: tuple[str, ...]) -> pa.RecordBatch:
         """Decode the ``rows`` rows in ``data``; RowError if it does not contain them."""
         raise InternalError(f"{type(self).__name__} decodes nothing")
+
+
+def block_size(data: bytes) -> int:
+    """Return a block size for all of ``data``; RowError for more than Arrow parses at once."""
+    if len(data) >= MOST_BYTES:
+        raise RowError(f"an atom has {len(data)} bytes", 0, "a smaller atom_rows=")
+    return len(data) + 64
 
 
 def after_mark(head: bytes) -> int:
@@ -169,6 +171,7 @@ class Atom:
     at: int
 
 
+@op
 class LineSource(FileSource):
     """Rows of files in which rows are consecutive; subclasses define the ``word`` of the format.
 
@@ -176,6 +179,8 @@ class LineSource(FileSource):
     """
 
     files: LineFiles
+    columns: tuple[str, ...] | None = None
+    atom_rows: int | None = None
 
     @cached_property
     def parts(self) -> tuple[LineRun, ...]:

@@ -27,7 +27,7 @@ Note = Callable[[bytes], None]
 
 
 class Splitter(Protocol):
-    """A format-specific detector of record ends."""
+    """A format-specific detector of record ends; by default the last record needs no end."""
 
     def ends(self, window: bytes) -> np.ndarray:
         """Return the ends of rows in ``window``, which begins with a record: (n,) int64, ascending.
@@ -38,14 +38,14 @@ class Splitter(Protocol):
 
     def unclosed(self, window: bytes) -> int | None:
         """Return the offset of an unclosed quote in ``window``, which begins with a record."""
-        ...
+        return None
 
     def last(self, window: bytes) -> bool:
         """Return whether ``window``, all bytes after the last row end of a file, is a row.
 
         SourceError if it is a truncated row.
         """
-        ...
+        return True
 
 
 def windows(

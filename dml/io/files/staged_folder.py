@@ -25,16 +25,8 @@ from dml.errors import DmlError, PlanError, SourceError
 
 # Files that a replaceable folder may contain: files of rows, and hidden files.
 SUFFIXES = (
-    ".parquet",
-    ".arrow",
-    ".csv",
-    ".jsonl",
-    ".tfrecord",
-    ".tfrecord.gz",
-    ".tar",
-    ".tar.gz",
-    ".npy",
-    ".orc",
+    *(".parquet", ".arrow", ".csv", ".jsonl", ".tfrecord", ".tfrecord.gz"),
+    *(".tar", ".tar.gz", ".npy", ".orc"),
 )
 HIDDEN = (".", "_")
 LETTERS = 100  # bytes of the target's name

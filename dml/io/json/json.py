@@ -30,7 +30,7 @@ from dml.io.exact_integers import (
 )
 from dml.io.files.compression import PACKED
 from dml.io.files.files import chosen, listed
-from dml.io.files.lines import Form, LineFiles, LineSource, RowError, inferred
+from dml.io.files.lines import Form, LineFiles, LineSource, RowError, block_size, inferred
 from dml.io.files.paths import FileKind, Paths
 
 ENDINGS = (".jsonl", ".ndjson", ".json")
@@ -47,8 +47,6 @@ OPENING = (b"{", b"[")
 MOST_KEYS, MOST_VALUES = 10_000, 1 << 24
 MOST_DECODED = 1 << 26  # values of an atom, whose rows may be shorter than the first rows
 FEW_KEYS = 1 << 12  # keys in all rows together, below which no limit can be exceeded
-# Arrow parses a block as one; its sizes are 32 bits.
-MOST_BYTES = (1 << 31) - 64
 LISTED = (
     "one object per line; of a file that is one list of objects: dml.from_list(json.load(file))"
 )
@@ -122,9 +120,7 @@ def line_ends(window: bytes) -> np.ndarray:
 
 def parsed(data: bytes, types: dict[str, pa.DataType], others: str) -> pa.Table:
     """Parse the objects in ``data``; RowError for invalid input."""
-    if len(data) >= MOST_BYTES:
-        raise RowError(f"an atom has {len(data)} bytes", 0, "a smaller atom_rows=")
-    reading = pj.ReadOptions(use_threads=False, block_size=len(data) + 64)
+    reading = pj.ReadOptions(use_threads=False, block_size=block_size(data))
     parsing = pj.ParseOptions(
         explicit_schema=pa.schema(list(types.items())), unexpected_field_behavior=others
     )
@@ -140,7 +136,7 @@ def guessed(data: bytes, declared: Mapping[str, pa.DataType]) -> dict[str, pa.Da
     table = parsed(data, dict(declared), "infer")
     kinds = {field.name: field.type for field in table.schema}
     if large := [n for n in kinds if n not in declared and reaches(table[n], BEYOND)]:
-        rows = [_object(line) for line in _lines(data)]
+        rows = [_object(line) for line in data.split(b"\n") if line.strip()]
         kinds |= {n: _exact(n, kinds[n], [row.get(n) for row in rows]) for n in large}
     return kinds
 
@@ -174,10 +170,6 @@ def check_numbers(data: bytes, table: pa.Table, declared: Container[str]) -> Non
         for name in large:
             pair = (given.get(name), table[name][row].as_py())
             check_kept(name, [(row, *pair)], declared=name in declared)
-
-
-def _lines(data: bytes) -> list[bytes]:
-    return [line for line in data.split(b"\n") if line.strip()]
 
 
 def _object(line: bytes) -> dict[str, Any]:
@@ -269,9 +261,6 @@ def settled(kind: pa.DataType) -> pa.DataType:
 class JsonSource(LineSource):
     """Rows of files of JSON lines in order of file name, line."""
 
-    files: LineFiles
-    columns: tuple[str, ...] | None = None
-    atom_rows: int | None = None
     word: ClassVar[str] = "json"
 
 

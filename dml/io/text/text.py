@@ -86,9 +86,6 @@ def _not_utf8(text: np.ndarray, offsets: list[int]) -> RowError:
 class TextSource(LineSource):
     """Lines of text files in order of file name, line; the one column is "text"."""
 
-    files: LineFiles
-    columns: tuple[str, ...] | None = None
-    atom_rows: int | None = None
     word: ClassVar[str] = "text"
 
 

@@ -6,7 +6,6 @@ import dataclasses
 import importlib
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,9 +15,9 @@ from dml.base.fingerprint import digest
 from dml.data.schema import Schema, schema_of
 from dml.errors import PlanError, SchemaError, SourceError
 from dml.expr.node import op
-from dml.io.files.compression import ByteStream, opened
+from dml.io.files.compression import opened
 from dml.io.files.files import File, listed
-from dml.io.files.lines import Form, LineFiles, LineSource, RowError, inferred
+from dml.io.files.lines import MOST_BYTES, Form, LineFiles, LineSource, RowError, inferred
 from dml.io.files.paths import FileKind, Paths
 from dml.io.files.records import LONGEST
 from dml.io.tfrecord.example_columns import column, inferred_kinds, wire_kind
@@ -32,7 +31,6 @@ HEAD, TAIL = struct.Struct("<QI"), struct.Struct("<I")
 MASK, TURN, LOW = 0xA282EAD8, 15, 0xFFFFFFFF
 PACKINGS = {"gzip": ".gz", "zlib": "zlib", "none": "", None: "", "": ""}
 GZIP, ZLIB = b"\x1f\x8b\x08", 31
-MOST_BYTES = (1 << 31) - 64
 COPY = "copy or write the file again"
 
 
@@ -78,15 +76,9 @@ class RecordForm(Form):
         """Digest of names and types, and of ``raw``."""
         return digest("tfrecord", 1, self.raw, self.chosen, self.schema.to_arrow())
 
-    def packed(self, file: File) -> bool:
-        """True for gzip and zlib."""
-        return isinstance(file, RecordFile) and bool(file.packing)
-
-    def open(
-        self, file: File, start: int = 0, stop: int | None = None
-    ) -> AbstractContextManager[ByteStream]:
-        """Open the uncompressed bytes of a file."""
-        return opened(file, start, stop, file.packing if isinstance(file, RecordFile) else "")
+    def ending(self, file: File) -> str:
+        """Return the compression that was detected when the file was opened."""
+        return file.packing if isinstance(file, RecordFile) else ""
 
     def first(self, file: File) -> int:
         """Return 0: records begin at the first byte."""
@@ -204,9 +196,6 @@ def _features(
 class RecordSource(LineSource):
     """Records of TFRecord files in order of file name, record."""
 
-    files: LineFiles
-    columns: tuple[str, ...] | None = None
-    atom_rows: int | None = None
     word: ClassVar[str] = "tfrecords"
 
 
@@ -281,8 +270,10 @@ def _schema_in(files: tuple[RecordFile, ...], form: RecordForm) -> Schema:
     """Infer the schema from the first records; SourceError if there are none."""
 
     def infer(data: bytes, _: int) -> Schema:
-        found = (_all_features(payload, row) for row, payload in enumerate(payloads(data)))
-        return Schema(inferred_kinds(found))
+        every: Any = _All()
+        found = enumerate(payloads(data))
+        rows: Any = (_features(each, row, every, strict=False) for row, each in found)
+        return Schema(inferred_kinds(rows))
 
     found = inferred(files, form, infer)
     if not found:
@@ -300,7 +291,3 @@ class _All:
 
     def __contains__(self, name: object) -> bool:
         return True
-
-
-def _all_features(data: bytes, row: int) -> Mapping[str, Any]:
-    return _features(data, row, _All(), strict=False)  # type: ignore[arg-type]

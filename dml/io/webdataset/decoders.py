@@ -12,7 +12,7 @@ import pyarrow as pa
 from dml.data.block import to_arrow
 from dml.errors import SourceError
 from dml.io.column_store import whole
-from dml.io.files.lines import RowError
+from dml.io.files.lines import MOST_BYTES, RowError
 from dml.io.inferred_types import from_list
 from dml.io.json.json import check_depth, check_numbers, guessed, parsed, settled
 from dml.io.numpy.npy_header import NpyError, array_in
@@ -22,7 +22,6 @@ Files: TypeAlias = "Sequence[bytes | None]"  # of one suffix, in every row
 # Decodes files to a column of the given type, or of their own type for None.
 Decoder: TypeAlias = Callable[[Files, str, "pa.DataType | None"], pa.Array]
 
-MOST_BYTES = (1 << 31) - 64
 DIGITS = 20
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -15,7 +14,7 @@ from dml.base.fingerprint import digest
 from dml.data.schema import Schema
 from dml.errors import PlanError, SourceError
 from dml.expr.node import op
-from dml.io.files.compression import ByteStream, opened, packing
+from dml.io.files.compression import packing
 from dml.io.files.files import File, chosen, listed
 from dml.io.files.lines import Form, LineFiles, LineSource, RowError, inferred
 from dml.io.files.paths import FileKind, Paths
@@ -59,15 +58,9 @@ class SampleForm(Form):
         """Digest of names and types, and of ``decoding``."""
         return digest("webdataset", 2, self.decoding, self.chosen, self.schema.to_arrow())
 
-    def packed(self, file: File) -> bool:
-        """True unless the file is an uncompressed archive."""
-        return bool(_ending(file.name))
-
-    def open(
-        self, file: File, start: int = 0, stop: int | None = None
-    ) -> AbstractContextManager[ByteStream]:
-        """Open the uncompressed archive."""
-        return opened(file, start, stop, _ending(file.name))
+    def ending(self, file: File) -> str:
+        """Return the suffix that states the compression of an archive."""
+        return ".gz" if file.name.lower().endswith(".tgz") else packing(file.name)
 
     def first(self, file: File) -> int:
         """Return 0, the offset of the first header; SourceError for an empty file."""
@@ -168,11 +161,6 @@ class SampleForm(Form):
         return decoder_of(suffix, decode=self.decoding)(found, suffix, kind)
 
 
-def _ending(name: str) -> str:
-    """Return the suffix that states the compression of a file."""
-    return ".gz" if name.lower().endswith(".tgz") else packing(name)
-
-
 def _add(files: Sample, key: str, suffix: str, member: ArchiveMember) -> None:
     """Add a file to a sample; TarError if the sample has the suffix already."""
     if suffix in files:
@@ -206,9 +194,6 @@ def _damaged(error: TarError) -> SourceError:
 class SampleSource(LineSource):
     """Samples of tar archives in order of file name, place in the archive."""
 
-    files: LineFiles
-    columns: tuple[str, ...] | None = None
-    atom_rows: int | None = None
     word: ClassVar[str] = "webdataset"
 
 
