@@ -14,14 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 ARROW = (
-    pa.DataType,
-    pa.Field,
-    pa.Schema,
-    pa.Scalar,
-    pa.Array,
-    pa.ChunkedArray,
-    pa.RecordBatch,
-    pa.Table,
+    *(pa.DataType, pa.Field, pa.Schema, pa.Scalar),
+    *(pa.Array, pa.ChunkedArray, pa.RecordBatch, pa.Table),
 )
 
 
@@ -150,10 +144,6 @@ def _bit_pieces(array: pa.Array) -> Iterator[object]:
     yield bulk(_bits(array.fill_null(False)))  # noqa: FBT003 - the value itself
 
 
-def _fixed_pieces(array: pa.Array) -> Iterator[object]:
-    yield bulk(_fixed_bytes(array))
-
-
 def _struct_pieces(array: pa.Array) -> Iterator[object]:
     for part in array.flatten():
         yield from values_pieces(part)
@@ -169,19 +159,20 @@ def _validity_pieces(array: pa.Array) -> Iterator[object]:
         yield bulk(_bits(array.is_valid()))
 
 
-def _fixed_bytes(array: pa.Array) -> np.ndarray[Any, Any]:
-    """Return values of equal width as ``(n, width) u8``, zero where null."""
+def _fixed_pieces(array: pa.Array) -> Iterator[object]:
+    """Yield values of equal width as ``(n, width) u8``, zero where null."""
     width = array.type.bit_width // 8
     data = array.buffers()[1]
     if data is None or not width:
-        return np.zeros((len(array), width), np.uint8)
+        yield bulk(np.zeros((len(array), width), np.uint8))
+        return
     start = array.offset * width
     rows = np.frombuffer(data, np.uint8)[start : start + len(array) * width]
     rows = rows.reshape(len(array), width)
     if array.null_count:
         valid = array.is_valid().to_numpy(zero_copy_only=False)
         rows = np.where(valid[:, None], rows, 0).astype(np.uint8)
-    return rows
+    yield bulk(rows)
 
 
 def _text_pieces(array: pa.Array) -> Iterator[object]:

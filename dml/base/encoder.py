@@ -220,29 +220,17 @@ def _mixed(value: Mapping[object, object]) -> bool:
     return not all(type(key) is str for key in value)
 
 
-def _put_set(out: Encoder, value: set[object]) -> None:
-    _put_members(out, b"<", value)
-
-
-def _put_frozenset(out: Encoder, value: frozenset[object]) -> None:
-    _put_members(out, b">", value)
-
-
-def _put_members(out: Encoder, tag: bytes, members: Iterable[object]) -> None:
+def _put_set(out: Encoder, value: set[object] | frozenset[object]) -> None:
     try:
-        names = sorted(out.name_of(member) for member in members)
+        names = sorted(out.name_of(member) for member in value)
     except UnnamedError as refusal:
         raise refusal.under("{member}") from None
+    tag = b">" if isinstance(value, frozenset) else b"<"
     out.put(_HEAD(tag, len(names)) + b"".join(names))
 
 
-def _put_range(out: Encoder, value: range) -> None:
-    out.tag(b"range")
-    out.add((value.start, value.stop, value.step))
-
-
-def _put_slice(out: Encoder, value: slice) -> None:
-    out.tag(b"slice")
+def _put_range(out: Encoder, value: range | slice) -> None:
+    out.tag(b"range" if type(value) is range else b"slice")
     out.add((value.start, value.stop, value.step))
 
 
@@ -324,9 +312,9 @@ Encoder.table = {
     dict: _put_dict,
     types.MappingProxyType: _put_dict,
     set: _put_set,
-    frozenset: _put_frozenset,
+    frozenset: _put_set,
     range: _put_range,
-    slice: _put_slice,
+    slice: _put_range,
     types.EllipsisType: _put_singleton,
     types.NotImplementedType: _put_singleton,
     decimal.Decimal: _put_decimal,

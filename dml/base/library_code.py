@@ -95,29 +95,28 @@ def _library(top: str, file: str, *, imported: bool = True) -> Library | None:
         return PYTHON
     if top != "dml" and not installed:
         return None
-    version = (_stated(top) if imported else None) or _distributed(top)
-    return Library(*version) if version is not None else None
+    return (_stated(top) if imported else None) or _distributed(top)
 
 
-def _stated(top: str) -> tuple[str, str] | None:
+def _stated(top: str) -> Library | None:
     """Return the name of a loaded package and its ``__version__``; None if it is no text."""
     module = sys.modules.get(top)
     stated = vars(module).get("__version__") if module is not None else None
     # torch has a str subclass for it, which has no fingerprint
-    return (top, "".join(stated)) if isinstance(stated, str) else None
+    return Library(top, "".join(stated)) if isinstance(stated, str) else None
 
 
-def _distributed(top: str) -> tuple[str, str] | None:
+def _distributed(top: str) -> Library | None:
     """Return distribution and version of an installed top-level package; None if unknown."""
     # Loaded only for a package without a ``__version__``: it takes 18 ms to import.
     metadata = importlib.import_module("importlib.metadata")
     try:
-        return top, metadata.version(top)
+        return Library(top, metadata.version(top))
     except metadata.PackageNotFoundError:
         names = sorted(set(metadata.packages_distributions().get(top, ())))
     if names:
-        return "+".join(names), "+".join(metadata.version(name) for name in names)
-    return ("dml", "source") if top == "dml" else None
+        return Library("+".join(names), "+".join(map(metadata.version, names)))
+    return Library("dml", "source") if top == "dml" else None
 
 
 # Where modules of dml lay, and how they were called, when the fingerprints of stored rows were

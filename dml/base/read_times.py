@@ -10,7 +10,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 from statistics import median
 
 LEAST_S = 1e-9
@@ -58,7 +58,3 @@ class ReadTimes:
         share = math.log(nbytes / low) / math.log(high / low)
         between = math.exp((1 - share) * math.log(low_s) + share * math.log(high_s))
         return min(max(between, low_s), high_s)
-
-    def rises(self) -> bool:
-        """Return True if reading more bytes never takes less time."""
-        return all(a[1] <= b[1] and a[0] < b[0] for a, b in pairwise(self.knots))

@@ -253,7 +253,7 @@ def placed(rows: list[Any], name: str) -> Vec | None:
 
 
 def _fits(value: Any, array: np.ndarray) -> bool:
-    same = _is_array(value) and value.dtype == array.dtype
+    same = type(value) is np.ndarray and value.dtype == array.dtype
     return bool(same and value.shape == array.shape[1:])
 
 
@@ -261,10 +261,6 @@ def _wide(schema: Schema) -> dict[str, Form]:
     """Return the columns whose values have at least ``WIDE_BYTES``."""
     forms = zip(schema, schema.forms, strict=True) if schema.known else ()
     return {name: form for name, form in forms if _bytes(form) >= WIDE_BYTES}
-
-
-def _is_array(value: Any) -> bool:
-    return type(value) is np.ndarray
 
 
 def _bytes(form: Form) -> int:

@@ -19,7 +19,9 @@ def own(block: Block) -> Block:
     without a copy.
     """
     columns = tuple(_own(column, block.n) for column in block.columns)
-    return Block(block.schema, columns, _own_ids(block.ids))
+    parts: Any = (block.ids.hi, block.ids.lo, block.ids.sel)
+    hi, lo, sel = (_frozen(part) if isinstance(part, np.ndarray) else part for part in parts)
+    return Block(block.schema, columns, RowIds(block.n, hi, lo, sel))
 
 
 def _own(values: Values, rows: int) -> Values:
@@ -27,15 +29,6 @@ def _own(values: Values, rows: int) -> Values:
         return values.take(pa.array(np.arange(rows)))
     valid = None if values.valid is None else _frozen(values.valid)
     return Vec(_frozen(values.values), valid)
-
-
-def _own_ids(ids: RowIds) -> RowIds:
-    hi, lo, sel = map(_own_part, (ids.hi, ids.lo, ids.sel))
-    return RowIds(ids.count, hi, lo, sel)
-
-
-def _own_part(part: Any) -> Any:
-    return _frozen(part) if isinstance(part, np.ndarray) else part
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from dml.data.block import Block, Values, concat
+from dml.data.block import Block, Values, concat, mask
 from dml.kernels.vec import Vec
 
 
@@ -80,11 +80,10 @@ def first_odd(a: Values, b: Values) -> int | None:
 
 def _odd_vec(a: Vec, b: Vec) -> np.ndarray:
     """Return a mask (n,) of rows that differ in validity, or in a value that is not null."""
-    n = len(a.values)
-    present, other = (np.ones(n, bool) if each.valid is None else each.valid for each in (a, b))
+    present, other = mask(a), mask(b)
     unequal: np.ndarray = ~_same_bits(a.values, b.values)
     if unequal.ndim > 1:
-        unequal = np.asarray(unequal.reshape(n, -1).any(axis=1))
+        unequal = np.asarray(unequal.reshape(len(unequal), -1).any(axis=1))
     odd: np.ndarray = (present != other) | (present & unequal)
     return odd
 

@@ -13,8 +13,10 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
+from dml.data.open_tensors import ExactType
 
-class Mark(pa.ExtensionType):  # type: ignore[misc]
+
+class Mark(ExactType):
     """Base of the types that say how lists of ``storage`` are delivered; equal by parameters."""
 
     def __init__(self, storage: pa.DataType, **params: Any) -> None:
@@ -32,18 +34,9 @@ class Mark(pa.ExtensionType):  # type: ignore[misc]
         shown = "".join(f", {name}={value!r}" for name, value in self.params.items())
         return f"{type(self).__name__.lower()}<{self.storage_type.value_type}{shown}>"
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Mark) and self._parts() == other._parts()
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def __hash__(self) -> int:
-        return hash(self._parts())
-
-    def _parts(self) -> tuple[object, ...]:
-        # Arrow compares types by name and storage alone
-        return type(self), self.storage_type, self.__arrow_ext_serialize__()
+    def parts(self) -> tuple[object, ...]:
+        """Return the type of the lists, and the parameters."""
+        return self.storage_type, self.__arrow_ext_serialize__()
 
 
 class Padded(Mark):

@@ -15,11 +15,30 @@ from typing import Self, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from dml.errors import InternalError
+
 Shape: TypeAlias = "tuple[int | None, ...]"
 NAME = "dml.tensor"
 
 
-class OpenTensor(pa.ExtensionType):  # type: ignore[misc]
+class ExactType(pa.ExtensionType):  # type: ignore[misc]
+    """A type that is equal by its class and ``parts``: Arrow compares name and storage alone."""
+
+    def parts(self) -> tuple[object, ...]:
+        """Return what distinguishes types of the same class."""
+        raise InternalError(f"{type(self).__name__} has no parts")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, type(self)) and self.parts() == other.parts()
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.parts()))
+
+
+class OpenTensor(ExactType):
     """Tensors of one type and number of axes; an axis that is None in ``shape`` is of any length.
 
     ``stacked`` tensors were made by a function of batches: rows of one batch with equal shapes are
@@ -47,16 +66,8 @@ class OpenTensor(pa.ExtensionType):  # type: ignore[misc]
     def __str__(self) -> str:
         return f"{self.value_type}[{self.axes}]"
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, OpenTensor) and self._parts() == other._parts()
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def __hash__(self) -> int:
-        return hash(self._parts())
-
-    def _parts(self) -> tuple[object, ...]:
+    def parts(self) -> tuple[object, ...]:
+        """Return the type of the elements, the axes, and whether rows were made in batches."""
         return self.value_type, self.shape, self.stacked
 
     def holds(self, array: np.ndarray) -> bool:

@@ -105,16 +105,16 @@ class _Weighing:
     def whole(self) -> Iterator[Block]:
         """Yield all blocks as one, if there are any, and drop the references to them."""
         if self.blocks:
-            made = concat(self.blocks) if len(self.blocks) > 1 else self.blocks[0]
+            made = concat(self.blocks)
             self.blocks.clear()
             yield made
 
 
-class Weighing:
+class Weighing(CallPace):
     """Detects when rows that arrive one by one reach ``PART_BYTES``; measured when ``due``."""
 
     def __init__(self) -> None:
-        self.step, self.each_bytes = FIRST_STEP, 1.0
+        super().__init__(None)
         self.begin()
 
     def begin(self) -> None:
@@ -129,8 +129,7 @@ class Weighing:
             return False
         weight = weighed(new)
         self.nbytes, self.rows = self.nbytes + weight, len(rows)
-        self.each_bytes = max(self.each_bytes, weight / len(new))
-        self.step = max(1, min(GROWTH * self.step, MOST_STEP, int(PART_BYTES // self.each_bytes)))
+        self.made(len(new), weight)
         self.due = self.rows + self.step
         return self.nbytes >= PART_BYTES
 

@@ -47,11 +47,8 @@ def _column(values: Any) -> Iterator[bytes]:
         for value in values.ravel():
             yield _value(value)
     else:
-        yield _sized(_little(values).tobytes())
-
-
-def _little(values: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
+        little = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
+        yield _sized(little.tobytes())
 
 
 def _value(value: Any) -> bytes:

@@ -109,7 +109,10 @@ def columns_of(
         raise SourceError(
             "no columns", why="a row needs at least one value", try_='from_dict({"x": [1, 2, 3]})'
         )
-    lengths = {name: length_of(column) for name, (_, column) in typed.items()}
+    lengths = {
+        name: len(column.values if isinstance(column, Vec) else column)
+        for name, (_, column) in typed.items()
+    }
     first, rows = next(iter(lengths.items()))
     for name, length in lengths.items():
         if length != rows:
@@ -130,18 +133,10 @@ def _content(array: pa.Array) -> list[object]:
     ]
 
 
-def length_of(column: Stored) -> int:
-    """Return the number of rows of a column."""
-    return int(len(column.values) if isinstance(column, Vec) else len(column))
-
-
 def frozen(column: Stored) -> Stored:
-    """Return a view of the same values that cannot be written to."""
-    return frozen_vec(column) if isinstance(column, Vec) else column
-
-
-def frozen_vec(column: Vec) -> Vec:
-    """Return read-only views of the values and the validity."""
+    """Return a view of the same values, and of their validity, that cannot be written to."""
+    if not isinstance(column, Vec):
+        return column
     values = column.values.view()
     values.flags.writeable = False
     if column.valid is None:
@@ -154,8 +149,7 @@ def frozen_vec(column: Vec) -> Vec:
 def slice_of(column: Stored, start: int, stop: int) -> Values:
     """Return rows ``start`` to ``stop``; a view unless they span several chunks."""
     if isinstance(column, pa.ChunkedArray):
-        array = from_arrow(whole(column.slice(start, stop - start)))
-        return frozen_vec(array) if isinstance(array, Vec) else array
+        return frozen(from_arrow(whole(column.slice(start, stop - start))))
     return cut(column, start, stop)
 
 

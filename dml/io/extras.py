@@ -15,10 +15,8 @@ from dml.io.stores.store_errors import scrubbed, secrets_in
 # Additions of Rust libraries to error texts: colours, and stack frames.
 COLOURS, FRAMES = re.compile(r"\x1b\[[0-9;]*m"), re.compile(r"\n\s*0: ")
 # User and password of a URL, and its query.
-USER, QUERY = (
-    re.compile(r"(\w+://)[^/\s@]+:[^/\s@]*@"),
-    re.compile(r"(\w+://[^\s?'\"]*)\?[^\s'\"]*"),
-)
+USER = re.compile(r"(\w+://)[^/\s@]+:[^/\s@]*@")
+QUERY = re.compile(r"(\w+://[^\s?'\"]*)\?[^\s'\"]*")
 
 
 def extra(module: str, door: str, name: str) -> Any:

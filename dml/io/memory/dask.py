@@ -18,7 +18,7 @@ import pyarrow as pa
 from dml.data.schema import Schema, schema_of
 from dml.errors import InternalError, SourceError
 from dml.io.memory.frames import from_pandas
-from dml.io.memory.memory import from_numpy
+from dml.io.memory.memory import Memory, from_numpy
 from dml.io.user.generator import batches, row_of, schema_of_rows
 from dml.plugins import DataSource, SourcePart
 
@@ -127,10 +127,13 @@ class Frame(Collection):
 
     def read(self, part: SourcePart, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         """Yield a partition in pieces that are views of it."""
-        source = from_pandas(self.computed(part.payload))
-        for number in range(source.unit_count):
-            for block in source.read(source.unit(number), columns):
-                yield block.to_arrow()
+        yield from _batches(from_pandas(self.computed(part.payload)), columns)
+
+
+def _batches(source: Memory, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    for number in range(source.unit_count):
+        for block in source.read(source.unit(number), columns):
+            yield block.to_arrow()
 
 
 def _has_unknown_categories(empty: Any) -> bool:
@@ -170,10 +173,7 @@ class Array(Collection):
 
     def read(self, part: SourcePart, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a chunk."""
-        source = from_numpy(np.ascontiguousarray(self.computed(part.payload)))
-        for number in range(source.unit_count):
-            for block in source.read(source.unit(number), columns):
-                yield block.to_arrow()
+        yield from _batches(from_numpy(np.ascontiguousarray(self.computed(part.payload))), columns)
 
 
 class Bag(Collection):

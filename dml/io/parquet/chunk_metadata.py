@@ -124,16 +124,8 @@ class ThriftReader:
 
 
 # Physical types and their numbers in footers.
-KINDS = {
-    "BOOLEAN": 0,
-    "INT32": 1,
-    "INT64": 2,
-    "INT96": 3,
-    "FLOAT": 4,
-    "DOUBLE": 5,
-    "BYTE_ARRAY": 6,
-    "FIXED_LEN_BYTE_ARRAY": 7,
-}
+NAMES = "BOOLEAN INT32 INT64 INT96 FLOAT DOUBLE BYTE_ARRAY FIXED_LEN_BYTE_ARRAY"
+KINDS = {name: number for number, name in enumerate(NAMES.split())}
 
 # Numbers recorded for a chunk: fields of ColumnMetaData, the offset of its statistics, and the
 # unencoded bytes of its texts from SizeStatistics, 0 if the writer did not record them.

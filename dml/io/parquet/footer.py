@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import xxhash
 
 from dml.base.cached_property import cached_property
 from dml.data.schema import Schema
@@ -173,7 +172,8 @@ def _described(file: File, source: pa.NativeFile, footer: bytes) -> ParquetFile:
     try:
         opened = pq.ParquetFile(source)
         metadata, schema = opened.metadata, opened.schema_arrow
-        chunks = read_chunks(footer, _kinds(metadata))
+        leaves = map(metadata.schema.column, range(len(metadata.schema)))
+        chunks = read_chunks(footer, [leaf.physical_type for leaf in leaves])
     except (DamageError, UnicodeDecodeError, pa.ArrowException) as error:  # names are UTF-8
         raise _damaged_footer(file.path, str(error)) from None
     except OSError as error:
@@ -193,11 +193,6 @@ def encrypted(path: str, what: str) -> SourceError:
     )
 
 
-def footer_digest(file: ParquetFile) -> bytes:
-    """Return the digest of the footer bytes: schema, places, sizes, statistics."""
-    return xxhash.xxh3_128_digest(file.chunks.footer)
-
-
 def _footer_bytes(path: str, size: int) -> bytes:
     """Return the footer of a file of ``size`` bytes, without its length and the magic bytes."""
     with open(path, "rb") as file:
@@ -205,11 +200,6 @@ def _footer_bytes(path: str, size: int) -> bytes:
         length = int.from_bytes(file.read(4), "little")
         file.seek(size - 8 - length)
         return file.read(length)
-
-
-def _kinds(metadata: pq.FileMetaData) -> list[str]:
-    """Return the physical type of every physical column."""
-    return [metadata.schema.column(i).physical_type for i in range(len(metadata.schema))]
 
 
 def _check_frame(path: str, size: int) -> None:

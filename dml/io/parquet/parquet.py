@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 
 from dml import checks
 from dml.base.cached_property import cached_property
@@ -34,7 +35,6 @@ from dml.io.parquet.footer import (
     RowGroup,
     decoded_bytes,
     encrypted,
-    footer_digest,
     open_files,
     row_groups,
 )
@@ -90,7 +90,8 @@ class ParquetSource(FileSource):
 
     @cached_property
     def _likeness(self) -> bytes:
-        return digest("footers", [(file.size, footer_digest(file)) for file in self.files.files])
+        footers = [(f.size, xxhash.xxh3_128_digest(f.chunks.footer)) for f in self.files.files]
+        return digest("footers", footers)
 
     def likeness(self) -> bytes:
         """Return a digest of sizes and footers: unequal footers mean unequal data."""

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -42,13 +42,6 @@ class UnansweredError(Exception):
     """The process that should answer has ended, or is on another host."""
 
 
-class Answering(Protocol):
-    """An object that answers requests; a request is a number."""
-
-    def answer(self, number: int) -> object:
-        """Return the result for the reader; an exception is raised in the reader's process."""
-
-
 class ReadServer:
     """A server that lives as long as the object that answers; readers need its address and key.
 
@@ -57,7 +50,7 @@ class ReadServer:
     reader.
     """
 
-    def __init__(self, asked: Answering, folder: str) -> None:
+    def __init__(self, asked: Spool, folder: str) -> None:
         self.key = os.urandom(32)
         if len(os.fsencode(folder)) > LONGEST:
             folder = tempfile.mkdtemp(prefix="dml-spool-", dir=SHORT)
