@@ -149,10 +149,6 @@ def _struct_pieces(array: pa.Array) -> Iterator[object]:
         yield from values_pieces(part)
 
 
-def _no_pieces(_: pa.Array) -> Iterator[object]:
-    return iter(())
-
-
 def _validity_pieces(array: pa.Array) -> Iterator[object]:
     yield array.null_count
     if array.null_count and not pa.types.is_null(array.type):
@@ -217,7 +213,7 @@ Layout = tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], Iterator[obje
 
 # The first matching entry decides how an array is read; maps and unions are read value by value.
 LAYOUTS: tuple[Layout, ...] = (
-    (pa.types.is_null, _no_pieces),
+    (pa.types.is_null, lambda _: iter(())),
     (pa.types.is_boolean, _bit_pieces),
     (_is_fixed, _fixed_pieces),
     (_is_text, _text_pieces),

@@ -138,12 +138,11 @@ def _from_scalars(values: Sequence[Any], name: str, seen: set[type]) -> Typed:
     if seen in ({np.datetime64}, {np.timedelta64}):
         (scalar,) = seen
         return from_array(np.array([scalar("NaT") if v is None else v for v in values]), name)
-    if not all(issubclass(t, np.number | np.bool_) for t in seen):
+    mixed = np.bool_ in seen and len(seen) > 1
+    if mixed or not all(issubclass(t, np.number | np.bool_) for t in seen):
         return _by_type([None if v is None else v.item() for v in values], name)
     dtypes = sorted({v.dtype for v in values if v is not None}, key=str)
     dtype = np.result_type(*dtypes)
-    if np.bool_ in seen and len(seen) > 1:
-        return _by_type([None if v is None else v.item() for v in values], name)
     absent = np.fromiter((v is None for v in values), bool, len(values))
     filled = np.array([dtype.type(0) if v is None else v for v in values], dtype)
     return from_array(filled, name, absent if absent.any() else None)

@@ -86,7 +86,6 @@ class Source(Node):
 
         None if the source does not read a list of files.
         """
-        del num_shards, index
         return None
 
     @property
@@ -163,7 +162,6 @@ class Source(Node):
 
     def changed_ns(self, unit: Unit) -> int:
         """Return the time of the last change to the data of ``unit``; 0 if reads detect changes."""
-        del unit
         return 0
 
     def may_match(self, unit: Unit, predicate: tuple[Value, ...]) -> bool:
