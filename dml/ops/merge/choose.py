@@ -114,8 +114,8 @@ class _Chosen:
         at: At,
     ) -> None:
         inputs = len(node.given)
-        fresh = {"in": [None] * (inputs + 1), "open": list(range(inputs)), "row": 0, "drop": 0}
-        start = position or fresh
+        places, every = [None] * (inputs + 1), list(range(inputs))
+        start: Position = position or {"in": places, "open": every, "row": 0, "drop": 0}
         self.node, self.at = node, at
         flows = [opener(epoch, place) for opener, place in zip(openers, start["in"], strict=True)]
         self.selector, self.sides = flows[-1], [TurnInput(flow) for flow in flows[:-1]]
