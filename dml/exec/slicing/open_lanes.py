@@ -248,12 +248,12 @@ class UnorderedFlow(SlicedFlow):
         """Positions inside the last ``rows`` rows; the position before them was ``before``."""
         part = self.current
         if part is None or not part.loose:
-            return lambda given: {**before, "drop": before["drop"] + given}
+            return partial(_dropping, before)
         start, first = part.start - self.origin, part.given - rows
         spans = [Done(*each) for each in before.get("free", {}).get("given", ())]
         others = [each for each in spans if each.start != start]
-        stop = start + part.rows
-        return lambda given: self._told(before, [*others, Done(start, stop, first + given)])
+        current = Done(start, start + part.rows, first)
+        return partial(_giving, before, self.lane.sections, others, current)
 
     def position(self) -> Position:
         """The input's position before the oldest slice, and the delivered spans behind it."""
@@ -267,13 +267,8 @@ class UnorderedFlow(SlicedFlow):
         bound = not parts or not parts[0].loose
         outer = self.lane.outer(before, self.given + self.skip if bound else 0)
         spans = [*self.done, *partly, *self.saved]
-        return self._told(outer, [Done(a - base, b - base, given) for a, b, given in spans])
-
-    def _told(self, outer: Position, spans: list[Done]) -> Position:
-        if not spans:
-            return outer
-        given = [list(span) for span in sorted(spans)]
-        return {**outer, "free": {"sections": self.lane.sections, "given": given}}
+        found = [Done(a - base, b - base, given) for a, b, given in spans]
+        return _with_spans(outer, self.lane.sections, found)
 
     @property
     def _base(self) -> int:
@@ -377,3 +372,25 @@ def joined(spans: list[Done]) -> list[Done]:
             span = Done(out.pop().start, span.stop)  # noqa: PLW2901
         out.append(span)
     return out
+
+
+# Functions of a module, since chunks with them are sent to other processes.
+
+
+def _dropping(before: Position, rows: int) -> Position:
+    return {**before, "drop": before["drop"] + rows}
+
+
+def _giving(
+    before: Position, sections: Any, others: list[Done], current: Done, rows: int
+) -> Position:
+    more = current._replace(given=current.given + rows)
+    return _with_spans(before, sections, [*others, more])
+
+
+def _with_spans(outer: Position, sections: Any, spans: list[Done]) -> Position:
+    """Add the delivered ``spans`` behind a position; each span is [start, stop, rows given]."""
+    if not spans:
+        return outer
+    given = [list(span) for span in sorted(spans)]
+    return {**outer, "free": {"sections": sections, "given": given}}

@@ -83,6 +83,18 @@ def test_a_state_goes_on_under_the_other_driver(
     assert stream_hash([*begun, *rest]) == stream_hash(whole)
 
 
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_rows_in_any_order_come_once_and_go_on(numbers: Dataset, executor: str) -> None:
+    whole = [str(row) for row in numbers.map(texts)]
+    far = afar(numbers.map(texts), executor=executor, deterministic=False)
+    with iter(far.epoch(0)) as first:
+        begun = list(islice(first, ROWS // 3))
+        state = json.loads(json.dumps(first.state_dict()))
+    rest = iter(far.epoch(0))
+    rest.load_state_dict(state)
+    assert sorted(map(str, [*begun, *rest])) == sorted(whole)
+
+
 def test_the_work_is_done_in_one_process_that_is_used_again(numbers: Dataset) -> None:
     ds = afar(numbers.map(lambda row: {"pid": row["n"] * 0 + os.getpid()}))
     pids = {row["pid"] for _ in range(2) for row in ds}
