@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator
 
 from dml.cluster.autoscale.cachew import Cachew
 from dml.cluster.autoscale.gain import TRAINER, GainPolicy
-from dml.cluster.autoscale.service_model import (
+from dml.cluster.autoscale.utilisation import Utilisation
+from dml.cluster.autoscale.window import ScalingPolicy
+from dml.testing.scaling_service import (
     CURVES,
     Curve,
     ObservedWindow,
@@ -23,8 +25,6 @@ from dml.cluster.autoscale.service_model import (
     served,
     within,
 )
-from dml.cluster.autoscale.utilisation import Utilisation
-from dml.cluster.autoscale.window import ScalingPolicy
 
 IDEALS = (4, 13, 16, 24, 32, 40, 64, 128)
 NOISES = {"none": 0.0, "5 % of batches": 0.005, "5 % of windows": 0.05}

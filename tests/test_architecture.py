@@ -48,7 +48,7 @@ PURE = (
     ),
     "dml/profile.py",
     *(f"dml/exec/scheduler/{each}.py" for each in ["core", "policy", "baseline_policies"]),
-    *(f"dml/cluster/autoscale/{each}.py" for each in ["cachew", "gain", "service_model"]),
+    *(f"dml/cluster/autoscale/{each}.py" for each in ["cachew", "gain"]),
     *(f"dml/cluster/autoscale/{each}.py" for each in ["utilisation", "window"]),
     *("dml/base/read_times.py", "dml/verify/simulate/"),
 )

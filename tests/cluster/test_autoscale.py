@@ -7,7 +7,9 @@ import pytest
 
 from dml.cluster.autoscale.cachew import Cachew
 from dml.cluster.autoscale.gain import TRAINER, GainPolicy
-from dml.cluster.autoscale.service_model import (
+from dml.cluster.autoscale.utilisation import Utilisation
+from dml.cluster.autoscale.window import Log, ScalingPolicy, ScalingWindow
+from dml.testing.scaling_service import (
     CURVES,
     Curve,
     found,
@@ -17,8 +19,6 @@ from dml.cluster.autoscale.service_model import (
     waiting,
     within,
 )
-from dml.cluster.autoscale.utilisation import Utilisation
-from dml.cluster.autoscale.window import Log, ScalingPolicy, ScalingWindow
 
 QUIET = 0.0
 

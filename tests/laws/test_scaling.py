@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from dml.cluster.autoscale.cachew import Cachew
 from dml.cluster.autoscale.gain import GainPolicy
-from dml.cluster.autoscale.service_model import (
+from dml.cluster.autoscale.utilisation import Utilisation
+from dml.cluster.autoscale.window import ScalingPolicy, ScalingWindow
+from dml.testing.scaling_service import (
     Curve,
     changes,
     found,
@@ -17,8 +19,6 @@ from dml.cluster.autoscale.service_model import (
     served,
     within,
 )
-from dml.cluster.autoscale.utilisation import Utilisation
-from dml.cluster.autoscale.window import ScalingPolicy, ScalingWindow
 
 pytestmark = pytest.mark.law
 

@@ -14,9 +14,9 @@ from distributed import Client
 import dml
 from dml.cluster.autoscale import throughput
 from dml.cluster.autoscale.cluster_scaler import Staff
-from dml.cluster.autoscale.service_model import keyed
 from dml.cluster.worker_monitor import Hub
 from dml.exec.delivery.iterator import Elements
+from dml.testing.scaling_service import keyed
 from tests.cluster.dask_cases import UNCLOSED, clean, cluster, eventually
 
 pytestmark = [pytest.mark.cluster, UNCLOSED]
