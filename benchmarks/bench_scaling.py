@@ -20,9 +20,9 @@ from dml.testing.scaling_service import (
     Curve,
     ObservedWindow,
     changes,
-    found,
     keyed,
     served,
+    settled_workers,
     within,
 )
 
@@ -62,7 +62,7 @@ def counts(seeds: int) -> Iterator[str]:
         for noise in NOISES.values():
             for name in ("ours", "3 % rule"):
                 every = runs(POLICIES[name], Curve(float(ideal)), noise, seeds)
-                row.append(settled([found(each) for each in every], ideal))
+                row.append(settled([settled_workers(each) for each in every], ideal))
                 if name == "ours":
                     late = sum(changes(each[-LATE:]) for each in every) / len(every) / LATE * 100
         yield "| " + " | ".join([*row, f"{late:.2f}"]) + " |"
@@ -104,7 +104,9 @@ def curves(seeds: int) -> Iterator[str]:
         cheapest = min(curve.cost(n, TRAINER) for n in range(1, 200))
         row = [name, str(curve.ideal)]
         for make in POLICIES.values():
-            at = sorted(found(each) for each in runs(make, curve, 0.005, seeds))[seeds // 2]
+            at = sorted(settled_workers(each) for each in runs(make, curve, 0.005, seeds))[
+                seeds // 2
+            ]
             time = curve.batch_time_s(at) / curve.batch_time_s(4096)
             row.append(f"{at}, {time:.2f}, {curve.cost(at, TRAINER) / cheapest:.2f}")
         yield "| " + " | ".join(row) + " |"

@@ -46,7 +46,7 @@ def count(name: str, value: object, least: int) -> None:
 
 
 def element_count(name: str, n: object, least: int = 0, others: str = "") -> None:
-    """Refuse ``n`` unless it is an integer >= ``least``; PlanError suggests ``others``."""
+    """Raise PlanError unless ``n`` is an integer >= ``least``; ``others`` ends its suggestion."""
     if isinstance(n, bool) or not isinstance(n, int) or n < least:
         raise PlanError(
             f"{name} needs an integer of at least {least}, got {n!r}",
@@ -56,7 +56,7 @@ def element_count(name: str, n: object, least: int = 0, others: str = "") -> Non
 
 
 def shard(num_shards: int, index: int) -> None:
-    """PlanError unless there are shards, and ``index`` is the number of one."""
+    """Raise PlanError unless there are shards, and ``index`` is the number of one."""
     element_count("shard num_shards", num_shards, least=1)
     element_count("shard index", index)
     if index >= num_shards:
@@ -165,7 +165,7 @@ def of_kind(name: str, value: object, kinds: tuple[type, ...], wanted: str) -> N
 
 
 def unfit(name: str, value: object, wanted: str, try_: str = "") -> PlanError:
-    """Return the PlanError for an option value that is not allowed."""
+    """Build the PlanError for an option value that is not allowed."""
     return PlanError(
         f"{name} must be {wanted}, got {value!r}",
         why=f"it is of type {type(value).__name__}" if not try_ else "no other value has a meaning",

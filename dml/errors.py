@@ -14,13 +14,13 @@ MOST_LETTERS = 20_000
 
 
 def worded(error: BaseException) -> str:
-    """Return any exception as ``Type: text``; raises nothing, whatever its ``__str__`` does."""
+    """Return any exception as ``Type: text``; never raise, whatever its ``__str__`` does."""
     name = type.__dict__["__name__"].__get__(type(error))  # whatever its metaclass says
     return f"{name}: {text_of(error)}"
 
 
 def text_of(value: object, how: Callable[[object], str] = str) -> str:
-    """Return ``how(value)``, at most 20,000 characters; raises nothing, whatever ``how`` raises."""
+    """Return ``how(value)``, at most 20,000 characters; never raise, whatever ``how`` raises."""
     try:
         return str.__getitem__(how(value), slice(MOST_LETTERS))
     except BaseException:  # noqa: BLE001 - a user's object may raise anything, and return anything
@@ -35,12 +35,12 @@ class DmlError(Exception):
         self.what, self.at, self.why, self.try_ = what, at, why, try_
 
     def located(self, at: str) -> Self:
-        """Fill in ``at`` if the code that raised left it empty; returns the same error."""
+        """Fill in ``at`` if the code that raised left it empty; return the error itself."""
         self.at = self.at or at
         return self
 
     def under(self, label: str) -> Self:
-        """Put the operator before ``at``, unless ``at`` names one; returns the same error."""
+        """Put the operator before ``at``, unless ``at`` names one; return the error itself."""
         if "written in" not in self.at and label not in self.at:
             self.at = f"{label}; {self.at}" if self.at else label
         return self

@@ -1,7 +1,7 @@
 """A run reports itself as events: frozen values, each written as one line of JSON.
 
 Events carry names, counts and seconds, never a value of a row. Text of operators may contain
-literals and paths: ``unsaid`` removes it before events are stored. Figures of
+literals and paths, which ``unsaid`` removes before events are stored. Figures of
 :class:`OperatorTotals` and :class:`Waits` are cumulative within a run, so the latest event of a run
 is complete and an earlier one may be lost. A line of a newer dml is read without error: unknown
 fields stay in ``extra``, unknown kinds become :class:`Unknown`, and both are written back as read.
@@ -36,7 +36,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class RunStarted(Event):
-    """An iterator was created: its pipeline (fingerprint by domain), its data and its machine.
+    """An iterator was created: its pipeline, with a fingerprint per domain, its data and machine.
 
     ``job`` joins runs of a process; ``capability`` is a core's speed in normalised units, if known.
     """
@@ -123,7 +123,7 @@ class Warned(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Verified(Event):
-    """Numbers of samples that were recomputed by the plan as written, and of those ``differing``.
+    """Number of samples that the plan as written recomputed, and of those that were ``differing``.
 
     ``scope`` says which operators were compared, and why not more; ``unverified`` which samples
     were skipped, and why.
@@ -141,7 +141,8 @@ class Verified(Event):
 class Scaled(Event):
     """Number of workers after ``batches`` batches, the number requested, and the reason.
 
-    The figures are recent means: time to get a batch and process it, batches that were ready.
+    Two figures are recent means: ``batch_time_s``, the seconds to get and process a batch, and
+    ``result_queue_size``, the number of batches that were ready.
     """
 
     kind: ClassVar[str] = "Scaled"
@@ -246,16 +247,16 @@ def from_json(line: str) -> Event:
     if not isinstance(raw, dict):
         raise ValueError(f"an event is a JSON object, got {line[:60]!r}")
     name = raw.pop("kind", "")
-    envelope = _taken(raw, {"v": "int", "run": "str", "at": "float"})
+    envelope = _take_fields(raw, {"v": "int", "run": "str", "at": "float"})
     common = {("version" if key == "v" else key): value for key, value in envelope.items()}
     known = KINDS.get(name) if isinstance(name, str) else None
     if known is None:
         return Unknown(name=str(name), fields=raw, **common)
-    return known(**_taken(raw, _FIELDS[known.kind]), **common, extra=raw)
+    return known(**_take_fields(raw, _FIELDS[known.kind]), **common, extra=raw)
 
 
-def _taken(raw: dict[str, Any], types: Mapping[str, str]) -> dict[str, Any]:
-    """Move the fields of the right type out of ``raw``; unknown fields stay in ``raw``."""
+def _take_fields(raw: dict[str, Any], types: Mapping[str, str]) -> dict[str, Any]:
+    """Remove and return the fields of ``raw`` whose values fit ``types``; others stay in it."""
     return {
         name: raw.pop(name)
         for name, annotation in types.items()
@@ -301,7 +302,7 @@ def _finite(value: object) -> object:
 
 @dataclass(frozen=True, kw_only=True)
 class Operator:
-    """Facts about an operator known before it runs; its ``ordinal`` is its row in a tally."""
+    """Facts about an operator that are known before it runs; ``ordinal`` is its key in a tally."""
 
     ordinal: int
     operator: str
@@ -329,17 +330,17 @@ class _Cell:
 
 
 class Tally:
-    """Sums per operator, by its ordinal; one per thread, added up with :meth:`merge`.
+    """Sums per operator ordinal; each thread has its own tally, and :meth:`merge` adds them up.
 
     Counting a block takes 0.25 microseconds (tests/test_events.py). Only the owning thread may
-    count; any thread may read, and each sum is then as of some moment.
+    count; any thread may read, and the sums that it reads may be of different moments.
     """
 
     __slots__ = ("_cells", "_unkept")
 
     def __init__(self) -> None:
         self._cells: dict[int, _Cell] = {}
-        self._unkept: dict[int, str] = {}  # "" where a part is cached
+        self._unkept: dict[int, str] = {}  # reasons by ordinal; "" where a part is cached
 
     def block(  # noqa: PLR0917 (keywords would cost half as much again, on every block)
         self,
@@ -351,7 +352,7 @@ class Tally:
         seconds: float,
         cpu_s: float = 0.0,
     ) -> None:
-        """Count one block that operator ``ordinal`` took as input and returned."""
+        """Count one block that operator ``ordinal`` processed, and its rows, bytes and seconds."""
         try:
             cell = self._cells[ordinal]
         except KeyError:
@@ -365,11 +366,11 @@ class Tally:
         cell.cpu_s += cpu_s
 
     def calls(self, ordinal: int, count: int) -> None:
-        """Count calls of a user's Python function."""
+        """Count ``count`` calls of the Python function of operator ``ordinal``."""
         self._cell(ordinal).python_calls += count
 
     def tried(self, ordinal: int, bytes_in: int, spared: int, seconds: float, cpu_s: float) -> None:
-        """Count the cost of testing whether more must be read, and the bytes that were not."""
+        """Count the cost of testing whether more must be read, and ``spared`` bytes not read."""
         cell = self._cell(ordinal)
         cell.bytes_in, cell.spared_bytes = cell.bytes_in + bytes_in, cell.spared_bytes + spared
         cell.seconds, cell.cpu_s = cell.seconds + seconds, cell.cpu_s + cpu_s
@@ -386,12 +387,15 @@ class Tally:
         cell.cache_checks, cell.cache_wrong = cell.cache_checks + 1, cell.cache_wrong + wrong
 
     def stored(self, ordinal: int, wrong: str = "") -> None:
-        """Record that a cache has a part, or the first reason ``wrong`` while it has none."""
+        """Record that a cache has stored a part, or the reason ``wrong`` why it could not.
+
+        Only the first reason is recorded, and none once the cache has a part.
+        """
         if not wrong or ordinal not in self._unkept:
             self._unkept[ordinal] = wrong
 
     def unkept(self, ordinal: int) -> str:
-        """Return why a cache has no part at all; "" if it has one, or none was requested."""
+        """Return why a cache stored no part at all; "" if it stored one, or none was requested."""
         return self._unkept.get(ordinal, "")
 
     def merge(self, *others: Tally) -> Tally:
@@ -402,7 +406,7 @@ class Tally:
         return total
 
     def add(self, other: Tally) -> None:
-        """Add the sums of ``other``."""
+        """Add the sums of ``other`` to this tally."""
         for ordinal, cell in other.cells():
             mine = self._cell(ordinal)
             for name in _Cell.__slots__:
@@ -423,7 +427,7 @@ class Tally:
         return tuple(events)
 
     def cells(self) -> list[tuple[int, _Cell]]:
-        """Return a copy of the operators counted so far, since the owner may be adding another."""
+        """Return pairs of ordinal and sums in a copy, since the owner may be adding an operator."""
         return list(self._cells.items())
 
     def _cell(self, ordinal: int) -> _Cell:

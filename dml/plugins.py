@@ -55,24 +55,27 @@ class DataSource:
     def read(self, part: SourcePart, columns: tuple[str, ...]) -> Iterable[Any]:
         """Return the rows of ``part``, always in one order, as Arrow batches or tables of any size.
 
-        They have at least ``columns``, in types that cast to those of the schema without loss.
+        The batches have at least ``columns``, in types that cast to those of the schema without
+        loss.
         """
         raise InternalError(f"{type(self).__name__} has no read()")
 
     def identity(self) -> object:
-        """Return a value that changes with the data, and not by copying it; None if unknown.
+        """Return a value that changes with the data, and not by copying the data; None if unknown.
 
-        Text, numbers, tuples of these: a version, a digest; or a function without arguments that
-        reads it when it is needed. Without an identity the source has a fingerprint in this run
-        only, so nothing derived from it is cached, or resumed in another process.
+        Allowed are text, numbers and tuples of these, such as a version or a digest, or a function
+        without arguments that reads such a value when it is needed. Without an identity the source
+        has a fingerprint in this run only, so nothing derived from it is cached, or resumed in
+        another process.
         """
         return None
 
     def take(self, index: np.ndarray, columns: tuple[str, ...]) -> pa.Table:
         """Return the rows at positions ``index`` (n,) int64, over all parts, in that order.
 
-        Define it only where that costs about as much as reading as many rows in sequence: then
-        every part must have ``rows``, ``read`` is not called, and ``shuffle()`` reads in its order.
+        Define ``take`` only if it costs about as much as reading as many rows in sequence. Every
+        part must then have ``rows``, ``read`` is not called, and ``shuffle()`` reads rows in its
+        own order.
         """
         raise InternalError(f"{type(self).__name__} has no take()")
 
@@ -106,7 +109,7 @@ def installed(group: str) -> list[Any]:
 
 
 def plugin(group: str, name: str) -> Callable[..., Any]:
-    """Load the function that a package offers as ``name``; PlanError unless exactly one does."""
+    """Load the function that a package offers as ``name``; raise PlanError for none or several."""
     points = installed(group)
     found = [each for each in points if each.name == name]
     if len(found) != 1:

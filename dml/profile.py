@@ -63,9 +63,10 @@ class TimedOperator(Protocol):
 def work_s(did: TimedOperator) -> float:
     """Return the seconds of work of an operator, independent of other load: its processor seconds.
 
-    Threads share processors and Python's lock, and the time that a thread waits for these says
-    nothing about the operator. Sources and called Python functions may wait for other things, such
-    as I/O: for them, waits count that are too long to come from sharing (``TURNS``).
+    Threads share processors and the GIL, and the time that a thread waits for either says nothing
+    about the operator. Sources and called Python functions may also wait for I/O: for them, the
+    time beyond ``TURNS`` seconds per second of work counts, since it is too long to come from
+    sharing.
     """
     if did.cpu_s is None:
         return did.seconds
@@ -86,7 +87,7 @@ class Learned:
 
     @classmethod
     def once(cls, figure: float, at: float, weight: float = 1.0) -> Learned:
-        """Return a single observation; ValueError unless both figures are positive and finite."""
+        """Return a single observation; raise ValueError for non-positive or infinite figures."""
         if not (0 < figure < math.inf and 0 < weight < math.inf):
             raise ValueError(f"what is learned is positive, got {figure!r} x {weight!r}")
         return cls(weight, math.log(figure), 0.0, at)
@@ -102,14 +103,14 @@ class Learned:
         return math.sqrt((self.spread + NOISE) / self.weight) if self.weight else math.inf
 
     def as_of(self, at: float) -> Learned:
-        """Return the same mean, with weight and spread decayed to the time ``at``."""
+        """Return these figures with weight and spread decayed to the time ``at``."""
         if at <= self.at:
             return self
         kept = 0.5 ** ((at - self.at) / HALF_LIFE_S)
         return Learned(self.weight * kept, self.mean, self.spread * kept, at)
 
     def merge(self, other: Learned) -> Learned:
-        """Combine both, at the later of their times; commutative (Chan et al. 1979)."""
+        """Return both combined, as of the later of their times; commutative (Chan et al. 1979)."""
         at = max(self.at, other.at)
         one, two = self.as_of(at), other.as_of(at)
         weight = one.weight + two.weight
@@ -123,7 +124,7 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Slowdown against the machine on which default costs were measured: of work and of copying."""
+    """Factors by which work and copying are slower than on the machine of the default costs."""
 
     work: float = 1.0
     copying: float = 1.0
@@ -154,7 +155,7 @@ class Profile:
         return any((self.costs, self.ratios, self.sizes, self.counts, self.blocks))
 
     def merge(self, other: Profile) -> Profile:
-        """Combine both; commutative but for the machine, and associative up to rounding."""
+        """Return both combined; commutative but for the machine, and associative up to rounding."""
         return Profile(
             _merged(self.costs, other.costs),
             _merged(self.ratios, other.ratios),
@@ -185,12 +186,12 @@ class Profile:
         return found
 
     def lookup(self, key: CostKey) -> Learned | None:
-        """Return the cost for ``key``, else for the nearest block shape on the same machine."""
+        """Return the cost for ``key``, else for the nearest shape on the same machine, or None."""
         near = self.near(key)
         return None if near is None else near[0]
 
     def near(self, key: CostKey) -> tuple[Learned, int] | None:
-        """Return the result of ``lookup`` and its distance from ``key`` in powers of two."""
+        """Return the result of ``lookup`` and its distance from ``key`` in log2 steps, or None."""
         shapes = [key] if key in self.costs else self._shapes.get(key[:2])
         if not shapes:
             return None

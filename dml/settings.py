@@ -43,7 +43,10 @@ Auto = Literal["auto"]
 
 
 def parse_bytes(size: object, name: str = "size") -> int:
-    """Return the bytes of ``"128MiB"``, ``"1.5GB"``, ``"64k"`` or a positive integer."""
+    """Return ``size`` in bytes: a positive integer, or a text such as ``"128MiB"`` or ``"64k"``.
+
+    ``name`` is the option that the PlanError for an invalid size names.
+    """
     if isinstance(size, str):
         match = re.fullmatch(SIZE, size)
         if match is None:
@@ -72,7 +75,7 @@ class Autoscale:
     ----------
     min : least number of workers
     max : greatest number of workers
-    rho : fraction of the ideal gain, 1/(w+1) after w workers, for which one more is added
+    rho : a worker is added to w workers if it gains this fraction of the ideal gain, 1/(w+1)
     minimize : "time", or "cost", which counts the trainer as 30 workers
     policy : "gain" is dml's own; "cachew" adds workers one by one while each is worth 3 %; "cpu"
         keeps processors 80 % busy (docs/scaling.md)
@@ -289,7 +292,7 @@ class Settings:
 
     @property
     def here(self) -> Settings:
-        """The same settings with ``driver="here"``, for verbs that always run in this process."""
+        """These settings with ``driver="here"``, for verbs that always run in this process."""
         return self if self.driver == "here" else dataclasses.replace(self, driver="here")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -297,9 +300,9 @@ class Settings:
         return {**self.__dict__, "scheduler": address_of(self.scheduler)}
 
     def merged(self, options: dict[str, Any]) -> Settings:
-        """Return a copy with some options changed; an unknown option is a PlanError listing all.
+        """Return a copy with ``options`` changed; a scheduler implies executor "distributed".
 
-        A scheduler without an executor implies "distributed".
+        Raise PlanError for an unknown option, and for a scheduler with another executor.
         """
         known = [f.name for f in dataclasses.fields(self)]
         unknown = sorted(set(options) - set(known))
@@ -343,7 +346,10 @@ def scales(scheduler: Any) -> Any:
 
 
 def _scaled(value: Any, executor: str, scheduler: Any) -> Autoscale | None:
-    """Return the option ``autoscale`` as an Autoscale; PlanError where nothing can be scaled."""
+    """Return the option ``autoscale`` as an Autoscale, or None.
+
+    Raise PlanError if the executor or the scheduler cannot be scaled.
+    """
     if value is None:
         return None
     if isinstance(value, tuple | list) and len(value) == 2:
@@ -359,7 +365,7 @@ def _scaled(value: Any, executor: str, scheduler: Any) -> Autoscale | None:
 
 
 def not_scaled(why: str) -> PlanError:
-    """Return the PlanError for ``autoscale`` without a cluster object that can be scaled."""
+    """Build the PlanError for ``autoscale`` without a cluster object that can be scaled."""
     return PlanError(
         "autoscale needs a Dask cluster object",
         why=why,
@@ -368,10 +374,10 @@ def not_scaled(why: str) -> PlanError:
 
 
 def user_folder(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return the default folder for files of this user: ``$XDG_CACHE_HOME/dml``.
+    """Return the default folder for this user's files: ``$XDG_CACHE_HOME/dml`` or ``~/.cache/dml``.
 
-    Or ``~/.cache/dml``. Without a writable home, as in many containers, it is a private folder
-    among temporary files, which is logged once. None if that cannot be created either.
+    Without a writable home, as in many containers, return a private folder among temporary files,
+    and log that once; return None if that folder cannot be created.
     """
     base = environ.get("XDG_CACHE_HOME", "")
     usual = base if os.path.isabs(base) else os.path.expanduser("~/.cache")
@@ -389,7 +395,7 @@ def _writable(folder: str) -> bool:
 
 @functools.cache
 def _temporary(user: int) -> str | None:
-    """Return a private temporary folder of the user; None if it cannot be created."""
+    """Return the private temporary folder of user id ``user``; None if it cannot be created."""
     import logging  # noqa: PLC0415 - as below
     import tempfile  # noqa: PLC0415 - for few users, and it loads half a dozen others
 

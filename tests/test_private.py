@@ -70,7 +70,7 @@ TRIES: dict[str, tuple[Try, Any]] = {
     "a sweep": (lambda catalog, _: catalog.gc(grace_s=0).blobs, 0),
     "a pin": (lambda catalog, _: catalog.pin(FP), None),
     "uses": (lambda _, store: store.uses.gathered(), ({}, {})),
-    "pins": (lambda _, store: pins.held(store.place) - {FP}, set()),
+    "pins": (lambda _, store: pins.list_pinned(store.place) - {FP}, set()),
     "an eviction": (lambda _, store: janitor.evict(store.place, FP, 0), False),
 }
 

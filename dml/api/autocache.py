@@ -1,4 +1,4 @@
-"""Each run decides here at each ``autocache()``: from costs, epochs and the store.
+"""Decide at each ``autocache()`` whether to store rows: from costs, epochs and the store.
 
 A run decides at the beginning of each pass. Compute costs are those that this process measured,
 else those that the fleet has learned; costs of the store were measured on the store.
@@ -13,7 +13,14 @@ from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 from dml.api.cost_profile import expected, names_of, planned, profile_of, rows_named
-from dml.api.run_storage import CacheStatus, held, keeping_of, passes_at, store_of, storing_of
+from dml.api.run_storage import (
+    CacheStatus,
+    cache_contents,
+    keeping_of,
+    passes_at,
+    store_of,
+    storing_of,
+)
 from dml.base.host import host_class
 from dml.base.read_times import ReadTimes
 from dml.cache.elements.element_cache import Keeping
@@ -44,7 +51,7 @@ Key = tuple[bytes, str]
 
 @cache
 def times_of(root: str) -> tuple[ReadTimes, ReadTimes]:
-    """Return the time to read, and to write, a part of a given size in the store ``root``."""
+    """Return how long a part takes to read, and to write, in the store ``root``, by its size."""
     read, write = measured(root, host_class())
     return ReadTimes.measured(read), ReadTimes.measured(write)
 
@@ -57,7 +64,10 @@ class KeptEntry(NamedTuple):
 
 
 class CachePlace(NamedTuple):
-    """An ``autocache()`` in its chain: its position, and how often a run passes it."""
+    """An ``autocache()``, operator ``number`` of ``chain``; a run passes it ``passes`` times.
+
+    ``first`` is the number of the chain's first operator among those of all chains.
+    """
 
     node: Node
     chain: Plan
@@ -67,7 +77,7 @@ class CachePlace(NamedTuple):
 
 
 class SiteChain(NamedTuple):
-    """The places of one chain, source first; a pass takes ``whole_s`` without any of them."""
+    """The places of one chain, source first; a pass without any of the caches takes ``whole_s``."""
 
     sites: list[tuple[CachePlace, Site | None]]
     whole_s: float
@@ -76,7 +86,7 @@ class SiteChain(NamedTuple):
 class Choosing:
     """Decides for one run of a plan which rows each ``autocache()`` keeps, from ``epoch`` on.
 
-    ``keep`` and ``store`` know the rows that are kept already.
+    ``keep`` and ``store`` look up the rows that are stored already.
     """
 
     def __init__(
@@ -100,18 +110,18 @@ class Choosing:
         return expected(self.plan, self.profile, self.settings)
 
     def watch(self, run: Streaming, workers: int) -> None:
-        """Record the costs that ``run`` shows."""
+        """Record the operator costs that ``run`` measures."""
         named = ((each, self.entry(each, self.epoch)) for each in self.places)
         rows = {at.first + at.number - 1: entry.fingerprint for at, entry in named if entry}
         SEEN.watch(run, self.names, workers, rows)
         rows_named(self.plan, rows)
 
     def begin(self, node: Node, epoch: int) -> CacheDecision:
-        """Return the decision at ``node`` for the pass that begins, which is ``epoch`` there."""
+        """Return the decision at ``node`` for pass ``epoch``, which begins, and count that pass."""
         made = self.decisions(node, epoch)[key_of(node)]
         place = next(each for each in self.places if key_of(each.node) == key_of(node))
-        entry, known = self.entry(place, epoch), self._known(place, epoch)
-        if entry is not None and known is not None:  # other jobs may keep it for this one
+        entry, known = self.entry(place, epoch), self._declared_reads(place, epoch)
+        if entry is not None and known is not None:  # other jobs may keep the entry for this one
             entry.store.uses.announce(entry.fingerprint, known - 1)
         self.begun[key_of(node)] = self.begun.get(key_of(node), 0) + 1
         return made
@@ -119,7 +129,7 @@ class Choosing:
     def decisions(
         self, asking: Node | None = None, epoch: int | None = None
     ) -> dict[Key, CacheDecision]:
-        """Return the decision at every place for the next pass; ``asking`` is in pass ``epoch``."""
+        """Return the decision at each place for the next pass, which is ``epoch`` at ``asking``."""
         given = {key_of(asking): epoch} if asking is not None and epoch is not None else {}
         found = {
             key_of(each.node): CacheDecision(CacheState.COMPUTE, nameless.what)
@@ -135,7 +145,7 @@ class Choosing:
         return found
 
     def chains(self, epochs: Mapping[Key, int]) -> Iterator[SiteChain]:
-        """Yield each chain with its known costs, source first; ``epochs`` overrides epochs."""
+        """Yield each chain with its known costs; ``epochs`` overrides the epoch at some places."""
         for plan in {id(each.chain): each.chain for each in self.places}.values():
             places = [each for each in self.places if each.chain is plan]
             rows = self._rows(places[0])
@@ -148,12 +158,12 @@ class Choosing:
             yield SiteChain(sites, whole_s or 0.0)
 
     def _distrusted(self, place: CachePlace, epochs: Mapping[Key, int]) -> bool:
-        """Return whether the entry at a place was quarantined as wrong."""
+        """Return True if the entry at ``place`` was quarantined as wrong."""
         entry = self.entry(place, epochs.get(key_of(place.node), self.epoch))
         return entry is not None and entry.store.quarantined(entry.fingerprint) is not None
 
     def _rows(self, place: CachePlace) -> list[float]:
-        """Return the rows that each operator of a chain gives in a pass: measured, or estimated."""
+        """Return the rows that each operator of a chain outputs per pass: measured or estimated."""
         count = len(place.chain.operators)
         did = SEEN.of(self.names[place.first : place.first + count])
         rows: list[float] = []
@@ -170,11 +180,11 @@ class Choosing:
         return rows
 
     def _seconds(self, first: int, count: int, rows: list[float]) -> float | None:
-        """Seconds of the first ``count`` operators of a chain; None if one was never measured."""
+        """Return the seconds of a chain's first ``count`` operators; None if one is unmeasured."""
         whole = 0.0
         for number, did in enumerate(SEEN.of(self.names[first : first + count])):
             guess, taken = self.expected[first + number], rows[max(0, number - 1)]
-            if first + number in self.deciding:  # its read time is not a compute cost
+            if first + number in self.deciding:  # reading a cache is not computing
                 continue
             if did.rows > 0:
                 whole += did.seconds / did.rows * taken
@@ -185,7 +195,7 @@ class Choosing:
         return whole
 
     def _bytes(self, place: CachePlace, rows: list[float]) -> float:
-        """Return the bytes of all rows at a place."""
+        """Return the bytes of all rows at ``place``: measured, else learned, else estimated."""
         below = place.first + place.number - 1
         (did,) = SEEN.of(self.names[below : below + 1])
         if did.given > 0:
@@ -196,9 +206,9 @@ class Choosing:
         return rows[place.number - 1] * (each if known is None else known.typical)
 
     def _site(self, place: CachePlace, rows: list[float], epoch: int) -> Site | None:
-        """Return the costs of keeping rows at a place in ``epoch``; None if they are not known."""
+        """Return the costs of storing the rows at ``place`` in ``epoch``; None if unknown."""
         entry = self.entry(place, epoch)
-        there, nbytes, took_s = self._kept(place, rows, entry)
+        there, nbytes, took_s = self._stored_state(place, rows, entry)
         below = self._seconds(place.first, place.number, rows)
         if below is None and there:
             below = took_s / there
@@ -229,10 +239,10 @@ class Choosing:
             return None
         return KeptEntry(store_at(self.keep.where), name.hex())
 
-    def _kept(
+    def _stored_state(
         self, place: CachePlace, rows: list[float], entry: KeptEntry | None
     ) -> tuple[float, float, float]:
-        """Return the kept share of a place's rows, its bytes, and the seconds to compute them."""
+        """Return the stored share of the rows at ``place``, its bytes, and its compute seconds."""
         if entry is None:
             return 0.0, 0.0, 0.0
         records = entry.store.records(entry.fingerprint)
@@ -248,11 +258,11 @@ class Choosing:
     def _epochs(
         self, place: CachePlace, rows: list[float], epoch: int, entry: KeptEntry | None
     ) -> float:
-        """Return how often this job will read the rows at a place, the next pass included.
+        """Return how often this job will read the rows at ``place``, the next pass included.
 
-        Where this was not declared, as many passes are expected as there have been.
+        If that was not declared, as many passes are expected as there have been.
         """
-        known = self._known(place, epoch)
+        known = self._declared_reads(place, epoch)
         if known is not None:
             return known
         done, past = self.begun.get(key_of(place.node), 0), self._past(place, rows, entry)
@@ -260,8 +270,8 @@ class Choosing:
             return past + 1
         return max(1.0, place.passes - done) + max(0.0, past - done)
 
-    def _known(self, place: CachePlace, epoch: int) -> float | None:
-        """Return how often this job will read the rows at a place, if declared; else None."""
+    def _declared_reads(self, place: CachePlace, epoch: int) -> float | None:
+        """Return how often this job will read the rows at ``place``; None if not declared."""
         reuse: int | None = place.node.reuse
         most = math.inf if reuse is None else reuse - epoch % reuse
         if place.passes < math.inf and self.settings.epochs is not None:
@@ -273,7 +283,7 @@ class Choosing:
     def _past(self, place: CachePlace, rows: list[float], entry: KeptEntry | None) -> float:
         """Return the number of whole passes computed so far, by this job or another.
 
-        They are counted by the fingerprint of the rows: the name of an operator is the same for all
+        Passes are counted by the fingerprint of the rows: an operator's name is the same for any
         data.
         """
         if entry is None:
@@ -286,7 +296,10 @@ class Choosing:
 
 
 def _takes(root: str, store: PartStore, each: float, nbytes: float) -> tuple[float, float]:
-    """Seconds to read and to write a part of ``nbytes``; copies on this host speed up reads."""
+    """Return the seconds to read and to write a part of ``each`` bytes, of ``nbytes`` in all.
+
+    Copies on this host make reads faster.
+    """
     read, write = (times(each) for times in times_of(root))
     copies = store.tiers.copies
     if copies is not None and (near := copies.times.near(each)) < read:
@@ -296,7 +309,7 @@ def _takes(root: str, store: PartStore, each: float, nbytes: float) -> tuple[flo
 
 
 def key_of(node: Node) -> Key:
-    """Return the identity of a place in a run."""
+    """Return what identifies the ``autocache()`` ``node`` in a run."""
     return node.digest, node.root
 
 
@@ -312,7 +325,7 @@ def _places(plan: Plan) -> Iterator[CachePlace]:
 
 @dataclasses.dataclass(frozen=True)
 class AutoStoring(StoredLevels):
-    """Finds the entries of stored steps, as decided for each pass; pickling fixes the decisions."""
+    """Finds entries of stored steps, as decided for each pass; pickling fixes the decisions."""
 
     choosing: Choosing
     names: Mapping[Key, EntryName]
@@ -326,7 +339,7 @@ class AutoStoring(StoredLevels):
 
     @property
     def looks(self) -> bool:  # type: ignore[override]
-        """As ``Storing.looks``, in any pass."""
+        """The value of ``Storing.looks``, whatever was decided for this pass."""
         return Storing(self.names).looks
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -351,7 +364,7 @@ class AutoKeeping(Keeping):
         self.choosing = choosing
 
     def __call__(self, node: Node) -> Any:
-        """Return the cache of ``node`` for the pass that begins; None if it is not kept."""
+        """Return the cache of ``node`` for the pass that begins; None if the pass uses none."""
         if node.decides and self.choosing.begin(node, self.choosing.epoch).state not in KEEPS:
             return None
         return super().__call__(node)
@@ -366,19 +379,19 @@ def chosen_of(
     return AutoKeeping(keep, choosing), stored, choosing
 
 
-def told(plan: Plan, settings: Settings, epoch: int = 0) -> CacheStatus:
+def cache_status(plan: Plan, settings: Settings, epoch: int = 0) -> CacheStatus:
     """Return the contents of each cache of a plan, and the next decision at each ``autocache``."""
     made = {key_of(node): str(each) for node, each in decisions(plan, settings, epoch)}
     return CacheStatus(
         dataclasses.replace(each, decision=made.get(key_of(node), ""))
-        for node, each in held(plan, settings, epoch)
+        for node, each in cache_contents(plan, settings, epoch)
     )
 
 
 def placed(root: Node, settings: Settings, off: frozenset[str]) -> Optimized:
-    """Plan a pipeline with an ``autocache()`` wherever it may be worth it.
+    """Plan the pipeline ``root`` with an ``autocache()`` wherever one may pay.
 
-    Names and positions are those of the pipeline without them, so that saved states fit either way.
+    Names and positions are those of the pipeline without these steps, so that states fit both.
     """
     usual = planned(root, settings, off)
     above = hinted(usual.chosen)

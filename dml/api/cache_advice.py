@@ -41,7 +41,7 @@ class Worth:
 
 @dataclasses.dataclass(frozen=True)
 class WorthKeeping:
-    """The rows of several pipelines to keep: ``seconds`` of all their epochs then, and without it.
+    """The rows of several pipelines to keep; the ``seconds`` of all epochs with and without that.
 
     ``unknown`` are places that were never measured. ``print`` it for people.
     """
@@ -53,7 +53,7 @@ class WorthKeeping:
 
     @property
     def nbytes(self) -> int:
-        """The bytes that would be newly kept."""
+        """The bytes that would be newly stored."""
         return int(sum(each.part * each.nbytes for each in self.places if not each.there))
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ class _Tree:
 def worth_keeping(
     jobs: Sequence[tuple[Node, Settings, int]], room: float | None, parts: int = LEAST_PARTS
 ) -> WorthKeeping:
-    """Choose the steps of ``jobs`` to cache, each job with its next epoch, in ``room`` bytes."""
+    """Choose steps of ``jobs`` (with their next epochs) to cache in ``room`` bytes (None: any)."""
     tree = _Tree()
     for node, settings, epoch in jobs:
         tree.add(looking(optimized(node, settings).plan, settings, epoch))

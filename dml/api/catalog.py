@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dml.optimize.explain.fingerprint_text import FingerprintText
     from dml.optimize.explain.name_differences import Difference
 
-SHORTEST = 4  # letters of a fingerprint that may stand for it
+SHORTEST = 4  # the fewest first letters by which a fingerprint may be given
 
 
 @door
@@ -44,7 +44,7 @@ def why_miss(a: Dataset, b: Dataset) -> Difference:
     """
     from dml.optimize.explain import name_differences
 
-    here, there = told(a, "a", "why_miss"), told(b, "b", "why_miss")
+    here, there = describe_pipeline(a, "a", "why_miss"), describe_pipeline(b, "b", "why_miss")
     found: Difference = name_differences.first_difference(here, there)
     return found
 
@@ -58,7 +58,7 @@ def worth_keeping(*pipelines: Dataset, room: int | str | None = None) -> WorthKe
     of all pipelines together; ``print`` it for people. It rests on measurements of this process or
     on telemetry; it computes and keeps nothing. ``room=None`` is room for all.
 
-    PlanError for an argument that is no pipeline, or a ``room`` that is no size.
+    Raise PlanError for an argument that is no pipeline, or a ``room`` that is no size.
     """
     from dml.api import cache_advice
 
@@ -102,8 +102,8 @@ class Catalog:
 
     ``path`` is the folder or ``s3://`` URL of a snapshot, of a store, or a ``cache_dir``, in which
     the store is ``store``; without it, the store in the user's cache folder. ``catalog.path`` is
-    the store that is read. Reading writes nothing there. CacheError if there is no store, or it
-    cannot be read; PlanError for an invalid path, namespace or fingerprint.
+    the store that is read. Reading writes nothing there. Raise CacheError if there is no store, or
+    it cannot be read; raise PlanError for an invalid path, namespace or fingerprint.
 
     A fingerprint may be given as its first letters, 4 or more, if only one entry begins with them.
     """
@@ -114,7 +114,7 @@ class Catalog:
     ) -> None:
         from dml.cache.eviction import catalogue
 
-        self.path: str = catalogue.store_in(_given(path))
+        self.path: str = catalogue.store_in(_store_path(path))
         self.namespace = namespace
         place = catalogue.place_at(self.path, namespace)
         self._kept: Catalogue = catalogue.Catalogue(place)
@@ -124,16 +124,16 @@ class Catalog:
     def private(
         cls, path: str | os.PathLike[str] | None = None, namespace: str = "default"
     ) -> Catalog:
-        """Make a namespace, on a disk, that no other user of the machine can read.
+        """Create a namespace, on a disk, that no other user of the machine can read.
 
-        Its folder is made for you alone, whatever the umask, and stays so: call this before the
-        first run that uses it; of a ``cache_dir``, give ``<cache_dir>/store``. CacheError if the
-        folder belongs to another user, or is in a bucket.
+        The namespace's folder is created for you alone, whatever the umask. Call this before the
+        first run that uses the namespace; for a ``cache_dir``, pass ``<cache_dir>/store`` as
+        ``path``. Raise CacheError if the folder belongs to another user, or is in a bucket.
         """
         from dml.cache.eviction import catalogue
         from dml.cache.store import private_folder
 
-        given = _given(path)
+        given = _store_path(path)
         root = given if "://" in given else catalogue.store_in(given)
         private_folder.make_private(root, namespace)
         return cls(root, namespace)
@@ -147,18 +147,18 @@ class Catalog:
         *,
         group: str | int | None = None,
     ) -> Catalog:
-        """Make a namespace, on a disk, that the users of a group share, and no other user can read.
+        """Create a namespace, on a disk, that a group of users shares, and no other user can read.
 
         ``group`` is one of your groups, None your usual one. The group may read and evict all that
         is kept there; descriptions of entries hold digests that only the group can compare with
-        others. Call this before the first run that uses it; of a ``cache_dir``, give
-        ``<cache_dir>/store``. CacheError if the folder belongs to another user, or is in a bucket,
-        and if there is no such group.
+        others. Call this before the first run that uses the namespace; for a ``cache_dir``, pass
+        ``<cache_dir>/store`` as ``path``. Raise CacheError if the folder belongs to another user or
+        is in a bucket, or if there is no such group.
         """
         from dml.cache.eviction import catalogue
         from dml.cache.store import private_folder
 
-        given = _given(path)
+        given = _store_path(path)
         root = given if "://" in given else catalogue.store_in(given)
         private_folder.make_shared(root, namespace, group)
         return cls(root, namespace)
@@ -190,7 +190,7 @@ class Catalog:
         """
         from dml.cache.eviction import quarantine
 
-        fingerprint, _ = self._asked(ds, "lookup")
+        fingerprint, _ = self._find_name(ds, "lookup")
         view = self._kept.view(fingerprint)
         parts, of = self._kept.counted(view)
         whole = of is not None and parts >= of
@@ -199,7 +199,7 @@ class Catalog:
 
     @door
     def why_miss(self, ds: Dataset, fingerprint: str | None = None) -> Difference:
-        """Return the first difference to an entry; false if the pipeline asks for that entry.
+        """Return the first difference of a pipeline to an entry; false if the entry is its own.
 
         Without ``fingerprint``, compare with the entry that shares most operators with the
         pipeline, from the source on: the descriptions of all entries are read for that. If the
@@ -207,7 +207,7 @@ class Catalog:
         """
         from dml.optimize.explain import fingerprint_text, name_differences
 
-        name, story = self._asked(ds, "why_miss")
+        name, story = self._find_name(ds, "why_miss")
         misses, wrong = name_differences, self._kept.quarantined(self._kept.view(name))
         if wrong is not None and (fingerprint is None or self._whole(fingerprint) == name):
             return misses.quarantined(wrong)
@@ -217,8 +217,8 @@ class Catalog:
             others = [self.entry(fingerprint)]
         view = self._kept.view(name)
         if view.live and (fingerprint is None or others[0].fingerprint == name):
-            return misses.found(*self._kept.counted(view))
-        told_there = [fingerprint_text.read_told(each.about) for each in others]
+            return misses.missing_parts(*self._kept.counted(view))
+        told_there = [fingerprint_text.from_json(each.about) for each in others]
         from dml.cache.store import layout
 
         secret = self._kept.place.get(layout.SECRET)
@@ -239,16 +239,16 @@ class Catalog:
 
     @door
     def unpin(self, fingerprint: str) -> None:
-        """Undo ``pin``."""
+        """Allow the eviction of an entry that was pinned."""
         from dml.cache.eviction import pins
 
         pins.unpin(self._kept.place, self._whole(fingerprint))
 
     @door
     def evict(self, fingerprint: str) -> bool:
-        """Remove an entry, whose rows are computed again when needed; False if there was none.
+        """Remove an entry, whose rows are computed again when needed; return False without one.
 
-        Safe while other processes read it. CacheError for an entry that is pinned.
+        Safe while other processes read the entry. Raise CacheError if the entry is pinned.
         """
         from dml.cache.eviction import janitor, pins
 
@@ -266,8 +266,8 @@ class Catalog:
     def gc(self, *, grace_s: float = 600.0) -> Swept:
         """Remove garbage: files of dead processes, and rows without a record.
 
-        Rows that were not written to for ``grace_s`` and that no entry names were left by a writer
-        that died. Safe beside readers and writers.
+        Rows that were not written to for ``grace_s`` seconds and that no entry names were left by a
+        writer that died. Safe while other processes read and write.
         """
         from dml.cache.eviction import janitor
 
@@ -280,13 +280,13 @@ class Catalog:
 
     @door
     def verify(self, fingerprint: str | None = None) -> VerifiedEntry:
-        """Read and check all kept bytes, of one entry or of all; damaged parts are removed."""
+        """Read and check all stored bytes of one entry, or of all entries; remove damaged parts."""
         return self._kept.verify(None if fingerprint is None else self._whole(fingerprint))
 
     # ------------------------------------------------------------------------------------- inside
 
-    def _asked(self, ds: object, verb: str) -> tuple[str, FingerprintText]:
-        """The fingerprint that a pipeline looks up in a store, and the description of its parts."""
+    def _find_name(self, ds: object, verb: str) -> tuple[str, FingerprintText]:
+        """Return the fingerprint that a pipeline looks up in a store, and a text of its parts."""
         node, settings = _written(ds, "ds", verb)
         stations = wiring().optimized(node, settings)
         asked = _keeping().asked_of(stations.plan, settings)
@@ -299,7 +299,7 @@ class Catalog:
 
         names, telling = fingerprints, fingerprint_text
         name = name or names.stored_name(below, settings.seed)
-        return name, telling.told(below, stations.written, settings.seed, quick=True)
+        return name, telling.describe(below, stations.written, settings.seed, quick=True)
 
     def _reuse(self, ds: Dataset) -> str:
         """Describe the entries of other pipelines that a pipeline could reuse."""
@@ -309,7 +309,7 @@ class Catalog:
         return told
 
     def _whole(self, prefix: str) -> str:
-        """Return the one fingerprint that begins with ``prefix``."""
+        """Return the one fingerprint that begins with ``prefix``. Raise CacheError without one."""
         if len(prefix) < SHORTEST or not _is_hex(prefix):
             raise PlanError(
                 f"{prefix!r} is not a fingerprint",
@@ -338,20 +338,20 @@ class Catalog:
         )
 
 
-def told(given: object, name: str, verb: str) -> FingerprintText:
-    """Describe the parts of a pipeline; PlanError for anything else."""
+def describe_pipeline(given: object, name: str, verb: str) -> FingerprintText:
+    """Describe the parts of the pipeline ``given``. Raise PlanError if it is no pipeline."""
     from dml.optimize.explain import fingerprint_text
 
     node, settings = _written(given, name, verb)
     stations = wiring().optimized(node, settings)
-    found: FingerprintText = fingerprint_text.told(
+    found: FingerprintText = fingerprint_text.describe(
         stations.normalized, stations.written, settings.seed
     )
     return found
 
 
 def _written(given: object, name: str, verb: str) -> tuple[Node, Settings]:
-    """Return the node and the settings of a pipeline as it was written."""
+    """Return the node and the settings of ``given``. Raise PlanError if it is no pipeline."""
     if not isinstance(given, Dataset):
         raise PlanError(
             f"{verb} needs a pipeline, got {name}={given!r}",
@@ -361,8 +361,8 @@ def _written(given: object, name: str, verb: str) -> tuple[Node, Settings]:
     return given._node, given._settings  # noqa: SLF001 - its own kind
 
 
-def _given(path: object) -> str:
-    """Return the given path of a store, or that of the user's store."""
+def _store_path(path: object) -> str:
+    """Return the path of a store: ``path``, or that of the user's store if ``path`` is None."""
     return _usual() if path is None else checks.place("path", path)
 
 

@@ -1,4 +1,4 @@
-"""Learned costs go to the optimizer here, and the events of a run go to telemetry."""
+"""Pass learned costs to the optimizer, and the events of runs to telemetry."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from dml.settings import Settings
 FLUSH_S = 1.0
 # Bytes that may be read for the name of a result, for telemetry alone: some 10 ms.
 NAMED_BYTES = 32 << 20
-# Rules that may be switched off in one plan; rewritings up to which it is tried, and gains shown.
+# Rules that may be switched off in one plan; rewrites up to which that is tried, and gains shown.
 MOST_OFF, MOST_TRIED, MOST_SHOWN = 4, 200, 2_000
 # Part of a run that may go into planning it again without each of its rules; how that is measured.
 TRYING, CLOCK = 0.02, time.perf_counter
@@ -67,7 +67,7 @@ def _learner(root: Path) -> Learner:
 def identified(stations: Optimized, settings: Settings, events: list[Event]) -> list[Event]:
     """Return the events of a finished run, with the fingerprints of its results.
 
-    A result has none where a function has none, or where more than 32 MiB would be read for it.
+    A result has no fingerprint if a function has none, or if more than 32 MiB would be read for it.
     """
     names, named = iter(_results(stations, settings)), list[Event]()
     for each in events:
@@ -111,7 +111,7 @@ def profile_of(settings: Settings) -> Profile:
 
 
 def capability_of(settings: Settings) -> float | None:
-    """Return the speed of a core relative to that of the priors; None without telemetry."""
+    """Return the speed of a core relative to that of the default costs; None without telemetry."""
     if telemetry_root(settings.telemetry_dir) is None:
         return None
     return 1 / _machine_speed(settings).work
@@ -130,7 +130,7 @@ def planned(root: Node, settings: Settings, without: frozenset[str]) -> Optimize
     """Plan a pipeline in the way that is expected to cost least, without the rules ``without``.
 
     Rules that cost more than they save, as several runs have shown, are not used either, and the
-    trace says so. Names and saved positions are the same with and without them.
+    trace says so. Names and saved positions do not depend on the rules.
     """
     started = CLOCK()
     made = _by_cost(root, settings, without)
@@ -145,7 +145,7 @@ def planned(root: Node, settings: Settings, without: frozenset[str]) -> Optimize
         tried = len(set(made.trace.names()))
         if seconds < max(LEAST_S, tried * took / TRYING):
             break
-        beside = Used(made.plan.name, _given(made.plan, used))
+        beside = Used(made.plan.name, _output_rows(made.plan, used))
         others = partial(_other, made, settings, profile, beside)
         found = gains(made.trace, used, others, MOST_TRIED)
         worst = regretted(found)
@@ -186,18 +186,18 @@ def _other(
 def gains_of(made: Optimized, used: Sequence[Estimate], settings: Settings) -> tuple[RuleGain, ...]:
     """Return the seconds that each applied rule saves in a plan whose estimates are ``used``."""
     profile = profile_of(settings)
-    others = partial(_other, made, settings, profile, Used(None, _given(made.plan, used)))
+    others = partial(_other, made, settings, profile, Used(None, _output_rows(made.plan, used)))
     return gains(made.trace, used, others, MOST_SHOWN)
 
 
 class Used(NamedTuple):
-    """The plan that is compared: the name that other plans must have, if any, and its rows."""
+    """The plan in use: the name that plans compared with it must have, if any, and its rows."""
 
     name: str | None
     gives: float
 
 
-def _given(plan: Plan, found: Sequence[Estimate]) -> float:
+def _output_rows(plan: Plan, found: Sequence[Estimate]) -> float:
     """Return the number of rows that a plan gives."""
     return found[len(plan.operators) - 1].rows_out
 
@@ -224,7 +224,7 @@ def rows_named(plan: Plan, rows: Mapping[int, str]) -> None:
 
 
 def estimates_of(plan: Plan, settings: Settings) -> tuple[Estimate, ...]:
-    """Estimate the cost of every operator; waits for the events of runs that have just ended."""
+    """Estimate every operator's cost; wait for the events of runs that have just ended."""
     collector = collector_of(settings)
     if collector is not None:
         collector.flush(FLUSH_S)

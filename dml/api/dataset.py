@@ -31,7 +31,7 @@ class Dataset(
     """A pipeline; iterate it for batches (dict of arrays) or, before ``batch``, rows (dicts)."""
 
     def prefetch(self, n: int | str = AUTOTUNE) -> Self:
-        """Make ``n`` elements ahead of the consumer, in a thread; "auto" where they take long."""
+        """Make ``n`` elements ahead of the consumer, in a thread; "auto": if they take long."""
         return self.with_options(prefetch=n)
 
     @door
@@ -62,7 +62,7 @@ class Dataset(
 
     @property
     def columns(self) -> list[str]:
-        """Column names; SchemaError after a function that decides them when it runs."""
+        """Column names. Raise SchemaError after a function that decides them when it runs."""
         schema = self._node.schema
         if not schema.known:
             raise SchemaError(
@@ -77,7 +77,7 @@ class Dataset(
 
     @door
     def fingerprint(self, domain: str = "result", *, explain: bool = False) -> str:
-        """The fingerprint of the result: equal text, equal bytes; with ``explain``, its parts."""
+        """Return the result's fingerprint: equal text, equal bytes; its parts if ``explain``."""
         session = wiring()
         name = session.fingerprint_parts if explain else session.fingerprint
         found: str = name(self._node, self._settings, domain)
@@ -96,7 +96,7 @@ class Dataset(
 
         ``analyze=True`` runs the pipeline to its end, which does not count as an epoch, and shows
         measurements beside estimates; then each rewriting that was done, and those refused with
-        reasons. It costs what iterating costs. PlanError if the pipeline has no end.
+        reasons. It costs what iterating costs. Raise PlanError if the pipeline has no end.
         """
         session = wiring()
         if not analyze:

@@ -1,4 +1,4 @@
-"""Runs in a driver process are opened here, in the same way as a run in the caller's process."""
+"""Open runs in a driver process, in the same way as a run in the caller's process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from dml.api import session
 from dml.exec.delivery.iterator import Elements
 from dml.expr.node import Node
-from dml.ranks.driver.remote_iterator import Aside, reached
+from dml.ranks.driver.remote_iterator import Aside, scheduler_address
 from dml.settings import AUTOTUNE, Settings
 
 ARRAYS = "numpy"
@@ -26,7 +26,10 @@ def run(node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], 
 def tabled(
     node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], None], form: str
 ) -> Elements:
-    """As ``session.run``, with each batch as a table in ``form``, here or in a driver process."""
+    """Open a run as ``session.run`` does, with each batch as a table in ``form``.
+
+    ``settings`` say whether this process or a driver process runs it.
+    """
     from dml.exec.delivery import tables as tables_module
 
     tables = tables_module
@@ -46,7 +49,7 @@ def tabled(
 
 def _aside(made: Elements, node: Node, settings: Settings, form: str) -> Elements:
     """Return ``made`` as an iterator whose elements a driver process produces."""
-    scheduler, config = reached(settings)
+    scheduler, config = scheduler_address(settings)
     choices: dict[str, Any] = {"prefetch": AUTOTUNE, "scheduler": scheduler}
     there = dataclasses.replace(settings.here, **choices)
     depth = None if settings.prefetch == AUTOTUNE else int(settings.prefetch)
@@ -69,4 +72,4 @@ def begun(  # noqa: PLR0917 - the driver gives the last two
 
 
 def _restored(_epoch: int) -> None:
-    """Ignore a restored epoch: the driver process counts none."""
+    """Ignore a restored epoch: the driver process does not count epochs."""

@@ -17,7 +17,7 @@ def first(node: Node, n: int) -> Node:
 
 
 def batches(node: Node, n: int, *, drop_last: bool = False) -> Node:
-    """Append a step that makes batches of ``n`` rows; PlanError if elements are batches already."""
+    """Append a step that makes batches of ``n`` rows. Raise PlanError if elements are batches."""
     return Batch(node, n, drop_last)
 
 

@@ -1,4 +1,4 @@
-"""Several pipelines run as one: the steps that they share run once."""
+"""Run several pipelines as one: the steps that they share run once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dml.exec.streams.multi_run import FileReceiver, Receiver, RunMember, TableR
 from dml.exec.streams.stream import Streaming
 from dml.exec.streams.tee import Taps
 from dml.exec.tasks.replay_check import impure
-from dml.exec.writing.file_writer import Planned, cuts_of, known, made_in, place_of
+from dml.exec.writing.file_writer import Planned, check_columns, cuts_of, made_in, place_of
 from dml.expr.node import Node
 from dml.ops.cache.shared import Shared
 from dml.optimize.explain.stations import explained, indented
@@ -52,7 +52,7 @@ class RunGroup:
 
 
 def collected(wanted: Sequence[WantedRun]) -> list[Any]:
-    """Return a table or a written folder of each pipeline; if one fails, no folder remains."""
+    """Return a table or a written folder for each pipeline; if one fails, no folder remains."""
     _refuse_twice(wanted)
     parts = [part for group in groups_of(wanted) for part in _parts(group)]
     with ExitStack() as stack:
@@ -63,7 +63,7 @@ def collected(wanted: Sequence[WantedRun]) -> list[Any]:
 
 
 def _refuse_twice(wanted: Sequence[WantedRun]) -> None:
-    """PlanError for two writes into one folder, or one into a folder of the other."""
+    """Raise PlanError for two writes into one folder, or one into a folder of the other."""
     writes = [each.write.asked.path for each in wanted if each.write is not None]
     named = [(path, place_of(path)) for path in writes]
     for (one, place), (other, among) in permutations(named, 2):
@@ -99,7 +99,7 @@ def _alike(one: WantedRun, other: WantedRun) -> bool:
 
 
 def _together(nodes: Sequence[Node], settings: Settings) -> Together:
-    """Choose the shared steps; none where sharing is off or would escape verification."""
+    """Choose the steps to share; none if sharing is off or would escape verification."""
     off = not settings.optimize or run_shared_once.name in without(settings)
     if off or verifies(settings) or len(nodes) < 2:
         return Together(tuple(nodes), ())
@@ -114,7 +114,7 @@ def _weighed(settings: Settings, node: Node) -> Weighed:
 
 
 def _parts(group: RunGroup) -> Iterator[tuple[RunGroup, tuple[int, ...]]]:
-    """Yield the sets of pipelines in a group that share a step; the rest one by one."""
+    """Yield ``group`` with each set of its pipelines that share steps, alone if they share none."""
     sets = [{number} for number in group.numbers]
     for step in group.plan.steps:
         takers = {group.numbers[i] for i in step.takers}
@@ -125,7 +125,7 @@ def _parts(group: RunGroup) -> Iterator[tuple[RunGroup, tuple[int, ...]]]:
 
 
 def _receivers(wanted: Sequence[WantedRun], stack: ExitStack) -> list[Receiver]:
-    """Make tables, and folders that appear when ``stack`` is left, the first of them first."""
+    """Return tables, and folders that appear in the given order when ``stack`` is left."""
     made: list[Receiver] = []
     for each in reversed(wanted):
         if each.write is None:
@@ -152,7 +152,7 @@ def _members(
         runs[number] = _run(group.node(number), settings, epoch, len(numbers))
         asked = wanted[number].write
         if asked is not None:
-            known(runs[number][0], asked.asked.form)
+            check_columns(runs[number][0], asked.asked.form)
     taps = Taps(_takers({number: run for number, (run, _) in runs.items()}), epoch)
     members = [
         RunMember(

@@ -1,4 +1,4 @@
-"""A run is arranged here from costs and resources: driver, stages and partition size."""
+"""Arrange a run from costs and resources: choose driver, stages and partition size."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Arrangement:
 
 
 def arranged(made: Optimized, settings: Settings, without: frozenset[str]) -> Arrangement:
-    """Arrange ``made`` within ``settings``: as usual, unless another way is clearly faster."""
+    """Return how to run ``made``: as usual, unless another arrangement is clearly faster."""
     from dml.optimize.explain.arrangement_text import note
 
     plain = Arrangement(made, settings)
@@ -60,8 +60,10 @@ def arranged(made: Optimized, settings: Settings, without: frozenset[str]) -> Ar
     return Arrangement(dataclasses.replace(made, plan=plan, trace=trace), settings, decision)
 
 
-def told(made: Optimized, settings: Settings, without: frozenset[str], run: Arrangement) -> str:
-    """Explain the arrangement for people; searches even where a run has nothing to choose."""
+def explain_arrangement(
+    made: Optimized, settings: Settings, without: frozenset[str], run: Arrangement
+) -> str:
+    """Explain the arrangement as text; search for one even if ``run`` had nothing to choose."""
     from dml.optimize.explain.arrangement_text import decision_text
 
     decision, fixed = run.decision, ""
@@ -85,7 +87,7 @@ def _decided(
 
 
 def _since(started: float) -> float:
-    """Return the seconds of planning so far."""
+    """Return the seconds of planning since ``started``."""
     return time.perf_counter() - started
 
 

@@ -1,4 +1,4 @@
-"""Resources of a run are decided here where settings say "auto": workers, memory and its parts."""
+"""Decide the resources of a run where settings say "auto": workers, memory and its parts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VERIFYING = 8
 class RunResources:
     """Settings with every "auto" decided for this machine and this plan.
 
-    With ``ahead`` None, the run decides, from the time its batches take.
+    If ``ahead`` is None, the run decides how many elements to make ahead, from the time they take.
     """
 
     workers: int
@@ -31,7 +31,7 @@ class RunResources:
 
     @staticmethod
     def of(settings: Settings, plan: Plan, among: int = 1) -> RunResources:
-        """Use the cores of this process, a quarter of its memory, and partitions to match.
+        """Decide on the cores of this process, a quarter of its memory, and partitions to match.
 
         On a cluster, use the workers' threads and a quarter of the workers' memory, once they are
         known. The memory is divided ``among`` so many runs side by side.
@@ -50,13 +50,13 @@ class RunResources:
 
     @staticmethod
     def met(settings: Settings, plan: Plan, among: int = 1) -> RunResources:
-        """As ``of``, for a run: looks up the cluster's workers first, if the driver is here."""
+        """Decide as ``of``, but look up the cluster's workers first, if the driver is here."""
         if settings.executor == "distributed" and settings.driver == "here":
             _on_dask().met(settings)
         return RunResources.of(settings, plan, among)
 
     def beside(self, plan: Plan) -> RunResources:
-        """Return the resources of a plan beside the chain."""
+        """Return the resources of ``plan``, which computes another input of the main plan."""
         budget = divided(plan, self.budget.limit_bytes, self.workers, self.target)
         return dataclasses.replace(self, budget=budget)
 
@@ -76,7 +76,7 @@ def _workers(settings: Settings) -> int:
 
 
 def _offered(settings: Settings) -> tuple[int, int]:
-    """Threads and bytes of the cluster; 0 where there is none, or it is not known yet."""
+    """Return the threads and the bytes of the cluster; 0 without one, or if not known yet."""
     if settings.executor != "distributed" or "distributed" not in sys.modules:
         return 0, 0
     found: tuple[int, int] = _on_dask().offered(settings)
@@ -84,7 +84,7 @@ def _offered(settings: Settings) -> tuple[int, int]:
 
 
 def limit_of(settings: Settings) -> int:
-    """Return the memory limit: as set, else a quarter of the cluster, the machine or its cgroup."""
+    """Return the limit in bytes: as set, else a quarter of the cluster's, machine's or cgroup's."""
     if settings.memory_limit != AUTOTUNE:
         return int(settings.memory_limit)
     there = _offered(settings)[1]
@@ -98,12 +98,12 @@ def verifying_bytes(settings: Settings) -> int:
 
 
 def verifies(settings: Settings) -> bool:
-    """Return whether samples are compared: not if the plan runs as written."""
+    """Return True if samples are compared: never if the plan runs as written."""
     return settings.verify == "sample" and settings.optimize
 
 
 def nested_settings(settings: Settings, most_bytes: int) -> Settings:
-    """Settings of a pipeline nested in a run: those of the run, except executor and memory."""
+    """Return a run's settings, changed for a nested pipeline: one thread, less memory."""
     return dataclasses.replace(
         settings,
         executor="sync",

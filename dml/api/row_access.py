@@ -52,7 +52,7 @@ class Collecting(Results):
         sys.stdout.write(row_text.drawn(self._first_rows(n)))
 
     def _first_rows(self, n: int) -> pa.Table:
-        """Return at most ``n`` rows."""
+        """Return the first ``n`` rows as a table, or all rows if there are fewer."""
         from dml.api import head_step
 
         node = self._node if self._node.batched else head_step.first(self._node, n)
@@ -72,7 +72,7 @@ class Collecting(Results):
 
         A batch is a dict of arrays, or as in ``iter_batches``. It is shorter where there are fewer
         rows; its arrays have length 0 where there are none. This does not count as an epoch, and
-        holds the batch in memory. PlanError after ``batch``.
+        holds the batch in memory. Raise PlanError after ``batch``.
         """
         from dml.api import head_step
         from dml.exec.delivery import tables
@@ -89,7 +89,7 @@ class Collecting(Results):
 
     @door
     def iter_rows(self) -> Elements:
-        """As ``iter(ds)``: resumable rows (dicts) of the next epoch; PlanError after ``batch``."""
+        """Iterate as ``iter(ds)`` over rows (dicts). Raise PlanError after ``batch``."""
         if self._node.batched:
             raise PlanError(
                 "iter_rows after batch",
@@ -100,14 +100,14 @@ class Collecting(Results):
 
     @door
     def as_numpy_iterator(self) -> Elements:
-        """As ``iter(ds)``, under the name of tf.data: batches are dicts of NumPy arrays."""
+        """Iterate as ``iter(ds)``, under the name of tf.data: batches are dicts of NumPy arrays."""
         return self.__iter__()
 
     @door
     def iter_batches(
         self, batch_size: int = 256, *, drop_last: bool = False, batch_format: str = "numpy"
     ) -> Any:
-        """As ``iter(ds.batch(batch_size, drop_last=drop_last))``: resumable, of the next epoch.
+        """Iterate as ``iter(ds.batch(batch_size, drop_last=drop_last))``: resumable, next epoch.
 
         A batch is a dict of arrays; with ``batch_format="arrow"`` a ``pyarrow.Table``, with
         ``"pandas"`` or ``"polars"`` a ``DataFrame`` of that library; in these three, integers may
@@ -121,7 +121,7 @@ class Collecting(Results):
         return self._tabled(node, batch_format)
 
     def _tabled(self, node: Node, batch_format: str) -> Elements:
-        """Open the next epoch of ``node``, whose elements are batches, in a format with nulls."""
+        """Open the next epoch of ``node``, whose elements are batches, as tables of a format."""
         from dml.api import driver_runs
 
         epoch = self._coming
@@ -131,7 +131,7 @@ class Collecting(Results):
         return made
 
     def _batched_as(self, n: int, drop_last: object) -> Node:
-        """Append ``batch``; the node is cached, so that epochs share measured costs."""
+        """Return this pipeline with ``batch``; cached, so that epochs share measured costs."""
         from dml.api import head_step
 
         head_step.check_count("iter_batches", n, least=1)
@@ -195,7 +195,7 @@ class Collecting(Results):
 
     @door
     def reduce(self, initial: S, fn: Callable[[S, dict[str, Any]], S]) -> S:
-        """Fold: ``fn(fn(initial, first), second)`` and so on, in order, in the caller's thread.
+        """Fold elements: ``fn(fn(initial, first), second)`` and so on, in order, in this thread.
 
         Only the state and some elements are in memory. Errors of ``fn`` are raised unchanged. This
         does not count as an epoch.
@@ -209,7 +209,7 @@ class Collecting(Results):
 
 
 def check_format(verb: str, batch_format: str) -> None:
-    """PlanError for an unknown ``batch_format``, or if its library is missing."""
+    """Raise PlanError for an unknown ``batch_format``, or if its library is missing."""
     if batch_format not in FORMATS:
         raise PlanError(
             f"{verb} has no batch_format {batch_format!r}",

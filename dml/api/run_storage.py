@@ -1,4 +1,4 @@
-"""The caches of a run are opened here: elements in memory, rows in the store, kernels."""
+"""Open the caches of a run: elements in memory, rows in the store, compiled kernels."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 class Cached:
     """The present contents of one ``cache()``.
 
-    ``name`` is the fingerprint of its rows, in the store ``where``; ``parts`` of ``of`` are there,
-    None for a cache of elements, which has no parts. ``rows`` are elements where batches are
-    cached. ``reuse`` says which missing parts are taken from the entries of other pipelines.
+    ``name`` is the fingerprint of the cached rows in the store ``where``. ``parts`` of ``of`` parts
+    are stored; both are None for a cache of elements, which has no parts. ``rows`` counts elements
+    if batches are cached. ``reuse`` says which missing parts entries of other pipelines provide.
     """
 
     operator: str
@@ -60,7 +60,7 @@ class Cached:
     """Why nothing is kept, or nothing of earlier runs is found."""
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """The decision, the contents, their location and reusable entries, in one line."""
         return "; ".join(filter(None, (self.decision, self._there, self.reuse, self.changed)))
 
@@ -78,7 +78,7 @@ class Cached:
         return f"keeps {share} {self.of:,} parts, {self.rows:,} rows, {self.nbytes:,} bytes{place}"
 
     def __str__(self) -> str:
-        return f"{self.operator}  {self.told}"
+        return f"{self.operator}  {self.summary}"
 
 
 class CacheStatus(tuple[Cached, ...]):
@@ -105,17 +105,17 @@ def cache_folder(settings: Settings) -> Path:
 
 
 def tiers_of(settings: Settings) -> KernelTiers:
-    """Return the process's kernels of one mode and cache folder, shared by all runs."""
+    """Return the kernels of a mode and cache folder, which all runs of this process share."""
     return shared(cache_folder(settings), settings.kernels)
 
 
 def without(settings: Settings) -> frozenset[str]:
-    """Return the rules that settings disable; PlanError for an unknown rule or family."""
+    """Return the rules that ``settings`` disable. Raise PlanError for an unknown rule or family."""
     return named(settings.disable_rules)
 
 
 def keeping_of(plan: Plan, settings: Settings, most_bytes: int, epoch: int = 0) -> Keeping:
-    """Return the caches of a plan; caches in memory beside each other share ``most_bytes``."""
+    """Return the element caches of ``plan``; those in memory share ``most_bytes``."""
     caches = [node for each in plan.all for node in each.stream if node.rows is Rows.KEPT]
     off = without(settings)
     made = partial(kept_name, seed=settings.seed, optimized=settings.optimize, without=off)
@@ -130,14 +130,14 @@ def keeping_of(plan: Plan, settings: Settings, most_bytes: int, epoch: int = 0) 
 
 
 def passes_at(plan: Plan, number: int) -> float:
-    """Return how often a run passes operator ``number`` of a plan, by the ``repeat`` above it."""
+    """Return how often a run passes operator ``number``: the product of the repeats above it."""
     above = plan.operators[number:]
     passes = [getattr(each, "n", None) for each in above if each.rows is Rows.REPEATED]
     return math.prod(math.inf if n is None else float(max(1, n)) for n in passes)
 
 
 def _later(plan: Plan, settings: Settings, epoch: int, node: Node) -> float:
-    """Return how often the rows at a node will be read again, as far as that was declared."""
+    """Return how often the rows at ``node`` will be read after this pass; inf if undeclared."""
     if settings.epochs is None or len([*plan.all]) > 1 or node not in plan.operators:
         return math.inf
     passes = passes_at(plan, plan.operators.index(node))
@@ -145,7 +145,7 @@ def _later(plan: Plan, settings: Settings, epoch: int, node: Node) -> float:
 
 
 def store_of(settings: Settings, root: str = "") -> Where:
-    """Return the place of the store: the folder or URL ``root``, or the cache folder."""
+    """Return where the store is: at the folder or URL ``root``, by default in the cache folder."""
     from dml.cache.store import open_stores
 
     given, folder = settings.cache_dir or "", settings.cache_local_dir
@@ -162,10 +162,10 @@ def store_of(settings: Settings, root: str = "") -> Where:
 def storing_of(
     plan: Plan, settings: Settings, epoch: int = 0, *, runs: bool = True
 ) -> NothingStored:
-    """The store of a plan's stored steps, and of steps below caches that store their results.
+    """Return the stored rows of a plan: of its stored steps, and of the steps below disk caches.
 
-    With ``runs``, look for reusable entries of other pipelines. Warns of steps whose rows have no
-    lasting name.
+    ``runs`` is True for a run, which looks for reusable entries of other pipelines. Warn of steps
+    whose rows have no lasting name.
     """
     looking = any(_keeps_on_disk(node) for each in plan.all for node in each.stream)
     names = {}
@@ -189,7 +189,7 @@ def storing_of(
 
 
 def _named(node: Any, plan: Plan, settings: Settings, *, runs: bool) -> Any:
-    """Return where the rows of a stored step are kept, or where those of a step may be found."""
+    """Return the name of the entry in which rows of ``node`` are stored or may be found."""
     from dml.cache.rows.entry import EntryName, entry_of
 
     seed, at_ns = settings.seed, unchanged_since_ns()
@@ -198,7 +198,7 @@ def _named(node: Any, plan: Plan, settings: Settings, *, runs: bool) -> Any:
     units = plan.stage.source.unit_count
     if asked:
         below, root = node.input, node.root
-        about = said(below, "atoms", units, seed=seed, plain=settings.plain_text)
+        about = describe_rows(below, "atoms", units, seed=seed, plain=settings.plain_text)
     names = asked_names(below, seed)
     drawn = node.reuse is not None  # no other pipeline has these draws of rows
     named = EntryName(
@@ -211,12 +211,12 @@ def _named(node: Any, plan: Plan, settings: Settings, *, runs: bool) -> Any:
     entry, steps = entry_of(named), below.chain()
     from dml.cache.lookup import reuse_report
 
-    looks = reuse_report.looks(entry, steps, units, seed, asked=asked)
+    looks = reuse_report.reuses_entries(entry, steps, units, seed, asked=asked)
     return dataclasses.replace(named, looks=looks)
 
 
 def checked(settings: Settings) -> bool:
-    """Return whether some stored rows are computed again before they are used."""
+    """Return True if samples of stored rows are computed again before they are used."""
     return settings.verify != "off"
 
 
@@ -225,7 +225,7 @@ def _keeps_on_disk(node: Node) -> bool:
 
 
 def asked_of(plan: Plan, settings: Settings) -> tuple[Node, str] | None:
-    """Return the input and the name of the last cache on disk in a plan; None without one."""
+    """Return the input and the entry's name of a plan's last cache on disk; None without one."""
     for node in reversed(plan.operators):
         below = node.inputs[0] if node.inputs else node
         if node.rows is Rows.STORED:
@@ -239,11 +239,11 @@ def asked_of(plan: Plan, settings: Settings) -> tuple[Node, str] | None:
 
 def status(plan: Plan, settings: Settings) -> CacheStatus:
     """Return the present contents of each cache of a plan."""
-    return CacheStatus(each for _, each in held(plan, settings))
+    return CacheStatus(each for _, each in cache_contents(plan, settings))
 
 
-def held(plan: Plan, settings: Settings, epoch: int = 0) -> Iterator[tuple[Node, Cached]]:
-    """Yield each cache of a plan, and its present contents, of ``epoch`` if that matters."""
+def cache_contents(plan: Plan, settings: Settings, epoch: int = 0) -> Iterator[tuple[Node, Cached]]:
+    """Yield each cache of a plan with its present contents; of ``epoch``, if epochs differ."""
     storing = storing_of(plan, settings, runs=False)
     for each in plan.all:
         yield from _of_plan(each, settings, storing, epoch)
@@ -252,7 +252,7 @@ def held(plan: Plan, settings: Settings, epoch: int = 0) -> Iterator[tuple[Node,
 def _of_plan(
     plan: Plan, settings: Settings, storing: Callable[[Node, int], Any], epoch: int
 ) -> Iterator[tuple[Node, Cached]]:
-    """As ``held``, for one plan without the plans of its other inputs."""
+    """Yield as ``cache_contents`` does, for one plan without the plans of its other inputs."""
     keep, top = keeping_of(plan, settings, 0), plan.on_blocks[-1]
     for node in plan.operators:
         if node.rows is Rows.STORED:
@@ -260,12 +260,12 @@ def _of_plan(
         elif node in keep.names:
             found = keep.figures(node)
             entry = None if node.keeps_in_memory or found.whole else storing(top, 0)
-            reuse = _taken(entry, top, plan, settings.seed)
+            reuse = _describe_reusable(entry, top, plan, settings.seed)
             yield node, _streamed(found, keep.names[node].hex(), node, settings, reuse)
 
 
 def _streamed(found: CacheFigures, name: str, node: Node, settings: Settings, reuse: str) -> Cached:
-    """Describe a cache over a stream."""
+    """Describe the cache ``node`` over a stream, whose entry is ``name``."""
     where, copied = store_of(settings), 0
     place = ("disk", name, where.root)
     if node.keeps_in_memory:
@@ -288,7 +288,7 @@ def _stored(entry: Any, node: Node, plan: Plan, seed: int) -> Cached:
     rows = sum(each.rows for each in records.values())
     size = sum(each.size for each in records.values())
     names = entry.fingerprint, entry.where.root, len(records), of
-    reuse, whole = _taken(entry, node, plan, seed), len(records) == of
+    reuse, whole = _describe_reusable(entry, node, plan, seed), len(records) == of
     said = None if records else entry.store.quarantined(entry.fingerprint)
     from dml.cache.eviction import quarantine
 
@@ -299,17 +299,17 @@ def _stored(entry: Any, node: Node, plan: Plan, seed: int) -> Cached:
     return Cached(*given, whole=whole, copied=copied, **told)
 
 
-def _taken(entry: Any, node: Node, plan: Plan, seed: int) -> str:
+def _describe_reusable(entry: Any, node: Node, plan: Plan, seed: int) -> str:
     """Describe in one line the entries of other pipelines that a step of workers can reuse."""
     from dml.cache.lookup import reuse_report
 
     found = None if entry is None else _finding(entry, node, plan, seed)
     units = plan.stage.source.unit_count
-    return reuse_report.told(found, units) if found else ""
+    return reuse_report.describe_reuse(found, units) if found else ""
 
 
 def _finding(entry: Any, node: Node, plan: Plan, seed: int) -> Any:
-    """Find stored rows of other pipelines for a step of workers; None if that is unknown."""
+    """Find stored rows of other pipelines for ``node``, a step of workers; None if unknown."""
     from dml.cache.lookup import reuse_report
 
     steps, asked = plan.on_blocks, node.rows is Rows.STORED
@@ -318,7 +318,7 @@ def _finding(entry: Any, node: Node, plan: Plan, seed: int) -> Any:
 
 
 def reused(plan: Plan, settings: Settings, root: str, namespace: str) -> str:
-    """Describe the entries of a store that a plan's last cache could reuse, if it has a cache.
+    """Describe the entries of a store that a plan's last cache could reuse; "" without a cache.
 
     The store may be another one than that of the settings.
     """
@@ -334,13 +334,13 @@ def reused(plan: Plan, settings: Settings, root: str, namespace: str) -> str:
     storing = Storing(there)
     on_disk = [each for each in plan.operators if each.rows is Rows.STORED or _keeps_on_disk(each)]
     nearest = on_disk[-1] if on_disk and on_disk[-1].rows is Rows.STORED else plan.on_blocks[-1]
-    return _taken(storing(nearest, 0), nearest, plan, settings.seed) if on_disk else ""
+    return _describe_reusable(storing(nearest, 0), nearest, plan, settings.seed) if on_disk else ""
 
 
 def clearing(plan: Plan, settings: Settings) -> list[Callable[[], None]]:
-    """Return functions that remove a plan's entries from the store; CacheError if one is pinned.
+    """Return functions that remove a plan's entries. Raise CacheError if an entry is pinned.
 
-    Each raises UnusableError if there is something to remove, and it cannot be removed.
+    Each function raises UnusableError if its entry exists and cannot be removed.
     """
     from dml.cache.eviction import pins
 
@@ -357,7 +357,7 @@ def clearing(plan: Plan, settings: Settings) -> list[Callable[[], None]]:
 
 
 def _clear_workers(settings: Settings, entries: list[tuple[Where, str, str]]) -> None:
-    """Remove entries on the workers' machines; a warning says where that failed."""
+    """Remove ``entries`` on the workers' machines; warn of each machine where that fails."""
     from dml.cluster import dask_driver
 
     for place, reason in dask_driver.cleared(settings, entries).items():
@@ -365,11 +365,11 @@ def _clear_workers(settings: Settings, entries: list[tuple[Where, str, str]]) ->
 
 
 def _entries(plan: Plan, settings: Settings) -> Iterator[tuple[PartStore, Where, str]]:
-    """Yield the entries of the caches of a plan, under whatever names."""
+    """Yield the store, place and fingerprint of each entry of the plan's caches, under any name."""
     from dml.cache.lookup import reuse_report
     from dml.cache.store import open_stores
 
-    for each in (one for _, one in held(plan, settings) if one.name):
+    for each in (one for _, one in cache_contents(plan, settings) if one.name):
         where = store_of(settings, each.where)
         yield open_stores.store_at(where), where, each.name
     storing = storing_of(plan, settings, runs=False)
@@ -382,7 +382,7 @@ def _entries(plan: Plan, settings: Settings) -> Iterator[tuple[PartStore, Where,
 
 
 def must_keep(plan: Plan, settings: Settings) -> None:
-    """CacheError if the last cache of a plan can keep nothing, as far as that is known."""
+    """Raise CacheError if it is certain that the last cache of ``plan`` can store nothing."""
     below, _ = asked_of(plan, settings) or (plan.operators[-1], "")
     reason, (_, store, standing) = unnamed(below), _standing(settings)
     if reason or store.standing.unusable:
@@ -390,7 +390,7 @@ def must_keep(plan: Plan, settings: Settings) -> None:
 
 
 def must_hold(plan: Plan, settings: Settings, lost: int) -> None:
-    """CacheError unless the last cache of a plan is complete; errors cost ``lost`` rows."""
+    """Raise CacheError unless a plan's last cache is complete; errors skipped ``lost`` rows."""
     storing, (root, store, standing) = storing_of(plan, settings, runs=False), _standing(settings)
     node, cached = [*_of_plan(plan, settings, storing, 0)][-1]
     whole, told = cached.whole, f"the first {cached.rows:,} elements of more"
@@ -417,21 +417,21 @@ def _standing(settings: Settings) -> tuple[str, PartStore, Any]:
 
 
 def said_of(cache: Node, *, seed: int, plain: bool = False) -> dict[str, Any]:
-    """Return the description of a cache over a stream for the store, for people."""
-    return said(cache.inputs[0], "stream", seed=seed, plain=plain)
+    """Return the description of the rows of a cache over a stream, as stored with its entry."""
+    return describe_rows(cache.inputs[0], "stream", seed=seed, plain=plain)
 
 
-def said(
+def describe_rows(
     below: Node, tier: str, parts: int | None = None, *, seed: int, plain: bool = False
 ) -> dict[str, Any]:
-    """Describe the rows of a step for the store: how they are computed; ``plain`` with values."""
+    """Describe for the store how the rows of ``below`` are computed; ``plain`` shows values."""
     from dml.optimize.explain import fingerprint_text
 
     telling = fingerprint_text
     key = seed, plain, *(name_now(fn) for node in below.walk() if (fn := node.calls) is not None)
     known = below.memo.setdefault("description", {})  # cached while functions are unchanged
     if key not in known:
-        known[key] = telling.told_in_json(telling.told(below, None, seed, quick=True), plain=plain)
+        known[key] = telling.to_json(telling.describe(below, None, seed, quick=True), plain=plain)
     return {
         **known[key],
         "schema": str(below.schema),
@@ -443,7 +443,7 @@ def said(
 
 
 def _lasts(node: Node) -> bool:
-    """Return whether the rows below have a lasting name; if not, warn with the reason."""
+    """Return True if the rows below ``node`` have a lasting name; otherwise warn of the reason."""
     reason = unnamed(node.inputs[0])
     if reason is not None:
         text = f"{node.label()} stores nothing: {reason.what}: {reason.why}; try {reason.try_}"

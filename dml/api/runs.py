@@ -72,7 +72,7 @@ class Results:
         self._grouped: dict[tuple[int, bool], Node] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state for another process: without the account of the last run here."""
+        """Return the state for pickling, without the report of the last run in this process."""
         return {**self.__dict__, "_last": None, "_run": None, "_grouped": {}}
 
     @door
@@ -101,19 +101,19 @@ class Results:
         self._next_epoch = epoch + 1
 
     def _quietly(self, node: Node | None = None) -> Elements:
-        """Return an iterator over ``node`` (None: this) without prefetch; it counts as no epoch."""
+        """Return an iterator over ``node`` (None: this) without prefetch, which counts no epoch."""
         chosen = self._node if node is None else node
         opened = running(self._settings).run
         run: Elements = opened(chosen, self._settings, self._pinned or 0, lambda _: None)
         return run.when_asked()
 
     def _streamed(self, node: Node, epoch: int) -> tuple[Streaming, RunResources]:
-        """Return ``epoch`` of ``node`` as an unopened stream without an account; its resources."""
+        """Return ``epoch`` of ``node`` as a stream, not opened yet, and the run's resources."""
         made: tuple[Streaming, RunResources] = wiring().streamed(node, self._settings.here, epoch)
         return made
 
     def _batches(self, node: Node | None = None) -> Generator[pa.RecordBatch, None, None]:
-        """Yield the rows of ``node`` (default: this pipeline) as they are made."""
+        """Yield the rows of ``node``, or of this pipeline, as they are computed."""
         from dml.exec.delivery import tables
 
         epoch = self._pinned or 0
@@ -123,7 +123,7 @@ class Results:
         return made
 
     def _asked_whole(self, verb: str) -> tuple[Node, Settings, int]:
-        """Return the node, the settings and the epoch of a run of ``verb`` to the end."""
+        """Return node, settings and epoch for ``verb``. Raise PlanError for an endless stream."""
         self._must_end(verb)
         return self._node, self._settings.here, self._pinned or 0
 
@@ -170,8 +170,9 @@ class Results:
         ``kind="dataframe"`` gives a ``dask.dataframe`` of the same rows (needs pandas), its columns
         in their Arrow types, tensors as lists. Does not count as an epoch.
 
-        PlanError for endless streams, full shuffles that need all rows at one place, functions that
-        cannot be sent; for data frames of unknown types or of functions with ``resources``.
+        Raise PlanError for endless streams, full shuffles that need all rows at one place,
+        functions that cannot be sent; for data frames of unknown types or of functions with
+        ``resources``.
         """
         if kind not in DASK_KINDS:
             raise PlanError(
@@ -186,16 +187,16 @@ class Results:
     def persist(self) -> list[Any]:
         """Compute ``to_dask()``: on the workers of the current Dask client, else in this process.
 
-        As ``dask.persist`` does: returns the same list of ``dask.delayed`` values, which now hold
+        As ``dask.persist`` does, return the same list of ``dask.delayed`` values, which now hold
         their rows, or wait for them while the workers go on. Errors of rows are raised when a value
-        is computed; PlanError as for ``to_dask``, and if no worker has the ``resources`` that a
-        function needs.
+        is computed. Raise PlanError as ``to_dask`` does, and if no worker has the ``resources``
+        that a function needs.
         """
         made: list[Any] = graphs().persisted(graphs().compiled(*self._graphed("persist")))
         return made
 
     def _graphed(self, verb: str) -> tuple[Recipe, int, int | None]:
-        """Return the arguments from which a graph is compiled."""
+        """Return the recipe, the epoch and the partition size (None: automatic) of a Dask graph."""
         self._must_end(verb)
         session, settings, graph = wiring(), self._settings, graphs()
         plan = session.optimized(self._node, settings).plan
@@ -278,10 +279,10 @@ class Results:
         returns, once every connected reader has read its share to the end or has closed it, however
         slow it is.
 
-        PlanError where the ranks are not known or one thread draws them in turn without end;
-        ResumeMismatchError for states of different steps; WorkerLostError when rank 0 is gone, or a
-        rank that the other ranks wait for, and from ``close()`` of rank 0 where its share came to
-        the end and that of a rank without a reader did not.
+        Raise PlanError where the ranks are not known or one thread draws them in turn without end;
+        raise ResumeMismatchError for states of different steps; raise WorkerLostError when rank 0
+        is gone, or a rank that the other ranks wait for, and from ``close()`` of rank 0 where its
+        share came to the end and that of a rank without a reader did not.
         """
         ways, known = splitting(), self._settings.watchdog_s
         if job_name is None:
@@ -290,7 +291,7 @@ class Results:
         return ways.member(job_name, self._dealt, equal, known, **asked)
 
     def _dealt(self) -> Elements:
-        """Return the next epoch, for ranks: only elements that wait for ranks are made ahead."""
+        """Return the next epoch's iterator for ranks, which makes no element before it is asked."""
         return iter(self).when_asked()
 
     @door

@@ -27,7 +27,7 @@ from dml.api.cost_profile import (
     names_of,
     planned,
 )
-from dml.api.plan_search import GIVEN, Arrangement, arranged, told
+from dml.api.plan_search import GIVEN, Arrangement, arranged, explain_arrangement
 from dml.api.resources import RunResources, limit_of, nested_settings, verifies, verifying_bytes
 from dml.api.run_storage import CacheStatus, keeping_of, status, storing_of, tiers_of, without
 from dml.base.fingerprint import Domain
@@ -80,11 +80,11 @@ SHARING = ("auto", "threads", "processes")
 
 
 def optimized(node: Node, settings: Settings) -> Optimized:
-    """Return every station of the pipeline, timed; cached with the node.
+    """Return the results of all steps of compilation of ``node``; cached with the node.
 
-    Knowledge that runs gain about a program (compiled kernels, trust in a lifted function) is
-    attached to its objects: epochs share it because they share these. A function whose behaviour
-    changed through a global variable is optimized anew.
+    What runs learn about the program (compiled kernels, trust in a lifted function) is attached to
+    the objects of the result, so that all epochs share it. The pipeline is optimized again if a
+    function's behaviour changed through a global variable.
     """
     held: dict[tuple[object, ...], Optimized] = node.memo.setdefault("stations", {})
     key = (settings.seed, settings.optimize, settings.disable_rules, settings.autocache)
@@ -102,7 +102,7 @@ def optimized(node: Node, settings: Settings) -> Optimized:
 def arrangement(node: Node, settings: Settings) -> Arrangement:
     """Return how a run of ``node`` is arranged; cached with the node, so that all epochs are alike.
 
-    It is computed anew where the stations are: a function's global may have changed.
+    The arrangement is computed again if ``node`` was optimized again.
     """
     made = optimized(node, settings)
     if settings.executor in GIVEN:  # not cached: equal settings may name other clusters
@@ -119,7 +119,7 @@ def _spread_text(plan: Plan, settings: Settings) -> str:
         return ""
     from dml.cluster.exchange import exchange_choice
 
-    return exchange_choice.told(plan, settings, limit_of(settings))
+    return exchange_choice.describe_spreading(plan, settings, limit_of(settings))
 
 
 def _cluster(settings: Settings) -> ClusterRun | None:
@@ -131,14 +131,16 @@ def _cluster(settings: Settings) -> ClusterRun | None:
 
 
 def explain(node: Node, settings: Settings, stage: str | None) -> str:
-    """Return the text of one station, or of all main stations."""
+    """Return the text of the station ``stage``, or of all main stations if ``stage`` is None."""
     from dml.optimize.explain.cost_table import costs_text, rewrites_text
 
     run = arrangement(node, settings)
     stations = run.stations
     if stage == "costs":
         return costs_text(estimated(node, settings))
-    decided = partial(told, optimized(node, settings), settings, without(settings), run)
+    decided = partial(
+        explain_arrangement, optimized(node, settings), settings, without(settings), run
+    )
     if stage == "arranged":
         return decided()
     text = explained(stations, stage)
@@ -150,7 +152,9 @@ def explain(node: Node, settings: Settings, stage: str | None) -> str:
 
         scope = scope_module.scope(_written(node, settings), stations.plan)
         text += f"\nverify  {settings.verify_samples} samples of a pass: {scope.text()}"
-    text = "\n".join([text, *(f"kept    {each.told}" for each in kept(stations.plan, settings))])
+    text = "\n".join(
+        [text, *(f"kept    {each.summary}" for each in cache_status(stations.plan, settings))]
+    )
     if stage is not None:
         return text
     expected = estimated(node, settings)
@@ -159,23 +163,23 @@ def explain(node: Node, settings: Settings, stage: str | None) -> str:
     return f"{text}\n{rewrites_text(stations.trace, gained(node, settings, expected))}"
 
 
-def kept(plan: Plan, settings: Settings, epoch: int = 0) -> CacheStatus:
-    """Return the contents of every cache of a plan, and the next decision where one is due."""
+def cache_status(plan: Plan, settings: Settings, epoch: int = 0) -> CacheStatus:
+    """Return the contents of a plan's caches, and the next decision of each ``autocache()``."""
     if not plan.decides:
         return status(plan, settings)
     from dml.api import autocache
 
-    found: CacheStatus = autocache.told(plan, settings, epoch)
+    found: CacheStatus = autocache.cache_status(plan, settings, epoch)
     return found
 
 
 def estimated(node: Node, settings: Settings) -> tuple[Estimate, ...]:
-    """Estimate the cost of every operator, from all that is known at this moment."""
+    """Estimate the cost of every operator, from the profile as it is now."""
     return estimates_of(optimized(node, settings).plan, settings)
 
 
 def gained(node: Node, settings: Settings, expected: tuple[Estimate, ...]) -> tuple[RuleGain, ...]:
-    """Return the expected saving of every rule in the plan, whose estimates are ``expected``."""
+    """Return the expected saving of each rule that was applied; ``expected``: costs of the plan."""
     return gains_of(optimized(node, settings), expected, settings)
 
 
@@ -186,7 +190,7 @@ def analyzed(
     gains: tuple[RuleGain, ...],
     events: list[Event],
 ) -> str:
-    """Compare ``expected`` costs with a run; also the optimizer's rewritings and their gains."""
+    """Compare ``expected`` costs with a run's ``events``; add the rewrites and their ``gains``."""
     from dml.optimize.explain.cost_table import analyzed_text
 
     trace = arrangement(node, settings).stations.trace
@@ -194,7 +198,7 @@ def analyzed(
 
 
 def fingerprint(node: Node, settings: Settings, domain: str) -> str:
-    """Return the canonical fingerprint; FingerprintError if a function has no portable name."""
+    """Return ``node``'s fingerprint. Raise FingerprintError if a function has no portable name."""
     for each in node.walk():
         fn = each.calls
         if fn is not None and fn.reason:
@@ -235,7 +239,7 @@ def run(node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], 
         _scale(account, streaming, made.settings, settings.autoscale)
     streaming.hear(account.stalled)
     if streaming.watching is not None:
-        streaming.watching.told(account.warn)
+        streaming.watching.report_differences(account.warn)
     local = any(fn.reason for each in node.walk() if (fn := each.calls) is not None)
     return Elements(
         streaming,
@@ -251,12 +255,12 @@ def run(node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], 
 
 
 def _record(collector: Collector, settings: Settings, event: Event) -> None:
-    """Send an event to telemetry, with users' values in its texts only if that is enabled."""
+    """Send ``event`` to telemetry; users' values stay in texts only if settings allow that."""
     collector.record(event if settings.plain_text else unsaid(event))
 
 
 def _scale(account: Account, streaming: Streaming, settings: Settings, asked: Autoscale) -> None:
-    """Let a run scale its cluster; PlanError if the executor has no cluster."""
+    """Let the run scale its cluster. Raise PlanError if the executor has no cluster."""
     if settings.executor != "distributed":
         raise not_scaled(f"executor={settings.executor!r} has no workers that come and go")
     # loaded by a run that asks for it, as it loads Dask
@@ -305,9 +309,9 @@ def _versions() -> dict[str, str]:
 def streamed(
     node: Node, settings: Settings, epoch: int, among: int = 1
 ) -> tuple[Streaming, RunResources]:
-    """Return the plan of ``node`` with a driver, kernels and budgets, and its resources.
+    """Return ``epoch`` of ``node`` as a stream that is not opened yet, and the run's resources.
 
-    The budget is an equal part of the memory ``among`` so many runs. Verified, if settings say so.
+    ``among`` runs share the memory equally. If the settings ask for it, samples are verified.
     """
     made = arrangement(node, settings)
     stations, settings = made.stations, made.settings
@@ -354,7 +358,7 @@ def _watched(run: Streaming, stations: Optimized, settings: Settings) -> Streami
         plainly = dataclasses.replace(settings, optimize=False)
         return _begun(naive, plainly, RunResources.of(plainly, naive), run.at.epoch, tiers)
 
-    def told() -> dict[str, str]:
+    def station_texts() -> dict[str, str]:
         stories = {name: explained(stations, name) for name in STATIONS}
         return {**stories, "as-written": physical_text(naive)}
 
@@ -363,7 +367,7 @@ def _watched(run: Streaming, stations: Optimized, settings: Settings) -> Streami
     bundles = bundle.Bundles(
         _bundles_folder(settings),
         settings.kernels,
-        told,
+        station_texts,
         stations.trace.names,
         {
             "versions": _versions(),
@@ -388,11 +392,11 @@ def _written(node: Node, settings: Settings) -> Plan:
 
 
 def _bundles_folder(settings: Settings) -> Path:
-    """Return the folder in which verification writes bundles for differences."""
+    """Return the folder to which verification writes a bundle for each difference that it finds."""
     if settings.verify_dir is not None:
         return Path(settings.verify_dir).expanduser()
     root = telemetry_root(settings.telemetry_dir) or telemetry_root(None)
-    # an unused name, where the user has no folder
+    # a new temporary name, if the user has no folder
     return (root or Path(tempfile.gettempdir()) / f"dml-{uuid.uuid4().hex}") / "bundles"
 
 
@@ -439,9 +443,10 @@ def _streamed(
 
 
 def _cutting(plan: Plan, settings: Settings, resources: RunResources) -> Cutting | None:
-    """Choose how slices are cut; on a cluster whole units, if there are enough for all workers.
+    """Choose how slices are cut: on a cluster whole units, if there are enough for all workers.
 
-    Not if types settle by rows of units of which functions must not be called twice.
+    Whole units are not used if some schema is unknown and a function is impure: the function must
+    not be called again for the rows that settle the types.
     """
     enough = plan.stage.source.unit_count >= resources.workers
     twice = impure(plan.on_blocks) and not all(node.schema.known for node in plan.on_blocks)
@@ -459,10 +464,10 @@ def _shared(
     ledger: Ledger | None,
     stage_bytes: int,
 ) -> Ledger | None:
-    """Return the ledger that a plan shares with plans beside it, its lanes, and nested plans."""
+    """Return the ledger of slots that a plan, its other inputs and nested plans share, or None."""
     if ledger is None and any(map(has_parallel_work, plan.all)):
         ledger = Ledger(slots=settings.executor in SHARING)
-        ledger.taken(slots)
+        ledger.declare(slots)
     if ledger is not None:
         ledger.limit_bytes += stage_bytes
     return ledger
@@ -472,10 +477,10 @@ def _shared(
 class Nesting:
     """Runs the pipelines that functions return, inside a run with ``settings`` and ``workers``.
 
-    Rows that they lose count against the ``allowance`` of the run. Rows are computed by the thread
-    that asks for them; but where the run has worker processes, and nested pipelines are read side
-    by side, these call functions, within the slots of ``ledger``. Not where pipelines are too short
-    for that to pay, or cannot be sent to processes.
+    Rows lost in nested pipelines count against the ``allowance`` of the outer run. The thread that
+    asks for rows computes them. If the outer run has worker processes and reads nested pipelines
+    side by side, these processes call the functions, within the slots of ``ledger``, unless the
+    pipelines are too short for that to pay or cannot be sent to processes.
     """
 
     settings: Settings
@@ -488,7 +493,7 @@ class Nesting:
     def __call__(
         self, node: Node, epoch: int, position: Position | None, most_bytes: int
     ) -> NestedFlow:
-        """Open the flow of ``node``."""
+        """Open ``epoch`` of ``node`` at ``position``, with a memory limit of ``most_bytes``."""
         inner = nested_settings(self.settings, most_bytes)
         plan = optimized(node, inner).plan
         if self._sends(plan):
@@ -498,7 +503,7 @@ class Nesting:
         return self._opened(plan, inner, epoch, position)
 
     def _sends(self, plan: Plan) -> bool:
-        """Return whether worker processes run the plan's functions."""
+        """Return True if worker processes should call the plan's functions."""
         if self.settings.executor != "processes" or not self.sides:
             return False
         return any(map(has_parallel_work, plan.all)) and not any(each.short for each in self.sides)
@@ -522,7 +527,7 @@ class Nesting:
 
 
 def fingerprint_parts(node: Node, settings: Settings, domain: str) -> str:
-    """Return the fingerprint of each operator's own part: shows where two pipelines differ."""
+    """Return the fingerprint and title of each operator by itself, one per line, for comparison."""
     normal = optimize(node, settings.seed).normalized
     return "\n".join(f"{name[:16]}  {title}" for title, name in parts_of(normal, _domain(domain)))
 

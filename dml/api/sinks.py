@@ -44,8 +44,8 @@ class Sinks(Results):
         files are removed if that fails, and nothing is replaced. ``lazy`` writes nothing yet:
         ``dml.collect_all`` writes together with other pipelines that have steps in common.
 
-        PlanError if ``path`` is not empty, or an option makes no sense; SchemaError for columns
-        that Parquet cannot hold; SourceError if the disk is full or refuses.
+        Raise PlanError if ``path`` is not empty, or an option makes no sense; raise SchemaError for
+        columns that Parquet cannot hold; raise SourceError if the disk is full or refuses.
         """
         from dml.io.files import write_formats
 
@@ -66,7 +66,7 @@ class Sinks(Results):
         storage_options: Mapping[str, Any] | None = None,
         lazy: bool = False,
     ) -> Written:
-        """As ``write_parquet``, but Arrow IPC files, ``part-00000.arrow`` and so on.
+        """Write as ``write_parquet`` does, but Arrow IPC files, ``part-00000.arrow`` and so on.
 
         Every Arrow type is kept; ``row_group_size`` is the number of rows of a record batch.
         """
@@ -88,10 +88,10 @@ class Sinks(Results):
         storage_options: Mapping[str, Any] | None = None,
         lazy: bool = False,
     ) -> Written:
-        """As ``write_parquet``, but ORC files, ``part-00000.orc`` and so on, for other programs.
+        """Write as ``write_parquet`` does, but ORC files, ``part-00000.orc`` and so on.
 
-        SchemaError for columns that ORC cannot hold: unsigned numbers, times of day, durations,
-        tensors. Timestamps are read back in nanoseconds. ORC has no checksums.
+        Raise SchemaError for columns that ORC cannot hold: unsigned numbers, times of day,
+        durations, tensors. Timestamps are read back in nanoseconds. ORC has no checksums.
         """
         from dml.io.files import write_formats
 
@@ -109,10 +109,10 @@ class Sinks(Results):
         storage_options: Mapping[str, Any] | None = None,
         lazy: bool = False,
     ) -> Written:
-        """As ``write_parquet``, but CSV files, ``part-00000.csv`` and so on, with a header each.
+        """Write as ``write_parquet`` does, but CSV files with headers: ``part-00000.csv`` ...
 
         Texts and timestamps with a time zone are in double quotes, a null is empty without quotes;
-        dates and times are in ISO 8601. Types are not stored. SchemaError for bytes, lists,
+        dates and times are in ISO 8601. Types are not stored. Raise SchemaError for bytes, lists,
         structs, tensors and durations.
         """
         from dml.io.files import write_formats
@@ -130,11 +130,11 @@ class Sinks(Results):
         storage_options: Mapping[str, Any] | None = None,
         lazy: bool = False,
     ) -> Written:
-        """As ``write_parquet``, but JSON, an object per line: ``part-00000.jsonl`` and so on.
+        """Write as ``write_parquet`` does, but JSON, an object per line: ``part-00000.jsonl`` ...
 
         NaN is written as null, for JSON has no such number; dates and times in ISO 8601, decimals
         as texts, tensors as nested lists. No columns are stored where there are no rows.
-        SchemaError for bytes, durations and infinities.
+        Raise SchemaError for bytes, durations and infinities.
         """
         from dml.io.files import write_formats
 
@@ -156,12 +156,12 @@ class Sinks(Results):
         storage_options: Mapping[str, Any] | None = None,
         lazy: bool = False,
     ) -> Written:
-        """As ``write_parquet``, but TFRecord files, ``part-00000.tfrecord`` and so on.
+        """Write as ``write_parquet`` does, but TFRecord files, ``part-00000.tfrecord`` and so on.
 
         A row is a ``tf.train.Example``: whole numbers and booleans as int64, float32, texts and
         bytes, lists and tensors of these; a null is a feature that is absent. Types and shapes are
-        not stored. ``raw`` writes one column of bytes as the records. SchemaError for float64,
-        uint64, dates and times, structs, nulls in lists, and rows of more than 32 MiB.
+        not stored. ``raw`` writes one column of bytes as the records. Raise SchemaError for
+        float64, uint64, dates and times, structs, nulls in lists, and rows of more than 32 MiB.
         """
         from dml.io.tfrecord import tfrecord_writer
 
@@ -179,13 +179,13 @@ class Sinks(Results):
         storage_options: Mapping[str, Any] | None = None,
         lazy: bool = False,
     ) -> Written:
-        """As ``write_parquet``, but WebDataset shards, ``part-00000.tar`` and so on.
+        """Write as ``write_parquet`` does, but WebDataset shards, ``part-00000.tar`` and so on.
 
         A row is a sample: its column "__key__" (its number in nine digits, if there is none) and
         the name of each other column make the name of a file, and the suffix of that name says how
         values are written: .txt, .cls (whole numbers), .json, .npy (numbers, lists, tensors); bytes
-        under any name. A null is a file that is absent. SchemaError for columns of other names,
-        rows without files, and neighbouring rows with the same key.
+        under any name. A null is a file that is absent. Raise SchemaError for columns of other
+        names, rows without files, and neighbouring rows with the same key.
         """
         from dml.io.webdataset import webdataset_writer
 
@@ -203,10 +203,10 @@ class Sinks(Results):
         storage_options: Mapping[str, Any] | None = None,
         lazy: bool = False,
     ) -> Written:
-        """As ``write_parquet``, but .npy files, ``part-00000.npy`` and so on.
+        """Write as ``write_parquet`` does, but .npy files, ``part-00000.npy`` and so on.
 
         A file is an array of rows whose fields are the columns, or an array of one ``column``. A
-        null is NaN or NaT. SchemaError for texts, bytes, lists, structs, and nulls in whole
+        null is NaN or NaT. Raise SchemaError for texts, bytes, lists, structs, and nulls in whole
         numbers, booleans and tensors.
         """
         from dml.io.numpy import npy_writer
@@ -216,12 +216,13 @@ class Sinks(Results):
 
     @door
     def write_datasink(self, sink: DataSink) -> Any:
-        """Give all rows, in order, to a ``dml.DataSink``; returns the result of its ``finish``.
+        """Give all rows, in order, to a ``dml.DataSink``; return the result of its ``finish``.
 
         Rows come in groups of about 32 MiB or less, from this process. If anything fails, ``abort``
         of the sink is called. Batches are given as their rows. Does not count as an epoch.
 
-        PlanError if ``sink`` is no DataSink; SourceError for errors that the sink raises.
+        Raise PlanError if ``sink`` is no DataSink; raise SourceError for errors that the sink
+        raises.
         """
         from dml.exec.writing import file_writer, user_sink
 
@@ -246,13 +247,13 @@ class Sinks(Results):
         partition_by: str | Iterable[str] | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> int:
-        """Write all rows as one commit to a Delta table, made if need be; returns its version.
+        """Write all rows as one commit to a Delta table, made if need be; return the new version.
 
         ``mode`` says what happens to an existing table: "error", "append", or "overwrite", which
         leaves the versions before readable. A run that fails commits nothing; files that it wrote
         are removed by a vacuum. Does not count as an epoch. Needs the extra "delta".
 
-        PlanError for another mode; SourceError for errors of the library.
+        Raise PlanError for another mode; raise SourceError for errors of the library.
         """
         lakes, rows = self._as_stream("write_delta")
         done: int = lakes.write_delta(rows, path, mode, storage_options, partition_by)
@@ -266,7 +267,7 @@ class Sinks(Results):
         mode: str = "error",
         storage_options: Mapping[str, str] | None = None,
     ) -> int:
-        """As ``write_delta``, but a version of a Lance dataset; needs the extra "lance"."""
+        """Write as ``write_delta`` does, but to a Lance dataset; needs the extra "lance"."""
         lakes, rows = self._as_stream("write_lance")
         done: int = lakes.write_lance(rows, path, mode, storage_options)
         return done
@@ -281,14 +282,14 @@ class Sinks(Results):
         return lake_writer, lake_writer.RowStream(streaming, epoch, cuts)
 
     def _write(self, *fields: Any, lazy: bool) -> Written:
-        """Run a ``WriteRequest`` of these fields; ``lazy`` leaves it to ``dml.collect_all``."""
+        """Run a ``WriteRequest`` of ``fields``; if ``lazy``, leave that to ``dml.collect_all``."""
         from dml.exec.writing import file_writer
 
         asked = file_writer.WriteRequest(*fields)
         self._must_end(asked.form.verb)
         if lazy:
             file_writer.cuts_of(asked.group_rows, asked.file_rows, file_writer.GROUP_BYTES)
-            where = file_writer.shown(asked.path)
+            where = file_writer.display_path(asked.path)
             return file_writer.Planned(where, 0, 0, 0, asked, self)
         epoch = self._pinned or 0
         streaming, resources = self._streamed(self._node, epoch)

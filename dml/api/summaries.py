@@ -38,7 +38,8 @@ class SummaryVerbs(Results):
     def min(self, column: str) -> Any:
         """Return the least value of ``column``, None if it has none; NaN if it contains NaN.
 
-        For numbers, texts, bytes, dates and times; SchemaError for other types. Holds a batch.
+        For numbers, texts, bytes, dates and times; raise SchemaError for other types. Holds a
+        batch.
         """
         return self._figure("min", column)
 
@@ -52,7 +53,7 @@ class SummaryVerbs(Results):
         """Return the sum of ``column``: an int for integers and booleans; else a float.
 
         An int has any size; 0 if there are no values. The exact sum, rounded once, in whatever
-        order rows come. Holds a batch. SchemaError if the column holds no numbers.
+        order rows come. Holds a batch. Raise SchemaError if the column holds no numbers.
         """
         return self._figure("sum", column)
 
@@ -96,7 +97,7 @@ class SummaryVerbs(Results):
 
         All NaNs are one value, and so are 0.0 and -0.0, of which the first is returned. Holds the
         values and a batch: MemoryContractError if they do not fit into their part of
-        ``memory_limit``. SchemaError for lists, structs and tensors.
+        ``memory_limit``. Raise SchemaError for lists, structs and tensors.
         """
         from dml.exec.delivery import column_figures
 
@@ -157,9 +158,9 @@ class SummaryVerbs(Results):
     # ------------------------------------------------------------------- without reading, if known
 
     def cardinality(self) -> int | float | None:
-        """Return the number of elements, if that is known without reading: else None.
+        """Return the number of elements if it is known without reading, else None.
 
-        ``math.inf`` for an endless stream. ``count()`` reads where it must.
+        The number is ``math.inf`` for an endless stream. ``count()`` reads where it must.
         """
         from dml.exec.delivery import known_length
 
@@ -167,7 +168,7 @@ class SummaryVerbs(Results):
         return found
 
     def __len__(self) -> int:
-        """``cardinality()`` where it is a finite number; TypeError otherwise."""
+        """Return ``cardinality()``. Raise TypeError unless it is a finite number."""
         known = self.cardinality()
         if known is None or known == math.inf:
             why = "it is endless" if known else "only reading its rows would tell"
@@ -176,7 +177,7 @@ class SummaryVerbs(Results):
         return int(known)
 
     def __bool__(self) -> bool:
-        """Always true, however many elements the pipeline has."""
+        """Return True, however many elements the pipeline has."""
         return True
 
     @door
@@ -220,8 +221,8 @@ class SummaryVerbs(Results):
         Nothing is run and no epoch counted. Tasks are simulated on a hypothetical cluster, by the
         scheduler of real runs; the answer also gives the bound that no schedule could beat. Figures
         are those of the last iteration of this pipeline here, else of earlier runs, else guesses,
-        and the answer says which (docs/what_if.md: what is left out). PlanError for numbers that
-        make no sense, for resources that the pipeline needs and no worker has, for a cluster
+        and the answer says which (docs/what_if.md: what is left out). Raise PlanError for numbers
+        that make no sense, for resources that the pipeline needs and no worker has, for a cluster
         without ``workers=``. Takes up to a second.
         """
         asked = (workers, memory, gpus, resources, storage_gbps, step_s, rows_per_s)

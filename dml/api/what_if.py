@@ -1,4 +1,4 @@
-"""A run elsewhere is forecast here: settings, plan and costs go to the simulator of runs."""
+"""Forecast runs with other resources: settings, plan and costs go to the run simulator."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ from dml.verify.simulate.run_model import GUESS, HISTORY, MEASURED, ModelWork, R
 
 @dataclasses.dataclass(frozen=True)
 class Last:
-    """The last run of a pipeline, by operator: rows in, out, bytes out, seconds, CPU seconds.
+    """The measured last run of a pipeline, which took ``seconds``.
 
-    ``whole`` is True if the run covered all rows. ``turns`` is how many seconds each second of
-    Python code waited for other threads. The training loop took ``step_s`` per element.
+    ``sums`` holds, by operator number: rows in, rows out, bytes out, seconds, CPU seconds.
+    ``whole`` is True if the run covered all rows. Each second of Python code waited ``turns``
+    seconds for other threads. The training loop took ``step_s`` seconds per element.
     """
 
     sums: Mapping[int, tuple[float, float, float, float, float]] = dataclasses.field(
@@ -49,7 +50,7 @@ class Last:
 
     @staticmethod
     def of(events: Sequence[Event], fingerprint: str) -> Last:
-        """Read the run from ``events``; empty unless it is of ``fingerprint`` and has ended."""
+        """Read the last run from ``events``; empty unless it ended and is of ``fingerprint``."""
         started = [each for each in events if isinstance(each, RunStarted)]
         ended = [each for each in events if isinstance(each, RunFinished)]
         same = started and started[-1].fingerprints.get("fleet") == fingerprint
@@ -70,7 +71,7 @@ class Last:
 
 
 def _step_s(events: Sequence[Event], ended: RunFinished) -> float:
-    """Return the training loop's time per element: the time in which it did not wait."""
+    """Return the training loop's seconds per element, not counting waits for elements."""
     waited = math.fsum(each.consumer_s for each in events if isinstance(each, Waits))
     return max(0.0, ended.seconds - waited) / max(1, ended.batches or ended.rows)
 
@@ -110,7 +111,7 @@ def _measured(
     last: Last,
     believed: tuple[float, float, float],
 ) -> ModelWork:
-    """An operator's work in the last run without waits, scaled to the present rows."""
+    """Return an operator's work in the last run, less waits for other threads, for present rows."""
     rows_in, gave, nbytes, seconds, cpu_s = seen
     called = node.calls is not None or each.reads
     waited = max(0.0, seconds - cpu_s * (1 + last.turns)) if called else 0.0
@@ -134,7 +135,7 @@ def _measured(
 
 
 def _finite(found: Sequence[Estimate]) -> Iterator[tuple[float, float, float]]:
-    """Yield rows that cost, rows out and bytes out; for endless streams, those of one pass."""
+    """Yield worked rows, rows out and bytes out of each operator; of one pass if it is endless."""
     passing = 1.0
     for each in found:
         rows, out, nbytes = each.worked_rows, each.rows_out, each.bytes_out
@@ -148,9 +149,9 @@ def _finite(found: Sequence[Estimate]) -> Iterator[tuple[float, float, float]]:
 MOST_WORKERS = 4096
 # Costs of a cluster's workers, per slice (benchmarks/results/dask.md) and per byte.
 CLUSTER = DriverCosts("distributed", 0.0, 1.3e-3, 1.3e-9)
-# The step for "a little more": one worker more per this many.
+# A forecast with "a little more" has one worker more for each of this many.
 STEP = 4
-# A rate that grows by less than this with more workers does not grow.
+# If more workers raise the rate by less than this factor, the rate does not grow.
 STALLED = 1.005
 MOST_TRIED = 24
 
@@ -193,13 +194,13 @@ class WhatIfSettings:
 
     @property
     def slots(self) -> dict[str, float]:
-        """The workers' resources beside processors; GPUs by the name that stages use."""
+        """The amounts of resources other than processors, by name; GPUs are called "gpu"."""
         named = {**(self.resources or {}), **({} if self.gpus is None else {"gpu": self.gpus})}
         return {"gpu" if key.upper() == "GPU" else key: amount for key, amount in named.items()}
 
     @property
-    def given(self) -> str:
-        """The given arguments, as they would be written."""
+    def arguments_text(self) -> str:
+        """The arguments other than None, as a caller would write them."""
         named = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         told = [f"{name}={value!r}" for name, value in named.items() if value is not None]
         return ", ".join(told) or "nothing changes"
@@ -211,7 +212,7 @@ def _whole(name: str, value: object) -> None:
 
 
 def _figure(name: str, value: object, least: float | None = None) -> None:
-    """PlanError unless ``value`` is None, or a number above 0, or of ``least``."""
+    """Raise PlanError unless ``value`` is None, or a number above 0, or from ``least`` on."""
     if value is None:
         return
     good = isinstance(value, int | float) and not isinstance(value, bool)
@@ -234,13 +235,13 @@ def what_if(
 ) -> WhatIf:
     """Forecast a run of ``node`` with the ``given`` fields of ``WhatIfSettings``.
 
-    ``events`` are those of its last run, if there was one.
+    ``events`` are those of the pipeline's last run; empty if there was none.
     """
     return _Foreseeing(node, settings, WhatIfSettings(*given), events).answer()
 
 
 class _Foreseeing:
-    """One forecast: operator costs are computed once, resources are tried as often as needed."""
+    """One forecast: computes operator costs once, and simulates runs with any resources."""
 
     def __init__(
         self, node: Node, settings: Settings, asked: WhatIfSettings, events: Sequence[Event]
@@ -258,7 +259,7 @@ class _Foreseeing:
         self.rows = self.works[len(self.plan.operators) - 1].rows_out
 
     def answer(self) -> WhatIf:
-        """Forecast the present run, the hypothetical one, and one with more of its bottleneck."""
+        """Forecast the present run, the requested one, and that with more of its bottleneck."""
         asked = self.asked
         now = self._now()
         if asked.rows_per_s is not None:
@@ -279,14 +280,14 @@ class _Foreseeing:
         )
 
     def _now(self) -> Outlook | None:
-        """Forecast with present settings; None if workers are unknown or lack resources."""
+        """Forecast a run with present settings; None if workers are unknown or lack resources."""
         try:
             return None if self.usual is None else self.outlook(self.usual, WhatIfSettings())
         except (PlanError, MemoryContractError):
             return None
 
     def _usual(self) -> int | None:
-        """Return the number of workers in the settings; None on a cluster: a run queries it."""
+        """Return the number of workers in the settings; None if only a cluster's run knows it."""
         if self.settings.executor == "distributed" and self.settings.num_workers == AUTOTUNE:
             return None
         return RunResources.of(self.settings, self.plan).workers
@@ -302,16 +303,15 @@ class _Foreseeing:
         return workers
 
     def outlook(self, workers: int, asked: WhatIfSettings) -> Outlook:
-        """Forecast a run with ``workers`` workers."""
+        """Forecast a run with ``workers`` workers and the resources in ``asked``."""
         found, memory_bytes = self.at(workers, asked, bounded=True)
-        given, rows = asked.given, self.rows
+        given, rows = asked.arguments_text, self.rows
         return outlook_of(found, workers=workers, memory_bytes=memory_bytes, given=given, rows=rows)
 
     def at(self, workers: int, asked: WhatIfSettings, *, bounded: bool) -> tuple[Foreseen, int]:
-        """Return the simulated run with ``workers`` workers, and its memory limit.
+        """Return the simulated run with ``workers`` workers, and its memory limit in bytes.
 
-        With ``bounded``, for results that are reported, it raises MemoryContractError where a run
-        would.
+        If ``bounded``, as for results that are reported, raise MemoryContractError as a run would.
         """
         changed: dict[str, Any] = {"num_workers": workers}
         if asked.memory is not None:
@@ -357,13 +357,13 @@ class _Foreseeing:
         )
 
     def _step_s(self, asked: WhatIfSettings) -> float:
-        """Return the training loop's time per element: as given, else as measured."""
+        """Return the training loop's seconds per element: as in ``asked``, else as measured."""
         return self.last.step_s if asked.step_s is None else asked.step_s
 
     def _more(self, then: Outlook) -> tuple[str, float]:
         """Forecast a run with more of the bottleneck resource.
 
-        Return what was added, as text, and the run time relative to ``then``.
+        Return what was added, as text, and the time of that run as a multiple of ``then``'s.
         """
         asked, workers = self.asked, then.workers
         name = f"+{max(1, workers // STEP)} workers"
@@ -383,7 +383,7 @@ class _Foreseeing:
     # The workers for a requested rate
 
     def _reaching(self, target: float) -> Outlook:
-        """Forecast the fewest workers with a rate of ``target``, or from which it does not grow."""
+        """Forecast with the fewest workers that give ``target`` rows/s, or the highest rate."""
         rates: dict[int, float] = {}
 
         def rate(workers: int) -> float:
@@ -405,7 +405,7 @@ class _Foreseeing:
 
 
 def _growing(rate: Callable[[int], float], target: float) -> int:
-    """Return a number of workers with rate ``target``, or from which the rate does not grow."""
+    """Return a number of workers that gives ``target`` rows/s, or the highest rate."""
     workers = 1
     # without rows the rate is 0 for any number of workers
     while 0 < (found := rate(workers)) < REACHED * target and workers < MOST_WORKERS:
@@ -418,7 +418,7 @@ def _growing(rate: Callable[[int], float], target: float) -> int:
 
 
 def _ahead_from_s(settings: Settings) -> float:
-    """Return the least time per element from which a run makes elements ahead."""
+    """Return the seconds per element from which on a run makes elements ahead."""
     if settings.executor == "sync" or settings.prefetch == 0:
         return math.inf
     return SLOW_S if settings.prefetch == AUTOTUNE else 0.0

@@ -30,8 +30,8 @@ def cpu_quota(proc: Path = PROC, groups: Path = GROUPS) -> float | None:
 def memory(proc: Path = PROC, groups: Path = GROUPS) -> tuple[int | None, int | None]:
     """Return the bytes in use and the limit of the tightest group of all levels.
 
-    Without a limit, the usage of the process's own group, and None; None too for an unknown usage.
-    Usage includes cached pages of files, which the kernel can drop.
+    Without a limit, return the usage of the process's own group, and None. An unknown usage is
+    None, too. Usage includes cached pages of files, which the kernel can drop.
     """
     known = [
         (_number(now), _number(most)) for now, most in _files("memory", MEMORY_FILES, proc, groups)
@@ -54,8 +54,8 @@ def _files(
 def levels(controller: str, proc: Path, groups: Path) -> list[Path]:
     """Return folders that may have the files of ``controller``: a group before its parents.
 
-    The mount point is always among them: in a container it is the container's own group, while the
-    path of the process may exist only on the host.
+    The mount point is always among the folders: in a container it is the container's own group,
+    while the path of the process may exist only on the host.
     """
     found: dict[Path, None] = {}
     for names, path in [*_own(proc), ("", ""), (controller, "")]:

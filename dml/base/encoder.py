@@ -35,14 +35,14 @@ _COMPLEX = struct.Struct("<cdd").pack
 
 
 class UnnamedError(Exception):
-    """A nested value has no canonical encoding; ``path`` leads to it, and callers prepend steps."""
+    """A nested value has no canonical encoding; callers prepend steps to ``path``, its location."""
 
     def __init__(self, reason: str, why: str, try_: str, path: tuple[str, ...] = ()) -> None:
         super().__init__(reason)
         self.reason, self.why, self.try_, self.path = reason, why, try_, path
 
     def under(self, step: str) -> Self:
-        """Prepend a step to ``path``; returns the same error."""
+        """Prepend ``step`` to ``path``, and return the error itself."""
         self.path = (step, *self.path)
         return self
 
@@ -57,7 +57,8 @@ class Encoder:
 
     Each value is encoded with its type and its length, so a sequence of ``add`` calls can be read
     back in one way only. Subclasses extend ``table`` (by exact type) and ``other`` (the rest).
-    Raises UnnamedError for a value without an encoding; ``fingerprint.digest`` makes it public.
+    Raises UnnamedError for a value without an encoding; ``fingerprint.digest`` turns that into a
+    FingerprintError.
     """
 
     __slots__ = ("_chunks", "put")
@@ -81,7 +82,7 @@ class Encoder:
         self.tag(b"end")
 
     def step(self, path: str, value: object) -> None:
-        """Encode a value that is reached by ``path`` from the value being encoded."""
+        """Encode ``value``, which is reached by ``path`` from the value being encoded."""
         try:
             self.add(value)
         except UnnamedError as refusal:
@@ -128,7 +129,7 @@ class Encoder:
 
 
 def unnamed(value: object) -> UnnamedError:
-    """Return the error for a value of an unknown type."""
+    """Build the error for a value of a type without encoding."""
     kind = type(value)
     return UnnamedError(
         f"a {kind.__module__}.{kind.__qualname__} has no name that is equal in another process",
@@ -138,7 +139,7 @@ def unnamed(value: object) -> UnnamedError:
 
 
 def endless() -> UnnamedError:
-    """Return the error for a value that contains itself, or is nested too deeply."""
+    """Build the error for a value that contains itself, or is nested too deeply."""
     return UnnamedError(
         "it contains itself, or is nested too deeply",
         "a name is made by walking through the whole value",

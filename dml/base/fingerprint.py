@@ -58,7 +58,7 @@ class FingerprintPart(enum.Enum):
 
 _F, _S, _C, _R = Domain.FLEET, Domain.SHAPE, Domain.COST, Domain.RESULT
 
-#: The domains of each part (OPTIMIZER 4.2). A namespace is in the path of a cache key, not in it.
+#: The domains of each part (OPTIMIZER 4.2). A namespace is in a cache path, not in the key.
 ENTERS: Mapping[FingerprintPart, frozenset[Domain]] = {
     FingerprintPart.OPERATOR: frozenset((_F, _S, _C, _R)),
     FingerprintPart.STRUCTURE: frozenset((_F, _S, _R)),
@@ -102,7 +102,7 @@ def digest(*parts: object) -> bytes:
 
 
 def digest_in(domain: Domain, *parts: tuple[FingerprintPart, object]) -> bytes:
-    """Return the fingerprint of those ``parts`` that enter ``domain``; raises as ``digest`` does.
+    """Return the fingerprint of those ``parts`` that enter ``domain``; raise as ``digest`` does.
 
     >>> parts = (FingerprintPart.OPERATOR, "take"), (FingerprintPart.LITERAL, 5)
     >>> digest_in(Domain.SHAPE, *parts) == digest_in(Domain.SHAPE, parts[0])

@@ -33,7 +33,7 @@ COPY = _Flag()
 
 
 def guarded(work: Callable[[], T]) -> T:
-    """Run ``work``, which calls users' functions; forked children end when it returns."""
+    """Run ``work``, which calls users' functions; children that it forked end as it returns."""
     _heed_others()
     thread, copy, process = threading.get_ident(), COPY[0], os.getpid()
     outer = thread in _CALLING
@@ -51,7 +51,7 @@ def guarded(work: Callable[[], T]) -> T:
 
 @functools.cache
 def _heed_others() -> None:
-    """Exempt processes that ``multiprocessing`` forks: they end when their work is done."""
+    """Exempt processes that ``multiprocessing`` forks, which end when their work is done."""
     from multiprocessing import util  # noqa: PLC0415 - any process that runs a pipeline has it
 
     util.register_after_fork(COPY, _Flag.lower)

@@ -56,7 +56,7 @@ def _code(handler: Any) -> CodeType | None:
 
 
 def _by_signal(error: BaseException, handlers: set[CodeType]) -> bool:
-    """Return True if a signal handler raised it: one in Python, or Python's own for Ctrl-C.
+    """Return True if a signal handler raised ``error``: one in Python, or Python's for Ctrl-C.
 
     Python's own handler has no frame: the last frame is at the interrupted instruction, which is
     not a ``raise``.

@@ -55,7 +55,8 @@ def library_of_globals(namespace: Mapping[str, Any]) -> Library | None:
 def library_to_import(module: str) -> Library | None:
     """Return the library of a module that may not be imported yet, None for the user's own code.
 
-    The version is the distribution's, which needs no import: it is equal before and after one.
+    The version is the distribution's, which is known without an import, and is equal before and
+    after one.
     """
     top = module.partition(".")[0]
     loaded = sys.modules.get(top)
@@ -99,7 +100,7 @@ def _library(top: str, file: str, *, imported: bool = True) -> Library | None:
 
 
 def _stated(top: str) -> Library | None:
-    """Return the name of a loaded package and its ``__version__``; None if it is no text."""
+    """Return the name of a loaded package and its ``__version__``; None if that is no text."""
     module = sys.modules.get(top)
     stated = vars(module).get("__version__") if module is not None else None
     # torch has a str subclass for it, which has no fingerprint
@@ -119,8 +120,8 @@ def _distributed(top: str) -> Library | None:
     return Library("dml", "source") if top == "dml" else None
 
 
-# Where modules of dml lay, and how they were called, when the fingerprints of stored rows were
-# first made with these names: a file that moves keeps its name there.
+# Folders and names of dml's modules at the time when the fingerprints of stored rows were
+# first made with them: in fingerprints, a file that moves keeps its first name.
 FIRST_FOLDERS = {
     "dml.api.sources": "dml.sources",
     "dml.api.verbs": "dml.verbs",
@@ -147,7 +148,7 @@ FIRST_LEAVES = {
 
 
 def first_name(module: str) -> str:
-    """Return the name of a module in fingerprints: for one of dml's, the first that it had."""
+    """Return the name of a module in fingerprints; a module of dml keeps the first one it had."""
     folder, _, leaf = module.rpartition(".")
     if folder.startswith("dml.io."):
         folder = "dml.io"

@@ -44,8 +44,9 @@ def is_own(path: str | os.PathLike[str]) -> bool:
 def own_folder(path: Path) -> Path | None:
     """Resolve links in ``path``, create the folder if needed, and make it private to this user.
 
-    None if it is another user's, cannot be created, or could be swapped for another: then a user
-    other than root and this one owns a folder above it, or may write there and move its entries.
+    Return None if the folder is another user's, cannot be created, or could be swapped for another:
+    then a user other than root and this one owns a folder above it, or may write there and move its
+    entries.
     """
     try:
         if path.is_symlink() and os.lstat(path).st_uid != os.geteuid():

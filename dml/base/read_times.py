@@ -1,7 +1,7 @@
 """Read times of a storage tier are a curve of seconds over bytes through measured points.
 
-Cachew (Graur et al., ATC 2022, section 4.4) calls it g. Between measured sizes, seconds are assumed
-to grow by a power of the bytes, so that one curve covers latency and bandwidth.
+Cachew (Graur et al., ATC 2022, section 4.4) calls the curve g. Between measured sizes, seconds are
+assumed to grow by a power of the bytes, so that one curve covers latency and bandwidth.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ LEAST_S = 1e-9
 class ReadTimes:
     """Seconds as a function of bytes, through one or more ``knots`` of rising bytes and seconds.
 
-    Below the first knot the time is constant; above the last, its bandwidth applies.
+    Below the first knot the time is constant; above the last, the bandwidth of the last knot
+    applies.
     """
 
     knots: tuple[tuple[float, float], ...]

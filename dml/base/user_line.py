@@ -16,13 +16,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 HERE = __name__.partition(".")[0]
-COMMANDS = f"{HERE}.cli."  # called by the library that reads the shell's words
+COMMANDS = f"{HERE}.cli."  # called by the library that parses the command line
 
 
 def users_line() -> str:
     """Return ``file:line`` of the nearest frame outside of dml; "" if there is none.
 
-    There is none under the command line: no line of the user's code called it.
+    There is none under the command line, since no line of the user's code calls dml there.
     """
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the documented way to see one's caller
     while frame is not None and (name := frame.f_globals.get("__name__", "")).split(".")[0] == HERE:
@@ -57,7 +57,7 @@ HANDING = frozenset({"apply_op", "reduce"})
 def door(verb: Callable[P, R]) -> Callable[P, R]:
     """Wrap a public verb, so that its errors name the user's line that called it.
 
-    NumPy integers among its arguments become Python ints, which they are equal to.
+    NumPy integers among the arguments become equal Python ints.
     """
     handing = verb.__name__ in HANDING
 

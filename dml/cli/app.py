@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def answer(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code instead of ending the process."""
+    """Run the command line; return the exit code instead of ending the process."""
     output = Output()
     try:
         code = cli.main(arguments, prog_name="dml", obj=output, standalone_mode=False)

@@ -44,7 +44,7 @@ def ls(output: Output, *, root: str | None, namespace: str) -> None:
     """List every entry: parts, rows, bytes, what it cost, uses, and its last operator."""
     catalog = Catalog(root, namespace)
     entries = list(catalog)
-    value = {"root": catalog.path, "namespace": namespace, "entries": [*map(told, entries)]}
+    value = {"root": catalog.path, "namespace": namespace, "entries": [*map(entry_json, entries)]}
     output.answer(value, lambda: "\n".join(listed(entries, _place(catalog))))
 
 
@@ -54,7 +54,7 @@ def ls(output: Output, *, root: str | None, namespace: str) -> None:
 def show(output: Output, *, fingerprint: str, root: str | None, namespace: str) -> None:
     """Show one entry: what made it, operator by operator, and how it is used."""
     entry = Catalog(root, namespace).entry(fingerprint)
-    output.answer(told(entry), lambda: "\n".join(detailed(entry)))
+    output.answer(entry_json(entry), lambda: "\n".join(detailed(entry)))
 
 
 @cache.command()
@@ -136,8 +136,8 @@ def rm(output: Output, *, fingerprints: tuple[str, ...], root: str | None, names
 # ------------------------------------------------------------------------------------------ as text
 
 
-def told(entry: Entry) -> dict[str, Any]:
-    """Return an entry as JSON."""
+def entry_json(entry: Entry) -> dict[str, Any]:
+    """Return an entry as a JSON object."""
     found = {each.name: getattr(entry, each.name) for each in dataclasses.fields(entry)}
     about: Mapping[str, Any] = found.pop("about")
     kept = ("operators", "schema", "dml", "created", "tier")
@@ -145,7 +145,7 @@ def told(entry: Entry) -> dict[str, Any]:
 
 
 def listed(entries: Sequence[Entry], place: str) -> list[str]:
-    """Return a line for each entry, and one with the sum of all and the store."""
+    """Return a line for each entry, and a last one with their sum and the store."""
     lines = []
     for entry in entries:
         cells = [
@@ -183,7 +183,7 @@ def detailed(entry: Entry) -> list[str]:
 
 
 def parts_of(entry: Entry) -> str:
-    """Return how many parts are there, of how many."""
+    """Return how many parts are stored, of how many."""
     whole = "?" if entry.of is None else count_text(entry.of)
     return f"{count_text(entry.parts)} of {whole}"
 

@@ -124,7 +124,7 @@ def disk(cache: Path) -> Iterator[Check]:
 
 
 def _probe(folder: Path) -> tuple[float, float]:
-    """(seconds to write and sync, seconds to read); reading may come from the page cache."""
+    """Return the seconds to write and sync the probe, and to read it (perhaps from page cache)."""
     payload = os.urandom(PROBE_BYTES)
     make_folders(folder)
     with tempfile.TemporaryFile(dir=folder) as file:
@@ -179,10 +179,10 @@ def plugins() -> Iterator[Check]:
 def line(check: Check) -> str:
     """Format one check for people."""
     mark = "" if check.status == "ok" else f"  [{check.status}] {check.advice}"
-    return f"{check.group:<10}{check.name:<22}{_shown(check)}{mark}"
+    return f"{check.group:<10}{check.name:<22}{_value_text(check)}{mark}"
 
 
-def _shown(check: Check) -> str:
+def _value_text(check: Check) -> str:
     if "bytes" in check.name and isinstance(check.value, int):
         return bytes_text(check.value)
     return "-" if check.value is None else str(check.value)

@@ -33,9 +33,9 @@ MAX_BYTES: Final = 64 << 20
 
 
 def save_state(path: Path, state: dict[str, Any]) -> None:
-    """Replace the file by ``state``; a crash leaves either the old state or the new one.
+    """Replace the file ``path`` by ``state``; a crash leaves either the old state or the new one.
 
-    Raises DmlError when the disk refuses, with the old state untouched.
+    Raise DmlError if the file cannot be written; the old state then remains.
     """
     text = json.dumps(state, allow_nan=False)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -58,7 +58,7 @@ def save_state(path: Path, state: dict[str, Any]) -> None:
 
 
 def load_state(path: Path) -> dict[str, Any]:
-    """Load the state from the file; ResumeMismatchError if it is no state."""
+    """Load a state from ``path``. Raise ResumeMismatchError if the file is no state."""
     size = path.stat().st_size
     try:
         state = json.loads(path.read_text(encoding="utf-8")) if size <= MAX_BYTES else None
@@ -96,7 +96,7 @@ def _size(_: click.Context, __: click.Parameter, value: str | None) -> int | str
 
 
 def configured(dataset: Pipeline, asked: Mapping[str, Any]) -> Pipeline:
-    """Return ``dataset`` with the given options; the rest stays as its file sets it."""
+    """Return ``dataset`` with the options in ``asked`` that are not None; other options stay."""
     given = {name: value for name, value in asked.items() if value is not None}
     if "scheduler" in given and given.get("executor", "distributed") != "distributed":
         raise click.UsageError(
@@ -133,7 +133,7 @@ class RunSums:
 
 
 class DeliveryProgress(AbstractContextManager["DeliveryProgress"]):
-    """Called after every batch, decides by itself when to print: this one prints nothing."""
+    """A progress display, updated after every batch; decides when to print. This one never does."""
 
     def __exit__(self, *_: object) -> None:
         """Do nothing: no resource was opened, and the closing summary is the last line."""
@@ -143,7 +143,7 @@ class DeliveryProgress(AbstractContextManager["DeliveryProgress"]):
 
 
 class Lines(DeliveryProgress):
-    """One line per 10 seconds, or per 10 % where the end is known (but never two in a second)."""
+    """Prints one line per 10 s, or per 10 % of a known total, but never two lines in one second."""
 
     def __init__(self, log: Callable[[str], None], begin: float, total: int | None = None) -> None:
         self._log, self._begin, self._total = log, begin, total
@@ -196,7 +196,7 @@ class Bar(DeliveryProgress):
 def progress(
     log: Callable[[str], None], begin: float, total: int | None, *, quiet: bool
 ) -> DeliveryProgress:
-    """Return the progress display for standard error; ``total`` batches, if known."""
+    """Return the progress display for standard error; ``total`` is in batches, or None."""
     if quiet:
         return DeliveryProgress()
     return Bar(begin, total) if sys.stderr.isatty() else Lines(log, begin, total)
@@ -208,7 +208,7 @@ def _figures(batches: int, rows: int, size: int) -> str:
 
 @dataclass(slots=True)
 class StopSignal:
-    """Whether the user asked to stop; a batch in progress is finished first, so none is lost."""
+    """A request to stop, by SIGINT or SIGTERM; the current batch is finished, so none is lost."""
 
     output: Output
     asked: bool = False
@@ -232,7 +232,7 @@ class StopSignal:
 
 
 def _may_be_made(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
-    """Refuse a checkpoint path that cannot be written, before the run and not an hour later."""
+    """Return ``path``. Raise BadParameter, before the run begins, if its folder is not writable."""
     if path is not None and not os.access(path.absolute().parent, os.W_OK):
         raise click.BadParameter(f"the folder of {str(path)!r} cannot be written")
     return path
@@ -332,7 +332,7 @@ class RunLoop:
             yield item
 
     def save(self) -> None:
-        """Save the position behind everything counted so far."""
+        """Save the position after the last counted batch, if a file was given for it."""
         if self.checkpoint is not None:
             save_state(self.checkpoint, self.position.state_dict())
 
@@ -344,11 +344,11 @@ class RunLoop:
 
 
 def consume(batches: Iterable[Any], *, hashed: bool) -> str | None:
-    """Consume all batches; returns their stream hash if ``hashed``."""
+    """Consume all batches; return their stream hash if ``hashed``, else None."""
     if not hashed:
         deque(batches, maxlen=0)
         return None
-    # Imported here: what ships for tests is not part of a run that nobody hashes.
+    # Imported here: only a run with --hash needs it.
     from dml.data.stream_hash import stream_hash  # noqa: PLC0415
 
     return str(stream_hash(batches))
@@ -370,7 +370,7 @@ def measured(item: object) -> tuple[int, int]:
 
 
 def _bytes(value: object) -> int:
-    """Return the bytes of a value's payload; other than arrays, texts and bytes count as 8."""
+    """Return the payload bytes of ``value``; anything but arrays, text and bytes counts as 8."""
     if isinstance(value, np.ndarray):
         return sum(map(_bytes, value.flat)) if value.dtype == object else value.nbytes
     if isinstance(value, str):
@@ -379,7 +379,7 @@ def _bytes(value: object) -> int:
 
 
 def summary(sums: RunSums, target: str, status: str) -> dict[str, Any]:
-    """Return the figures of the whole run; rates are per second of it, start included."""
+    """Return the figures of the whole run; rates are per second of the run, start included."""
     seconds = time.monotonic() - sums.begin
     return {
         "target": target,

@@ -1,4 +1,4 @@
-"""Finds the pipeline that ``file.py:name`` names, importing the file by its path."""
+"""Find the pipeline that ``file.py:name`` names, and import the file by its path."""
 
 from __future__ import annotations
 

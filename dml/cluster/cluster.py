@@ -1,4 +1,4 @@
-"""The Dask cluster of a run is connected here: its client, its workers, and their versions.
+"""Connect the Dask cluster of a run: its client, its workers, and their versions.
 
 No cluster is configured or started. A client that dml opens (for an address, or a cluster object)
 is kept for the next run and closed with the process; a client of the user is used unchanged.
@@ -32,7 +32,7 @@ _log = logging.getLogger("dml")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClusterWorker:
-    """A worker: its threads, and the resources that it was started with, by dml's names."""
+    """A worker: its threads, its memory in bytes, and its resources by dml's names."""
 
     address: str
     name: str
@@ -42,18 +42,18 @@ class ClusterWorker:
 
     @property
     def host(self) -> str:
-        """The host on which it runs."""
+        """The name or address of the worker's host."""
         return urlsplit(self.address).hostname or self.address
 
     @property
-    def shown(self) -> str:
-        """Its resources, for messages."""
+    def resources_text(self) -> str:
+        """The name and resources of the worker, for messages."""
         custom = "".join(f" {key}={value:g}" for key, value in sorted(self.resources.items()))
         return f"{self.name or self.address}: cpu={self.threads}{custom}"
 
 
 def member(address: str, info: Mapping[str, Any]) -> ClusterWorker:
-    """Return a worker from its description by the scheduler."""
+    """Return a worker from its description ``info`` by the scheduler."""
     given = info.get("resources") or {}
     resources = {GPU if key == DASK_GPU else key: float(n) for key, n in given.items()}
     name, memory = str(info.get("name", "")), int(info.get("memory_limit") or 0)
@@ -79,18 +79,19 @@ def totals(members: Mapping[str, ClusterWorker]) -> dict[str, float]:
 
 LIVE = ("running", "connecting")  # status of a usable client
 _OPENED: dict[str, distributed.Client] = {}
-_CERTIFICATES: list[dask.config.set] = []  # certificates of the current run
+_CERTIFICATES: list[dask.config.set] = []  # at most one: the certificates of the current run
 _OF_CLUSTERS: weakref.WeakKeyDictionary[Any, distributed.Client] = weakref.WeakKeyDictionary()
 
 
 def connected(scheduler: Any, timeout_s: float) -> distributed.Client:
     """Return the client for ``scheduler`` (see Settings), after checking that it answers.
 
-    PlanError if none is named and there is none; WorkerLostError if the scheduler is silent.
+    Raise PlanError without a client, or for an asynchronous one; WorkerLostError if it is closed or
+    the scheduler is silent.
     """
     client = met_before(scheduler)
     if not isinstance(scheduler, distributed.Client | None):
-        client = _kept(scheduler, client, timeout_s)
+        client = _reuse_or_connect(scheduler, client, timeout_s)
     if client is None:
         raise PlanError(
             "executor='distributed' needs a cluster",
@@ -115,7 +116,7 @@ def connected(scheduler: Any, timeout_s: float) -> distributed.Client:
 
 
 def met_before(scheduler: Any) -> distributed.Client | None:
-    """Return the existing client for ``scheduler``, if any, without any request."""
+    """Return the existing client for ``scheduler``, or None; makes no request."""
     if isinstance(scheduler, distributed.Client):
         return scheduler
     if scheduler is None:
@@ -140,7 +141,7 @@ def certificates(scheduler: Any) -> dict[str, Any]:
 
 
 def configure(config: Mapping[str, Any]) -> None:
-    """Configure the ``certificates`` of a run for this process, instead of the previous run's."""
+    """Set the ``certificates`` of a run for this process, in place of the previous run's."""
     if _CERTIFICATES:
         _CERTIFICATES.pop().__exit__(None, None, None)
     _CERTIFICATES.append(dask.config.set(config))
@@ -152,15 +153,16 @@ def _ours(scheduler: Any) -> MutableMapping[Any, distributed.Client]:
 
 
 def workers_of(client: distributed.Client) -> dict[str, dict[str, Any]]:
-    """Return the workers as the scheduler describes them now; from any thread but the loop's.
+    """Return the workers as the scheduler describes them now, by address.
 
-    ``Client.scheduler_info`` may list none during its own update every two seconds.
+    For any thread but the loop's. ``Client.scheduler_info`` may list none during its own update
+    every two seconds.
     """
     found: dict[str, Any] = client.sync(client.scheduler.identity, n_workers=-1)
     return dict(found["workers"])
 
 
-def _kept(
+def _reuse_or_connect(
     scheduler: Any, client: distributed.Client | None, timeout_s: float
 ) -> distributed.Client:
     """Return ``client`` of an earlier run if it still works, else a new client."""
@@ -187,10 +189,11 @@ def _opened(start: Any, timeout_s: float) -> distributed.Client:
 
 
 def _ask(address: str, timeout_s: float) -> None:
-    """Raise unless a scheduler answers at ``address`` in time.
+    """Raise unless a scheduler answers at ``address`` within ``timeout_s``.
 
     A client would wait for ever for another program that listens there, and a failed client
-    disturbs the end of the process. On a thread, since a notebook's own has a loop.
+    disturbs the end of the process. The request runs on a thread, since a notebook's own thread has
+    a loop.
     """
     with ThreadPoolExecutor(1) as pool:
         pool.submit(asyncio.run, asyncio.wait_for(_identity(address), timeout_s)).result()
@@ -214,7 +217,7 @@ def close_all() -> None:
 
 
 def _probe(packages: tuple[str, ...]) -> dict[str, str]:
-    """Return the versions installed on a worker; sent by value, as dml may be missing there."""
+    """Return the versions of ``packages`` on a worker; sent by value, as dml may be missing."""
     import platform as machine  # noqa: PLC0415 - none of this module is there
     from importlib import metadata as installed  # noqa: PLC0415
 
@@ -234,7 +237,7 @@ _probe.__module__ = "__main__"  # cloudpickle sends functions of ``__main__`` by
 
 
 def versions_here() -> dict[str, str]:
-    """Return the versions with which workers are compared."""
+    """Return the versions in this process, with which those of workers are compared."""
     return _probe(ASKED)
 
 

@@ -1,4 +1,4 @@
-"""A run on a Dask cluster: its driver, and the operators that the workers do in two rounds."""
+"""A run on a Dask cluster: its driver, and the operators that workers execute in two rounds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 class ClusterRun:
     """The cluster that ``settings`` name, as a run sees it.
 
-    ``crews`` are the drivers that were opened, where their workers are to be scaled.
+    ``crews`` are the crews that the run has opened, collected only if their workers are to be
+    scaled.
     """
 
     settings: Settings
@@ -32,18 +33,18 @@ class ClusterRun:
         self, tasks: Tasks, job: Job, tallies: Tallies, **options: Unpack[Options]
     ) -> PartitionFeed:
         """Begin the tasks of ``job`` on the cluster."""
-        # Imported here: it loads Dask, which takes half a second and needs to be installed.
+        # Imported here, as this loads Dask, which takes half a second and may not be installed.
         from dml.cluster.dask_driver import Distributed  # noqa: PLC0415
 
         crews = None if self.settings.autoscale is None else self.crews
         return Distributed(self.settings, crews).open(tasks, job, tallies, **options)
 
     def spread(self, run: Streaming, *, finishing: bool) -> SpreadRun | None:
-        """The first operators of the stream, if workers of the cluster do them; else None."""
+        """Return the first operators of the stream, if workers execute them; else None."""
         return spreading(run, self.settings, finishing=finishing)
 
 
 def crews_of(opened: Any) -> list[DaskCrew]:
-    """The drivers that a run has opened on a cluster."""
+    """Return the crews that a run has opened on a cluster; ``opened`` opens the run's drivers."""
     cluster = opened.cluster if isinstance(opened, Opening) else None
     return cluster.crews if isinstance(cluster, ClusterRun) else []

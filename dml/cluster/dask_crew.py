@@ -1,9 +1,10 @@
 """The crew of a run on a Dask cluster submits slices, tracks results, and survives lost workers.
 
-The core says what runs next within memory and slots; each slice, or a few small ones together, is
-an ordinary Dask task on a worker chosen here. Its result stays on its worker until the consumer, or
-a task of a later stage, fetches it from there. Dask runs again the tasks and results of a lost
-worker; tasks that Dask gives up are tried again. All waiting is done on the client's loop.
+The scheduling core decides what runs next within memory and slots. Each slice, or several small
+slices together, is an ordinary Dask task on a worker that the crew chooses. The result of a task
+stays on its worker until the consumer, or a task of a later stage, fetches it from there. Dask
+reruns tasks, and remakes results, of a lost worker; tasks that Dask gives up are retried here. All
+waiting is done on the event loop of the client.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import distributed
 from dml.cluster.dask_task import RemotePartition, Ticket, touched, under_way
 from dml.cluster.job_broadcast import Cargo
 from dml.cluster.placement import Places
-from dml.cluster.poison_tasks import Losing, NoWorkerError, told
+from dml.cluster.poison_tasks import Losing, NoWorkerError, to_dml_error
 from dml.cluster.result_fetch import ResultFetcher, ended
 from dml.cluster.worker_monitor import Hub, lost
 from dml.cluster.worker_state import MADE_AGAIN, Shipment, ShippedArgument, TaskNote
@@ -35,11 +36,14 @@ from dml.exec.tasks.job import Job
 from dml.exec.tasks.replay_check import not_again
 from dml.exec.tasks.slices import DriverLoop, Failure, NotSentError, Outcome
 
-AHEAD = 3  # partitions fetched before it is their turn
+AHEAD = 3  # partitions that are fetched before the consumer asks for them
 
 
 class DaskCrew(RemoteCrew):
-    """The remote crew on Dask; a stored partition is its location; only the loop uses tickets."""
+    """The crew of remote workers on Dask; a stored partition is represented by its location.
+
+    Tickets are used on the client's event loop only.
+    """
 
     def __init__(
         self, loop: DriverLoop, job: Job, tallies: Tallies, hub: Hub, places: Places
@@ -52,7 +56,7 @@ class DaskCrew(RemoteCrew):
         self.limit_bytes = loop.core.state.limit_bytes
         self.queue: list[Run] = []
         self.lends, self.gathering, self.flying = True, False, 0  # tasks submitted to Dask
-        self.tickets: dict[int, Ticket] = {}  # those without a result yet
+        self.tickets: dict[int, Ticket] = {}  # tickets without a result yet
         self.live: weakref.WeakSet[Ticket] = weakref.WeakSet()
         self.cargo = Cargo(hub, self.name, job)
         self.tasks: set[asyncio.Task[None]] = set()
@@ -61,7 +65,7 @@ class DaskCrew(RemoteCrew):
     # ------------------------------------------------------- handing out; any thread, locked
 
     def hand_out(self, runs: Iterable[Run]) -> None:
-        """Give slices to workers, once all pending messages have been handled."""
+        """Assign slices to workers, once all pending messages have been handled."""
         self.queue += runs
         few = len(self.queue) < self.places.depth
         if not (self.gathering or (few and self.flying >= self.places.full)):
@@ -93,9 +97,10 @@ class DaskCrew(RemoteCrew):
         return task is not None and task.k == run.k
 
     def _place(self, run: Run) -> str | None:
-        """Return the worker with the run's parked generator, even if busy, or else another.
+        """Return the address of the worker for ``run``, or None if ``run`` has to wait.
 
-        A second attempt must not wait behind the late first attempt on the same worker.
+        A run with a parked generator goes to the worker of that generator, even if the worker is
+        busy. A second attempt must not wait behind the late first attempt on the same worker.
         """
         home, demand = self.homes.get(run.seq), self.loop.core.demands[run.stage]
         if home in self.places.members:
@@ -135,7 +140,7 @@ class DaskCrew(RemoteCrew):
 
     def _bound(self, place: str, runs: list[Run]) -> list[str]:
         if any(run.seq in self.homes for run in runs) or self._once(runs):
-            return [place]  # elsewhere, parked or called work would begin again
+            return [place]  # elsewhere, a parked generator or an impure call would begin again
         if any(self.losing.apart(run.seq) for run in runs):
             return [place]  # if the worker is gone, Dask would run this beside other work
         return self.places.allowed(self.loop.core.demands[runs[0].stage], place)
@@ -143,7 +148,7 @@ class DaskCrew(RemoteCrew):
     # ----------------------------------------------------------------------------------- submitting
 
     def _submit(self, ticket: Ticket) -> None:
-        """Register and submit a ticket; on the loop, like all methods below."""
+        """Register and submit a ticket. It runs on the event loop, like all methods below."""
         self.tickets[ticket.number] = ticket
         self._resubmit(ticket)
 
@@ -181,7 +186,7 @@ class DaskCrew(RemoteCrew):
             self.fail(error)
 
     async def _watch(self, number: int, future: Any) -> None:
-        """Wait for Dask's status of a task, which counts if no message has come before it."""
+        """Wait until Dask reports the end of a task, for the case that no message came before."""
         await ended(future)
         ticket, status = self.tickets.get(number), future.status
         if ticket is None or self.closing or ticket.future is not future:
@@ -199,7 +204,7 @@ class DaskCrew(RemoteCrew):
             await self._resend(ticket)
 
     async def _resend(self, ticket: Ticket, refused: bytes = b"") -> bool:
-        """Submit a ticket again, after the job; False if that has been tried in vain."""
+        """Submit a ticket again, after resending the job; False if the job was resent in vain."""
         try:
             sent = await self.cargo.again(ticket.generation, refused=refused)
         except DmlError as error:
@@ -246,7 +251,7 @@ class DaskCrew(RemoteCrew):
             self.places.leave(ticket.place, demand, len(ticket.runs))
 
     def _gathered(self) -> None:
-        """Hand out further slices, after the messages of a ticket are handled."""
+        """Hand out further slices, after all messages of a ticket are handled."""
         with self.lock:
             self.gathering = False
             self._step([])
@@ -262,7 +267,7 @@ class DaskCrew(RemoteCrew):
         return ticket.runs[0].stage == len(self.loop.core.demands) - 1
 
     def _failed(self, ticket: Ticket, error: BaseException) -> None:
-        """Handle a task that Dask gave up."""
+        """Handle a ticket whose task Dask gave up: retry its slices, or end them as failed."""
         if isinstance(error, NotSentError):
             self._again(ticket)
             return
@@ -280,22 +285,22 @@ class DaskCrew(RemoteCrew):
             with self.lock:
                 self.homes.pop(run.seq, None)
             if self.counts(run, lost=True):
-                self.ended(run, Failure(told(error, self.worked_on(run, -1))), 0.0)
+                self.ended(run, Failure(to_dml_error(error, self.worked_on(run, -1))), 0.0)
         self._gathered()
 
     async def _misfit(self, ticket: Ticket, shipment: Shipment) -> None:
-        """Send the functions of a job by value, as a worker could not open it, or give up."""
+        """Resend a job that a worker could not open, with its functions by value, or give up."""
         if not await self._resend(ticket, shipment.refused):
             self._failed(ticket, received(shipment.misfit))
 
     def fail(self, error: BaseException) -> None:
-        """End the run with an error; from the loop or the consumer."""
+        """End the run with an error; called on the event loop or by the consumer."""
         with self.lock:
             self.broken = self.broken or error
             self.wake()
 
     def joined(self, gone: set[str]) -> None:
-        """Handle a change of the workers."""
+        """Handle a change of the workers; ``gone`` are the addresses of workers that left."""
         for worker in gone:
             self.cargo.left(worker)
             self.moved_out(worker)
@@ -309,9 +314,9 @@ class DaskCrew(RemoteCrew):
             self._resize()
 
     async def _without_silent(self) -> None:
-        """Remake elsewhere the tasks and results of silent workers, for which Dask still waits.
+        """Remake elsewhere the tasks and results of silent workers, for which Dask waits.
 
-        At every check, since silent workers seem idle to Dask, which lets them steal.
+        This happens at every check: silent workers seem idle to Dask, which lets them steal tasks.
         """
         doing, having = await self.hub.at_silent()
         waiting = {ticket.seat for ticket in self.live if under_way(ticket)}
@@ -326,7 +331,7 @@ class DaskCrew(RemoteCrew):
                 self._elsewhere(ticket)
 
     async def look(self) -> None:
-        """Resubmit tasks that Dask has dropped, as it does after a time without workers."""
+        """Resubmit tasks that Dask has forgotten, as it does after a time without workers."""
         if self.hub.silent:
             await self._without_silent()
         wanted = [each for each in self.live if each.future is not None and self._awaited(each)]
@@ -349,7 +354,7 @@ class DaskCrew(RemoteCrew):
         return ticket.number in self.tickets or (coming is not None and not coming.done())
 
     def _once(self, runs: Sequence[Run]) -> str:
-        """Return the operator whose slices Dask must not repeat; "" if it may."""
+        """Return the operator whose slices Dask must not repeat; "" if Dask may repeat them."""
         return self.loop.core.demands[runs[0].stage].once
 
     def _elsewhere(self, ticket: Ticket) -> None:
@@ -368,17 +373,18 @@ class DaskCrew(RemoteCrew):
         self._resubmit(ticket)
 
     def _again(self, ticket: Ticket) -> None:
-        """Resubmit a ticket that Dask gave up, from the source for which it did so.
+        """Resubmit a ticket that Dask gave up, or those of its sources that caused this.
 
-        Dask makes lost results again with the orders that it has. Where a generator was parked at
-        first, these are without its argument: NotSentError, which ends all that needs the result.
+        Dask remakes lost results with the orders that it has. Orders for a generator that was
+        parked at first have no argument: they raise NotSentError, which ends all tasks that need
+        the result.
         """
         given_up = [each for each in ticket.needed() if each.future.status == "error"]
         for each in given_up or [ticket]:
             self._elsewhere(each)
 
     def _move(self, ticket: Ticket, place: str) -> None:
-        if ticket.number in self.tickets:  # it counts at its current place
+        if ticket.number in self.tickets:  # it is counted as load of its current worker
             for run in ticket.runs:
                 self.places.leave(ticket.place, self.loop.core.demands[run.stage])
                 self.places.take(place, self.loop.core.demands[run.stage])
@@ -391,7 +397,7 @@ class DaskCrew(RemoteCrew):
     # ------------------------------------------------------------------------------------- fetching
 
     def opened(self, outcome: Outcome) -> Outcome:
-        """Return the partition, fetched from its worker; for the consumer."""
+        """Return ``outcome`` with its partition, fetched from the worker; for the consumer."""
         if not isinstance(held := outcome.value, RemotePartition):
             return outcome
         return unpack(held.parcel or self._arrived(held))
@@ -407,23 +413,23 @@ class DaskCrew(RemoteCrew):
         return found.parcel
 
     def _over(self) -> bool:
-        """Return True once no consumer waits any more; raises the error that ended the run."""
+        """Return True once no consumer waits any more; raise the error that ended the run."""
         if isinstance(self.broken, DmlError):
             raise self.broken
         return self.closing
 
     def _used(self, ticket: Ticket) -> None:
-        """Release a ticket whose results have arrived."""
+        """Release a ticket of the last stage, whose results have arrived."""
         if self._last(ticket):
             ticket.drop()
 
     def _unfetched(self, ticket: Ticket, error: Exception) -> DmlError:
         if isinstance(error, distributed.KilledWorker | DmlError):
-            return told(error, self.worked_on(ticket.runs[0], -1))
+            return to_dml_error(error, self.worked_on(ticket.runs[0], -1))
         return lost(self.hub.client, error)
 
     def leave(self) -> None:
-        """Release all tasks to Dask; never blocks."""
+        """Release all tasks to Dask, on the event loop; never blocks."""
         self.hub.call(self._leave)
 
     def _leave(self) -> None:

@@ -1,4 +1,4 @@
-"""A pipeline is run on the Dask cluster that the settings name, without configuring it."""
+"""Run a pipeline on the Dask cluster that the settings name, without configuring the cluster."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class DaskFeed(CrewFeed):
 
 
 def met(settings: Settings) -> Hub:
-    """Connect the cluster that ``settings`` name, and wait for workers that may take part."""
+    """Connect the cluster that ``settings`` name, and wait for usable workers; return its hub."""
     hub = Hub.of(connected(settings.scheduler, settings.connect_timeout_s))
     if isinstance(settings.autoscale, Autoscale):
         Staff.of(hub).least(settings.autoscale.min)
@@ -50,7 +50,10 @@ def met(settings: Settings) -> Hub:
 
 
 def cleared(settings: Settings, entries: Iterable[tuple[Where, str, str]]) -> dict[str, str]:
-    """Have every worker end ``entries``; returns reasons of failures, by worker or for all."""
+    """Have every worker end ``entries``; return reasons of failures, by worker or for all.
+
+    An entry is given as its store, its name and the command that unpins it.
+    """
     try:
         hub = Hub.of(connected(settings.scheduler, settings.connect_timeout_s))
         answers = hub.ask_all(clear_here, [*entries])
@@ -61,7 +64,7 @@ def cleared(settings: Settings, entries: Iterable[tuple[Where, str, str]]) -> di
 
 
 def offered(settings: Settings) -> tuple[int, int]:
-    """Return threads and memory in bytes of the last known workers; 0 if not known."""
+    """Return threads, and memory in bytes, of all workers as last seen; 0 for what is unknown."""
     client = met_before(settings.scheduler)
     hub = None if client is None else client.extensions.get("dml")
     members = hub.members.values() if isinstance(hub, Hub) else ()
@@ -72,7 +75,7 @@ def offered(settings: Settings) -> tuple[int, int]:
 class Distributed:
     """The driver of ``executor="distributed"``: uses the cluster that ``settings`` name.
 
-    Every crew that it makes is appended to ``crews``.
+    Every crew that it creates is appended to ``crews``, if given.
     """
 
     def __init__(self, settings: Settings, crews: list[DaskCrew] | None = None) -> None:

@@ -21,30 +21,30 @@ from dml.exec.tasks.slices import NotSent, Outcome
 SETTLED = ("memory", "erred")
 # Status of futures whose tasks run, or whose lost results are being remade.
 UNDER_WAY = ("pending", "lost")
-IDLE = 3  # checks at which Dask does nothing for a task, until it is submitted again
+IDLE = 3  # checks at which Dask does nothing for a task, after which it is resubmitted
 
 
 class Ticket:
     """One Dask task: slices of a stage, run one after the other on a worker.
 
-    Dask may move it to one of the workers in ``bound``, or to any if there are none: it steals
-    waiting tasks, and reruns tasks of dead workers.
+    Dask may move the task to one of the workers in ``bound``, or to any if there are none: it
+    steals waiting tasks, and reruns tasks of dead workers.
     """
 
     def __init__(self, number: int, place: str, runs: list[Run], bound: Sequence[str] = ()) -> None:
         self.number, self.place, self.runs, self.bound = number, place, runs, bound
-        self.worker = place  # the worker that ran it in the end
+        self.worker = place  # the worker that ran the task in the end
         self.orders: list[SliceOrder] = []
-        self.parked = set[Seq]()  # tasks whose generator is parked at its place, at first
+        self.parked = set[Seq]()  # slices whose generator is parked at ``place``, at first
         self.sources: list[Ticket] = []
         self.future: Any = None
         self.generation = self.tries = 0
-        self.seat: Any = None  # the key of its seat
-        self.idle = 0  # consecutive checks at which Dask did nothing for it
+        self.seat: Any = None  # the Dask key of its seat
+        self.idle = 0  # consecutive checks at which Dask did nothing for the task
         self.fetched: concurrent.futures.Future[Shipment] | None = None
 
     def submit(self, hub: Hub, cargo: Cargo, demand: Demand, *, lends: bool = False) -> None:
-        """Submit the task to Dask, with its results lent or not; on the loop of the client."""
+        """Submit the task to Dask, on the event loop; with ``lends``, workers may lend results."""
         self.generation = cargo.generation
         self.tries += 1
         self.drop()
@@ -58,9 +58,9 @@ class Ticket:
             self.written(),
             *(source.future for source in self.sources),
             key=(f"dml-{first.stage}", cargo.run, self.number, self.tries, *first.seq, first.k),
-            # its seat is at its place, and decides among the bound workers
+            # Dask chooses among the bound workers by the seat, which is at the task's place
             workers=list(self.bound) or [self.place],
-            allow_other_workers=not self.bound,  # or it would hang if that worker died
+            allow_other_workers=not self.bound,  # or the task would hang if that worker died
             resources=dask_resources(dict(demand.resources)) or None,
             pure=False,
             retries=0,
@@ -68,7 +68,7 @@ class Ticket:
         )
 
     def written(self) -> bytes:
-        """Serialize the orders; parked tasks have their arguments already, unless lost."""
+        """Serialize the orders, without arguments that the parked generators already have."""
         parked = self.parked if self.tries == 1 else ()
         return pickle.dumps(
             [
@@ -79,20 +79,20 @@ class Ticket:
         )
 
     def drop(self) -> None:
-        """Release its result or its execution; waiting consumers are notified by Dask."""
+        """Release the task and its result; Dask notifies waiting consumers."""
         future, self.future = self.future, None
         if future is not None:
             future.release()
 
     def needed(self) -> Iterator[Ticket]:
-        """Yield the ticket after its sources; released tickets are left out."""
+        """Yield this ticket after its sources; released tickets are left out."""
         for source in self.sources:
             yield from source.needed()
         if self.future is not None:
             yield self
 
     def forgotten(self, states: Mapping[Any, str | None]) -> bool:
-        """Return True if Dask has not worked on the task, by task states, for several checks."""
+        """Return True if Dask has not worked on the task for several checks; ``states`` by key."""
         state = states.get(self.future.key)
         keys = [key for each in self.needed() for key in (each.future.key, each.seat)]
         busy = state in SETTLED or any(states.get(key) == "processing" for key in keys)
@@ -102,7 +102,7 @@ class Ticket:
 
 @dataclasses.dataclass(slots=True)
 class RemotePartition:
-    """A partition on a worker: answer number ``place`` of a ticket's shipment.
+    """A partition on a worker: answer number ``place`` of the shipment of ``ticket``.
 
     ``parcel`` is set if the partition is small; ``digest`` is the digest of the answer.
     """
@@ -114,21 +114,22 @@ class RemotePartition:
     digest: bytes = b""
 
     def seen(self, run: Run) -> bytes:
-        """Return the digest, if its task or ``run`` has already delivered some of it."""
+        """Return the answer's digest if its task or ``run`` has delivered rows before, else b""."""
         several = self.ticket.runs[self.place].k or not self.outcome.done
         return self.digest if several or run.k else b""
 
 
 def under_way(ticket: Ticket) -> bool:
-    """Return True if Dask has not reported its end, or has withdrawn that report."""
+    """Return True if Dask has not reported the task's end, or has withdrawn that report."""
     return ticket.future is not None and ticket.future.status in UNDER_WAY
 
 
 def touched(live: Iterable[Ticket], doing: Set[Any], having: Set[Any]) -> Iterator[Ticket]:
     """Yield the tickets to resubmit without some workers, each after its sources.
 
-    These are tickets that the workers are ``doing`` or ``having``, by keys, and running tickets
-    that need one of these. Each is checked once its sources may have been resubmitted.
+    These are tickets whose keys are in ``doing`` (running there) or ``having`` (stored there), and
+    running tickets that need one of these. Each is checked once its sources may have been
+    resubmitted.
     """
     again: set[Ticket] = set()
     for ticket in sorted(live, key=lambda each: each.number):

@@ -1,9 +1,9 @@
-"""The job of a run is sent to the workers of a cluster: once each, whatever its size.
+"""Send the job of a run to the workers of a cluster: once to each, whatever the job's size.
 
-A small job is part of the task that makes the seat, so that Dask can remake the seat by itself. A
+A small job is part of the task that creates the seat, so that Dask can remake the seat by itself. A
 large job (data in memory) goes to one worker directly, and from there to the others; if that worker
-is lost too early it is sent again. Functions of modules that a worker lacks, or has in another
-state, are sent by value, with all of the user's own modules.
+is lost too early, the job is sent again. Functions of modules that a worker lacks, or has in
+another state, are sent by value, with all of the user's own modules.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ INSIDE = 256 << 10  # most bytes of a job that is sent inside a task
 
 
 class Cargo:
-    """The job of one run, serialized once; used on the client's loop."""
+    """The job of one run, serialized once; used on the client's event loop."""
 
     def __init__(self, hub: Hub, run: str, job: Job) -> None:
         self.hub, self.run, self.job = hub, run, job
@@ -35,11 +35,11 @@ class Cargo:
         self.seats: dict[str, Any] = {}
         self.stays: dict[str, Any] = {}
         self.sent, self.buffers = written(job)
-        self._apart: Any = None  # the future of a large job
+        self._apart: Any = None  # the Dask future of a large job
         self._lock = asyncio.Lock()
 
     async def ship(self) -> None:
-        """Send a large job to a worker."""
+        """Send a large job to a worker; do nothing for a small one."""
         size = len(self.sent) + sum(each.raw().nbytes for each in self.buffers)
         if size > INSIDE:
             load = Freight(self.run, self.sent, tuple(self.buffers))
@@ -48,7 +48,7 @@ class Cargo:
             self._apart = await client.scatter(load, workers=there, direct=direct, hash=False)
 
     def seat(self, place: str) -> Any:
-        """Return the future of the seat on a worker."""
+        """Return the Dask future of the seat on worker ``place``, submitted on first use."""
         if place not in self.seats:
             load = (freight, self.run, self.sent, *map(flat, self.buffers))
             self.seats[place] = self.hub.submit(
@@ -60,29 +60,30 @@ class Cargo:
         return self.seats[place]
 
     def stay(self, place: str) -> None:
-        """Keep the job on a worker, with the generators parked there.
+        """Keep the job on worker ``place``, with the generators parked there.
 
         If a seat was copied elsewhere with a task, Dask drops either copy after a while; the result
-        of this key is used by no task, so it is never copied.
+        of this second key is used by no task, so it is never copied.
         """
         if place not in self.stays:
             key = ("dml-stay", self.run, self.generation, place)
             self.stays[place] = self.hub.submit(staying, self.seat(place), key=key, workers=[place])
 
     def left(self, place: str) -> None:
-        """Forget a worker that is gone, or no longer used."""
+        """Forget worker ``place``, which is gone, or no longer used."""
         self.seats.pop(place, None)
         self.stays.pop(place, None)
 
     def lies_in(self, keys: Set[Any]) -> bool:
-        """Return True if a large job is one of ``keys``."""
+        """Return True if the Dask key of a large job is one of ``keys``."""
         return self._apart is not None and self._apart.key in keys
 
     async def again(self, generation: int, *, refused: bytes = b"") -> bool:
-        """Send the job of ``generation`` anew, once; False if that has been tried in vain.
+        """Resend the job of ``generation``, once; False if that has been tried in vain.
 
-        By value, if a worker could not open the job with the digest ``refused``; but not if another
-        was sent since: Dask reruns old tasks when their results are lost.
+        The job is sent by value if a worker could not open the job with the digest ``refused``.
+        Nothing is sent if another job was sent since: Dask reruns old tasks when their results are
+        lost.
         """
         async with self._lock:
             if self.generation != generation or refused not in {b"", digest(self.sent)}:
@@ -120,7 +121,7 @@ def written_by_value(job: Job) -> tuple[bytes, list[Any]]:
 
 
 def _own(name: str, module: object) -> bool:
-    """Return True for a module that is not a library's, by the name of its import."""
+    """Return True for a module that belongs to no library, under the name of its import."""
     if not isinstance(module, ModuleType) or module.__name__ != name or name == "__main__":
         return False
     file = getattr(module, "__file__", None)

@@ -1,4 +1,4 @@
-"""Slices are placed on workers here: by free room, and by the data that workers hold."""
+"""Choose the workers of slices by free room, and by the data that workers hold."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ from dml.exec.scheduler.core import Core
 from dml.exec.scheduler.messages import Run
 from dml.exec.scheduler.policy import EPSILON, Demand
 
-TASK_S = 0.2  # duration of a task that makes its overhead negligible
-MOST_SLICES = 16  # of one task at most
+TASK_S = 0.2  # seconds of a task whose overhead is negligible
+MOST_SLICES = 16  # most slices of one task
 SMOOTHING = 0.2  # weight of the newest duration
 
 
 def refuse(
     demands: Sequence[Demand], members: Mapping[str, ClusterWorker], where: Sequence[str] = ()
 ) -> None:
-    """Raise PlanError for a stage whose task fits on no worker; ``where`` each was written.
+    """Raise PlanError for a stage whose task fits on no worker.
 
-    Processors are counted by host, all other resources by worker, as Dask does.
+    ``where`` has the place at which each stage was written. Processors are counted by host, all
+    other resources by worker, as Dask does.
     """
     number = next(unmet(demands, members), None)
     if number is not None:
         demand = demands[number]
         raise PlanError(
-            f"stage {demand.name!r} needs {_asked(demand)}, which no worker offers",
+            f"stage {demand.name!r} needs {_describe_demand(demand)}, which no worker offers",
             at=where[number] if number < len(where) else "",
-            why="; ".join(sorted({each.shown for each in members.values()})[:20]),
+            why="; ".join(sorted({each.resources_text for each in members.values()})[:20]),
             try_=f"less for the stage, or a worker that has it: {_command(demand)}",
         )
 
 
 def unmet(demands: Sequence[Demand], members: Mapping[str, ClusterWorker]) -> Iterator[int]:
-    """Yield the numbers of stages whose task fits on no worker."""
+    """Yield the numbers of the stages whose task fits on no worker."""
     cores: dict[str, float] = {}
     for each in members.values():
         cores[each.host] = cores.get(each.host, 0.0) + each.threads
@@ -60,17 +61,17 @@ def unserved(
 def nobody_has(
     demand: Demand, members: Mapping[str, ClusterWorker], wait_s: float
 ) -> WorkerLostError:
-    """Return the error for a demand that no worker has met for ``wait_s``."""
+    """Return the error for a demand that no worker has met for ``wait_s`` seconds."""
     return WorkerLostError(
-        f"no worker offers {_asked(demand)} any more",
+        f"no worker offers {_describe_demand(demand)} any more",
         at=f"stage {demand.name!r}",
         why=f"none that does came within {wait_s:g} s; there are"
-        f" {'; '.join(sorted({each.shown for each in members.values()})[:20])}",
+        f" {'; '.join(sorted({each.resources_text for each in members.values()})[:20])}",
         try_=f"{_command(demand)}; a larger worker_wait_s=, and go on from the state",
     )
 
 
-def _asked(demand: Demand) -> str:
+def _describe_demand(demand: Demand) -> str:
     return ", ".join(f"{key}={amount:g}" for key, amount in demand.resources)
 
 
@@ -84,15 +85,15 @@ def _fits(member: ClusterWorker, asked: Mapping[str, float], cores: Mapping[str,
 
 
 class Places:
-    """The load of each worker; guarded by the lock of the crew.
+    """The load of each worker in slices and resources; guarded by the lock of the crew.
 
     A worker may have ``depth`` slices for each of its threads, and for half as many threads more,
-    at least ``spare``, which wait there: a worker that ends a task would else be idle until the
-    next one comes, with its input. None waits if ``spare`` is 0. Of each resource, which Dask
-    itself gives to no more tasks at once than there is of it, one more slice may wait.
+    at least ``spare``; these slices wait there. Otherwise a worker that ends a task would be idle
+    until the next task and its input arrive. No slice waits if ``spare`` is 0. Of each resource,
+    which Dask itself gives to no more tasks at once than there is of it, one more slice may wait.
 
-    Of ``most`` threads in all, workers without resources give theirs first. Workers that are
-    ``leaving`` end their tasks, and get no others.
+    Of ``most`` threads in all, workers with resources get theirs last. Workers that are ``leaving``
+    end their tasks, and get no others.
     """
 
     def __init__(
@@ -104,11 +105,11 @@ class Places:
         leaving: Collection[str] = (),
     ) -> None:
         self.most, self.spare, self.leaving, self.depth = most, spare, leaving, 1
-        self.waiting: dict[str, float] = {}  # of each resource, for the slice that waits
+        self.waiting: dict[str, float] = {}  # of each resource, for one waiting slice
         for name, amount in (pair for demand in demands for pair in demand.resources):
             if spare and name != CPU:
                 self.waiting[name] = max(amount, self.waiting.get(name, 0.0))
-        self.seconds = [0.0] * len(demands)  # of a slice, by stage
+        self.seconds = [0.0] * len(demands)  # mean seconds of a slice, by stage
         self.alike = {name for demand in demands for name, _ in demand.resources} == {CPU}
         self.busy: dict[str, dict[str, float]] = {}
         self.apart: dict[str, bool] = {}  # workers reserved for one slice; draining if False
@@ -117,7 +118,7 @@ class Places:
         self.welcome(members)
 
     def welcome(self, members: Mapping[str, ClusterWorker], *, others: bool = False) -> None:
-        """Set the current workers; the cluster may have ``others``, which get no work."""
+        """Set the current workers; if ``others``, the cluster has more, which get no work."""
         self.members, self.others = dict(members), others
         left = math.inf if self.most is None else self.most
         for address, each in sorted(members.items(), key=self._later):
@@ -129,16 +130,16 @@ class Places:
             self.apart.pop(gone, None)
 
     def _later(self, member: tuple[str, ClusterWorker]) -> tuple[bool, bool]:
-        """Sort key: workers with a larger key get the threads of a run later."""
+        """Return a sort key: workers with a larger key get the threads of a run later."""
         return member[0] in self.leaving, bool(member[1].resources)
 
     @property
     def taking(self) -> dict[str, ClusterWorker]:
-        """The workers that are given work."""
+        """The workers that get work, by address."""
         return {a: each for a, each in self.members.items() if a not in self.leaving}
 
     def slots(self) -> dict[str, float]:
-        """Return the resources that the core may hand out."""
+        """Return the amount of each resource that the scheduling core may hand out."""
         taking = self.taking
         found = totals(taking)
         found[CPU] = sum(map(self._most, taking))
@@ -148,12 +149,12 @@ class Places:
         return found
 
     def _most(self, address: str) -> float:
-        """Return the concurrent slices of a worker; no slice waits if other runs share it."""
+        """Return the most slices of a worker at once; none waits if other runs use the worker."""
         threads = self.threads[address]
         return threads if self._shared(address) else (threads + self._spare(address)) * self.depth
 
     def _spare(self, address: str) -> float:
-        """Return the slices that may wait at a worker, per slice of a task."""
+        """Return how many tasks may wait at a worker, each of ``depth`` slices."""
         return max(self.spare, self.threads[address] // 2) if self.spare else 0
 
     def _shared(self, address: str) -> bool:
@@ -162,7 +163,7 @@ class Places:
 
     @property
     def full(self) -> float:
-        """The number of tasks that keep every thread busy."""
+        """The number of tasks that keep every thread busy, including those that wait."""
         taking = [address for address in self.taking if self.threads[address]]
         return sum(self.threads[each] + self._spare(each) for each in taking)
 
@@ -173,10 +174,10 @@ class Places:
     def choose(
         self, demand: Demand, liked: Sequence[str], without: Collection[str] = ()
     ) -> str | None:
-        """Return the worker for a slice that has its resources, or None; none of ``without``.
+        """Return a worker with the resources of ``demand``, not in ``without``; None if none has.
 
-        Idle workers come before busy ones, workers without resources before ones that other slices
-        may need, then the first of ``liked``, then the worker with the most room.
+        Idle workers come before busy ones, workers without resources before workers that other
+        slices may need, then the first of ``liked``, then the worker with the most room.
         """
         asked = dict(demand.resources)
         without = {*without, *self.apart}
@@ -186,14 +187,14 @@ class Places:
         return max(able, key=lambda address: self._merit(address, asked, liked))
 
     def look_again(self) -> None:
-        """Cancel reservations of workers that are not idle yet."""
+        """Drop the reservations of workers that were still busy when they were reserved."""
         self.apart = {address: True for address, there in self.apart.items() if there}
 
     def alone(self, demand: Demand) -> str | None:
-        """Return an idle worker, reserved for the slice until that has ended.
+        """Return an idle worker, reserved for one slice until that slice has ended.
 
         None while all are busy; then the worker with the least work gets nothing more. A worker
-        without threads for this run is used only if no other can do it.
+        without threads for this run is used only if no other worker has the resources.
         """
         asked = dict(demand.resources)
         able = [a for a, m in self.taking.items() if _able(m, asked)]
@@ -209,7 +210,7 @@ class Places:
         return sum(self.busy.get(address, {}).values())
 
     def allowed(self, demand: Demand, place: str) -> list[str]:
-        """Return the workers to which Dask may move a slice from ``place``; [] for all.
+        """Return the workers to which Dask may move a slice from ``place``; [] for all workers.
 
         Workers without a resource are excluded, as the task would fail there. If some threads of
         ``place`` are not for this run, the slice stays there.
@@ -239,20 +240,20 @@ class Places:
         return (lack, idle, room >= least, plain, fond, room / member.threads)
 
     def bundles(self, address: str, runs: list[Run]) -> list[list[Run]]:
-        """Bundle slices for a worker into tasks of several."""
+        """Divide slices for a worker into tasks of up to ``depth`` slices."""
         threads = max(1, self.members[address].threads)
         each = max(1, min(self.depth, -(-len(runs) // threads)))
         return [runs[i : i + each] for i in range(0, len(runs), each)]
 
     def lasted(self, stage: int, seconds: float) -> None:
-        """Record the duration of a slice of ``stage``."""
+        """Update the mean duration of slices of ``stage`` by one that took ``seconds``."""
         mean = self.seconds[stage]
         self.seconds[stage] = mean + SMOOTHING * (seconds - mean) if mean else seconds
 
     def deepened(self) -> bool:
-        """Adapt the slices of a task so that it lasts long enough; True if the number changes.
+        """Adapt ``depth`` so that a task takes about ``TASK_S`` seconds; True if it changes.
 
-        Only if all stages need processors alone.
+        Nothing changes unless all stages need processors alone.
         """
         slowest = max(self.seconds, default=0.0)
         if not slowest or not self.alike:
@@ -264,13 +265,13 @@ class Places:
         return True
 
     def take(self, address: str, demand: Demand) -> None:
-        """Count a slice that goes to ``address``."""
+        """Count a slice that is submitted to the worker ``address``."""
         busy = self.busy.setdefault(address, {})
         for key, amount in demand.resources:
             busy[key] = busy.get(key, 0.0) + amount
 
     def leave(self, address: str, demand: Demand, slices: int = 1) -> None:
-        """Count off slices that went to ``address`` and have ended, on any worker."""
+        """Discount slices that were submitted to ``address`` and have ended, on any worker."""
         busy = self.busy.get(address, {})
         if self.apart.get(address):
             del self.apart[address]

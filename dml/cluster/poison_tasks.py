@@ -1,4 +1,4 @@
-"""Slices that repeatedly lose their workers are given up here, with an error that says so."""
+"""Give up slices that repeatedly lose their workers, with an error that says so."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class NoWorkerError(Exception):
 class Losing:
     """A policy that adds the handling of lost slices: a slice is given up after several losses.
 
-    Dask's report counts twice if it says that several workers died, though some of them may have
-    died of another slice.
+    A loss counts twice if Dask reports that several workers died, though some of them may have died
+    because of another slice.
     """
 
     def __init__(self, policy: Policy | None = None) -> None:
@@ -32,21 +32,22 @@ class Losing:
         self._losses: dict[Seq, int] = {}
 
     def lose(self, seq: Seq, error: BaseException) -> None:
-        """Count a lost task; the next call of ``retry`` is about it."""
+        """Count a lost task; the next call of ``retry`` is about this task."""
         several = isinstance(error, distributed.KilledWorker) and error.allowed_failures > 0
         weight = 2 if several else 1
         losses = self._losses[seq] = self._losses.get(seq, 0) + weight
         self.given_up = losses > MOST_LOSSES
 
     def suspects(self, seq: Seq) -> bool:
-        """Return True if workers may have died of a task."""
+        """Return True if workers may have died because of a task."""
         return seq in self._losses
 
     def apart(self, seq: Seq) -> bool:
         """Return True if a task should be retried alone on a worker.
 
         It is unknown which of its tasks killed a worker: results made just before may not have been
-        reported, and waiting tasks had not begun. Retried in the same company, all are lost again.
+        reported, and waiting tasks had not begun. Retried together, all of them would be lost
+        again.
         """
         return self._losses.get(seq, 0) > 1
 
@@ -62,7 +63,7 @@ class Losing:
     def shape(
         self, slots: Mapping[str, float], limit_bytes: int
     ) -> tuple[Mapping[str, float], int]:
-        """Return the slots and limit of the underlying policy."""
+        """Return the slots and the memory limit of the underlying policy."""
         return self._usual.shape(slots, limit_bytes)
 
     def choose(self, state: State, candidates: Sequence[Candidate]) -> Candidate | None:
@@ -74,12 +75,12 @@ class Losing:
         return self._usual.fault(seq, k, failures)
 
     def retry(self, failures: int, *, lost: bool) -> bool:
-        """Return True if a lost slice should be tried on another worker."""
+        """Return True if a lost slice should be retried on another worker."""
         return lost and not self.given_up
 
 
-def told(error: BaseException, where: str) -> DmlError:
-    """Turn Dask's error for a task that it gave up into an error about the slice."""
+def to_dml_error(error: BaseException, where: str) -> DmlError:
+    """Return the error about a slice, at ``where``, for a task that Dask gave up with ``error``."""
     if isinstance(error, DmlError):
         return error
     if isinstance(error, distributed.KilledWorker | NoWorkerError):

@@ -1,4 +1,4 @@
-"""Results of tasks are fetched from the workers that hold them, or from a remade copy."""
+"""Fetch results of tasks from the workers that hold them, or from a remade copy."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from dml.errors import InternalError
 from dml.exec.process.task_runner import Answer
 from dml.exec.tasks.slices import NotSentError
 
-LOST_S = 0.2  # between two checks that a queried worker still lives
-ASKS = 10  # direct requests for a partition, before the scheduler fetches it
-TICK_S = 2.0  # between two checks that the client still lives
+LOST_S = 0.2  # seconds between two checks that a queried worker still lives
+ASKS = 10  # direct requests for a partition before the scheduler fetches it
+TICK_S = 2.0  # seconds between two checks that the client still lives
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ResultFetcher:
     """Prefetches the results that the consumer will need next.
 
-    ``begin`` runs a coroutine on the client's loop, ``wrong`` turns the error of a ticket into one
-    for the user, ``over`` is called with each fetched ticket, and ``anew`` resubmits a ticket whose
-    bytes no worker has, or that Dask gave up for an argument that it does not have.
+    ``begin`` runs a coroutine on the client's event loop. ``wrong`` turns the error of a ticket
+    into one for the user. ``over`` is called with each fetched ticket. ``anew`` resubmits a ticket
+    whose bytes no worker has, or that Dask gave up for lack of an argument.
     """
 
     hub: Hub
@@ -41,7 +41,10 @@ class ResultFetcher:
     _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
     def start(self, ticket: Ticket) -> concurrent.futures.Future[Shipment]:
-        """Begin to fetch the result of a ticket from its worker, once; from any thread."""
+        """Begin to fetch a ticket's result from its worker, once, and return the future.
+
+        For any thread.
+        """
         with self._lock:
             if ticket.fetched is None:
                 coming: concurrent.futures.Future[Shipment] = concurrent.futures.Future()
@@ -50,7 +53,10 @@ class ResultFetcher:
             return ticket.fetched
 
     def arrived(self, held: RemotePartition, given_up: Callable[[], bool]) -> Answer:
-        """Return the answer of a partition; waits for it, in the thread of the consumer."""
+        """Wait, in the consumer's thread, for the answer of a partition, and return it.
+
+        ``given_up`` returns True, or raises, if the run has ended.
+        """
         coming = self.start(held.ticket)
         while True:
             try:
@@ -70,7 +76,7 @@ class ResultFetcher:
         self.over(ticket)
 
     async def fetched(self, ticket: Ticket) -> Shipment:
-        """Return the result from its worker, or from any other copy that Dask has or remakes."""
+        """Return a ticket's result from its worker, or from any copy that Dask has or remakes."""
         if ticket.future is None:
             raise InternalError("a partition was given back before it came", why=str(ticket.runs))
         hub, future, places = self.hub, ticket.future, cast("Sequence[str]", [ticket.worker])
@@ -123,7 +129,7 @@ async def settled(ticket: Ticket) -> Any:
 async def _direct(
     hub: Hub, future: Any, places: Sequence[str], ways: list[str] | None = None
 ) -> Shipment | None:
-    """Fetch from ``places``; None if these are gone: Dask itself would retry for half a minute."""
+    """Fetch a result from ``places``; None if all are gone: Dask would retry for half a minute."""
     if hub.strangers.issuperset(places):
         ways = BYTES
     work = gather_from_workers({future.key: places}, rpc=hub.client.rpc, serializers=ways)
@@ -135,13 +141,13 @@ async def _direct(
 
 
 async def _by_scheduler(hub: Hub, ticket: Ticket, future: Any) -> Shipment | None:
-    """Fetch a result, or its error; None if the ticket is resubmitted meanwhile."""
+    """Fetch a result through the scheduler; None if the ticket is resubmitted meanwhile."""
     asked = hub.asking(hub.client.gather(future, direct=False))
     return cast("Shipment | None", await _while(lambda: ticket.future is future, asked))
 
 
 async def _whole(hub: Hub, ticket: Ticket, future: Any, found: Shipment) -> Shipment | None:
-    """Return a shipment, as bytes if it was lent and cannot be opened; None if those are gone."""
+    """Return a shipment, as bytes if lent memory cannot be opened; None if the bytes are gone."""
     if not found.unopened or found.whence is None:
         return found
     if found.strange:
@@ -160,7 +166,7 @@ async def _bytes_by_scheduler(hub: Hub, key: Any) -> Shipment | None:
 
 
 async def _while(holds: Callable[[], bool], asked: asyncio.Future[Any]) -> Any:
-    """Return the answer, if it comes while a condition holds; else None.
+    """Return the answer of ``asked``, if it comes while ``holds`` returns True; else None.
 
     In that case, and on cancellation, the request is left to end by itself: a broken stream would
     make the sending worker log an error, together with the data that it was sending.

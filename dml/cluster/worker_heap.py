@@ -1,11 +1,11 @@
-"""A Dask worker keeps some freed memory while it works for a run.
+"""Let a Dask worker keep some freed memory while it works for a run.
 
 Dask starts its workers with ``MALLOC_TRIM_THRESHOLD_=65536``, so that their reported size is the
 memory in use. The C library then requests every large array anew from the system, page by page, and
 returns it at once: for a pipeline that makes megabytes at a time that is most of the system time,
-and more than sending them takes (benchmarks/results/lending.md). While a run has a seat on a worker
-freed memory is kept up to the library's own default; afterwards the old settings are restored. A
-number that the user has chosen is not changed.
+and more than sending them takes (benchmarks/results/lending.md). While a run has a seat on a
+worker, freed memory is kept up to the library's own default; afterwards the old settings are
+restored. A threshold that the user has chosen is not changed.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 from dml.exec.memory.memory_meter import LIBRARY, give_back
 
 OF_DASK = "65536"  # distributed.nanny.pre-spawn-environ, unless it was changed
-TRIM, MMAP = -1, -3  # parameters of mallopt
+TRIM, MMAP = -1, -3  # numbers of two parameters of mallopt
 KEPT, WHOLE = 64 << 20, 32 << 20  # the maxima to which glibc raises both by default
-USUAL_WHOLE = 128 << 10  # larger arrays come from the system, if trimming was set
+USUAL_WHOLE = 128 << 10  # bytes from which arrays come from the system, if trimming was set
 
 
 def keep() -> None:
@@ -28,7 +28,7 @@ def keep() -> None:
 
 
 def let_go() -> None:
-    """Stop keeping freed memory, as before ``keep``."""
+    """Stop keeping freed memory, and return what was kept to the system."""
     if _is_dasks():
         _set(int(OF_DASK), USUAL_WHOLE)
         give_back()

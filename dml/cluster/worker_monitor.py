@@ -1,6 +1,6 @@
-"""The cluster of a client is monitored while runs use it: its workers, and messages of tasks.
+"""Monitor the cluster of a client while runs use it: its workers, and messages of tasks.
 
-There is one hub per client. It runs on the client's own event loop, in coroutines, and passes
+There is one hub for each client. It runs in coroutines on the client's event loop, and passes
 events to the crews of the active runs.
 """
 
@@ -35,14 +35,15 @@ from dml.errors import DmlError, WorkerLostError
 from dml.exec.scheduler.messages import Run
 from dml.exec.tasks.slices import DriverLoop
 
-STEP_S = 10.0  # most time counted between two looks: this process may have paused itself
+STEP_S = 10.0  # most seconds counted between two looks: this process may have paused itself
 
 
 class Silence:
-    """The silence of each worker, by the times at which the cluster last heard it.
+    """The silence of each worker, from the times at which the scheduler last heard it.
 
-    Two clocks are used, and never compared. The cluster's: how much later another worker was heard.
-    The local one: for how long there was no news of a worker, with long gaps cut short.
+    Two clocks are used, and never compared. The scheduler's clock tells how much later another
+    worker was heard. The local clock tells for how long there was no news of a worker; gaps between
+    looks count as at most ``STEP_S`` seconds.
     """
 
     def __init__(self) -> None:
@@ -51,7 +52,7 @@ class Silence:
         self._looked = 0.0
 
     def look(self, heard: Mapping[str, float], now: float) -> None:
-        """Add the cluster's times of the last heartbeats; ``now`` is by the local clock."""
+        """Record last heartbeats: ``heard`` by the scheduler's clock, ``now`` by the local one."""
         passed = min(STEP_S, now - self._looked)
         newest = max(heard.values(), default=0.0)
         still = {worker for worker, at in heard.items() if self._heard.get(worker) == at}
@@ -71,11 +72,11 @@ _log = logging.getLogger("dml")
 WATCH_S = 1.0
 PER_WORKER_S = 0.005  # requests take the scheduler longer on large clusters
 ANSWER_S = 30.0
-LATE_S = 3.0  # after the first worker has answered
-GROUPS = 64  # of workers that are queried together
+LATE_S = 3.0  # seconds to wait for others after the first worker has answered
+GROUPS = 64  # most groups of workers that are queried together
 DIRECT_S = 5.0
 PAUSED = "paused"  # Dask's status of a worker whose memory is full
-LISTEN_S = 5.0  # between two checks of heartbeats
+LISTEN_S = 5.0  # seconds between two checks of heartbeats
 # Dask counts tasks by groups (first parts of keys) and spans: all tasks of every run are of this
 # span, since a scheduler never forgets a span.
 SPAN = "dml"
@@ -83,44 +84,44 @@ DEAF = 3  # failed queries of the scheduler that end a run
 
 
 class MonitoredRun(Protocol):
-    """The interface of a run to the hub; all of it is called on the client's loop."""
+    """What a run offers to the hub, which calls its methods on the client's event loop."""
 
-    wait_s: float  # time without any worker, until it is an error
-    silent_s: float  # silence of a worker, until its work goes to other workers
+    wait_s: float  # seconds without any worker after which the run fails
+    silent_s: float  # seconds of silence after which a worker's tasks go to other workers
     loop: DriverLoop
-    queue: list[Run]  # tasks without a worker yet
+    queue: list[Run]  # slices without a worker yet
 
     def noted(self, note: TaskNote) -> None:
         """Handle the message of a task that has ended."""
 
     def joined(self, gone: set[str]) -> None:
-        """Handle a change of the workers; ``gone`` have left."""
+        """Handle a change of the workers; ``gone`` are the addresses of workers that left."""
 
     async def look(self) -> None:
         """Check that all tasks make progress."""
 
     def fail(self, error: BaseException) -> None:
-        """Fail the run, as the cluster cannot be used any more."""
+        """End the run with ``error``, as the cluster cannot be used any more."""
 
 
 class Hub:
-    """The cluster as one client sees it."""
+    """The cluster as one client sees it: workers by address, and the runs that use them."""
 
     def __init__(self, client: distributed.Client) -> None:
         self.client = client
         self.topic = f"dml-{client.id}"
         self.members: dict[str, ClusterWorker] = {}
-        self.known: set[str] = set()  # those that the crews know
-        self.full: set[str] = set()  # those that take no task, since their memory is full
-        self.idle: set[str] = set()  # full ones that run no task either
-        self.silent: set[str] = set()  # those without a heartbeat for too long
-        self.strangers: set[str] = set()  # those whose shared memory cannot be opened here
-        self.leaving: set[str] = set()  # those that finish their tasks, and then leave
+        self.known: set[str] = set()  # workers that were reported to the crews
+        self.full: set[str] = set()  # workers that take no task, since their memory is full
+        self.idle: set[str] = set()  # workers of ``full`` that run no task either
+        self.silent: set[str] = set()  # workers without a heartbeat for too long
+        self.strangers: set[str] = set()  # workers whose shared memory cannot be opened here
+        self.leaving: set[str] = set()  # workers that finish their tasks, and then leave
         self.misfits: dict[str, DmlError] = {}
         self.direct: bool | None = None
         self.tickets = count()
         self.crews: set[MonitoredRun] = set()
-        # since when no worker has the resources for a run
+        # time since which no worker has had the resources for a run
         self._lacking: dict[MonitoredRun, float] = {}
         self.staff: object = None  # the Staff that scales the cluster, if a run requests that
         self.asked: set[asyncio.Future[Any]] = set()  # keeps references to running requests
@@ -130,33 +131,33 @@ class Hub:
 
     @staticmethod
     def of(client: distributed.Client) -> Hub:
-        """Return the client's hub; it lives as long as the client."""
+        """Return the hub of ``client``, which is created once and lives as long as the client."""
         hub: Hub = client.extensions.setdefault("dml", Hub(client))
         return hub
 
     def call(self, work: Callable[..., Any], *args: Any) -> None:
-        """Schedule ``work`` on the client's loop; from any thread, also during shutdown."""
+        """Schedule ``work`` on the client's event loop; for any thread, also during shutdown."""
         with contextlib.suppress(RuntimeError, AttributeError):
             self.client.loop.add_callback(work, *args)
 
     def wait(self, work: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> Any:
-        """Run ``work`` on the client's loop and return its result; from any other thread."""
+        """Run ``work`` on the event loop and return its result; for any thread but the loop's."""
         sync: Callable[..., Any] = self.client.sync
         return sync(work, *args)
 
     def submit(self, work: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """Submit one task, and return its future."""
+        """Submit one task, and return its Dask future."""
         with dask.annotate(span={"name": (SPAN,), "ids": (SPAN,)}):
             return self.client.submit(work, *args, **options)
 
     def asking(self, work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
-        """Start ``work`` on the loop, which ends by itself even if it is not awaited."""
+        """Start ``work`` on the event loop; it ends by itself even if it is never awaited."""
         task = asyncio.ensure_future(work)
         self.asked.add(task)
-        task.add_done_callback(self._told)
+        task.add_done_callback(self._request_done)
         return task
 
-    def _told(self, task: asyncio.Future[Any]) -> None:
+    def _request_done(self, task: asyncio.Future[Any]) -> None:
         self.asked.discard(task)
         if not task.cancelled():
             task.exception()  # retrieved, or asyncio would print it
@@ -167,7 +168,7 @@ class Hub:
         return self.client.status in ("closed", "closing")
 
     def ask_all(self, work: Callable[..., Any], *args: Any) -> dict[str, Any]:
-        """Run ``work`` on each worker; returns results or errors. From any other thread."""
+        """Run ``work`` on each worker; return results or errors by address. Not on the loop."""
         workers = sorted(workers_of(self.client))
         found: dict[str, Any] = self.wait(self._ask_all, workers, work, *args)
         return found
@@ -186,15 +187,19 @@ class Hub:
     # ------------------------------------------------------------------------------------ workers
 
     def there(self, places: Iterable[str]) -> bool:
-        """Return True if one of these workers can be asked for its results."""
+        """Return True if results can be requested from one of the workers ``places``."""
         return any(place in self.members or place in self.full for place in places)
 
     def stuck(self, places: Iterable[str]) -> bool:
-        """Return True if results of these workers must be remade: they live but are silent."""
+        """Return True if all workers in ``places`` that live are silent: results must be remade."""
         return any(place in self.silent for place in places) and not self.there(places)
 
     def begin(self, wait_s: float) -> dict[str, ClusterWorker]:
-        """Return the workers, once there are some; PlanError for an unfit worker."""
+        """Return the workers by address, once there are some.
+
+        Raise the error of an unfit worker, or WorkerLostError if none can be used within
+        ``wait_s``.
+        """
         try:
             self.wait(self._begin, wait_s)
         except (OSError, TimeoutError, AttributeError) as error:  # AttributeError: a closed client
@@ -233,7 +238,7 @@ class Hub:
                 crew.fail(self._nobody(crew.wait_s))
 
     def _unserved(self) -> None:
-        """Fail runs with a stage whose resources no worker has had for too long."""
+        """Fail the runs with a stage whose resources no worker has had for too long."""
         now, before, self._lacking = time.monotonic(), self._lacking, {}
         for crew in list(self.crews) if self.members else ():
             demand = unserved(crew.loop.core, list(crew.queue), self.members)
@@ -251,11 +256,11 @@ class Hub:
             await asyncio.sleep(0.2)
         if self.direct is None and self.members:
             self.direct = await self._reachable(next(iter(self.members)))
-        # again: the scheduler may be a new one
+        # subscribe again: the scheduler may be a new one
         self.client.subscribe_topic(self.topic, self._heard)
 
     async def _refresh(self) -> None:
-        """Query the workers from the scheduler, and probe new ones."""
+        """Request the list of workers from the scheduler, and probe new workers."""
         asked = self.client.scheduler.identity(n_workers=-1)
         every = (await asyncio.wait_for(asked, ANSWER_S))["workers"]
         found = {address: member(address, info) for address, info in every.items()}
@@ -280,8 +285,8 @@ class Hub:
             _log.warning("nothing was heard of worker %s for %g s", address, patience_s)
         self.silent = silent
 
-    async def _asked(self, new: list[str]) -> dict[str, Any]:
-        """Return the versions on workers; only of some workers, if the rest answer late."""
+    async def _query_versions(self, new: list[str]) -> dict[str, Any]:
+        """Return the versions of packages on ``new`` workers, without those that answer late."""
         groups = [new[i::GROUPS] for i in range(min(GROUPS, len(new)))]
         run: Callable[..., Any] = self.client.run
         asked = {self.asking(run(_probe, ASKED, workers=g, on_error="return")) for g in groups}
@@ -293,9 +298,9 @@ class Hub:
         return {address: there for each in done for address, there in each.result().items()}
 
     async def _probe(self, found: Mapping[str, ClusterWorker], new: list[str]) -> None:
-        there, here = await self._asked(new), versions_here()
+        there, here = await self._query_versions(new), versions_here()
         for address in new:
-            # a broken connection is no answer: the worker is probed again if it still lives
+            # a broken connection is no answer: the worker is probed again if it is still listed
             if address in there and not isinstance(there[address], OSError):
                 self._probed.add(address)
                 error = unfit(found[address], there[address], here)
@@ -331,7 +336,7 @@ class Hub:
             self._unserved()
 
     async def _tell(self, before: set[str]) -> None:
-        """Report the current workers to the crews, and let them check their tasks."""
+        """Report the current workers to all crews, and let the crews check their tasks."""
         self.known = set(self.members)
         for crew in list(self.crews):
             if before != self.known:
@@ -340,7 +345,7 @@ class Hub:
                 await crew.look()
 
     def died(self, address: str) -> None:
-        """Handle Dask's report that a worker is gone, before the next query; on the loop."""
+        """Handle Dask's report that a worker is gone, before the next query; on the event loop."""
         if self.members.pop(address, None) is not None:
             self.known.discard(address)
             for crew in list(self.crews):
@@ -356,9 +361,10 @@ class Hub:
             self.members = {a: each for a, each in self.members.items() if a in threads}
 
     async def states(self, keys: Iterable[Any]) -> dict[Any, str | None]:
-        """Return Dask's states of tasks; ``PAUSED`` for tasks on workers that will not run them.
+        """Return Dask's state of each task; ``PAUSED`` for tasks on workers that will not run them.
 
-        Dask does not reassign a task that it has sent to a worker, even if its memory stays full.
+        Dask does not reassign a task that it has sent to a worker, even if the worker's memory
+        stays full.
         """
         found: dict[Any, str | None] = await self.client.scheduler.get_task_status(keys=list(keys))
         if self.idle:
@@ -377,7 +383,7 @@ class Hub:
     # -------------------------------------------------------------------------------------- crews
 
     def add(self, crew: MonitoredRun) -> None:
-        """Report events to ``crew`` from now on; on the loop."""
+        """Report events to ``crew`` from now on; on the event loop."""
         self.crews.add(crew)
         gone, self.known = self.known - set(self.members), set(self.members)
         for each in self.crews:
@@ -386,7 +392,7 @@ class Hub:
             self._watching = asyncio.ensure_future(self._watch())
 
     def remove(self, crew: MonitoredRun) -> None:
-        """Stop reporting to ``crew``; on the loop."""
+        """Stop reporting to ``crew``; on the event loop."""
         self.crews.discard(crew)
         if not self.crews and self._watching is not None:
             self._watching.cancel()
@@ -401,7 +407,7 @@ class Hub:
 
 
 def _newest_groups(dask_scheduler: Any) -> None:
-    """Remove groups of earlier runs from the span, as the scheduler has forgotten them."""
+    """Remove the task groups of earlier runs from the span, as the scheduler forgot them."""
     spans = dask_scheduler.extensions.get("spans")
     for span in () if spans is None else spans.find_by_tags(SPAN):
         groups = sorted(span.groups, key=lambda each: each.start)

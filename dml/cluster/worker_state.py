@@ -1,15 +1,15 @@
-"""The state of a run on a Dask worker, and the tasks that use it, are defined here.
+"""The state of a run on a Dask worker, and the tasks that use that state.
 
-A seat is the value of one Dask key per worker: the job, and the generators parked there. It ends
-when the key is released, also because its client has died. If a slice runs on another worker than
-planned, Dask copies the seat there, as the job alone, and drops one of the two copies after a
-while: if something is parked, a second key holds the seat.
+A seat is the value of one Dask key for each worker: the job, and the generators parked there. The
+seat ends when the key is released, also because its client has died. If a slice runs on another
+worker than planned, Dask copies the seat there, as the job alone, and drops one of the two copies
+after a while: if a generator is parked, a second key holds the seat.
 
-The result of a task stays on its worker (``Shipment``); the client is notified at once, in a few
+The result of a task stays on its worker (``Shipment``). The client is notified at once, in a few
 hundred bytes (``TaskNote``), through Dask's events, which travel with Dask's own report. Between
 processes of one host a shipment is sent as references to shared memory
-(``dml/exec/process/shared_memory.py``); a process that cannot open them requests the bytes. To disk
-it goes as bytes.
+(``dml/exec/process/shared_memory.py``); a process that cannot open the memory requests the bytes.
+To disk, a shipment is written as bytes.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from dml.exec.process.task_runner import Answer, Differing, SliceOrder, TaskRunn
 T = TypeVar("T")
 SMALL = 600  # most bytes of a partition that is sent with the note
 MADE_AGAIN = "a partition that was lost came back as another one"
-MOST_NOTE = 16 << 10  # a larger error is fetched
-BYTES = ["pickle"]  # Dask's serializer where shared memory cannot be opened
+MOST_NOTE = 16 << 10  # most bytes of a note; the client fetches the shipment of a larger one
+BYTES = ["pickle"]  # Dask's serializers where shared memory cannot be opened
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,9 +72,9 @@ class Freight:
 class Shipment:
     """The result of one task: an answer for each of its orders.
 
-    ``misfit`` is the error if the job could not be opened as it was sent, ``refused`` the digest of
-    that job. ``whence`` is the worker that lends some of it, and the key by which Dask knows it
-    there.
+    ``misfit`` is the serialized error if the worker could not open the job, and ``refused`` the
+    digest of that job. ``whence`` is the worker that lends memory of the answers, and the Dask key
+    of the result there.
     """
 
     answers: tuple[Answer, ...]
@@ -87,12 +87,12 @@ class Shipment:
 
     @property
     def unopened(self) -> bool:
-        """True if an answer's parcel is lent, and not opened here."""
+        """True if the parcel of an answer is lent, and not opened in this process."""
         return any(is_unopened(answer.parcel) for answer in self.answers)
 
     @property
     def strange(self) -> bool:
-        """True if an answer's parcel can never be opened here."""
+        """True if the parcel of an answer can never be opened in this process."""
         return any(is_strange(answer.parcel) for answer in self.answers)
 
 
@@ -100,8 +100,8 @@ class Shipment:
 class TaskNote:
     """The notification of a task's end to the client: the shipment without its columns.
 
-    ``whole`` means that nothing is left out; a note without a shipment means that it must be
-    fetched. ``strange`` means that some shared memory could not be opened where it was needed.
+    If ``whole``, the shipment is complete. A note without a shipment means that the shipment must
+    be fetched. ``strange`` means that some shared memory could not be opened where it was needed.
     """
 
     ticket: int
@@ -113,9 +113,9 @@ class TaskNote:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShippedArgument:
-    """A reference to an argument in shipment number ``source`` of a task, at ``place``.
+    """A reference to a task's argument: answer ``place`` of the task's shipment ``source``.
 
-    ``digest`` is that of its first answer, if that was used already.
+    ``digest`` is the digest of the first answer, if some of that answer was delivered already.
     """
 
     source: int
@@ -124,7 +124,7 @@ class ShippedArgument:
 
 
 class _Desks:
-    """The desks of jobs in this process: a task that was moved here finds the parked generators.
+    """The task runners of this process, by job: a task that was moved here finds parked generators.
 
     Seats may be released during garbage collection, even in a thread that has the lock: a release
     never waits for the lock, and its holder handles pending releases afterwards.
@@ -135,8 +135,8 @@ class _Desks:
         self._leaving: deque[tuple[str, bytes]] = deque()
         self._lock = threading.Lock()
 
-    def taken(self, key: tuple[str, bytes]) -> TaskRunner:
-        """Return the desk for one more seat."""
+    def take(self, key: tuple[str, bytes]) -> TaskRunner:
+        """Return the task runner of job ``key``, for one more seat."""
         with self._lock:
             desk, seats = self._desks.get(key, (None, 0))
             desk = desk or TaskRunner()
@@ -146,7 +146,7 @@ class _Desks:
         return desk
 
     def left(self, key: tuple[str, bytes]) -> None:
-        """Release one seat; the last release ends the parked generators."""
+        """Release one seat of job ``key``; the last release ends the parked generators."""
         self._leaving.append(key)
         self._look()
 
@@ -175,16 +175,16 @@ _DESKS = _Desks()
 
 
 def digest(job: bytes) -> bytes:
-    """Return the digest of a job as it was sent."""
+    """Return the digest of a serialized job."""
     return blake2b(job).digest()
 
 
 class WorkerState:
-    """The job on one worker, and its parked generators; opened by the first slice."""
+    """A seat: the job on one worker, and its parked generators. The first slice opens the job."""
 
     def __init__(self, cargo: Freight) -> None:
         self.key = key = cargo.run, digest(cargo.job)
-        self.cargo, self.desk = cargo, _DESKS.taken(key)
+        self.cargo, self.desk = cargo, _DESKS.take(key)
         weakref.finalize(self, _DESKS.left, key)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -194,7 +194,7 @@ class WorkerState:
         return self.cargo.__sizeof__()
 
     def do(self, orders: Sequence[SliceOrder], *, lends: bool = False) -> Shipment:
-        """Run all orders, if the job can be opened here, and lend the results if asked to."""
+        """Run all orders, if the job can be opened here; lend the results' memory if ``lends``."""
         cargo = self.cargo
         if not self.desk.open(cargo.run, cargo.job, cargo.buffers):
             return Shipment((), self.desk.do(orders[0]).error, self.key[1])
@@ -207,12 +207,12 @@ class WorkerState:
 
 
 def freight(run: str, job: bytes, *buffers: Any) -> WorkerState:
-    """Make a seat on a worker from a job that comes with the task; a Dask task."""
+    """Create a seat on a worker from a serialized job; a Dask task."""
     return WorkerState(Freight(run, job, buffers))
 
 
 def staying(seat: WorkerState) -> WorkerState:
-    """Return the seat, so that a second key keeps it on its worker; a Dask task."""
+    """Return ``seat``, so that a second key keeps the seat on its worker; a Dask task."""
     return seat
 
 
@@ -224,7 +224,7 @@ def slices(
     *sources: Shipment,
     lends: bool = False,
 ) -> Shipment:
-    """Run all orders in sequence and send a note; the Dask task that does the work."""
+    """Run all orders in sequence and send a note to the client; the Dask task of a ticket."""
     every: list[SliceOrder] = pickle.loads(orders)  # noqa: S301 (from the run's own client)
     worker = get_worker()
     there = [_at_hand(each, worker) for each in sources]
@@ -238,7 +238,7 @@ def slices(
 
 
 def apart(work: Callable[..., T], *args: Any, **options: Any) -> T:
-    """Run ``work`` without the span of this task, of which Dask would warn in data frames."""
+    """Run ``work`` outside of this task's span, of which Dask would warn in data frames."""
 
     def unspanned() -> T:
         annotations = getattr(dask.base, "_annotations", None)
@@ -250,7 +250,7 @@ def apart(work: Callable[..., T], *args: Any, **options: Any) -> T:
 
 
 def _at_hand(made: Shipment, worker: Any) -> Shipment:
-    """Return a source opened here, or fetched as bytes; UnopenedError if neither works."""
+    """Return a shipment opened here, or fetched as bytes; raise UnopenedError if both fail."""
     made = opened(made)
     if not made.unopened:
         return made
@@ -261,7 +261,7 @@ def _at_hand(made: Shipment, worker: Any) -> Shipment:
 
 
 async def brought(made: Shipment, rpc: Any) -> Shipment | None:
-    """Fetch the bytes of an unopenable shipment; None if its lender no longer has it."""
+    """Return the bytes of a shipment that cannot be opened; None if its lender no longer has it."""
     if made.whence is None:
         return None
     address, key = made.whence
@@ -270,14 +270,14 @@ async def brought(made: Shipment, rpc: Any) -> Shipment | None:
 
 
 def opened(made: Shipment) -> Shipment:
-    """Return a shipment over its lenders' memory, as far as that can be opened here."""
+    """Return a shipment over the memory of its lenders, as far as that can be opened here."""
     if not made.unopened:
         return made
     return _with_parcels(made, borrow)
 
 
 def _with_parcels(made: Shipment, change: Callable[[Parcel], Parcel]) -> Shipment:
-    """Return a shipment with each parcel changed."""
+    """Return a shipment with ``change`` applied to each parcel."""
     answers = (
         dataclasses.replace(answer, parcel=change(answer.parcel)) if answer.parcel else answer
         for answer in made.answers
@@ -290,7 +290,7 @@ def _dumped(
 ) -> tuple[dict[str, Any], list[Any]]:
     """Serialize references for a process on this host; NotImplementedError makes Dask send bytes.
 
-    It is not verified that the process shares the host: it requests the bytes if it does not.
+    The receiver may be on another host, which is not verified: it requests the bytes then.
     """
     if not near(context) or not any(is_lent(answer.parcel) for answer in made.answers):
         raise NotImplementedError
@@ -305,7 +305,7 @@ def _loaded(_header: Mapping[str, Any], frames: Sequence[Any]) -> Shipment:
     return opened(slips)
 
 
-dask_serialize.register(Shipment, _dumped)  # Dask imports this module before it needs them
+dask_serialize.register(Shipment, _dumped)  # Dask imports this module before it needs these two
 dask_deserialize.register(Shipment, _loaded)
 
 

@@ -2,9 +2,9 @@
 
 A decoded image is copied once, when its function returns it: to its place in a tray, an array as
 long as the delivered batch. If all rows of a batch are in their places, joining them copies
-nothing, and the tray is delivered. The position of rows in their epoch comes with each slice. If it
-is unknown, or the place was taken before (the row is made a second time), rows get memory of their
-own, and are copied once more when the batch is gathered.
+nothing, and the tray is delivered. The position of rows in their epoch comes with each slice. If
+the position is unknown, or the place was taken before (the row is made a second time), rows get
+memory of their own, and are copied once more when the batch is gathered.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from dml.data.schema import Schema
 from dml.kernels.rows.ids import RowIds
 from dml.kernels.vec import Vec
 
-# Bytes of an array from which on it has a place: to copy less takes less than to ask for one.
+# Least bytes of an array that gets a place: copying a smaller one costs less than a place.
 WIDE_BYTES = 32 << 10
 # Least bytes of a column of a batch with a tray.
 TRAY_BYTES = buffer_ownership.LEAST
-# Most bytes of such a column: a larger batch may be the whole data, and mostly shorter.
+# Most bytes of such a column: larger batches often exceed the whole data.
 MOST_BYTES = 256 << 20
 
 Form: TypeAlias = tuple[str, tuple[int, ...]]
@@ -41,7 +41,7 @@ Found: TypeAlias = "np.ndarray | None"
 
 
 class Expected(NamedTuple):
-    """Rows of the operator ``digest`` are delivered once, only as batches of ``rows`` rows."""
+    """The operator with ``digest`` delivers each row once, only in batches of ``rows`` rows."""
 
     digest: bytes
     rows: int
@@ -58,9 +58,9 @@ class Trays:
         return Trays, ()
 
     def desk(self, digest: bytes, schema: Schema, ids: RowIds, epoch: int) -> TrayDesk:
-        """For rows of ``schema`` that the operator with ``digest`` makes, one for each of ``ids``.
+        """Return a desk without places, for rows whose positions in their epoch are unknown.
 
-        It has no places: the positions of the rows in their epoch are unknown.
+        The operator with ``digest`` makes the rows, of ``schema``, one for each of ``ids``.
         """
         return TrayDesk(_wide(schema))
 
@@ -73,7 +73,10 @@ class Trays:
         return bool(sizes) and min(sizes) >= TRAY_BYTES and max(sizes) <= MOST_BYTES
 
     def part(self, epoch: int, length: int, column: tuple[str, Form], rows: range) -> Found:
-        """Return the places of rows of the epoch in a column of their batch; None if taken."""
+        """Return the places of ``rows`` of the epoch in the tray of a column; None if taken before.
+
+        A tray has ``length`` rows; ``rows`` do not cross its end.
+        """
         name, form = column
         batch, row = divmod(rows.start, length)
         key, places = (epoch, name, batch), range(row, row + len(rows))
@@ -90,7 +93,7 @@ class Trays:
 
 
 class Numbered(Trays):
-    """The ``trays`` of a run for rows with ``ids``; the first is row ``first`` of its epoch.
+    """The ``trays`` of a run for rows with ``ids``, which begin at row ``first`` of their epoch.
 
     A row that occurs twice has the place of its first occurrence.
     """
@@ -101,7 +104,7 @@ class Numbered(Trays):
         self._high, self._low = ids.arrays()
 
     def desk(self, digest: bytes, schema: Schema, ids: RowIds, epoch: int) -> TrayDesk:
-        """Return a desk for rows, with places if rows of the operator have trays."""
+        """Return a desk for rows with ``ids``, with places if rows of the operator have trays."""
         expected = self.trays.expected
         if expected is None or not len(ids) or not self.trays.fits(digest, schema):
             return super().desk(digest, schema, ids, epoch)
@@ -128,7 +131,7 @@ class _Tray:
         self._taken: list[range] = []
 
     def take(self, rows: range) -> bool:
-        """Take ``rows``; returns True for the first caller, if none of them were taken.
+        """Take the places of ``rows``; return True unless some were taken by an earlier call.
 
         Of concurrent threads, the first to append to the list is first.
         """
@@ -138,9 +141,10 @@ class _Tray:
 
 
 class TrayDesk:
-    """A desk allocates memory for the rows of a block, whose large columns are ``wide``.
+    """Allocates memory for the rows of a block; ``wide`` has the forms of its large columns.
 
-    ``part`` finds places in trays of ``length`` rows; the block begins at ``first`` in the epoch.
+    ``part`` finds places in trays of ``length`` rows; the block begins at row ``first`` of the
+    epoch.
     """
 
     def __init__(
@@ -159,16 +163,16 @@ class TrayDesk:
         return start + self._length - (self._first + start) % self._length
 
     def rows(self, start: int, stop: int, *, proven: bool = False) -> list[Any]:
-        """Return an empty list for the rows that a function returns for ``start`` to ``stop``.
+        """Return an empty list, to which the results for rows ``start`` to ``stop`` are appended.
 
-        A function ``proven`` pure does not reuse its arrays, so they need no copy.
+        A function ``proven`` pure does not reuse its arrays, so its results are not copied.
         """
         if not self.wide:
             return [] if proven else CopiedRows()
         return Placed({name: self._room(name, start, stop) for name in self.wide})
 
     def moved(self, block: Block, start: int) -> Block:
-        """Return ``block``, made of the rows from ``start`` on, with its wide arrays in trays."""
+        """Return ``block``, whose first row is ``start``, with its wide arrays copied to trays."""
         columns = list(block.columns)
         for at, (name, values) in enumerate(zip(block.schema, columns, strict=True)):
             if self._part is not None and name in self.wide and isinstance(values, Vec):
@@ -201,7 +205,7 @@ class CopiedRows(list[Any]):
     """Rows that a function returned; values that it may still reference and change are copied."""
 
     def append(self, row: Any) -> None:
-        """Add a row."""
+        """Append ``row``, with copies of the values that the function may still change."""
         if COPY[0]:
             end_copy()
         sole = sys.getrefcount(row) <= _COUNTED[0]
@@ -211,18 +215,18 @@ class CopiedRows(list[Any]):
 
 
 class Placed(CopiedRows):
-    """Copied rows whose arrays go to ``places``, by column, as long as all arrays of it fit."""
+    """Copied rows; arrays of a column go to its entry in ``places`` as long as they all fit."""
 
     def __init__(self, places: dict[str, np.ndarray]) -> None:
         super().__init__()
         self.places, self._count = places, 0
 
     def append(self, row: Any) -> None:
-        """Add a row."""
+        """Append ``row``, with its arrays copied to their places."""
         _APPEND(self, self._copied(row))
 
     def whole(self, name: str) -> np.ndarray | None:
-        """Return the column of this name; None if not all its arrays are in their places."""
+        """Return column ``name`` (n, ...); None if not all its arrays are in their places."""
         found = self.places.get(name)
         return found[: len(self)] if found is not None and self._count == len(self) else None
 
@@ -246,7 +250,7 @@ class Placed(CopiedRows):
 
 
 def placed(rows: list[Any], name: str) -> Vec | None:
-    """Return a column of rows, if all its arrays have been copied to their places; else None."""
+    """Return column ``name`` of ``rows``; None if not all its arrays are in their places."""
     found = rows.whole(name) if isinstance(rows, Placed) else None
     return None if found is None else Vec(found)
 
@@ -257,7 +261,7 @@ def _fits(value: Any, array: np.ndarray) -> bool:
 
 
 def _wide(schema: Schema) -> dict[str, Form]:
-    """Return the columns whose values have at least ``WIDE_BYTES``."""
+    """Return the forms of the columns whose values have at least ``WIDE_BYTES`` each."""
     forms = zip(schema, schema.forms, strict=True) if schema.known else ()
     return {name: form for name, form in forms if _bytes(form) >= WIDE_BYTES}
 

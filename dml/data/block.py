@@ -28,8 +28,9 @@ Values: TypeAlias = "Vec | pa.Array"
 class Block:
     """``n`` rows: one ``Values`` per column of ``schema``, and the structural ids of the rows.
 
-    ``rows`` are the same rows as the dicts that a function has just returned, for a next function
-    that only reads items of them; a block that leaves a stage or a flow is ``bare`` of them.
+    ``rows`` are the same rows as dicts, which a function has just returned, for a following
+    function that only reads items of the dicts. A block that leaves a stage or a flow has none
+    (``bare``).
     """
 
     schema: Schema
@@ -54,7 +55,7 @@ class Block:
         return Block(self.schema, tuple(take(c, index) for c in self.columns), self.ids.take(index))
 
     def slice(self, start: int, stop: int) -> Block:
-        """Return rows ``start`` to ``stop``, as a view."""
+        """Return rows ``start`` to ``stop`` (exclusive), as a view."""
         if start == 0 and stop >= self.n:
             return self
         columns = [
@@ -66,7 +67,7 @@ class Block:
         return Block(self.schema, tuple(columns), self.ids.slice(start, stop), rows)
 
     def select(self, names: Sequence[str]) -> Block:
-        """Return some of the columns, without a copy."""
+        """Return the columns ``names``, in that order, without a copy."""
         at = {name: i for i, name in enumerate(self.schema)}
         schema = Schema((name, self.schema[name]) for name in names)
         return Block(schema, tuple(self.columns[at[name]] for name in names), self.ids)
@@ -79,7 +80,7 @@ class Block:
             if isinstance(values, Vec) and values.valid is None:
                 total += values.values.nbytes
             else:
-                total += held(values)
+                total += column_bytes(values)
         return total
 
     @property
@@ -92,7 +93,7 @@ class Block:
 
     @property
     def additive_weight(self) -> int:
-        """Bytes of the values and of ids: that of two concatenated blocks is the sum."""
+        """Bytes of the values and of ids; the sum of two blocks' is that of their concatenation."""
         return 8 * self.n + sum(map(_weight, self.columns))
 
     def to_arrow(self) -> pa.RecordBatch:
@@ -127,7 +128,7 @@ def concat(blocks: Sequence[Block]) -> Block:
 
 
 def neighbours(first: Block, second: Block) -> Block | None:
-    """Join two blocks without a copy; None if they are not adjacent in memory."""
+    """Join two blocks without a copy; return None if their arrays are not adjacent in memory."""
     if first.schema is not second.schema and first.schema != second.schema:
         return None
     columns = list[Values]()
@@ -142,10 +143,11 @@ def neighbours(first: Block, second: Block) -> Block | None:
 
 
 def joined(parts: Iterable[Block]) -> Iterator[Block]:
-    """Yield all ``parts`` as one block, or nothing without parts; also before an error in them.
+    """Yield all ``parts`` as one block, also before an error in them; nothing without parts.
 
-    Operators with several implementations use it, so that the number of blocks is independent of
-    the implementation: a task that is restarted elsewhere counts the blocks that were made before.
+    Operators with several implementations use this function, so that the number of blocks is
+    independent of the implementation: a task that is restarted elsewhere counts the blocks that
+    were made before.
     """
     made: list[Block] = []
     try:
@@ -159,7 +161,7 @@ def joined(parts: Iterable[Block]) -> Iterator[Block]:
 
 
 def take(values: Values, index: np.ndarray) -> Values:
-    """Gather elements of one column; ``index`` is in range."""
+    """Return the elements of one column at ``index``, which must be in range."""
     if not isinstance(values, Vec):
         return values.take(pa.array(index))
     valid = None if values.valid is None else values.valid.take(index, mode="clip")
@@ -167,7 +169,7 @@ def take(values: Values, index: np.ndarray) -> Values:
 
 
 def cut(values: Values, start: int, stop: int) -> Values:
-    """Return elements ``start`` to ``stop`` of one column, as a view."""
+    """Return elements ``start`` to ``stop`` (exclusive) of one column, as a view."""
     if not isinstance(values, Vec):
         return values.slice(start, stop - start)
     valid = None if values.valid is None else values.valid[start:stop]
@@ -194,8 +196,8 @@ def mask(values: Vec) -> np.ndarray:
     return np.ones(len(values.values), dtype=bool)
 
 
-def held(values: Values) -> int:
-    """Return the bytes of the elements of one column (of a slice: its own part only)."""
+def column_bytes(values: Values) -> int:
+    """Return the bytes of one column; of a slice, those of the sliced elements only."""
     if not isinstance(values, Vec):
         return int(values.nbytes)
     return values.values.nbytes + (0 if values.valid is None else values.valid.nbytes)
@@ -268,7 +270,7 @@ def _elements(data: pa.Buffer | None, offset: int, count: int, code: str) -> np.
         return np.zeros(count, dtype=code)
     if code == "b1":
         return _bits(data, offset, count)
-    whole = data.size // np.dtype(code).itemsize  # of nothing, a buffer may be of any size
+    whole = data.size // np.dtype(code).itemsize  # an empty array's buffer has any size
     return np.frombuffer(data, code, whole)[offset : offset + count]
 
 

@@ -29,7 +29,7 @@ class Alone:
 
     def __init__(self, start: int, owner: Any) -> None:
         self.start, self.nbytes = start, memoryview(owner).nbytes
-        self.finished = False  # no float in it is NaN
+        self.finished = False  # no float in this memory is NaN
         self._owner = ref(owner)
 
     def holds(self, place: int) -> bool:
@@ -43,7 +43,7 @@ class Alone:
             return None
         try:
             return np.ndarray(shape, dtype, owner, place - self.start)
-        except TypeError:  # it ends before
+        except TypeError:  # this memory ends before the array
             return None
 
 
@@ -77,12 +77,12 @@ _PLACES: dict[int, Alone | Lent] = {}
 
 def alone(start: int, owner: Any) -> None:
     """Register the buffer of ``owner``, which begins at ``start``, as read by one run only."""
-    _known(Alone(start, owner))
+    _register(Alone(start, owner))
 
 
 def lent(start: int, memory: memoryview) -> None:
     """Register ``memory``, to be given away, as a copy of the shared bytes at ``start``."""
-    _known(Lent(start, memory))
+    _register(Lent(start, memory))
 
 
 def gone(start: int) -> None:
@@ -109,7 +109,7 @@ def owned(array: np.ndarray) -> np.ndarray:
 
 
 def handed(array: np.ndarray) -> np.ndarray | None:
-    """Return a writable array of the same elements over memory of one run; None if elsewhere."""
+    """Return a writable array over the memory of ``array``; None unless one run alone reads it."""
     return _over(array, array.shape) if array.flags.c_contiguous else None
 
 
@@ -152,7 +152,7 @@ def finished(array: np.ndarray) -> bool:
     return isinstance(found, Alone) and found.finished and found.holds(place)
 
 
-def _known(memory: Alone | Lent) -> None:
+def _register(memory: Alone | Lent) -> None:
     _PLACES[memory.start] = memory
     insort(_STARTS, memory.start)
 

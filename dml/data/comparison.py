@@ -16,7 +16,7 @@ from dml.kernels.vec import Vec
 
 
 def difference(got: Sequence[Block], wanted: Sequence[Block], *, batched: bool) -> str:
-    """Return where the elements of ``got`` differ from those of ``wanted``, "" if nowhere."""
+    """Return where the elements of ``got`` differ from those of ``wanted``; "" if nowhere."""
     one, two = ([block for block in blocks if block.n] for blocks in (got, wanted))
     if not batched:
         one, two = joined(one), joined(two)
@@ -30,7 +30,7 @@ def difference(got: Sequence[Block], wanted: Sequence[Block], *, batched: bool) 
 
 
 def joined(blocks: Sequence[Block]) -> list[Block]:
-    """Join neighbouring blocks of one schema."""
+    """Join neighbouring blocks that have one schema."""
     cuts = [i for i, (a, b) in enumerate(pairwise(blocks), 1) if a.schema != b.schema]
     if not blocks:
         return []
@@ -50,7 +50,7 @@ def part(blocks: Sequence[Block], start: int, stop: int | None) -> list[Block]:
 
 
 def block_difference(got: Block, wanted: Block) -> str:
-    """Return where ``got`` differs from ``wanted``, "" if nowhere."""
+    """Return where ``got`` differs from ``wanted``; "" if nowhere."""
     if got.schema != wanted.schema:
         return f"columns {got.schema} instead of {wanted.schema}"
     if got.n != wanted.n:

@@ -47,7 +47,7 @@ class ReferenceCounts:
         self._dict, self._before = 0, list[tuple[int, int]]()
 
     def begun(self) -> ReferenceCounts:
-        """Count references; not in the constructor, whose argument refers to the dict itself."""
+        """Count references now: in the constructor, the argument would be a further reference."""
         self._dict = sys.getrefcount(self._given)
         self._before = self._references()
         return self
@@ -55,7 +55,7 @@ class ReferenceCounts:
     def safe(self, returned: list[Any]) -> set[int]:
         """Return ids of arrays, and addresses of Arrow's memory, that need no copy.
 
-        Called while only ``returned`` refers to the returned value ``returned[0]``, and only the
+        Call it while only ``returned`` refers to the returned value ``returned[0]``, and only the
         caller to the arguments.
         """
         found = {each.address for each in self._buffers}
@@ -160,7 +160,7 @@ def _counts() -> tuple[int, int] | None:
 
 
 def owned_row(row: Any, *, sole: bool = False) -> Any:
-    """Copy a row so that the function that returned it cannot change it: a dict of its own.
+    """Return a row as a dict that the function that returned the row cannot change.
 
     ``sole`` means that only the caller has the dict; values that only the dict has are not copied.
     """
@@ -188,7 +188,7 @@ def _owned_items(row: Any, *, sole: bool) -> Any:
 
 
 def owned(value: Any) -> Any:
-    """Copy the value down to its immutable parts; objects of unknown types are not copied."""
+    """Copy ``value`` down to its immutable parts; objects of unknown types are not copied."""
     copied = COPIED.get(type(value))
     if copied is not None:
         return copied(value)

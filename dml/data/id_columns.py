@@ -21,20 +21,20 @@ NAMES = {RUN: (), PICKED: ("pick",), FREE: ("hi", "lo")}
 
 
 def form_of(ids: RowIds) -> int:
-    """Return the form of ids in which they can be written as they are stored."""
+    """Return the smallest form in which ``ids`` can be written as they are stored."""
     if not isinstance(ids.hi, int) or not isinstance(ids.lo, int):
         return FREE
     return RUN if ids.sel is None else PICKED
 
 
 def picked(ids: RowIds) -> np.ndarray:
-    """Return the offset of each id (n,) from the first id of the compact form, int64."""
+    """Return the offset of each id from the first id of the compact form: (n,) int64."""
     steps = np.arange(len(ids)) if ids.sel is None else ids.sel
     return steps.astype(np.int64, copy=False)
 
 
 def beside(rows: pa.RecordBatch, form: int, columns: Sequence[np.ndarray]) -> pa.RecordBatch:
-    """Append the id columns to ``rows``."""
+    """Append the id columns of ``form`` to ``rows``."""
     for name, column in zip(NAMES[form], columns, strict=True):
         rows = rows.append_column(name, pa.array(column))
     return rows
@@ -50,7 +50,10 @@ def apart(batch: pa.RecordBatch, form: int) -> tuple[pa.RecordBatch, list[np.nda
 
 
 def ids_of(form: int, columns: Sequence[np.ndarray], count: int, first: Sequence[int]) -> RowIds:
-    """Rebuild the ids of ``count`` rows; compact ids begin with ``first``, high and low half."""
+    """Rebuild the ids of ``count`` rows from their id columns.
+
+    ``first`` has the high and the low half of the first id; it is not used in the form FREE.
+    """
     if form == FREE:
         return RowIds.of_arrays(columns[0], columns[1])
     high, low = first
@@ -58,7 +61,7 @@ def ids_of(form: int, columns: Sequence[np.ndarray], count: int, first: Sequence
 
 
 def written(ids: RowIds, form: int) -> tuple[list[np.ndarray], int, int] | None:
-    """Return the id columns and the first id's halves; None if the ids do not fit the form."""
+    """Return the id columns and the first id's halves; None if the ids do not fit ``form``."""
     if form == FREE:
         return list(ids.arrays()), 0, 0
     high, low, steps = _stepped(ids)
@@ -70,7 +73,7 @@ def written(ids: RowIds, form: int) -> tuple[list[np.ndarray], int, int] | None:
 
 
 def _stepped(ids: RowIds) -> tuple[int, int, np.ndarray | None]:
-    """Return a first id and the offsets of all ids from it; None if their high halves differ."""
+    """Return the first id's halves and the offset of each id; None if high halves differ."""
     if form_of(ids) != FREE:
         return cast("int", ids.hi), cast("int", ids.lo), picked(ids)
     high, low = ids.arrays()

@@ -83,7 +83,7 @@ def _is_list_view(kind: pa.DataType) -> bool:
 
 
 def usual_column(array: pa.Array | pa.ChunkedArray, name: str) -> pa.Array | pa.ChunkedArray:
-    """Convert values to their usual type; SourceError if Arrow cannot convert them.
+    """Convert values to their usual type; raise SourceError if Arrow cannot convert them.
 
     Values of the usual type are not copied; of large types only the offsets are copied.
     """
@@ -149,7 +149,7 @@ def _listed(array: pa.Array) -> pa.Array:
 
 
 def texts(column: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Build a column of a few texts or bytes, which may be large; a single one is not copied."""
+    """Build a column of a few texts or bytes, which may be large; a single value is not copied."""
     plain = bytes if kind == pa.binary() else str
     if frozenset(map(type, column)) != {plain}:
         return pa.array(column, type=kind)

@@ -76,7 +76,7 @@ def plain(kind: pa.DataType) -> pa.DataType:
 
 
 def lengths_of(lists: pa.Array) -> np.ndarray:
-    """Return the number of elements of each list (n,) i8; 0 where it is null."""
+    """Return the number of elements of each list: (n,) int64, 0 where a list is null."""
     if pa.types.is_fixed_size_list(lists.type):
         found = np.full(len(lists), lists.type.list_size, dtype=np.int64)
     else:

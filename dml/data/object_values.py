@@ -24,7 +24,7 @@ PIECE_BYTES = 4 << 20
 
 
 def object_bytes(values: Any) -> int:
-    """Estimate the bytes of ``values`` (an array) as Python objects."""
+    """Estimate the bytes of the values of an Arrow array as Python objects."""
     if isinstance(values, pa.ExtensionArray):
         return object_bytes(values.storage)
     kind = values.type

@@ -22,10 +22,10 @@ NAME = "dml.tensor"
 
 
 class ExactType(pa.ExtensionType):  # type: ignore[misc]
-    """A type that is equal by its class and ``parts``: Arrow compares name and storage alone."""
+    """A type that is equal by class and ``parts``; Arrow compares name and storage alone."""
 
     def parts(self) -> tuple[object, ...]:
-        """Return what distinguishes types of the same class."""
+        """Return the values in which types of the same class differ."""
         raise InternalError(f"{type(self).__name__} has no parts")
 
     def __eq__(self, other: object) -> bool:
@@ -71,11 +71,11 @@ class OpenTensor(ExactType):
         return self.value_type, self.shape, self.stacked
 
     def holds(self, array: np.ndarray) -> bool:
-        """Return True if the shape of ``array`` has this number of axes and these known lengths."""
+        """Return True if ``array`` has this number of axes, of these known lengths."""
         return self.covers(array.shape)
 
     def covers(self, shape: tuple[int, ...]) -> bool:
-        """Return True if ``shape`` has this number of axes and these known lengths."""
+        """Return True if ``shape`` has this number of axes, of these known lengths."""
         pairs = zip(shape, self.shape, strict=False)
         return len(shape) == len(self.shape) and all(b is None or a == b for a, b in pairs)
 

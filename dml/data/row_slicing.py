@@ -45,7 +45,7 @@ def row_bytes(schema: Schema) -> int | None:
 
 
 class CallPace:
-    """The number of rows of a function's next call; ``schema`` is that of the returned rows."""
+    """Decides how many rows, ``step``, a function's next call gets; its results have ``schema``."""
 
     def __init__(self, schema: Schema | None) -> None:
         each = None if schema is None else row_bytes(schema)
@@ -54,7 +54,7 @@ class CallPace:
         self.step = FIRST_STEP if each is None else max(1, min(CALLS, few))
         self.most = MOST_STEP if each is None else self.step
 
-    def made(self, rows: int, nbytes: int) -> None:
+    def record(self, rows: int, nbytes: int) -> None:
         """Record the bytes of the last rows; later rows are expected to be as large."""
         if self.known:
             return
@@ -72,8 +72,8 @@ def by_weight(
     """Run ``work`` on ``n`` rows, in blocks of ``CALLS`` rows, fewer where rows are large.
 
     ``work`` is called with consecutive ranges of rows, and makes rows of ``schema`` of each row on
-    its own. If it raises, the rows made before are yielded first. A block that begins at some row
-    ends at its ``edge``, if there is one.
+    its own. If ``work`` raises, the rows made before are yielded first. A block that begins at row
+    i ends at row ``edge(i)`` at the latest, unless that is None.
     """
     pace, start = CallPace(schema), 0
     while start < n:
@@ -83,7 +83,7 @@ def by_weight(
                 stop = min(start + pace.step, end)
                 before = made.weight
                 made.extend(work(start, stop))
-                pace.made(stop - start, made.weight - before)
+                pace.record(stop - start, made.weight - before)
                 start = stop
         except Exception:
             yield from made.whole()
@@ -111,31 +111,31 @@ class _Weighing:
 
 
 class Weighing(CallPace):
-    """Detects when rows that arrive one by one reach ``PART_BYTES``; measured when ``due``."""
+    """Detects when rows that arrive one by one reach ``PART_BYTES``; measures at ``due`` rows."""
 
     def __init__(self) -> None:
         super().__init__(None)
         self.begin()
 
     def begin(self) -> None:
-        """Begin a new block; its rows may be as large as any before."""
+        """Begin a new block, whose rows may be as large as any before."""
         self.rows = self.nbytes = 0
         self.due = self.step
 
     def enough(self, rows: Sequence[Any]) -> bool:
-        """Measure the ``rows`` that are new since the last call; True if the block is full."""
+        """Measure the ``rows`` new since the last call; return True if the block is full."""
         new = rows[self.rows :]
         if not new:
             return False
         weight = weighed(new)
         self.nbytes, self.rows = self.nbytes + weight, len(rows)
-        self.made(len(new), weight)
+        self.record(len(new), weight)
         self.due = self.rows + self.step
         return self.nbytes >= PART_BYTES
 
 
 class NumberedRows:
-    """A reader of the rows of ``blocks`` in order, which computes blocks on request."""
+    """Reads the rows of ``blocks`` in order; blocks are computed on request."""
 
     def __init__(self, blocks: Iterator[Block]) -> None:
         self.blocks = blocks
@@ -160,7 +160,8 @@ class NumberedRows:
 def in_parts(block: Block, schema: Schema, sample: Callable[[Block], int]) -> Iterator[Block]:
     """Yield ``block`` whole, or in parts if rows of ``schema`` computed from it would be large.
 
-    ``sample`` returns the bytes of the result for some rows; called if ``schema`` gives no size.
+    ``sample`` returns the bytes of the results for some rows; it is called only if ``schema`` gives
+    no size.
     """
     each: float | None = row_bytes(schema)
     if each is None and block.n > SAMPLED_ROWS:
@@ -174,10 +175,10 @@ def in_parts(block: Block, schema: Schema, sample: Callable[[Block], int]) -> It
 
 
 def unfit(values: Sequence[Any], schema: Schema | None, most_bytes: int) -> tuple[int, int] | None:
-    """Return the index and bytes of the largest row, if these are more than ``most_bytes``.
+    """Return index and bytes of the largest row, if it has more than ``most_bytes``.
 
-    If only the sum of all rows is too large, its bytes are returned. None if no row is too large,
-    and all together are at most twice ``most_bytes`` or twice ``SETTLING_BYTES``.
+    If only the sum of all rows is too large, return the bytes of the sum. Return None if no row is
+    too large, and all together are at most twice ``most_bytes`` or twice ``SETTLING_BYTES``.
     """
     each = None if schema is None else row_bytes(schema)
     nbytes = _of_text(values, schema) if each is None else each * len(values)

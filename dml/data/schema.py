@@ -97,7 +97,8 @@ def data_type(word: object, *, batched: bool = False) -> pa.DataType:
 
     Alternative layouts of the same values, such as views or dictionaries, become the usual layout.
     Tensors are written as they are printed, ``f4[224,224,3]``, with ``?`` for axes of any length;
-    ``batched`` tensors come as one array per batch, whose rows have one shape.
+    ``batched`` tensors come as one array per batch, whose rows have one shape. Raise SchemaError
+    for anything else.
     """
     if isinstance(word, pa.DataType):
         return usual_type(word)
@@ -182,7 +183,7 @@ class Schema(Mapping[str, pa.DataType]):
         return digest("Schema", self.known, tuple(self._types.items()))
 
     def require(self, name: object, operator: str) -> pa.DataType:
-        """Return the type of column ``name``; SchemaError, with the nearest name, if missing."""
+        """Return the type of column ``name``; raise SchemaError with the nearest name if absent."""
         if name in self._types:
             return self._types[name]
         near = difflib.get_close_matches(str(name), self._types, n=1)
@@ -193,7 +194,7 @@ class Schema(Mapping[str, pa.DataType]):
         )
 
     def to_arrow(self) -> pa.Schema:
-        """Return the ``pyarrow.Schema``, without marks."""
+        """Return the ``pyarrow.Schema``, without marks of how lists are delivered."""
         return pa.schema([(name, plain(kind)) for name, kind in self._types.items()])
 
     def __str__(self) -> str:
@@ -210,7 +211,7 @@ UNKNOWN = Schema(known=False)
 
 @functools.lru_cache(maxsize=1024)
 def selected(schema: Schema, names: tuple[str, ...]) -> Schema:
-    """Return the schema of some columns: the same object for all blocks, so cheap to compare."""
+    """Return the schema of columns ``names``: the same object for all blocks, cheap to compare."""
     return Schema((name, schema[name]) for name in names)
 
 
@@ -225,7 +226,7 @@ def short(kind: pa.DataType) -> str:
 def schema_of(declared: object, *, batched: bool = False) -> Schema:
     """Return the Schema for a declared Schema, Arrow schema, or dict of names to types.
 
-    ``batched`` means that it describes the result of a function of batches.
+    ``batched`` means that the schema describes the result of a function of batches.
     """
     if isinstance(declared, Schema):
         return declared

@@ -30,11 +30,11 @@ def schema_of(stored: str) -> Schema:
 
 
 def marks_text(schema: Schema) -> str:
-    """Return the text of a schema with marks, which record batches do not carry; else ""."""
+    """Return the text of a schema with marks, which record batches do not carry; "" without."""
     return schema_text(schema) if any(isinstance(kind, Mark) for kind in schema.values()) else ""
 
 
 def marked(about: Mapping[str, Any]) -> Schema | None:
-    """Return the schema with marks from the description of a part; None without marks."""
+    """Return the schema with marks from a part's description ``about``; None without marks."""
     text = about.get("marks")
     return schema_of(text) if text else None

@@ -20,7 +20,7 @@ NAN = struct.pack("<d", float("nan"))
 
 
 def stream_hash(batches: Iterable[Mapping[str, Any]]) -> str:
-    """Hex SHA-256 of batches (dicts of arrays) or rows (dicts of values)."""
+    """Return the SHA-256, in hex digits, of batches (dicts of arrays) or rows (dicts of values)."""
     whole = hashlib.sha256()
     for batch in batches:
         whole.update(batch_bytes(batch))
@@ -52,7 +52,7 @@ def _column(values: Any) -> Iterator[bytes]:
 
 
 def _value(value: Any) -> bytes:
-    """A value with its type and length in front."""
+    """Serialize a value with its type and length in front."""
     if isinstance(value, np.ndarray):
         return _typed("ndarray", b"".join(_column(value)))
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""A run is several consecutive batches in one block, which a flow hands over together."""
+"""A batch run is several consecutive batches in one block, which a flow hands over together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Fits: TypeAlias = Callable[[Block], bool]
 
 
 class BatchRun(NamedTuple):
-    """Two or more batches of ``n`` rows each, all rows of ``block``."""
+    """Two or more batches of ``n`` rows each, which together are the rows of ``block``."""
 
     block: Block
     n: int
@@ -27,10 +27,13 @@ class SliceableFlow(Protocol):
     """A flow that can return slices of a block that it has already read."""
 
     def at_hand(self) -> tuple[Block, int] | None:
-        """The block that the next rows come from, and how many of its rows are left."""
+        """Return the block that the next rows come from, and how many of its rows are left.
+
+        None if the next rows are not read yet.
+        """
 
     def between(self) -> Between:
-        """Gives the positions after the next rows of the current block."""
+        """Return a function to the flow's position after so many rows of the current block."""
 
     def pull(self, most: int) -> Block | None:
         """See ``Flow.pull``."""

@@ -46,7 +46,10 @@ class Rows(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ResumeCost:
-    """The cost of resuming an operator: bytes of saved state, and elements to compute again."""
+    """The cost of resuming an operator: bytes of saved state, and rows to compute again.
+
+    ``work`` describes in words what is computed again.
+    """
 
     state_bytes: int = 0
     work_rows: int = 0
@@ -55,10 +58,10 @@ class ResumeCost:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FilterOrder:
-    """The evaluation order of a predicate's parts, as groups of their indices; empty: all together.
+    """The order in which a predicate's parts are evaluated; no result depends on the order.
 
-    A group is computed on the rows that passed the groups before it. No result depends on the
-    order.
+    Each of ``groups`` has the indices of parts that are evaluated together, on the rows that passed
+    the groups before. Without groups, all parts are evaluated together.
     """
 
     groups: tuple[tuple[int, ...], ...] = ()
@@ -68,8 +71,9 @@ class FilterOrder:
 class Needs:
     """The resources that one task of an operator occupies, and how many tasks may run at once.
 
-    ``memory`` is bytes beside the rows themselves; ``resources`` names custom resources, such as a
-    label of some workers. Operators run in one task exactly if their needs are equal.
+    ``memory`` is in bytes, without the rows themselves; ``resources`` are amounts of custom
+    resources by name, such as a label of some workers. Neighbouring operators run in one task
+    exactly if their needs are equal.
     """
 
     num_cpus: float = 1.0
@@ -78,8 +82,8 @@ class Needs:
     resources: tuple[tuple[str, float], ...] = ()
     concurrency: int | None = None
 
-    def shown(self) -> str:
-        """The fields that differ from the defaults, as the user would write them; "" if none."""
+    def parameters_text(self) -> str:
+        """Return the fields that differ from the defaults as the user would write them, or ""."""
         usual = Needs()
         parts = [
             f", {field.name}={dict(value) if field.name == 'resources' else value!r}"

@@ -21,7 +21,7 @@ from dml.expr.nested_pipelines import Nested, unopened
 from dml.expr.node import Node
 
 Position: TypeAlias = "dict[str, Any]"
-# Rows that a flow requests of its input at once where the number does not affect the output.
+# Rows that a flow requests of its input at once if their number does not affect the output.
 CHUNK = 8192
 UNBOUNDED = 1 << 62
 # Memory factor of gathered rows: the blocks as they arrived, and the concatenated copy.
@@ -34,7 +34,7 @@ class Compute(Protocol):
     """Runs a flat program over columns; implemented by each tier of the kernels."""
 
     def run(self, program: Any, inputs: Any, n: int, sel: Any = None) -> Any:
-        """Outputs (and whether a check failed) of ``program`` on ``n`` rows, or on rows ``sel``."""
+        """Run ``program`` on ``n`` rows of ``inputs``, or on rows ``sel``; return a ``Result``."""
 
 
 class Spill(Protocol):
@@ -48,17 +48,18 @@ class Spill(Protocol):
         """Append one sorted run."""
 
     def runs(self, most: int | None = None, *, keep: bool = False) -> list[Iterator[Block]]:
-        """Block iterators of the first ``most`` runs (None: all), readable once unless ``keep``."""
+        """Return iterators over the blocks of the first ``most`` runs (None: of all runs)."""
 
     def close(self) -> None:
         """Delete all runs."""
 
 
 class CachedBlock(NamedTuple):
-    """A cached block: the number of elements before it, and the input's positions around it.
+    """A cached block: ``first`` elements precede it; ``before`` and ``after`` are positions.
 
-    Where these positions were not recorded, earlier ones stand in for them: those before elements
-    ``since`` and ``until``.
+    The positions are those of the cache's input right before and right after the block. Where one
+    of them was not recorded, an earlier position takes its place: the one before element ``since``
+    (for ``before``) or before element ``until`` (for ``after``).
     """
 
     first: int
@@ -70,45 +71,45 @@ class CachedBlock(NamedTuple):
 
 
 class KeptPrefix(Protocol):
-    """The cached prefix of a stream, which any number of flows may share."""
+    """The cached prefix of a stream of elements, which any number of flows may share."""
 
     @property
     def elsewhere(self) -> bool:
-        """True if other processes add elements, too: worth a lookup even while an input is open."""
+        """True if other processes also add elements, so that each read looks them up."""
 
     @property
     def schemas(self) -> dict[str, Schema]:
-        """The settled schemas with which these elements were computed."""
+        """The settled schemas with which the cached elements were computed, by operator."""
 
-    def found(self, place: int) -> CachedBlock | None:
-        """The block that contains element number ``place``, or None on a cache miss."""
+    def find_block(self, place: int) -> CachedBlock | None:
+        """Return the block that contains element number ``place``, or None if not cached."""
 
     def ends(self, place: int) -> bool:
-        """True if the stream is known to end before element number ``place``."""
+        """Return True if the stream is known to end before element number ``place``."""
 
     def offer(self, entry: CachedBlock, schemas: dict[str, Schema]) -> None:
-        """Add a copy of a block, if it is the next one and fits."""
+        """Add a copy of ``entry`` if it continues the prefix and fits into the cache."""
 
     def end(self, place: int) -> None:
         """Record that the stream ends before element number ``place``."""
 
     def leave(self) -> None:
-        """Release the cache at the end of a flow; the elements that the flow added stay."""
+        """Release the cache at the end of a flow; elements that the flow added stay cached."""
 
 
 class NothingKept:
-    """Keeps no elements of any cache; the base class of caches that do."""
+    """Caches no elements of any operator; the base class of stores that cache elements."""
 
     fills_disk = False
     """True if the run has put elements on disk, where its thread identifies it to other runs."""
 
     def __call__(self, node: Node) -> KeptPrefix | None:
-        """The kept elements of the input of ``node``, a cache; None if none are kept."""
+        """Return the cached prefix of the input of ``node``, a cache; None if there is none."""
         del node
         return None
 
     def kept_figures(self, node: Node) -> dict[str, int]:
-        """The counts and bytes of a cache, by the names that accounts have."""
+        """Return counts and byte sizes of the cache ``node``, by their names in accounts."""
         del node
         return {}
 
@@ -120,19 +121,19 @@ class NothingStored:
     """True if other runs had stored rows of this run when it began."""
 
     def __call__(self, node: Node, epoch: int) -> Any:
-        """The cache entry of the rows of ``node`` in ``epoch``; None if there is none."""
+        """Return the store's entry for the rows of ``node`` in ``epoch``; None if there is none."""
         del node, epoch
 
     def level(self, entry: Any, steps: Any, first: int, below: Any) -> Any:
-        """The level of ``steps``, the rows of whose last one ``entry`` keeps."""
+        """Return the level that runs ``steps``; ``entry`` stores the rows of the last step."""
         raise NotImplementedError
 
     def looking(self, entry: Any, steps: Any, first: int, below: Any) -> Any:
-        """The level of ``steps`` that store nothing, but whose rows other entries may hold."""
+        """Return the level of ``steps``, which store nothing; other entries may hold their rows."""
         raise NotImplementedError
 
     def served(self, job: Any, place: int, atom: int, tallies: Any, driven: Any) -> Any:
-        """The partitions of ``job`` from an atom of the unit at a place on, of a driver."""
+        """Return partitions of ``job`` from an atom of unit ``place`` on; those of ``driven``."""
         del job, tallies
         return driven(place, atom)
 
@@ -141,21 +142,22 @@ nothing_kept, nothing_stored = NothingKept(), NothingStored()
 
 
 def nobody_counts(_error: DmlError, _rows: int) -> None:
-    """The default of ``At.lost``: skipped rows are not counted."""
+    """Do nothing with an error that cost rows: the default of ``At.lost``."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class At:
     """The context in which a block is computed: epoch, default seed, kernels, settled schemas.
 
-    ``schemas`` is part of a checkpoint: for each function without a declared result type, the types
-    that its first rows in source order settled, keyed by the operator's digest. ``budget`` is the
-    bytes that one stream operator may hold before it spills, ``hold_bytes`` the bytes that an
-    operator may hold that cannot spill, or gather of an atom if it runs on blocks. ``keep`` returns
-    the cached input of a cache operator, ``store`` the place of a stored step's rows in an epoch.
-    ``lost`` is called with an error that cost rows, and their number; with ``bounded``, each in its
-    place among the rows that are returned. ``nested`` opens pipelines that a function returned, and
-    ``trays`` has preallocated places for results of functions.
+    ``schemas`` is part of a checkpoint: for each function without a declared result type, it has
+    the types that the first rows in source order settled, by the operator's digest in hex.
+    ``budget`` is how many bytes one stream operator may hold before it spills, ``hold_bytes`` how
+    many an operator may hold that cannot spill, or gather of one atom if it runs on blocks.
+    ``keep`` returns the cached prefix of a cache operator's input, ``store`` the entry for a stored
+    step's rows in an epoch. ``lost`` is called with each error that cost rows, and the number of
+    these rows; with ``bounded``, each call comes at the error's place among the returned rows.
+    ``nested`` opens pipelines that a function returned; ``trays`` has preallocated memory for
+    results of functions.
     """
 
     epoch: int
@@ -173,7 +175,7 @@ class At:
     bounded: bool = False
 
     def key(self, seed: int | None) -> int:
-        """The seed that an operator written with ``seed`` uses."""
+        """Return the seed of an operator that was written with ``seed``: the default for None."""
         return self.seed if seed is None else seed
 
 
@@ -181,30 +183,30 @@ class Flow(Protocol):
     """An ordered stream of elements that starts at some position."""
 
     def pull(self, most: int) -> Block | None:
-        """Between 1 and ``most`` rows (or exactly one batch); None at the end, on every call."""
+        """Return 1 to ``most`` rows (or exactly one batch); at the end None, on every call."""
 
     def position(self) -> Position:
-        """The position from which a new flow returns exactly the elements that this one has not."""
+        """Return the position from which a new flow returns exactly the elements still to come."""
 
     def close(self) -> None:
-        """Stop work in progress; may be called twice."""
+        """Stop work in progress; a second call does nothing."""
 
 
 class Opener(Protocol):
-    """Opens the flow of an operator's input at an epoch, from a position (None: the start)."""
+    """Opens an operator's input as a flow over an epoch, from a position (None: the start)."""
 
     def __call__(self, epoch: int, position: Position | None) -> Flow:
-        """Open the input."""
+        """Return a new flow over ``epoch`` of the input, from ``position`` (None: the start)."""
 
 
 class RowLocal(Protocol):
-    """Row-local work of a flow: it transforms a block, and says how many rows settle its types."""
+    """Row-local work of a flow: transforms blocks, and knows how many rows settle its types."""
 
     def run(self, block: Block) -> Iterator[Block]:
-        """The output of one block."""
+        """Yield the output of ``block``."""
 
     def settling(self) -> int:
-        """The number of rows that must run together first to settle the types; 0 if settled."""
+        """Return how many rows must run together first to settle the types; 0 if settled."""
 
 
 PieceReader: TypeAlias = Callable[[Flow], Iterator[Block] | None]
@@ -213,10 +215,10 @@ end of the input."""
 
 
 class LocalFlow:
-    """Rows computed from ``input`` piece by piece, each piece independent of the others.
+    """Rows computed from ``input`` piece by piece, each piece independently of the others.
 
-    A position is that of the start of the current piece, and how many of its output rows were
-    returned: on resumption these are computed again and dropped.
+    A position has the input's position before the current piece, and the number of output rows of
+    this piece that were returned: on resumption these rows are computed again and dropped.
     """
 
     def __init__(
@@ -235,7 +237,7 @@ class LocalFlow:
             drop -= block.n if block is not None else drop
 
     def pull(self, most: int) -> Block | None:
-        """Up to ``most`` rows of output."""
+        """Return up to ``most`` rows of output; None at the end."""
         while self.rest is None or self.rest.n == 0:
             self.rest = next(self.made, None)
             if self.rest is None:
@@ -250,7 +252,7 @@ class LocalFlow:
         return out
 
     def position(self) -> Position:
-        """The input's position before the current piece, and how many of its rows were returned."""
+        """Return the position before the current piece, and how many of its rows are returned."""
         return {"in": self.before, "drop": self.given}
 
     def close(self) -> None:
@@ -267,12 +269,12 @@ class Blockwise:
         self.error: DmlError | None = None  # raised after rows that are not returned yet
 
     def __call__(self, input_: Flow) -> Iterator[Block] | None:
-        """The output of the next block."""
+        """Return the output of the next input block, run lazily; None at the end of the input."""
         block = self._next(input_)
         return None if block is None else self.work.run(block)
 
     def _next(self, input_: Flow) -> Block | None:
-        """The next block of input; before types are settled, exactly the rows that settle them."""
+        """Return the next input block, or the rows that settle the types if these are unsettled."""
         if self.error is not None:
             raise self.error
         wanted = self.work.settling()
@@ -291,18 +293,18 @@ class Blockwise:
 
 
 def settling(node: Node, at: At) -> int:
-    """The number of rows that settle the types of ``node`` together; 0 if they are settled."""
+    """Return how many rows settle the types of ``node`` together; 0 if they are settled."""
     return SETTLING_ROWS if untyped(node, at) else 0
 
 
 def untyped(node: Node, at: At) -> bool:
-    """True if the result types of the function of ``node`` are undeclared and not yet settled."""
+    """Return True if the function of ``node`` has no declared and no settled result types."""
     unknown = node.declares and not node.schema.known
     return unknown and node.digest.hex() not in at.schemas
 
 
 class BatchFlow:
-    """Batches of ``input``, each passed through an operator's ``run``; empty results vanish."""
+    """Batches of ``input``, each passed through ``run``; a batch without result rows is dropped."""
 
     def __init__(
         self,
@@ -315,7 +317,7 @@ class BatchFlow:
         self.input = open_input(epoch, position)
 
     def pull(self, most: int) -> Block | None:
-        """The next batch, whole: an error in any of its rows is raised in its place."""
+        """Return the output of the next batch, whole; an error in any row is raised instead."""
         while (block := self.input.pull(1)) is not None:
             parts = [out for out in self.run(block) if out.n]
             if parts:
@@ -323,7 +325,7 @@ class BatchFlow:
         return None
 
     def position(self) -> Position:
-        """The input's position: nothing is buffered between batches."""
+        """Return the input's position, which is exact: nothing is buffered between batches."""
         return self.input.position()
 
     def close(self) -> None:
@@ -332,10 +334,10 @@ class BatchFlow:
 
 
 class Again:
-    """Elements computed by ``make`` from a whole input, always read from its start.
+    """Elements computed by ``make`` from the whole input, which is always read from its start.
 
-    A position is how many elements were returned: on resumption they are computed again and
-    dropped.
+    A position is the number of elements that were returned: on resumption they are computed again
+    and dropped.
     """
 
     def __init__(
@@ -356,7 +358,7 @@ class Again:
             left -= left if block is None else 1 if batched else block.n
 
     def pull(self, most: int) -> Block | None:
-        """Up to ``most`` rows, or one batch."""
+        """Return up to ``most`` rows, or one batch; None at the end."""
         while self.rest is None or not self.rest.n:
             self.rest = next(self.out, None)
             if self.rest is None:
@@ -367,7 +369,7 @@ class Again:
         return block
 
     def position(self) -> Position:
-        """How many elements were returned."""
+        """Return how many elements were returned."""
         return {"given": self.given}
 
     def close(self) -> None:
@@ -377,7 +379,10 @@ class Again:
 
 
 def read_rows(flow: Flow, rows: int, room: GatherQuota | None = None) -> list[Block]:
-    """Blocks that hold the next ``rows`` rows of ``flow``, fewer only at its end."""
+    """Return blocks with the next ``rows`` rows of ``flow``, fewer only at its end.
+
+    With ``room``, each block is counted in this quota, which may raise MemoryContractError.
+    """
     blocks = []
     while rows:
         block = flow.pull(rows)
@@ -391,7 +396,7 @@ def read_rows(flow: Flow, rows: int, room: GatherQuota | None = None) -> list[Bl
 
 
 class GatherQuota:
-    """The memory quota of an operator that gathers rows; raises before the quota is exceeded."""
+    """The memory quota of an operator that gathers rows: ``most_bytes``."""
 
     def __init__(self, node: Node, most_bytes: int) -> None:
         self.node, self.most_bytes = node, most_bytes
@@ -403,14 +408,14 @@ class GatherQuota:
         return self
 
     def take(self, block: Block) -> None:
-        """Count a block as held; MemoryContractError if the blocks exceed the quota."""
+        """Count ``block`` as held; raise MemoryContractError if the blocks exceed the quota."""
         self.rows += block.n
         self.held_bytes += GATHERED * block.nbytes
         if self.held_bytes > self.most_bytes:
             raise self.refused(self.rows, self.held_bytes, "to gather")
 
     def refused(self, rows: int, nbytes: int, what: str) -> MemoryContractError:
-        """The error for ``rows`` rows of ``nbytes`` bytes that exceed the quota."""
+        """Return the error for ``rows`` rows of ``nbytes`` bytes that exceed the quota."""
         return MemoryContractError(
             f"the rows of {self.node.title()} do not fit into the memory number",
             at=self.node.label(),

@@ -1,4 +1,4 @@
-"""The resources that a user requests for a step are validated here: CPUs, memory, concurrency."""
+"""Resources that a user requests for a step are validated here: CPUs, GPUs, memory, concurrency."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ def needs_of(  # noqa: PLR0917 (in the order of ``Needs``)
     concurrency: int | str | None,
     num_parallel_calls: int | str | None = None,
 ) -> Needs:
-    """The needs of the step that the user wrote as ``verb``; PlanError for meaningless values.
+    """Return the needs of the step that the user wrote as ``verb``.
 
-    ``num_parallel_calls`` is tf.data's name for ``concurrency``.
+    ``num_parallel_calls`` is tf.data's name for ``concurrency``. Raise PlanError for invalid
+    values.
     """
     custom = dict(_named(verb, resources))
     cpus = _of(verb, "num_cpus", num_cpus, custom)
@@ -40,7 +41,11 @@ def needs_of(  # noqa: PLR0917 (in the order of ``Needs``)
 
 
 def _of(verb: str, name: str, given: float | None, custom: dict[str, float]) -> float:
-    """The amount of ``name``; a resource that means the same, such as "GPU", leaves ``custom``."""
+    """Return the amount of ``name`` ("num_cpus" or "num_gpus") that a task occupies.
+
+    It may also be given in ``custom`` under an equivalent name, such as "GPU", which is removed
+    there.
+    """
     labels = [each for each in custom if f"num_{each}s".lower() == name]
     if given is not None and labels:
         raise PlanError(
@@ -81,7 +86,7 @@ def _named(verb: str, resources: object) -> tuple[tuple[str, float], ...]:
 def at_once(
     verb: str, concurrency: int | str | None, num_parallel_calls: int | str | None
 ) -> int | None:
-    """The maximum of concurrent calls of a step, by either name; None where dml decides."""
+    """Return the maximum of concurrent calls of a step, under either name; None if dml decides."""
     both = {"concurrency": concurrency, "num_parallel_calls": num_parallel_calls}
     given = [(name, value) for name, value in both.items() if value is not None]
     if len(given) > 1:

@@ -1,4 +1,4 @@
-"""Operators open pipelines that a user's function returned through these interfaces."""
+"""Operators open the pipelines that a user's function returned through these interfaces."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dml.errors import PlanError
 
 
 class ReadingAhead(Protocol):
-    """Opens flows and prefetches from them concurrently."""
+    """Opens flows, and prefetches rows of all of them concurrently."""
 
     def open(
         self,
@@ -19,18 +19,18 @@ class ReadingAhead(Protocol):
         meanwhile: Callable[[], Callable[[], None] | None],
         /,
     ) -> Any:
-        """The flow that ``opener`` opens at ``position``, as a ``ReadAhead`` flow.
+        """Return the flow that ``opener`` opens at ``position``; it is a ``ReadAhead``, too.
 
         The flow and its prefetched rows may hold ``most_bytes``. While a consumer waits for rows,
         the callback that ``meanwhile`` returns is called from time to time, once there is one.
         """
 
     def own_bytes(self, most_bytes: int, /) -> int:
-        """The part of ``most_bytes`` that is left for the flow itself."""
+        """Return the part of ``most_bytes`` that is left for the flow, without prefetched rows."""
 
 
 class ReadAhead(Protocol):
-    """The state of a prefetching flow, beside its rows."""
+    """The state of a prefetching flow, which callers read beside its rows."""
 
     @property
     def over(self) -> bool:
@@ -38,29 +38,29 @@ class ReadAhead(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of prefetched rows."""
+        """Size in bytes of the prefetched rows."""
 
     def look(self, *, wait: bool) -> int:
-        """The number of rows that ``pull`` returns without waiting; 0 at the end.
+        """Return the number of rows that ``pull`` returns without waiting; 0 at the end.
 
-        Unless ``wait``, also 0 where no rows have arrived, or where something else precedes the
-        next row.
+        Unless ``wait``, the number is also 0 if no row has arrived yet, or if something else
+        precedes the next row.
         """
 
 
 class Nested(Protocol):
-    """Opens pipelines within a run."""
+    """Opens pipelines inside of a run."""
 
     def __call__(self, node: Any, epoch: int, position: Any, most_bytes: int, /) -> Any:
-        """The flow of ``node`` at an epoch, from a position of such a flow (None: the start).
+        """Return the flow of ``node`` over ``epoch``, from ``position`` (None: the start).
 
-        The pipeline may hold ``most_bytes``.
+        The opened pipeline may hold ``most_bytes``.
         """
 
     def reading(self, flows: int, at_once: int | None, /) -> ReadingAhead | None:
-        """A prefetcher of ``flows`` flows, at most ``at_once`` at a time (None: one per worker).
+        """Return a prefetcher of ``flows`` flows; None if this run does not prefetch.
 
-        None if this run does not prefetch.
+        It reads at most ``at_once`` flows at a time (None: one per worker).
         """
 
 
@@ -68,7 +68,7 @@ class Unopened:
     """The ``Nested`` of plans that run without a session, such as a static graph."""
 
     def __call__(self, _node: Any, _epoch: int, _position: Any, _most_bytes: int, /) -> Any:
-        """Raise PlanError."""
+        """Raise PlanError: no pipeline can be opened in a static graph."""
         raise PlanError(
             "a pipeline cannot be opened inside of this run",
             why="a static graph is made before any function is called that gives a pipeline",
@@ -76,7 +76,7 @@ class Unopened:
         )
 
     def reading(self, _flows: int, _at_once: int | None, /) -> None:
-        """No prefetcher."""
+        """Return None: without a session, nothing is prefetched."""
 
 
 unopened = Unopened()

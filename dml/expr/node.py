@@ -34,7 +34,7 @@ INPUTS = ("Node", "tuple[Node, ...]")
 SILENT = ("Needs", "Anchor", "FilterOrder", "Root")
 
 
-# Facts of a class that says nothing of them; set once it is made, since a field has no default.
+# Defaults of facts that may be fields of a class: set after its creation, since fields have none.
 UNSTATED: dict[str, Any] = {
     "skips": False,
     "passes": 1,
@@ -69,7 +69,7 @@ class Node:
     input_names: ClassVar[tuple[str, ...]] = ()
     # The fields that can change the result.
     meaning_names: ClassVar[tuple[str, ...]] = ()
-    # Version of the operator's semantics; results of other versions are different values.
+    # Version of the operator's semantics; it is part of the digest.
     version: ClassVar[int] = 1
 
     rows: ClassVar[Rows] = Rows.ALL
@@ -83,9 +83,9 @@ class Node:
     takes_units: ClassVar[bool] = False
     # Returns no rows before it has read all of its input.
     waits: ClassVar[bool] = False
-    # Draws keyed randomness: takes the next ordinal among the random operators as written.
+    # Draws keyed random numbers, so that it counts in the ordinals of random operators as written.
     random: ClassVar[bool] = False
-    # Depends on the row alone (and seed, epoch, row id) and cannot fail, so it may be moved freely.
+    # Its result depends on the row (and seed, epoch, row id) and cannot fail, so it may be moved.
     total: bool = False
     # Adds columns to those of its input; rows and existing columns stay unchanged.
     adds: ClassVar[bool] = False
@@ -93,34 +93,34 @@ class Node:
     looks_at: frozenset[str] | None = None
     # Passes all columns on under their names, though rows may be changed, dropped or repeated.
     hands_on: ClassVar[bool] = False
-    # Its function was lifted to expressions, and is called only where these do not hold.
+    # Its function was lifted to expressions, and is called only for rows outside of the proof.
     proven: ClassVar[bool] = False
-    # Processes rows one by one, as far as can be told: how rows are cut into blocks has no effect.
+    # How rows are cut into blocks has no visible effect: they are processed one by one.
     regroups: ClassVar[bool] = False
     # Large values are written into trays (``dml.data.batch_trays``) when they are computed.
     places: ClassVar[bool] = False
-    # Memory per row that it gathers of a stream: 0 none, 1 rows as they are, 2 joined or sorted.
+    # Memory factor of the rows that it gathers: 0 for none, 1 as they are, 2 joined or sorted.
     gathers: ClassVar[int] = 0
-    # Holds rows that have passed in memory, for other consumers or for later.
+    # Holds rows in memory after it returned them, for other consumers or for later.
     keeps_in_memory: bool = False
     # Orders all rows by an algorithm that can run in parts: it has ``spread(at, epoch)``.
     spreads: bool = False
     # The columns by which the operators above see the rows sorted.
     ordered_by: tuple[str, ...] = ()
-    # Makes one row of each run of rows with equal values of these: it has ``groups(at, rows)``.
+    # Makes one row of each run of rows with equal values in these columns, by ``groups(at, rows)``.
     grouped_by: tuple[str, ...] = ()
     # The user's line, for errors; it does not affect the value, so it is not a field.
     where: str = ""
     if TYPE_CHECKING:  # as in ``UNSTATED``, where a class has neither a field nor a property
         skips: bool  # rows whose function raises are left out: see ``udfs/calling/error_policy.py``
-        passes: int  # over its input, for one of its output
-        fresh: bool  # draws anew in every epoch
-        reuse: int | None  # epochs that share a draw; None: each has its own
-        draws: bool  # by expressions over row ids
-        drop_last: bool  # leaves out a batch that is not whole
-        batch_size: int | None  # rows that its function is given at once; None: all there are
-        root: str  # the folder or URL where its rows are stored, if that is its own
-        # whether it has ``flow``, or ``run``, or ``returned`` and ``typed``; and users' types
+        passes: int  # passes over the input for one pass over the output
+        fresh: bool  # True if it draws again in every epoch
+        reuse: int | None  # number of epochs that share a draw; None: each epoch draws
+        draws: bool  # True if its expressions draw, keyed by row ids
+        drop_last: bool  # True if a last batch of fewer rows is dropped
+        batch_size: int | None  # rows per call of its function; None: all there are
+        root: str  # the folder or URL where its rows are stored; "" if it has none of its own
+        # True if it has ``flow``, ``run``, ``returned`` with ``typed``, and a field ``declared``
         opens_flow: bool
         runs_blocks: bool
         returns_rows: bool
@@ -135,10 +135,10 @@ class Node:
             raise error.located(self.label()) from None
 
     def check(self) -> None:
-        """Raise PlanError for invalid parameters; the default accepts all."""
+        """Raise PlanError for invalid parameters; the default accepts all parameters."""
 
     def stands(self) -> bool:
-        """True if users' functions still agree with the facts that were derived from them."""
+        """Return True if users' functions still agree with the facts derived from them."""
         return True
 
     def infer(self) -> Schema:
@@ -156,14 +156,14 @@ class Node:
         return any(node.endless for node in self.inputs)
 
     def length(self, *given: Length) -> Length | None:
-        """The number of output elements for inputs of ``given``; None if only a run can tell."""
+        """Return the number of output elements for inputs of lengths ``given``; None if unknown."""
         # a function of batches may return a batch without rows, which is dropped
         vanishing = self.batched and self.calls is not None
         kept = self.rows in LASTING and len(given) == 1
         return given[0] if kept and not vanishing else None
 
     def __getstate__(self) -> dict[str, Any]:
-        """The parameters and places that another process needs; derived values are not sent."""
+        """Return the parameters and places that another process needs, without derived values."""
         kept = (*self.field_names, "ordinal", "level", "batched", "where")
         return {name: self.__dict__[name] for name in kept if name in self.__dict__}
 
@@ -178,7 +178,7 @@ class Node:
 
     @cached_property
     def memo(self) -> dict[str, Any]:
-        """What a process derives from this node, for as long as the node lives; it is not sent."""
+        """Values that this process derived from the node, for as long as it lives; not pickled."""
         return {}
 
     @cached_property
@@ -202,7 +202,7 @@ class Node:
 
     @cached_property
     def level(self) -> int:
-        """The number of operators before this one that derive row ids: keys the ids of this one."""
+        """The number of operators below that derive row ids; part of the key of its own ids."""
         return sum(node.level + (node.rows in DERIVING) for node in self.inputs)
 
     @property
@@ -217,16 +217,16 @@ class Node:
 
     @property
     def decides(self) -> bool:
-        """True if each run decides anew whether this step caches anything."""
+        """True if each run decides again whether this step caches its input."""
         return False
 
     @property
-    def held(self) -> ResumeCost:
-        """The state and the repeated work of a resumption, in the worst case."""
+    def resume_cost(self) -> ResumeCost:
+        """The worst-case cost of a resumption: bytes of saved state, and rows to compute again."""
         return ResumeCost()
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some fields changed; the user's line and the place as written stay."""
+        """Return a copy with the fields ``changes``; the user's line and the place are kept."""
         made = object.__new__(type(self))
         for name in self.field_names:
             made.__dict__[name] = changes.pop(name) if name in changes else getattr(self, name)
@@ -239,22 +239,22 @@ class Node:
         return made.placed(self.where)
 
     def placed(self, where: str) -> Self:
-        """Record the user's line; returns the same node."""
+        """Set the user's line to ``where``, unless that is ""; return this node."""
         if where:
             object.__setattr__(self, "where", where)
         return self
 
     def map_inputs(self, fn: Callable[[Node], Node]) -> Node:
-        """This step over ``fn(input)``; the same object if no input changed."""
+        """Return this step over ``fn(input)`` for each input; this node if no input changed."""
         new = self.mapped(fn)
         return self.replace(**new) if new else self
 
     def turn(self, epoch: int) -> int:
-        """The epoch of the rows below a row-local step, given its own ``epoch``."""
+        """Return the epoch of the input rows that a row-local step needs for its ``epoch``."""
         return epoch
 
     def mapped(self, fn: Callable[[Node], Node]) -> dict[str, Any]:
-        """The input fields that ``fn`` changes, with their new values."""
+        """Return the input fields that ``fn`` changes, with their new values; empty if none."""
         new: dict[str, Any] = {}
         for name in self.input_names:
             old: Any = getattr(self, name)
@@ -265,14 +265,14 @@ class Node:
         return new
 
     def chain(self) -> list[Node]:
-        """This step and all steps below it along first inputs, source first."""
+        """Return this step and all steps below it along first inputs, source first."""
         steps: list[Node] = [self]
         while steps[-1].inputs:
             steps.append(steps[-1].inputs[0])
         return steps[::-1]
 
     def walk(self) -> Iterator[Node]:
-        """Every distinct node of the tree once, inputs first."""
+        """Yield every distinct node of the tree once, inputs before the nodes that read them."""
         seen: set[int] = set()
         stack: list[tuple[Node, bool]] = [(self, False)]
         while stack:
@@ -290,17 +290,17 @@ class Node:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Node) and (self is other or self.digest == other.digest)
 
-    def shown(self) -> str:
-        """The parameters as the user would write them."""
+    def parameters_text(self) -> str:
+        """Return the parameters as the user would write them."""
         names = [n for n in self.field_names if n not in self.input_names]
         return ", ".join(f"{n}={getattr(self, n)!r}" for n in names)
 
     def title(self) -> str:
-        """Operator and parameters on one line."""
-        return f"{type(self).__name__}({self.shown()})"
+        """Return the operator's name and parameters on one line."""
+        return f"{type(self).__name__}({self.parameters_text()})"
 
     def label(self) -> str:
-        """Operator, parameters, and the user's line if it is known."""
+        """Return the title, followed by the user's line if it is known."""
         return f"{self.title()}, written in {self.where}" if self.where else self.title()
 
     def __repr__(self) -> str:
@@ -308,7 +308,7 @@ class Node:
 
 
 def epochs_at(steps: Sequence[Node], epoch: int) -> list[int]:
-    """The epoch of each of ``steps``, if the last of them runs ``epoch``."""
+    """Return the epoch of each of ``steps``, if the last of them runs ``epoch``."""
     found = [epoch] * len(steps)
     for number in range(len(steps) - 1, -1, -1):
         found[number], epoch = epoch, steps[number].turn(epoch)
@@ -316,7 +316,7 @@ def epochs_at(steps: Sequence[Node], epoch: int) -> list[int]:
 
 
 def _digestible(part: Any) -> Any:
-    """Digests stand for the nodes in a parameter."""
+    """Return ``part`` with digests in place of nodes."""
     if isinstance(part, tuple) and part and isinstance(part[0], Node):
         return tuple(each.digest for each in part)
     return part.digest if isinstance(part, Node) else part

@@ -1,4 +1,4 @@
-"""A pipeline is rendered as a tree of text here, for repr, explain and plan tests."""
+"""Pipelines are rendered as trees of text here, for repr, explain and plan tests."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dml.expr.node import Node
 
 
 def as_html(text: str) -> str:
-    """The text as HTML for notebooks, unchanged and with markup escaped."""
+    """Return ``text`` as preformatted HTML for notebooks, with markup escaped."""
     return f"<pre>{text.replace('&', '&amp;').replace('<', '&lt;')}</pre>"
 
 
 class Page(str):
-    """A text whose repr, in Python and in notebooks, is the text itself."""
+    """A string whose repr, in Python and in notebooks, is the string itself without quotes."""
 
     __slots__ = ()
 
@@ -23,7 +23,7 @@ class Page(str):
 
 
 def tree(root: Node) -> str:
-    """The tree below ``root``, one step per line, output first; side inputs are indented."""
+    """Return the tree below ``root``, one step per line, output first; side inputs are indented."""
     lines: list[str] = []
     node: Node | None = root
     while node is not None:

@@ -18,15 +18,14 @@ from dml.kernels.rows.ids import RowIds
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class UserFunction:
-    """A callable with a fingerprint, ``digest``; with a ``reason``, it is valid in this run only.
+    """A callable with the fingerprint ``digest``; with a ``reason``, it is valid in this run only.
 
-    ``purity`` is "" when the function is proven to be a pure function of its row, else the reason
-    why it could not be proven. ``declared`` is the value of ``pure=``, which overrides ``purity``;
+    ``purity`` is "" if the function is proven to be a pure function of its row, else the reason why
+    it could not be proven. ``declared`` is the value of ``pure=``, which overrides ``purity``;
     False also means that no call is repeated in a run. ``nonce`` is new for each function that is
-    declared with ``pure=False``.
-    ``looks_up`` is true if the function can neither change nor keep the dict of its row, ``fresh``
-    is n if it returns a new dict of n items every time. ``asserted`` says that the user gave the
-    fingerprint.
+    declared with ``pure=False``. ``looks_up`` is True if the function can neither change nor keep
+    the dict of its row. ``fresh`` is n if every call returns a new dict of n items, else 0.
+    ``asserted`` is True if the user gave the fingerprint.
     """
 
     call: Callable[..., Any]
@@ -44,7 +43,7 @@ class UserFunction:
         return self.name
 
     def refusal(self) -> FingerprintError:
-        """The error for requesting a fingerprint that is valid in other processes."""
+        """Return the error for a request of a fingerprint that is valid in other processes."""
         return FingerprintError(
             f"{self.name} has no fingerprint",
             why=self.reason,
@@ -82,7 +81,7 @@ def _each(fn: Callable[[Any], Any], rows: Sequence[Any], out: list[Any]) -> None
 def each_drawn(
     fn: Callable[[Any, Any], Any], rows: Sequence[Any], draws: Iterator[Any], out: list[Any]
 ) -> BaseException | None:
-    """As ``each``, with a random number generator for each row."""
+    """Append ``fn(row, draw)`` of every row to ``out``, as ``each`` does; draws are generators."""
     return caught(_each_drawn, fn, rows, draws, out)
 
 
@@ -101,7 +100,7 @@ def each_apart(
 ) -> list[int]:
     """Append ``fn(*arguments)`` of each of ``given`` to ``out``; call ``lost`` where it raises.
 
-    Returns the places of the calls that did not raise.
+    Return the indices in ``given`` of the calls that did not raise.
     """
     kept = []
     for place, arguments in enumerate(given):
@@ -118,7 +117,7 @@ def _appended(fn: Callable[..., Any], arguments: tuple[Any, ...], out: list[Any]
 
 
 def children(fn: Callable[[Any], Any], row: Any) -> Iterator[Any]:
-    """The rows that ``fn(row)`` yields; an exception of the function is yielded as a ``Raised``."""
+    """Yield the rows of ``fn(row)``; an exception of the function is yielded as a ``Raised``."""
     try:
         yield from fn(row)
     except BaseException as error:
@@ -134,7 +133,7 @@ class NotConstructedError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Raised:
-    """An exception in place of a row."""
+    """An exception that is yielded in place of a row."""
 
     error: BaseException
 
@@ -142,7 +141,7 @@ class Raised:
 def raised(
     error: BaseException, fn: UserFunction, ids: RowIds, row: int, what: str = "row"
 ) -> DmlError:
-    """The UDFError for an exception of ``fn`` on row ``row`` of a block with ``ids``."""
+    """Return the UDFError for an exception of ``fn`` on row ``row`` of a block with ``ids``."""
     cause = error
     if isinstance(error, NotConstructedError):
         cause = error.__cause__ or error
@@ -164,6 +163,6 @@ def raised(
 
 
 def blamed(error: DmlError, ids: RowIds, row: int) -> DmlError:
-    """``error`` with the id of the row that caused it, which the reader turns into file and row."""
+    """Return ``error`` with the id of the row that caused it; readers turn it into file and row."""
     error.row_id = ids.slice(row, row + 1)  # type: ignore[attr-defined]
     return error

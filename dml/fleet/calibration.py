@@ -1,4 +1,4 @@
-"""Cost priors are scaled by the machine's speed, which is measured once per class of machine.
+"""Scale cost priors by the machine's speed, which is measured once per class of machine.
 
 The measurement times a loop of plain Python and a memory copy, each a few times for half a
 millisecond, and takes the best; the results are stored beside the telemetry.
@@ -57,7 +57,7 @@ def _loop() -> int:
 
 
 def speed_of(found: Measured) -> Speed:
-    """How many times slower this machine is than the reference, limited by ``MOST_APART``."""
+    """Return how many times slower than the reference this machine is, up to ``MOST_APART``."""
     return Speed(
         *(
             min(MOST_APART, max(1 / MOST_APART, mine / its)) if mine > 0 else 1.0
@@ -69,14 +69,14 @@ def speed_of(found: Measured) -> Speed:
 def calibrated(
     root: Path | None, host_class: str, measure: Callable[[], Measured] = measured
 ) -> Speed:
-    """The speed of this class of machine: the stored one, else measured now and stored.
+    """Return the speed of this class of machine: as stored, else measured now and stored.
 
     Without a store (None), or where it cannot be written, the measurement is not stored.
     """
     if root is None:
         return speed_of(measure())
     path = root / LAYOUT / FOLDER / f"{host_class}.json"
-    found = _kept(path)
+    found = _load(path)
     if found is None:
         found = measure()
         temporary = path.with_name(f"{uuid.uuid4().hex}.tmp")
@@ -85,7 +85,7 @@ def calibrated(
     return speed_of(found)
 
 
-def _kept(path: Path) -> Measured | None:
+def _load(path: Path) -> Measured | None:
     try:
         found = json.loads(path.read_text(encoding="ascii"))
         figures = Measured(float(found["step_s"]), float(found["byte_s"]))

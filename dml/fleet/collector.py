@@ -1,4 +1,4 @@
-"""Events are appended to the telemetry store here; a failure never affects the run.
+"""Append events to the telemetry store; a failure never affects the run.
 
 The store is a folder of immutable files, ``v1/day=YYYY-MM-DD/<writer>-<seq>.jsonl``, one event a
 line. A file is written in ``v1/tmp``, synced and renamed, so that a reader sees a whole file or
@@ -40,9 +40,9 @@ _log = logging.getLogger("dml.fleet")
 
 
 def telemetry_root(setting: str | None, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Folder of the store for ``Settings.telemetry_dir``; None when telemetry is off.
+    """Return the store's folder for ``Settings.telemetry_dir``; None when telemetry is off.
 
-    None means ``telemetry`` in the user's folder of dml; "" and "off" mean off.
+    For None, the folder is ``telemetry`` in the user's folder of dml; "" and "off" mean off.
     """
     if setting is None:
         own = user_folder(environ)
@@ -59,7 +59,7 @@ def telemetry_root(setting: str | None, environ: Mapping[str, str] = os.environ)
 def replacing(path: Path, temporary: Path) -> Iterator[TextIO]:
     """Open a private ASCII file at ``temporary``, which takes the place of ``path`` once written.
 
-    Raises OSError as the file system does. After any error the temporary file is removed.
+    Raise OSError as the file system does. After any error the temporary file is removed.
     """
     make_folders(path.parent)
     make_folders(temporary.parent)
@@ -74,10 +74,10 @@ def replacing(path: Path, temporary: Path) -> Iterator[TextIO]:
 
 
 def publish(root: Path, name: str, events: Iterable[Event], at: float) -> Path:
-    """Write one immutable file of events atomically; returns its path.
+    """Write one immutable file of ``events`` atomically; return its path.
 
-    ``name`` is the writer's own, never used before; ``at`` (seconds since 1970) determines the day.
-    Raises OSError as the file system does, after removing the temporary file.
+    ``name`` is unique to this writer and call; ``at`` (seconds since 1970) determines the day.
+    Raise OSError as the file system does, after removing the temporary file.
     """
     day = dt.datetime.fromtimestamp(at, dt.UTC).date()
     final = root / LAYOUT / f"day={day.isoformat()}" / f"{name}.jsonl"
@@ -100,7 +100,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def sweep(root: Path, now: float, orphan_s: float = ORPHAN_S) -> int:
-    """Remove temporary files abandoned for more than ``orphan_s``; returns how many."""
+    """Remove temporary files abandoned for more than ``orphan_s`` seconds; return how many."""
     removed = 0
     for path in (root / LAYOUT / UNFINISHED).glob("*.jsonl"):
         with contextlib.suppress(OSError):
@@ -124,7 +124,7 @@ class Collector:
     clock : seconds since 1970
     limit : maximum number of queued events
     warn : called with one sentence about the first failure
-    learn : called in the publishing thread with the published events, and whether it is closing
+    learn : called in the publishing thread with new events, and True when the collector closes
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Collector:
         self._pid = os.getpid()
 
     def record(self, event: Event) -> None:
-        """Queue one event; drops it (Progress first) when the store cannot keep up."""
+        """Queue one event, or drop it (Progress first) if the store cannot keep up."""
         if os.getpid() != self._pid:
             return  # a forked child has the queue but no thread: it cannot publish for its parent
         room = self._limit // 2 if isinstance(event, Progress) else self._limit
@@ -165,7 +165,7 @@ class Collector:
                 self._changed.notify_all()
 
     def flush(self, patience_s: float = PATIENCE_S) -> bool:
-        """Publish all events recorded so far; False if ``patience_s`` did not suffice."""
+        """Publish all events recorded so far; return False if ``patience_s`` did not suffice."""
         if self._thread is None or os.getpid() != self._pid:
             return True
         with self._changed:
@@ -177,7 +177,7 @@ class Collector:
             return self._changed.wait_for(lambda: self._served >= ticket, patience_s)
 
     def close(self, patience_s: float = PATIENCE_S) -> bool:
-        """Publish the remaining events and stop; False if ``patience_s`` did not suffice."""
+        """Publish the remaining events and stop; return False if ``patience_s`` did not suffice."""
         self._closing = True
         done = self.flush(patience_s)
         with self._changed:

@@ -40,9 +40,9 @@ RATES: Final = ("finished", "stopped")
 
 
 def learned(events: Iterable[Event], host_class: str) -> Profile:
-    """The profile that the events of one run teach; empty unless the run ended without an error.
+    """Return the profile learned from one run's ``events``; empty if the run failed or goes on.
 
-    One observation of each operator, however many workers and blocks it had. Row counts are learned
+    Each operator is one observation, however many workers and blocks it had. Row counts are learned
     only from runs that finished.
     """
     kept = list(events)
@@ -62,7 +62,7 @@ def learned(events: Iterable[Event], host_class: str) -> Profile:
 
 
 def _together(events: Iterable[OperatorTotals]) -> list[dict[str, Any]]:
-    """The figures of each operator, summed over workers."""
+    """Return the figures of each operator, summed over workers."""
     sums: dict[int, dict[str, Any]] = {}
     for event in events:
         mine = sums.setdefault(
@@ -136,21 +136,21 @@ class Learner:
     def keep(self) -> None:
         """Merge new results into the file, atomically."""
         now = self._kept_at = self._clock()
-        whole = self._known().merge(self._fresh).bounded(MOST_FIGURES, now)
+        whole = self._load().merge(self._fresh).bounded(MOST_FIGURES, now)
         temporary = self.path.parents[1] / UNFINISHED / f"{os.getpid()}-{id(self)}.learned"
         with replacing(self.path, temporary) as file:
             file.write(to_text(whole))
         self._read, self._fresh = (_signature(self.path), whole), Profile()
 
     def profile(self) -> Profile:
-        """The merged profile of other processes and of this one."""
-        known, fresh, both = self._known(), self._fresh, self._both
+        """Return the merged profile of other processes and of this one."""
+        known, fresh, both = self._load(), self._fresh, self._both
         if both is None or both[0] is not known or both[1] is not fresh:
             both = self._both = (known, fresh, known.merge(fresh))
         return both[2]
 
-    def _known(self) -> Profile:
-        """The profile in the file; empty if the file is missing or damaged."""
+    def _load(self) -> Profile:
+        """Return the profile in the file; empty if the file is missing or damaged."""
         now = _signature(self.path)
         before, known = self._read
         if now != before:
@@ -175,7 +175,7 @@ def _text(path: Path) -> str:
 
 
 def to_text(profile: Profile) -> str:
-    """The profile as JSON, without the class of machine."""
+    """Return the profile as JSON, without the class of machine."""
     parts = {
         "costs": [[*key, *astuple(each)] for key, each in profile.costs.items()],
         **{
@@ -187,7 +187,7 @@ def to_text(profile: Profile) -> str:
 
 
 def of_text(text: str, until: float = NEVER_S) -> Profile:
-    """The profile of a JSON text, without entries that are damaged, or later than ``until``."""
+    """Return the profile of a JSON text, without damaged entries and those later than ``until``."""
     try:
         parts = json.loads(text)
     except (ValueError, RecursionError):
@@ -206,7 +206,7 @@ def of_text(text: str, until: float = NEVER_S) -> Profile:
 def _entries(
     rows: object, types: tuple[type, ...], until: float
 ) -> Iterator[tuple[tuple[Any, ...], Learned]]:
-    """Keys of ``types`` with their ``Learned`` figures; malformed entries are ignored."""
+    """Yield keys of ``types`` with their ``Learned`` figures; ignore malformed entries."""
     for row in rows if isinstance(rows, list) else ():
         if not isinstance(row, list) or len(row) != len(types) + 4:
             continue
@@ -220,7 +220,7 @@ def _is_shape(key: tuple[Any, ...]) -> bool:
 
 
 def _are_figures(figures: Sequence[object], until: float) -> bool:
-    """True for figures that a run can produce; false for NaN, which fails every comparison."""
+    """Return True for figures that a run can produce; NaN fails every comparison."""
     if not all(isinstance(each, int | float) for each in figures):
         return False
     weight, mean, spread, at = cast("Sequence[float]", figures)

@@ -1,4 +1,4 @@
-"""The telemetry store is read back here, as events, and as Arrow tables with fixed schemas."""
+"""Read the telemetry store, as events and as Arrow tables with fixed schemas."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class TelemetryTables(NamedTuple):
 def read(
     root: Path, *, since: dt.date | None = None, until: dt.date | None = None
 ) -> Iterator[Event]:
-    """Events published on the days from ``since`` to ``until``, inclusive, file by file.
+    """Yield the events published on the days from ``since`` to ``until``, inclusive, file by file.
 
     A damaged line or unreadable file becomes a Warned event named TelemetryDamaged that names the
     place; a store that does not exist has no events.
@@ -113,7 +113,7 @@ def _read_file(path: Path) -> Iterator[Event]:
 
 
 def tables(events: Iterable[Event]) -> TelemetryTables:
-    """Tables of runs and operators; cumulative events count once, by their latest figures."""
+    """Return tables of runs and operators; cumulative events count once, by the latest figures."""
     runs: dict[str, dict[str, Any]] = {}
     operators = []
     for event in latest(events):
@@ -129,7 +129,7 @@ def tables(events: Iterable[Event]) -> TelemetryTables:
 
 
 def _row(event: Event, schema: pa.Schema) -> dict[str, Any]:
-    """The event's fields by the names of the schema; None for fields that it does not have."""
+    """Return the event's fields by the names of ``schema``; None for fields that are missing."""
     row = {field.name: _fitted(getattr(event, field.name, None), field.type) for field in schema}
     fingerprints: Mapping[str, str] = getattr(event, "fingerprints", {})
     row.update(
@@ -144,15 +144,16 @@ def _row(event: Event, schema: pa.Schema) -> dict[str, Any]:
 
 
 def _fitted(value: object, kind: pa.DataType) -> object:
-    """``value``, or None for a damaged count beyond 64 bits, so that the store stays readable."""
+    """Return ``value``; None for a damaged count over 64 bits, so that the store stays readable."""
     if pa.types.is_int64(kind) and isinstance(value, int) and not -(2**63) <= value < 2**63:
         return None
     return value
 
 
 def latest(events: Iterable[Event]) -> list[Event]:
-    """The last of cumulative events only: one OperatorTotals per (run, worker, operator) and so on.
+    """Return the events with only the last of cumulative ones: one for each key.
 
+    The key of an OperatorTotals is its run, worker and operator, that of others kind and run.
     Warnings and changes of scale all stay; the order is that of the first event under each key.
     """
     kept: dict[tuple[object, ...], Event] = {}

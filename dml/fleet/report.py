@@ -1,4 +1,4 @@
-"""The events of a run become a table: rows, bytes and seconds of each operator."""
+"""Turn the events of a run into a table: rows, bytes and seconds of each operator."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class RunTable:
 
 
 def run_table(events: Iterable[Event], run: str | None = None) -> RunTable:
-    """The table of operators of one run, by default of the last run in the events.
+    """Return the table of one run's operators, by default of the last run in ``events``.
 
     Operators are in pipeline order; workers are summed. ``share`` is an operator's fraction of the
     seconds of all operators, ``rows_per_s`` output rows per second inside the operator.
@@ -74,7 +74,7 @@ def _last_run(events: Sequence[Event]) -> str:
 
 
 def _by_ordinal(events: Sequence[OperatorTotals]) -> list[Record]:
-    """One record per operator, summed over workers; None if a part of a sum was not recorded."""
+    """Return one record per operator, summed over workers; a sum with a missing part is None."""
     found: dict[int, Record] = {}
     for event in sorted(events, key=lambda each: each.ordinal):
         record = {name: getattr(event, name) for name in (*NAMES, *SUMS)}
@@ -107,7 +107,7 @@ def _rated(record: Record, whole: float) -> Record:
 
 
 def _summary(events: Sequence[Event], run: str) -> Record:
-    """The figures of the whole run, by the field names of their events."""
+    """Return the figures of the whole run, by the field names of their events."""
     summary: Record = {"run": run, "status": "running"}
     for event in events:
         if isinstance(event, RunStarted):
@@ -119,7 +119,7 @@ def _summary(events: Sequence[Event], run: str) -> Record:
 
 
 def _scaled(events: Sequence[Scaled]) -> Record:
-    """The current number of workers, the figures of the last decision, and all scaling changes."""
+    """Return the number of workers, the figures of the last decision, and all scaling changes."""
     if not events:
         return {}
     last = max(events, key=lambda each: each.at)
@@ -152,7 +152,7 @@ def _summary_line(summary: Mapping[str, Any]) -> str:
 
 
 def _verified_lines(summary: Mapping[str, Any]) -> list[str]:
-    """The results of comparing the run with the plan as written, if that was requested."""
+    """Return lines on the comparison with the plan as written, if it was requested."""
     if "verified" not in summary:
         return []
     lines = [f"verified  {summary['verified']} samples, of {summary['scope']}"]
@@ -161,7 +161,7 @@ def _verified_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _scaled_lines(summary: Mapping[str, Any]) -> list[str]:
-    """The number of workers, and the last changes of it."""
+    """Return lines with the number of workers and its last changes, if it was recorded."""
     if "workers" not in summary:
         return []
     took, queue = summary["batch_time_s"], summary["result_queue_size"]
@@ -178,7 +178,7 @@ def _word(value: object) -> str:
 
 
 def _name_text(name: object) -> str:
-    """A name cut to the column's width; the record has the full name."""
+    """Return ``name`` cut to the column's width; the record has the full name."""
     text = _word(name)
     return text if len(text) <= NAME_LETTERS else f"{text[: NAME_LETTERS - 4]} ..."
 
@@ -188,7 +188,7 @@ def _share_text(share: float | None) -> str:
 
 
 def table_lines(records: Sequence[Record]) -> list[str]:
-    """A header and one line per operator record; optional columns appear if any has a figure."""
+    """Return a header and one line per record; optional columns appear if any has a figure."""
     if not records:
         return []
     shown = [

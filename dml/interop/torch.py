@@ -48,19 +48,19 @@ def to_torch(
 ) -> TensorDataset:
     """Convert the elements of ``source``, a Dataset or a rank of a ``streaming_split``, to tensors.
 
-    Numbers and booleans become tensors without a copy, and times int64 (NaT is the smallest).
+    Numbers, booleans and times become tensors without a copy; times are int64 (NaT: the least one).
 
     Parameters
     ----------
-    batch_size, drop_last : as ``.batch(batch_size, drop_last=drop_last)`` in front
+    batch_size, drop_last : as in ``source.batch(batch_size, drop_last=drop_last)``
     ragged : lists of numbers of differing lengths: "list" gives a list of tensors, "pad" one tensor
         padded with zeros and the lengths as ``<name>_length``, "nested" a jagged nested tensor
     strings : values that have no tensor (text, bytes, objects): "list" gives a list, "error" raises
     dtypes : types by column, ``{"x": torch.float32}``
     device : target of the tensors; CUDA uses pinned memory and its own stream, one element ahead
 
-    PlanError for unknown options, an absent device, and inside a worker of a DataLoader: dml has
-    its own workers, so use ``DataLoader(dataset, batch_size=None)`` with ``num_workers=0``.
+    Raises PlanError for unknown options, an absent device, and inside a worker of a DataLoader: dml
+    has its own workers, so use ``DataLoader(dataset, batch_size=None)`` with ``num_workers=0``.
     """
     for name, value, known in (("ragged", ragged, RAGGED), ("strings", strings, STRINGS)):
         if value not in known:
@@ -186,25 +186,25 @@ class Conversion:
 
 
 class Mover:
-    """Moves elements to a device in two steps, so that a copy can overlap with training.
+    """Moves elements to a device in two steps, so that a subclass can overlap copy and training.
 
-    This one moves without overlap: to the CPU, or to a device without pinned memory.
+    This class moves without overlap: to the CPU, or to a device without pinned memory.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
     def sent(self, element: Element) -> Any:
-        """Start to move an element and return its handle."""
+        """Start to move an element and return the handle that ``arrived`` takes."""
         return element
 
     def arrived(self, sent: Any) -> Element:
-        """Return the moved element, ready for use."""
+        """Return, on the device, the element that ``sent`` was called with."""
         return _each(sent, lambda tensor: tensor.to(self.device))
 
 
 class Pinned(Mover):
-    """Copies to a CUDA device from pinned memory, on a stream beside that of the training."""
+    """Copies to a CUDA device from pinned memory, on a stream other than the training's."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
@@ -221,18 +221,18 @@ class Pinned(Mover):
         return tensor.pin_memory().to(self.device, non_blocking=True)
 
     def arrived(self, sent: tuple[Element, torch.cuda.Event]) -> Element:
-        """Make the training stream wait for the copies; their memory is retained until then."""
+        """Make the current stream wait for the copies, and keep their memory for its operations."""
         element, event = sent
         current = torch.cuda.current_stream(self.device)
         current.wait_event(event)
 
-        def kept(tensor: torch.Tensor) -> torch.Tensor:
+        def record_use(tensor: torch.Tensor) -> torch.Tensor:
             if tensor.is_nested:
                 return tensor.to(self.device)
             tensor.record_stream(current)
             return tensor
 
-        return _each(element, kept)
+        return _each(element, record_use)
 
 
 def _each(element: Element, change: Callable[[torch.Tensor], Any]) -> Element:

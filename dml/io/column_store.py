@@ -53,7 +53,7 @@ class ColumnStore:
         return digest("columns", self.rows, self.schema.to_arrow(), tuple(names))
 
     def changed(self, start: int, stop: int) -> bool:
-        """True if rows ``start`` to ``stop`` may differ from those of the last digest."""
+        """Return True if rows ``start`` to ``stop`` may differ from those of the last digest."""
         names, each = self.__dict__.get("names", ()), self.atom_rows
         if not self.lent or not names:
             return False
@@ -82,12 +82,12 @@ class ColumnStore:
         return max(1, min(ATOM_ROWS, int(ATOM_BYTES // max(1.0, self.row_bytes))))
 
     def part(self, start: int, stop: int, names: tuple[str, ...], ids: RowIds) -> Block:
-        """Return rows ``start`` to ``stop`` of some columns as read-only views."""
+        """Return rows ``start`` to ``stop`` of columns ``names`` as read-only views."""
         values = tuple(slice_of(self._column(name), start, stop) for name in names)
         return Block(selected(self.schema, names), values, ids)
 
     def picked(self, index: np.ndarray, names: tuple[str, ...], ids: RowIds) -> Block:
-        """Return copies of the rows at ``index`` (n,) of some columns."""
+        """Return copies of the rows at ``index`` (n,) int64 of columns ``names``."""
         values = tuple(picked_from(self._column(name), index) for name in names)
         return Block(selected(self.schema, names), values, ids)
 
@@ -101,9 +101,9 @@ class ColumnStore:
 def columns_of(
     typed: Mapping[str, tuple[pa.DataType, Stored]], *, lent: bool = False
 ) -> ColumnStore:
-    """Build columns from named, typed values; SourceError if there are none or lengths differ.
+    """Build columns from named, typed values; raise SourceError for none or unequal lengths.
 
-    ``lent`` if other code may own and change their memory.
+    ``lent`` says that other code may own and change the memory of the values.
     """
     if not typed:
         raise SourceError(
@@ -126,7 +126,7 @@ def columns_of(
 
 
 def _content(array: pa.Array) -> list[object]:
-    """Return the content of an array, bulk as XXH3-128: ten times as fast as cryptography."""
+    """Return the content of an array to digest; bulk data as XXH3-128, which is fast."""
     return [
         xxhash.xxh3_128_digest(piece.data) if isinstance(piece, Bulk) else piece
         for piece in arrow_pieces(array)
@@ -147,14 +147,14 @@ def frozen(column: Stored) -> Stored:
 
 
 def slice_of(column: Stored, start: int, stop: int) -> Values:
-    """Return rows ``start`` to ``stop``; a view unless they span several chunks."""
+    """Return rows ``start`` to ``stop``; a view unless the rows span several chunks."""
     if isinstance(column, pa.ChunkedArray):
         return frozen(from_arrow(whole(column.slice(start, stop - start))))
     return cut(column, start, stop)
 
 
 def picked_from(column: Stored, index: np.ndarray) -> Values:
-    """Return copies of the values at ``index``."""
+    """Return copies of the values at ``index`` (n,) int64."""
     if isinstance(column, pa.ChunkedArray):
         return from_arrow(whole(column.take(pa.array(index))))
     return take(column, index)

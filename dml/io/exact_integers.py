@@ -39,7 +39,7 @@ class Number(str):
 
 
 def reaches(array: pa.Array | pa.ChunkedArray, limit: float) -> bool:
-    """True if a float in ``array``, lists and structs included, has magnitude ``limit`` or more."""
+    """Return True if a float in ``array``, at any depth, has magnitude ``limit`` or more."""
     if isinstance(array, pa.ChunkedArray):
         return any(reaches(chunk, limit) for chunk in array.chunks)
     types, kind = pa.types, array.type
@@ -66,13 +66,14 @@ def long_integers(data: bytes) -> np.ndarray:
 def holding(name: str, spelled: Sequence[str], digits: int) -> pa.DataType | None:
     """Return the type that represents all integers ``spelled``; None for a plus or a non-integer.
 
-    int64, else uint64, else a decimal; RowError for an integer of more than ``digits`` digits.
+    The type is int64, else uint64, else a decimal. Raise RowError for an integer of more than
+    ``digits`` digits.
     """
     if not spelled or any(text[0] == "+" or not WHOLE.fullmatch(text) for text in spelled):
         return None
     longest = max(spelled, key=lambda text: len(text.lstrip("-0")))
     if len(longest.lstrip("-0")) > digits:
-        why = f"column {name!r}: {_shown(longest)} is an integer of more than {digits} digits"
+        why = f"column {name!r}: {_shorten(longest)} is an integer of more than {digits} digits"
         raise RowError(why, try_=TRY_TEXT.format(name=name))
     numbers = [Decimal(text) for text in spelled]
     low, high = min(numbers), max(numbers)
@@ -95,7 +96,7 @@ def check_kept(name: str, rows: Iterable[tuple[int, Any, Any]], *, declared: boo
             beyond = declared or float(number) in (math.inf, -math.inf)
             why = "is beyond them" if beyond else "is none of them"
             try_ = (TRY_TEXT if beyond else TRY_FLOATS).format(name=name)
-            raise RowError(f"column {name!r} has floats, and {_shown(number)} {why}", row, try_)
+            raise RowError(f"column {name!r} has floats, and {_shorten(number)} {why}", row, try_)
 
 
 def _lost(given: Any, stored: Any, *, declared: bool) -> str:
@@ -119,6 +120,6 @@ def _is_lost(given: str, stored: float, declared: bool) -> bool:  # noqa: FBT001
     return not declared and bool(WHOLE.fullmatch(given)) and Decimal(given) != Decimal(stored)
 
 
-def _shown(number: str) -> str:
+def _shorten(number: str) -> str:
     few = len(number) <= SHOWN_DIGITS
     return number if few else f"{number[: SHOWN_DIGITS // 2]}... ({len(number)} characters)"

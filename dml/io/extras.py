@@ -20,7 +20,10 @@ QUERY = re.compile(r"(\w+://[^\s?'\"]*)\?[^\s'\"]*")
 
 
 def extra(module: str, door: str, name: str) -> Any:
-    """Import an optional module; PlanError naming the extra ``name`` if it is not installed."""
+    """Import and return an optional module, which the function ``door`` needs for its user.
+
+    If the module is not installed, raise PlanError, which names ``door`` and the extra ``name``.
+    """
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -30,9 +33,10 @@ def extra(module: str, door: str, name: str) -> Any:
 
 
 def located(path: object) -> str:
-    """Return the location of a table for any process: a URL or absolute path; else SourceError.
+    """Return the location of a table for any process: a URL or an absolute path.
 
-    The result contains any secrets of the URL of a store and must not be displayed: see ``spoken``.
+    Raise SourceError for other objects. The result contains any secrets of the URL of a store and
+    must not be displayed: see ``spoken``.
     """
     name = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(name, str) or not name:

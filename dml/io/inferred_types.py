@@ -87,13 +87,13 @@ def _arrow(values: Sequence[Any], name: str, kind: pa.DataType | None) -> pa.Arr
         wanted = "one Arrow type" if kind is None else short(kind)
         raise SourceError(
             f"row {row} of column {name!r} does not fit {wanted}",
-            why=f"it is {_shown(values[row])}: {error}",
+            why=f"it is {_short(values[row])}: {error}",
             try_=TRY,
         ) from None
 
 
 def _first_bad(values: Sequence[Any], convert: Callable[[Sequence[Any]], object]) -> int:
-    """Find the first row whose conversion fails, by bisection."""
+    """Return the first row whose conversion fails, found by bisection."""
     low, high = 0, len(values) - 1
     while low < high:
         middle = (low + high) // 2
@@ -114,7 +114,7 @@ def _stranger(values: Sequence[Any], name: str) -> SourceError:
         base = _base(value)
         if base is None:
             return SourceError(
-                f"row {row} of column {name!r} is {_shown(value)}, which no column can hold",
+                f"row {row} of column {name!r} is {_short(value)}, which no column can hold",
                 why=f"its type is {type(value).__module__}.{type(value).__qualname__}",
                 try_="numbers, bool, str, bytes, dates, lists, dicts, NumPy arrays, or None",
             )
@@ -122,13 +122,13 @@ def _stranger(values: Sequence[Any], name: str) -> SourceError:
         if {base, first[1]} not in ({base}, {int, float}):
             return SourceError(
                 f"column {name!r} mixes {first[1].__name__} and {base.__name__}",
-                why=f"row {first[0]} is {_shown(values[first[0]])}, row {row} is {_shown(value)}",
+                why=f"row {first[0]} is {_short(values[first[0]])}, row {row} is {_short(value)}",
                 try_=TRY,
             )
     return SourceError(f"column {name!r} mixes types that have no common one", try_=TRY)
 
 
-def _shown(value: Any) -> str:
+def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -226,7 +226,7 @@ def from_array(array: np.ndarray, name: str, absent: np.ndarray | None = None) -
 
 
 def _declared(values: Sequence[Any], name: str, kind: pa.DataType) -> Typed:
-    """Build a column of a type that the user declared."""
+    """Build a column of type ``kind``, which the user declared."""
     shape = shape_of(kind)
     if isinstance(kind, OpenTensor):
         parts = (v if v is None else _tensor(v, row, name, kind) for row, v in enumerate(values))
@@ -248,7 +248,7 @@ def _declared(values: Sequence[Any], name: str, kind: pa.DataType) -> Typed:
 
 
 def _tensor(value: Any, row: int, name: str, kind: pa.DataType) -> np.ndarray:
-    """Return a value as an array that fits the tensor column unchanged; SourceError otherwise."""
+    """Return a value as an array that fits tensor type ``kind``; raise SourceError otherwise."""
     part = np.asarray(value)
     is_open = isinstance(kind, OpenTensor)
     dtype = np.dtype(code_of(kind.value_type))
@@ -263,7 +263,7 @@ def _tensor(value: Any, row: int, name: str, kind: pa.DataType) -> np.ndarray:
 
 
 def _check_exact(values: Sequence[Any], name: str, kind: pa.DataType) -> None:
-    """Refuse values that Arrow truncates silently: fractions to int, large floats to infinity."""
+    """Raise SourceError for values that Arrow would truncate: fractions, and large floats."""
     code = code_of(kind)
     if code in ("f8", "b1"):
         return

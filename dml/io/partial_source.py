@@ -1,4 +1,4 @@
-"""Sources that consist of some read units of another source share this base class."""
+"""Base class of sources that consist of some read units of another source."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ class PartOf(Source):
         return self.undivided.unit(index)
 
     def unit_of_atom(self, atom: int) -> int:
-        """Return the index of the unit of ``undivided``."""
+        """Return the index of the unit of ``undivided`` that contains atom number ``atom``."""
         return self.undivided.unit_of_atom(atom)
 
     def unit_of(self, ids: RowIds) -> Unit | None:
-        """Return the unit of the row in ``undivided``."""
+        """Return the unit of ``undivided`` that contains the first row in ``ids``, or None."""
         return self.undivided.unit_of(ids)
 
     def position_of(self, ids: RowIds) -> np.ndarray:
-        """Return positions in ``undivided``."""
+        """Return the positions of rows in ``undivided``: (n,) int64."""
         return self.undivided.position_of(ids)
 
     def infer(self) -> Schema:
@@ -63,17 +63,17 @@ class PartOf(Source):
 
     @property
     def columns_apart(self) -> bool:
-        """Same as ``undivided``."""
+        """The value of ``undivided``."""
         return self.undivided.columns_apart
 
     @property
     def far(self) -> bool:
-        """Same as ``undivided``."""
+        """The value of ``undivided``."""
         return self.undivided.far
 
     @property
     def addressable(self) -> bool:
-        """Same as ``undivided``."""
+        """The value of ``undivided``."""
         return self.undivided.addressable
 
     def identity(self) -> bytes:
@@ -81,7 +81,7 @@ class PartOf(Source):
         return self.undivided.identity()
 
     def identity_bytes(self) -> float:
-        """Return the value of ``undivided``, for all its data."""
+        """Return the bytes that ``identity`` of ``undivided`` would read now, for all its data."""
         return self.undivided.identity_bytes()
 
     def content_parts(self, *, quick: bool) -> Iterator[tuple[str, str, bytes]]:

@@ -1,4 +1,4 @@
-"""Sources with random access share this base class: every atom is a unit of its own."""
+"""Base class of sources with random access, in which every atom is a unit of its own."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Addressed(Source):
         raise InternalError(f"{type(self).__name__} does not know its size")
 
     def part(self, start: int, stop: int, columns: tuple[str, ...], ids: RowIds) -> Block:
-        """Return rows ``start`` to ``stop`` as a block."""
+        """Return rows ``start`` to ``stop`` (exclusive) as a block with row ids ``ids``."""
         raise InternalError(f"{type(self).__name__} has no rows")
 
     def picked(self, index: np.ndarray, columns: tuple[str, ...], ids: RowIds) -> Block:
@@ -44,7 +44,7 @@ class Addressed(Source):
 
     @property
     def key(self) -> int:
-        """The common high half of all row ids of the source."""
+        """The high half that all row ids of the source share."""
         return source_key(self.id_name)
 
     @property
@@ -78,14 +78,14 @@ class Addressed(Source):
         return min(atom, self.unit_count)
 
     def unit_of(self, ids: RowIds) -> Unit | None:
-        """Return the unit of a row by its row number."""
+        """Return the unit of the first row in ``ids``; None if the row is not of this source."""
         high, low = ids.slice(0, 1).arrays()
         if int(high[0]) != self.key or int(low[0]) >= self.row_count:
             return None
         return self.unit(int(low[0]) // self.atom_rows)
 
     def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
-        """Yield one block, or none if its atom is skipped."""
+        """Yield the single block of ``unit``, or none if its atom is skipped."""
         if skip_atoms == 0:
             start = unit.index * self.atom_rows
             stop = min(start + self.atom_rows, self.row_count)
@@ -102,7 +102,7 @@ class Addressed(Source):
         return True
 
     def position_of(self, ids: RowIds) -> np.ndarray:
-        """Return the row numbers as positions."""
+        """Return the row numbers as positions: (n,) int64."""
         return ids.low().astype(np.int64)
 
     def rows_at(self, index: np.ndarray, columns: tuple[str, ...]) -> Block:

@@ -84,7 +84,7 @@ class Source(Node):
     def files_shard(self, num_shards: int, index: int) -> Source | None:
         """Return the same source restricted to its files ``index``, ``index + num_shards``, ...
 
-        None if the source does not read a list of files.
+        Return None if the source does not read a list of files.
         """
         return None
 
@@ -129,7 +129,7 @@ class Source(Node):
     def content_parts(self, *, quick: bool) -> Iterator[tuple[str, str, bytes]]:
         """Yield the components of ``identity``: kind, description for users, and digest of each.
 
-        ``quick``: the components of ``revision`` instead.
+        With ``quick``, yield the components of ``revision`` instead.
         """
         yield "data", "its content", digest(self.revision() if quick else self.identity())
 
@@ -153,7 +153,7 @@ class Source(Node):
         raise InternalError(f"{self.title()} has units far from each other")
 
     def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
-        """Estimate the memory that reading ``unit`` takes beside its blocks: at most or nearly."""
+        """Estimate the bytes of memory that reading ``unit`` takes beside its blocks."""
         return 0
 
     def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
@@ -161,11 +161,11 @@ class Source(Node):
         return 0
 
     def changed_ns(self, unit: Unit) -> int:
-        """Return the time of the last change to the data of ``unit``; 0 if reads detect changes."""
+        """Return the time in ns of the last change to ``unit``'s data; 0 if reads detect one."""
         return 0
 
     def may_match(self, unit: Unit, predicate: tuple[Value, ...]) -> bool:
-        """False only if statistics prove that no row of ``unit`` passes all of ``predicate``."""
+        """Return False only if statistics prove that no row of ``unit`` passes ``predicate``."""
         return True
 
     def position_of(self, ids: RowIds) -> np.ndarray:
@@ -181,7 +181,10 @@ class Source(Node):
         return ""
 
     def bounds(self, column: str) -> tuple[int, int] | None:
-        """Return bounds of the integers in ``column`` if they are known and none is null."""
+        """Return (low, high), between which all integers of ``column`` lie, both included.
+
+        They need not occur. Return None if no bounds are known, or if a value is null.
+        """
         return None
 
     def likeness(self) -> bytes:
@@ -216,6 +219,6 @@ def read_of(source: Source) -> Source:
 
 
 def balanced(rows: int, nbytes: int) -> int:
-    """Return the rows per atom for ``rows`` rows that decode to ``nbytes``: equal and few atoms."""
+    """Return the rows per atom that divide ``rows`` rows of ``nbytes`` into few equal atoms."""
     most = max(1, min(ATOM_ROWS, ATOM_BYTES * rows // max(1, nbytes)))
     return -(-rows // -(-rows // most))

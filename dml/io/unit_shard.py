@@ -38,7 +38,7 @@ class UnitShard(PartOf):
     index: int
 
     def check(self) -> None:
-        """Check that there is at least one shard, and that ``index`` is one of them."""
+        """Raise PlanError unless there is a shard, and ``index`` is the number of one."""
         shard(self.num_shards, self.index)
 
     @property
@@ -53,7 +53,7 @@ class UnitShard(PartOf):
 
     @cached_property
     def _step(self) -> int:
-        """Distance between consecutive units, limited to a machine integer."""
+        """Distance in ``source`` between units of the shard, limited to a machine integer."""
         return min(self.num_shards, max(1, self.source.unit_count))
 
     @cached_property
@@ -123,7 +123,7 @@ class UnitShard(PartOf):
         return bisect_right(cast("list[int]", self._atom_ends), atom)
 
     def unit_of(self, ids: RowIds) -> Unit | None:
-        """Return the unit of a row if it belongs to the shard, else None."""
+        """Return the unit of the first row in ``ids``; None if it does not belong to the shard."""
         found = self.source.unit_of(ids)
         if found is None or found.index not in self._units:
             return None
@@ -131,7 +131,7 @@ class UnitShard(PartOf):
         return dataclasses.replace(found, index=index, atom=self._first_atom(index))
 
     def position_of(self, ids: RowIds) -> np.ndarray:
-        """Return positions among the rows of the shard."""
+        """Return the positions of rows among the rows of the shard: (n,) int64."""
         at = self.source.position_of(ids)
         found: np.ndarray
         if self._equal is not None:
@@ -144,7 +144,7 @@ class UnitShard(PartOf):
         return found
 
     def rows_at(self, index: np.ndarray, columns: tuple[str, ...]) -> Block:
-        """Read rows at positions among the rows of the shard."""
+        """Read the rows at positions ``index`` among the rows of the shard, in that order."""
         if not len(index):
             return self.source.rows_at(index, columns)
         rows = 1 if self._equal is None else self._equal.rows or 1
@@ -159,8 +159,8 @@ class UnitShard(PartOf):
 def divided(node: Node, num_shards: int, index: int, by: str) -> Node:
     """Return ``node`` over every ``num_shards``-th unit, or file, of its source.
 
-    PlanError if rows of ``node`` do not follow from each unit of a single source independently, and
-    for ``by="files"`` of a source without files.
+    Raise PlanError if rows of ``node`` do not follow from each unit of a single source
+    independently, and for ``by="files"`` of a source without files.
     """
     shard(num_shards, index)
     source, *steps = node.chain()

@@ -2,5 +2,5 @@
 
 program = lower([(col("x") + 1).value], schema).program   # dml/expr/columns/typing.py
 interpreter.run(program, [Vec(np.arange(3))], 3).outputs  # NumPy, one operation at a time
-Tiers(directory).run(program, [Vec(np.arange(3))], 3)     # compiled kernels, once that pays
+KernelTiers(directory).run(program, [Vec(np.arange(3))], 3)  # compiled kernels, once that pays
 """

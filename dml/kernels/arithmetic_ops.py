@@ -15,7 +15,7 @@ SIGN_BITS = {"f4": "u4", "f8": "u8"}
 
 
 def elementwise(ufunc: Callable[..., Any]) -> Op:
-    """Make an operation of one ufunc, null where any argument is null."""
+    """Make an operation that calls ``ufunc``, and is null where any argument is null."""
 
     def op(args: Sequence[Vec], code: str, _params: tuple[Any, ...]) -> Vec:
         return Vec(coded(ufunc(*aligned(*args)), code), both_valid(*args))
@@ -44,7 +44,7 @@ def without_zero_divisor(ufunc: Callable[..., Any]) -> Op:
 
 
 def divide(args: Sequence[Vec], code: str, _params: tuple[Any, ...]) -> Vec:
-    """True division; x/0 is an infinity or NaN as in IEEE."""
+    """Divide without rounding to integers; x / 0 is an infinity or NaN as in IEEE."""
     left, right = (values.astype(code, copy=False) for values in aligned(*args))
     return Vec(np.asarray(np.true_divide(left, right)), both_valid(*args))
 
@@ -89,8 +89,8 @@ def _zeros_by_sign(
 def round_half_even(args: Sequence[Vec], code: str, params: tuple[Any, ...]) -> Vec:
     """Round to ``params[0]`` decimal digits, ties to even.
 
-    Floats: rint(x * 10**d) / 10**d in their own type (d < 0: rint(x / 10**-d) * 10**-d), and x
-    where that is not finite. Integers: exact for d < 0, themselves otherwise.
+    Floats x, with d digits: rint(x * 10**d) / 10**d in their own type (d < 0: rint(x / 10**-d) *
+    10**-d), and x where that is not finite. Integers: exact for d < 0, else unchanged.
     """
     digits = int(params[0]) if params else 0
     values = args[0].values

@@ -51,7 +51,7 @@ def compute() -> ModuleType:
 
 
 def through(function: str) -> ArrowOp:
-    """Make an operation of one function of pyarrow.compute, by its name."""
+    """Make an operation that calls a function of pyarrow.compute, given by its name."""
 
     def op(args: Sequence[Register], code: str, _params: Params) -> Register:
         return as_register(getattr(compute(), function)(*map(as_arrow, args)), code)
@@ -85,7 +85,7 @@ def literal(params: Params) -> pa.Scalar:
 
 
 def is_in(args: Sequence[Register], code: str, params: Params) -> Register:
-    """True where the value is one of ``params[0]``; null stays null."""
+    """Return true where the value is one of ``params[0]``; null stays null."""
     array = as_arrow(args[0])
     members = [member for member in params[0] if member is not None]
     pc = compute()

@@ -14,9 +14,9 @@ from dml.kernels.vec import CastFailure, Vec, code_of, per_row
 def cast(args: Sequence[Vec], code: str, params: tuple[Any, ...]) -> Vec:
     """Convert ``args[0]`` to ``code``; a true ``params[0]`` raises where a value does not fit.
 
-    Floats are truncated to integers, integers round to floats. A value that is too large, NaN or
-    infinite for an integer, or too large for f4, does not fit: CastFailure, or null if not strict.
-    Numbers become booleans by comparison with zero.
+    Floats are truncated to integers, integers are rounded to floats. A value does not fit if it is
+    too large, NaN or infinite for an integer, or too large for f4: then CastFailure is raised or,
+    if ``params[0]`` is false, the row is null. Numbers become booleans by comparison with zero.
     """
     (arg,) = args
     values = np.asarray(arg.values.astype(code, copy=False))
@@ -36,7 +36,7 @@ def cast(args: Sequence[Vec], code: str, params: tuple[Any, ...]) -> Vec:
 
 
 def misfits(values: np.ndarray, converted: np.ndarray, code: str) -> np.ndarray | None:
-    """Return a mask of the elements that ``code`` cannot represent, or None if there are none."""
+    """Return a mask of the elements that ``code`` cannot represent; None if it represents all."""
     source, target = code_of(values.dtype)[0], code[0]
     if target == "b" or source == "b":
         return None

@@ -13,7 +13,7 @@ from dml.kernels.vec import ARROW_TYPES, Register, Vec, spread
 
 
 def apply(step: Step, args: Sequence[Register], rows: int) -> Register:
-    """Apply one function to its arguments; of literals alone, the result is a literal."""
+    """Apply the function of ``step``; if all ``args`` are literals, the result is a literal."""
     function = FUNCTIONS[step.op]
     if function.vectors:
         return function.run([_written_out(arg, rows) for arg in args], step.params)

@@ -1,4 +1,4 @@
-"""The interpreter runs flat programs with NumPy, one operation over all rows at a time: tier 0."""
+"""The interpreter runs programs with NumPy, one operation over all rows at a time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def math_op(name: str) -> arithmetic_ops.Op:
-    """Make an operation of the math function ``name``, computed in the type of the result."""
+    """Make the operation of the math function ``name``, computed in the type of the result."""
 
     def op(args: Sequence[Vec], code: str, _params: tuple[Any, ...]) -> Vec:
         from dml.kernels.math.functions import numpy_apply, step_table  # noqa: PLC0415 - few need it
@@ -55,7 +55,8 @@ NO_KERNELS: Mapping[int, Compiled] = MappingProxyType({})
 class Result(NamedTuple):
     """One register per output of the program; ``failed`` is true if a check is true in any row.
 
-    ``kept`` are the places (k,) i8 of the rows that a program with ``keep`` delivers.
+    ``kept`` are the positions (k,) i8, among the rows computed, of the rows that a program with
+    ``keep`` delivers; None for other programs.
     """
 
     outputs: list[Register]
@@ -73,11 +74,11 @@ def run(
     """Compute ``program`` over the ``n`` rows of ``inputs``, or over those in ``sel``.
 
     ``sel`` (ascending row numbers) is applied to the inputs before anything is computed. Outputs
-    have one row per row computed, are contiguous and owned by the caller, unless an output is an
-    input that is used without steps and without ``sel``: it may be the same memory. In a computed
-    output every NaN is the canonical one, and validity is None if all rows are valid. Steps that no
-    output needs are not run. A text chain uses its kernel in ``compiled``, by the id of the step,
-    if there is one. CastFailure names the row of the inputs.
+    have one row per row computed, are contiguous and owned by the caller; only an output that is an
+    input itself may, without ``sel``, share the input's memory. In a computed output every NaN is
+    the canonical one, and validity is None if all rows are valid. Steps that no output needs are
+    not run. A text chain uses its kernel in ``compiled``, by the id of the step, if there is one. A
+    CastFailure has the row number in ``inputs``.
     """
     rows = n if sel is None else len(sel)
     registers: list[Register | None] = [
@@ -108,7 +109,7 @@ class ElementProgram(Program):
     """A program over the elements of lists, which a step of another program runs."""
 
     def evaluate(self, inputs: Sequence[Register], rows: int) -> Register:
-        """The register of its only output; CastFailure names an element."""
+        """Return the register of the only output; the row of a CastFailure is an element's."""
         (found,) = run(self, inputs, rows).outputs
         return found
 
@@ -116,7 +117,7 @@ class ElementProgram(Program):
 def delivered_rows(
     program: Program, outputs: Sequence[Register], kept: np.ndarray
 ) -> list[Register]:
-    """Select the rows ``kept`` of outputs; computed ones have no validity if all are valid."""
+    """Select the rows ``kept`` of ``outputs``; a computed output without nulls has no validity."""
     found = []
     for output, register in zip(program.outputs, outputs, strict=True):
         rows = picked(register, kept)
@@ -136,7 +137,7 @@ def places(flags: Register | None, rows: int) -> np.ndarray:
 
 
 def picked(register: Register, sel: np.ndarray | None) -> Register:
-    """Select the rows ``sel`` of an input, or all."""
+    """Return the rows ``sel`` of ``register``, or all rows if ``sel`` is None."""
     if sel is None:
         return register
     if not isinstance(register, Vec):
@@ -190,7 +191,7 @@ def _holds_anywhere(register: Register | None) -> bool:
 def delivered(register: Register | None, rows: int, borrowed: set[int]) -> Register:
     """Prepare a computed register for the caller: all rows, memory of its own, canonical NaN.
 
-    ``borrowed`` are the ids of arrays that are already in use; the id of the result is added.
+    ``borrowed`` are the ids of arrays that the caller or other outputs have; the result's is added.
     """
     if not isinstance(register, Vec):
         if isinstance(register, pa.Scalar):

@@ -30,7 +30,7 @@ def as_bits(values: np.ndarray) -> np.ndarray:
 
 
 def hash_numbers(args: Sequence[Vec], _code: str, params: Params) -> Vec:
-    """Return mix64(bits + (seed + 1) * golden ratio), u8; null stays null."""
+    """Return mix64(bits + (``params[0]`` + 1) * GOLDEN), u8; null stays null."""
     start = np.uint64((int(params[0]) + 1) * GOLDEN % 2**64)
     return Vec(mix64(np.asarray(as_bits(args[0].values) + start)), args[0].valid)
 

@@ -1,4 +1,4 @@
-"""A program is the flat form that every expression is lowered to; it defines the meaning."""
+"""A program is the flat form to which an expression is lowered; it defines what is computed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from typing import Any
 
-# A step for a sequence of text functions; ``with_chains`` creates it.
+# The operation of a step for a sequence of text functions; ``text_chain.chained`` creates it.
 CHAIN = "text chain"
 
 
@@ -29,8 +29,8 @@ class Program:
 
     Registers count the inputs first and then the steps; a step reads earlier registers only.
     ``outputs`` are the registers to deliver. ``checks`` are b1 registers: a true row in any of
-    them means that the program is not proven valid for the block. If there is a b1 register
-    ``keep``, only rows in which it is true are delivered.
+    them means that the outputs may be wrong for the block. If there is a b1 register ``keep``, only
+    rows in which ``keep`` is true are delivered.
     """
 
     inputs: tuple[str, ...]
@@ -64,7 +64,7 @@ class Program:
 
     @functools.cached_property
     def deaths(self) -> tuple[tuple[int, ...], ...]:
-        """The registers, for each step, that no later step reads."""
+        """For each step, the registers to release after it: no later step or root reads them."""
         last: dict[int, int] = {}
         for index, step in enumerate(self.steps):
             last[len(self.inputs) + index] = index

@@ -1,7 +1,7 @@
 """Python arithmetic is computed with NumPy, with checks for rows whose result would differ.
 
-A lifted row function uses ``py_*`` operations, whose companion ``overflow_*`` is true in the rows
-where Python would give another result, or raise: the block is then run in Python instead.
+A lifted row function uses ``py_*`` operations, each with an ``overflow_*`` check, which is true in
+rows where Python would give another result, or raise. The block is then run in Python instead.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Arrays = Sequence[np.ndarray]
 
 
 def plain(ufunc: Callable[..., Any]) -> Op:
-    """Make an operation of the ufunc itself; its companion finds rows with another result."""
+    """Make a ``py_*`` operation of ``ufunc``; its check finds rows that differ from Python's."""
 
     def op(args: Sequence[Vec], code: str, _params: tuple[Any, ...]) -> Vec:
         values = (array.astype(code, copy=False) for array in aligned(*args))
@@ -75,7 +75,7 @@ def _mul(arrays: Arrays) -> Any:
         return near
     wrong = np.array(near)
     x, y = a[near], b[near]
-    # where the product may overflow, divide it again: it did not if the other factor results
+    # where the product may overflow, divide it by x: if the result is y, it did not overflow
     wrong[near] = (np.floor_divide(x * y, x) != y) | ((x == -1) & (y == INT64_MIN))
     return wrong
 

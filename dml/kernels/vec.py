@@ -1,4 +1,4 @@
-"""Vec is a column of numbers or booleans as kernels use it; its helpers and failures are here."""
+"""A Vec is a column of numbers or booleans, on which operations of programs work."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ ARROW_TYPES: dict[str, pa.DataType] = {
 
 
 class Vec(NamedTuple):
-    """``values`` (n, *element shape) and ``valid`` (n,) bool, or None where no row is null.
+    """A column: ``values`` (n, *element shape), and ``valid`` (n,) bool or, without nulls, None.
 
-    Values under a null are unspecified and never read for their meaning. A literal has values and
-    validity without axes, and stands for any number of equal rows.
+    Values of null rows are unspecified and affect no result. A literal has values and validity
+    without axes, and stands for any number of equal rows.
     """
 
     values: np.ndarray
@@ -55,7 +55,7 @@ class CastFailure(ValueError):  # noqa: N818 a value failed; the operator makes 
 
 
 class NotFusedError(Exception):
-    """Columns of a kind that compiled kernels do not take (tensors, other dtypes); NumPy does."""
+    """A column is of a kind that no compiled kernel takes, such as a tensor; NumPy must run."""
 
 
 def code_of(dtype: np.dtype[Any]) -> str:

@@ -21,6 +21,6 @@ class FunctionNode(Skipping):
         """Return the declared schema; an unknown one if none was declared."""
         return self.declared or UNKNOWN
 
-    def shown(self) -> str:
-        """Return the function's name and the resources that it needs."""
-        return f"{self.fn.name}{self.skipping}{self.needs.shown()}"
+    def parameters_text(self) -> str:
+        """Return the function's name and the resources that it needs as text."""
+        return f"{self.fn.name}{self.skipping}{self.needs.parameters_text()}"

@@ -1,8 +1,8 @@
-"""Filters that imply each other are found here, and columns that stored columns can give.
+"""Filters are tested for implication, and columns are derived from stored columns.
 
-An answer is certain or not given: a filter implies another filter if it is the same, or if both
-compare one value with constants of one type. Source: answering queries using views, Halevy 2001, as
-far as single conjuncts and values by name go.
+Only certain implications are found: a filter implies another filter if both are the same, or if
+both compare one value with constants of one type. Source: answering queries using views, Halevy
+2001, as far as single conjuncts and values by name go.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ ROOTS = frozenset({"col", CALL, *KEYED})
 
 
 class Conjunct(NamedTuple):
-    """One filter by name, and if it is a comparison, the value, the operation and the constant."""
+    """One filter by name, and if it is a comparison, the value, the operation and the constant.
+
+    ``value`` is a name, ``bound`` is the constant.
+    """
 
     name: str
     value: str = ""
@@ -33,7 +36,7 @@ class Conjunct(NamedTuple):
 
     @staticmethod
     def of(part: Value, naming: Naming) -> Conjunct:
-        """Return the conjunct of a filter."""
+        """Return the conjunct for the filter ``part``."""
         name = naming(part)
         op, args = part.op, part.args
         if op in MIRRORED:
@@ -50,16 +53,16 @@ class Conjunct(NamedTuple):
         return Conjunct(name, against, op, number)
 
     @property
-    def kept(self) -> Conjunct:
-        """Return the conjunct to store for rows that passed it: without a constant if it is "eq".
+    def stored_form(self) -> Conjunct:
+        """Return the conjunct to store for rows that passed: for "eq", only the filter's name.
 
-        Other filters may imply a range, so its constant is needed; an equality is only found by its
-        name.
+        A range is stored with its constant, since other filters may imply it; an equality is only
+        found by its name.
         """
         return Conjunct(self.name) if self.op == "eq" else self
 
     def implies(self, other: Conjunct) -> bool:
-        """True if every row that passes this filter passes ``other``."""
+        """Return True if every row that passes this filter passes ``other``."""
         if self.name == other.name:
             return True
         if not self.op or self.value != other.value:
@@ -79,7 +82,7 @@ class Conjunct(NamedTuple):
 
 
 def _apart(one: float, other: float) -> tuple[bool, bool]:
-    """Return whether ``one`` is more than ``other``, and whether it is less, after any conversion.
+    """Return whether ``one`` is more than ``other``, and whether it is less, also as float32.
 
     A float32 column rounds two close numbers to the same number.
     """
@@ -89,26 +92,26 @@ def _apart(one: float, other: float) -> tuple[bool, bool]:
 
 
 def _sure(number: Any) -> bool:
-    """True for constants whose order no conversion changes."""
+    """Return True for constants whose order no conversion changes."""
     if type(number) is int:
         return abs(number) < SURE_INT
     return type(number) is float and math.isfinite(number)
 
 
 def implied(stored: Iterable[Conjunct], asked: Sequence[Conjunct]) -> bool:
-    """True if all rows that pass ``asked`` are among those that passed ``stored``."""
+    """Return True if all rows that pass ``asked`` are among those that passed ``stored``."""
     return all(any(mine.implies(theirs) for mine in asked) for theirs in stored)
 
 
 class Derivation(NamedTuple):
-    """Stored columns are converted by remaining filters, then by an expression for each name."""
+    """Filters that remain to be applied to stored rows, then an expression for each column."""
 
     residual: tuple[Value, ...]
     columns: Columns
 
     @property
     def plain(self) -> bool:
-        """True if no value is computed: columns are handed on, perhaps under other names."""
+        """True if no value is computed: columns are passed on, perhaps under other names."""
         return not self.residual and all(value.op == "col" for _, value in self.columns)
 
 
@@ -119,11 +122,11 @@ def made_of(
     columns: Columns,
     naming: Naming,
 ) -> Derivation | None:
-    """Return how ``columns`` of rows that pass ``predicate`` are made of ``stored`` columns.
+    """Return how ``columns`` of rows that pass ``predicate`` are derived from ``stored`` columns.
 
     ``stored`` maps names of values to names in the store; its rows have passed the filters named
-    ``passed``. None if a remaining filter needs a value that is not stored; columns that cannot be
-    made are left out.
+    ``passed``. Returns None if a remaining filter needs a value that is not stored, or may fail;
+    columns of which this is true are left out.
     """
     passed, rewriting = frozenset(passed), _Rewriting(stored, naming)
     residual = []
@@ -149,11 +152,11 @@ class _Rewriting:
     def of(self, value: Value) -> Value | None:
         """Return the value over stored columns; None if it needs a value that is not stored."""
         if id(value) not in self._memo:
-            self._memo[id(value)] = self._made(value)
+            self._memo[id(value)] = self._rewrite(value)
         return self._memo[id(value)]
 
-    def _made(self, value: Value) -> Value | None:
-        constant = not value.refs and not value.draws  # typed by the operand beside them
+    def _rewrite(self, value: Value) -> Value | None:
+        constant = not value.refs and not value.draws  # has the type of the other operand
         name = None if constant else self._stored.get(self._naming(value))
         if name is not None:
             return Value("col", (), (name,))

@@ -1,9 +1,9 @@
-"""A step's rows and columns are described as filters and values over a step below it.
+"""A relation describes a step's rows and columns as filters and values over a step below.
 
 As far down as operators keep rows by expressions and compute columns one by one, each column is a
-value over the columns below, whatever order, steps and names it was written in. So two pipelines
-can be compared filter by filter and column by column, and one of them cut down to some of its
-columns.
+value over the columns below, whatever the order and the names in which it was written. So two
+pipelines can be compared filter by filter and column by column, and a pipeline can be cut down to
+some of its columns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dml.expr.node import Node
 from dml.ops.row.apply import Apply
 from dml.ops.row.segment import Segment
 
-# The depth of nested operations beyond which a step is described by itself.
+# The depth of nested operations beyond which a step begins a relation of its own.
 MOST_DEPTH = 128
 # The operation of a user's function: it has a name, but is never computed as an expression.
 CALL = "call"
@@ -29,9 +29,9 @@ Columns = tuple[tuple[str, Value], ...]
 
 
 class Relation(NamedTuple):
-    """Rows of the step with ``base`` steps below it, filtered, and columns over its columns.
+    """The rows of the step ``base`` that pass all of ``predicate``, and ``columns`` over them.
 
-    The source is the step that has none below it.
+    ``base`` is the number of steps below that step: 0 for the source.
     """
 
     base: int
@@ -49,9 +49,10 @@ class Projected(NamedTuple):
 def relations(
     given: Schema, nodes: Sequence[Node], functions: Sequence[bytes]
 ) -> list[Relation | None]:
-    """Return the relations of a source and of each node above it; None for unknown types.
+    """Return the relations of a source and of each node above; None where types are unknown.
 
-    ``functions`` name the behaviour of the functions of ``nodes``.
+    ``given`` is the source's schema; ``functions`` name the behaviour of the functions of
+    ``nodes``.
     """
     found = [_whole(0, given)]
     for place, (node, function) in enumerate(zip(nodes, functions, strict=True), 1):
@@ -66,7 +67,7 @@ def _whole(base: int, schema: Schema) -> Relation | None:
 
 
 def _over(below: Relation, node: Node, function: bytes) -> Relation | None:
-    """Return ``node`` as a relation like ``below``, if it works row by row and column by column."""
+    """Return ``node`` over the base of ``below``; None unless it works by rows and columns."""
     env = dict(below.columns)
     match node:
         case Segment():
@@ -85,7 +86,7 @@ def _over(below: Relation, node: Node, function: bytes) -> Relation | None:
 
 
 class Naming:
-    """Names values, equal in any process for equal bits; random draws depend on the ``seed``."""
+    """Names values: equal values have equal names in all processes; draws include the ``seed``."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -93,17 +94,17 @@ class Naming:
         self._kept: dict[int, Value] = {}  # keeps the ids of values valid
 
     def __call__(self, value: Value) -> str:
-        """Return the name of a value, hexadecimal."""
+        """Return the name of ``value``, in hexadecimal."""
         self._kept[id(value)] = value
         found = canonical(value, self._canonical).digest
         return (digest(found, "seed", self.seed) if value.draws else found).hex()
 
     def rows(self, base: str, predicate: Collection[Value]) -> str:
-        """Return the name of the step ``base``'s rows that pass all filters, in any order."""
+        """Return the name of the rows of the step named ``base`` that pass all filters."""
         return digest("rows", base, sorted(map(self, predicate))).hex()
 
     def group(self, rows: str, columns: Columns) -> str:
-        """Return the name of some columns of rows, in any order.
+        """Return the name of ``columns`` of the rows named ``rows``, in any order.
 
         The parts of one cache entry have one name for a column, whichever pipeline stored it.
         """
@@ -115,8 +116,8 @@ def projected(
 ) -> tuple[list[Projected], frozenset[str] | None]:
     """Return the nodes above the first ``start``, without columns that ``wanted`` does not need.
 
-    The second value are the columns that they read from below, None if it may be all. If ``wanted``
-    is None, all columns are.
+    If ``wanted`` is None, all columns are needed. The second value is the set of columns that these
+    nodes read from below; None if they may read all.
     """
     needed: frozenset[str] | None = None if wanted is None else frozenset(wanted)
     kept: list[tuple[int, Node, frozenset[str] | None]] = []
@@ -137,36 +138,36 @@ def _spared(node: Node, needed: frozenset[str] | None) -> bool:
 
 
 def _read(node: Node, needed: frozenset[str] | None) -> frozenset[str] | None:
-    """Return the input columns that a node reads for its ``needed`` columns."""
+    """Return the input columns that a node reads for its ``needed`` columns; None: maybe all."""
     match node:
         case Segment():
-            values = (*node.predicate, *(value for _, value in _kept(node, needed)))
+            values = (*node.predicate, *(value for _, value in _needed_columns(node, needed)))
             return frozenset[str]().union(*(value.refs for value in values))
         case Apply() if needed is not None:
             return (needed - {node.name}) | set(node.args)
     return None
 
 
-def _kept(node: Segment, needed: frozenset[str] | None) -> Columns:
-    """Return the needed columns of a segment; one column if none is needed, so that rows remain."""
+def _needed_columns(node: Segment, needed: frozenset[str] | None) -> Columns:
+    """Return the ``needed`` columns of a segment; one if none is needed, so that rows remain."""
     env = tuple((name, v) for name, v in node.env if needed is None or name in needed)
     return env or node.env[:1]
 
 
 def _cut(node: Node, below: Node, needed: frozenset[str] | None) -> Node:
-    """Return the node over another input, with only its needed columns."""
-    if isinstance(node, Segment) and len(env := _kept(node, needed)) < len(node.env):
+    """Return ``node`` over the input ``below``, with only its ``needed`` columns."""
+    if isinstance(node, Segment) and len(env := _needed_columns(node, needed)) < len(node.env):
         return node.replace(input=below, env=env)
     return node if below is node.inputs[0] else node.replace(input=below)
 
 
 @dataclasses.dataclass(frozen=True)
 class StoreQuery:
-    """The names under which a store is searched for the rows of a step, wherever it runs.
+    """The names under which a store is searched for the rows of a step, in any process.
 
-    ``names`` are those of the rows of the source and of every step above it, the last step's
+    ``names`` has the names of the rows of the source and of every step above it, the last step's
     included; ``functions`` name the behaviour of these steps' functions. ``above`` names the steps
-    above the highest stored one, whatever their input rows are; "" if none is stored.
+    above the highest stored one, independent of their input rows; "" if none is stored.
     """
 
     names: tuple[str, ...]

@@ -12,7 +12,7 @@ from dml.optimize.node_rebuild import over
 from dml.optimize.rule import NamedRule, Rule
 
 Clock = Callable[[], float]
-# A limit on rewritings, beyond which rules do not terminate: a base, and more for every node.
+# The limit of rewritings, a base and more for every node, beyond which rules never terminate.
 STEPS_FREE, STEPS_EACH = 1000, 50
 
 
@@ -26,15 +26,15 @@ class Shown(Protocol):
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        """Return the inputs that it is applied to."""
+        """The inputs to which the operator is applied."""
 
     def title(self) -> str:
-        """Return a text of one line."""
+        """Return the operator or plan as one line of text."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Applied:
-    """One rewriting: the rule, its input, its result, and how long it took."""
+    """One rewriting: the rule, its input, its result, and the microseconds that it took."""
 
     rule: NamedRule
     before: Shown
@@ -44,7 +44,7 @@ class Applied:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refused:
-    """A rewriting that a reader may expect, and why it would be wrong or does not pay."""
+    """A rewriting that a reader may expect, and why it would be wrong or save no time."""
 
     what: str
     why: str
@@ -59,7 +59,7 @@ class RuleTrace:
     refused: list[Refused] = dataclasses.field(default_factory=list)
 
     def note(self, rule: NamedRule, before: Shown, after: Shown, started: float) -> None:
-        """Record that ``rule`` made ``after`` of ``before``."""
+        """Record that ``rule`` made ``after`` of ``before``, in the time since ``started``."""
         self.applied.append(Applied(rule, before, after, (self.clock() - started) * 1e6))
 
     def names(self) -> list[str]:
@@ -68,18 +68,18 @@ class RuleTrace:
 
 
 class Engine:
-    """Rewrites pipelines with a set of rules that may fire in any order."""
+    """Rewrites pipelines with a set of rules, which may fire in any order."""
 
     def __init__(self, rules: Sequence[Rule], trace: RuleTrace) -> None:
         self.rules, self.trace = tuple(rules), trace
-        # by the kinds of a node and of its first input: the rules that may apply
+        # the rules that may apply, by the types of a node and of its first input
         self.by_kind: dict[tuple[type[Node], type[Node] | None], tuple[Rule, ...]] = {}
-        # by identity: the node itself (which keeps the key alive), and what it became
+        # by id of a node: the node, which keeps its id unique, and what it was rewritten to
         self.settled: dict[int, tuple[Node, Node]] = {}
         self.steps = 0
 
     def rewrite(self, root: Node) -> Node:
-        """Return ``root`` rewritten until no rule fires in it or below."""
+        """Return ``root`` rewritten until no rule fires in any node of it."""
         becoming: dict[int, Node] = {}
         stack = [root]
         while stack:

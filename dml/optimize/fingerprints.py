@@ -1,4 +1,4 @@
-"""Pipelines in normal form get fingerprints: equal names for pipelines of equal bytes."""
+"""Fingerprints of pipelines: digests of their normal forms, equal only for equal output bytes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from dml.optimize.rules import constants
 from dml.physical.plan import Plan
 from dml.udfs.named_function import as_now, name_now, name_when_run
 
-# Version of the rows by which types settle that are neither declared nor proven: at first those of
-# the first atom that gave any, now the first 64.
+# Version of the rule by which rows settle types that are neither declared nor proven: at first it
+# was the rows of the first atom that gave any, now it is the first 64.
 SETTLING_VERSION = 2
-STORED_VERSION = 2  # raised when the same name comes to mean other rows
+STORED_VERSION = 2  # raised when a stored name would otherwise mean other rows than before
 # Domains in which a seed is no part of the name (OPTIMIZER 4.2).
 SEEDLESS = (Domain.FLEET, Domain.COST)
-# Raised when the meaning of positions changes: entries with old ones are then not found.
+# Raised when the meaning of positions changes, so that entries with old positions are not found.
 LASTING = 1
 
 
@@ -38,8 +38,8 @@ Memo = dict[int, Value]
 def fingerprint_of(normal: Node, domain: Domain, seed: int, memo: Memo | None = None) -> str:
     """Return the hex name of a pipeline in normal form, as ``domain`` distinguishes pipelines.
 
-    The result domain includes the content of the source, and the default seed where an operator
-    draws with it. ``memo`` saves work where several names of one normal form are made.
+    The result domain includes the content of the source, and the default seed if an operator draws
+    with it. ``memo`` saves work if several names of one normal form are derived.
     """
     memo = {} if memo is None else memo
     name = _chained(normal, domain, memo, identified=domain is Domain.RESULT)
@@ -51,8 +51,8 @@ def fingerprint_of(normal: Node, domain: Domain, seed: int, memo: Memo | None = 
 def resuming_name(normal: Node, plan: Plan, memo: Memo) -> str:
     """Return the hex name of the plans that a saved position fits: program and seeds, without data.
 
-    The operators over the stream are part of it: positions count the elements that pass there, and
-    the same pipeline run as it is written, or rewritten, may have other steps there.
+    The operators over the stream are part of the name: positions count the elements that pass
+    there, and one pipeline may have other steps there if it is run as written, or rewritten.
     """
     name = _chained(normal, Domain.RESULT, memo, identified=False)
     steps = [
@@ -66,7 +66,7 @@ def resuming_name(normal: Node, plan: Plan, memo: Memo) -> str:
 def kept_name(
     cache: Node, seed: int, *, optimized: bool, without: frozenset[str] = frozenset()
 ) -> bytes:
-    """Return the name of ``cache``'s input for its kept elements: in this process, or on disk."""
+    """Return the name of the elements that ``cache`` keeps of its input, in memory or on disk."""
     made = _lasting_name if on_disk(cache) else _name_here
     return made(cache, seed, optimized, *sorted(without))
 
@@ -74,7 +74,7 @@ def kept_name(
 def _lasting_name(cache: Node, seed: int, *rewriting: object) -> bytes:
     """Return the name of a cache's input as a plan runs it, for every process on any machine.
 
-    Beside everything that decides the bytes it includes which operators there are, however they
+    Besides everything that decides the bytes it includes which operators there are, however they
     were written: they decide the meaning of a position, and where in the tree types settled.
     """
     below = cache.inputs[0]
@@ -86,10 +86,10 @@ def _lasting_name(cache: Node, seed: int, *rewriting: object) -> bytes:
 def _name_here(cache: Node, seed: int, *rewriting: object) -> bytes:
     """Return the name of a cache's input in this process, as a plan runs it.
 
-    Its result fingerprint decides the bytes (a source that is open here need not be read for it);
-    the seed, the tree as it is run, whether it was rewritten and ``without`` which rules decide the
-    meaning of positions and settled types. Functions count by their current behaviour, those that
-    are declared impure as different from all others.
+    The result fingerprint decides the bytes (a source that is open here need not be read for it).
+    The seed, the tree as it is run, whether it was rewritten and ``without`` which rules decide the
+    meaning of positions and settled types. Functions count by their current behaviour, and
+    functions that are declared impure differ from all others.
     """
     below = cache.inputs[0]
     now = [name_now(fn) + fn.nonce for node in below.walk() if (fn := node.calls) is not None]
@@ -101,9 +101,9 @@ def _name_here(cache: Node, seed: int, *rewriting: object) -> bytes:
 def stored_name(below: Node, seed: int) -> str:
     """Return the hex name for stored rows of ``below`` in epoch 0: equal names, equal parts.
 
-    It is portable between processes and machines. It includes the current behaviour of functions,
-    the ``revision`` of files, the default seed where an operator draws with it, the version of the
-    arithmetic, and those of the libraries that compute and decode.
+    The name is portable between processes and machines. It includes the current behaviour of
+    functions, the ``revision`` of files, the default seed if an operator draws with it, the version
+    of the arithmetic, and the versions of the libraries that compute and decode.
     """
     now = [name_when_run(fn) for node in below.walk() if (fn := node.calls) is not None]
     sources = [node.revision() for node in below.walk() if isinstance(node, Source)]
@@ -113,9 +113,9 @@ def stored_name(below: Node, seed: int) -> str:
 
 
 def asked_names(below: Node, seed: int) -> StoreQuery:
-    """Return the names for stored rows of ``below``, and of every step under it.
+    """Return the names for stored rows of ``below`` and of every step under it.
 
-    Each is the ``stored_name`` of that step; only for pipelines that are one chain.
+    Each name is the ``stored_name`` of its step. ``below`` must be one chain, without side inputs.
     """
     memo: Memo = {}
     chain = below.chain()
@@ -134,7 +134,7 @@ def asked_names(below: Node, seed: int) -> StoreQuery:
 
     count = len(chain)
     first = max((n for n, node in enumerate(chain, 1) if node.rows is Rows.STORED), default=count)
-    # the number of the first step above counts, whatever chain is below it
+    # the index of the first step above counts, but not the chain below that step
     above = [*named(first, count, digest("above", first))]
     return StoreQuery(
         tuple(named(0, count, *source)), tuple(functions[1:]), above[-1] if above else ""
@@ -157,7 +157,7 @@ def _release(library: ModuleType) -> str:
 
 
 class Unnamed(NamedTuple):
-    """Why rows have no lasting name: in short, in full, and how to give them one."""
+    """The reason why rows have no lasting name: in short, in full, and how to give them one."""
 
     what: str
     why: str
@@ -186,7 +186,7 @@ def _chained(normal: Node, domain: Domain, memo: Memo, *, identified: bool) -> b
 
 
 def parts_of(normal: Node, domain: Domain) -> list[tuple[str, str]]:
-    """Return operators and the digests of their own parts, source first, for ``explain=True``."""
+    """Return each operator's title and the digest of its own part, source first."""
     memo: Memo = {}
     whole = domain is Domain.RESULT
     found: list[tuple[str, str]] = []
@@ -200,7 +200,7 @@ def parts_of(normal: Node, domain: Domain) -> list[tuple[str, str]]:
 
 
 def name_parts(node: Node, domain: Domain, memo: Memo, *, identified: bool = False) -> list[object]:
-    """Return the parts of ``node``'s own name; with its data, if it is ``identified``."""
+    """Return the parts of ``node``'s own name, with the identity of its data if ``identified``."""
     kind = type(node).__name__
     if isinstance(node, Source):
         return [kind, node.digest, *([node.identity()] if identified else [])]
@@ -233,7 +233,7 @@ def _unseeded(value: Value) -> bool:
 
 
 def draws_by_default(node: Node) -> bool:
-    """True if the operator's result depends on the default seed."""
+    """Return True if the operator's result depends on the default seed."""
     if isinstance(node, Segment):
         return node.draws and any(map(_unseeded, constants.parts_of(node)))
     if hasattr(node, "seed"):
@@ -242,6 +242,6 @@ def draws_by_default(node: Node) -> bool:
 
 
 def _ordered(parts: list[Value]) -> list[bytes]:
-    """Return the digests of conjuncts: sorted while they cannot fail, then as written."""
+    """Return the digests of conjuncts: sorted up to the first that may fail, then as written."""
     sure = [*itertools.takewhile(lambda part: part.total, parts)]
     return sorted(p.digest for p in sure) + [p.digest for p in parts[len(sure) :]]

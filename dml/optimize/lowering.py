@@ -1,4 +1,4 @@
-"""A logical chain is lowered to a Plan: operators on blocks, and operators over the stream."""
+"""A logical chain is lowered to a plan: operators on blocks, and operators over the stream."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def plan_of(
     lowerings: Sequence[NamedRule] = LOWERINGS,
     trace: RuleTrace | None = None,
 ) -> Plan:
-    """Split the chain below ``root`` at the first operator that needs the order of rows."""
+    """Return the plan of ``root``, split at the first operator that needs the order of rows."""
     trace = trace or RuleTrace()
     source, *rest = _passed(root, lowerings, trace).chain()
     if not isinstance(source, Source):
@@ -96,7 +96,7 @@ def _read(stage: Stage) -> tuple[object, ...]:
 
 
 def _passed(root: Node, lowerings: Sequence[NamedRule], trace: RuleTrace) -> Node:
-    """Return ``root`` after the whole-pipeline passes, noting each segment that one changed."""
+    """Return ``root`` after the whole-pipeline passes; record each segment that a pass changed."""
     for each in lowerings:
         if isinstance(each, Pass):
             started, before = trace.clock(), root.chain()
@@ -111,8 +111,8 @@ def _cut(stage: Stage) -> tuple[Stage, tuple[Link, ...]]:
     """Return the stage up to the first step with special needs, then a link per run of equal needs.
 
     Neighbours of equal needs run in one task, other operators never do: a task that had the
-    resources of both would leave one idle while it uses the other. Source: the streaming batch
-    model, 4.2.
+    resources of both would leave one resource idle while it uses the other. Source: the streaming
+    batch model, 4.2.
     """
     runs = [(needs, tuple(steps)) for needs, steps in groupby(stage.steps, lambda step: step.needs)]
     first = runs.pop(0)[1] if runs and runs[0][0] == Needs() else ()
@@ -143,5 +143,5 @@ def described(plan: Plan) -> dict[str, object]:
         "order": None if plan.stage.order is None else plan.stage.order.title(),
         "stream": [node.title() for node in plan.stream],
         "beside": [described(each) for plans in plan.beside for each in plans],
-        "held": [dataclasses.asdict(held) for _, held in plan.held],
+        "held": [dataclasses.asdict(held) for _, held in plan.resume_costs],
     }

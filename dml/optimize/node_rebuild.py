@@ -1,7 +1,7 @@
 """Nodes are rebuilt without deriving again what a rewriting preserves: schema, place and line.
 
-A node that a user writes is checked and typed when it is made. The result of a rewriting has the
-schema of the node that it replaces, so that schema is taken over; ``lowering`` types every segment
+A node that a user writes is checked and typed when it is created. The result of a rewriting has the
+schema of the node that it replaces, and takes that schema over. ``lowering`` types every segment
 once, at the end, and the assertions of ``dml.testing.plans`` do so after every rule.
 """
 
@@ -16,31 +16,31 @@ from dml.ops.row.rowwise import Env
 from dml.ops.row.segment import Segment
 
 N = TypeVar("N", bound=Node)
-# Derived attributes of a node that do not depend on how its inputs are made.
+# Derived attributes of a node that stay valid when its inputs are rewritten.
 LASTING = ("schema", "ordinal", "level", "where")
 
 
 def segment(given: Node, predicate: tuple[Value, ...], env: Env, like: Node) -> Segment:
-    """Return a segment over ``given`` in place of ``like``: with its schema, places and line."""
+    """Return a segment over ``given`` in place of ``like``, with its schema, places and line."""
     made = object.__new__(Segment)
     made.__dict__.update(_lasting(like), input=given, predicate=predicate, env=env)
     return _settled(made)
 
 
 def moved(node: N, given: Node, like: Node) -> N:
-    """Return ``node`` (of one input) over ``given``, in place of ``like`` and with its schema."""
+    """Return ``node``, of one input, over ``given``, in place of ``like`` and with its schema."""
     return _changed(node, {node.input_names[0]: given, "schema": like.schema})
 
 
 def beside(node: N, fn: Callable[[Node], Node], like: Node) -> N:
-    """Return ``node`` over ``fn`` of its inputs, in place of ``like`` and with its schema."""
+    """Return ``node`` over ``fn(input)`` for each input, in place of ``like``, with its schema."""
     return _changed(node, {**node.mapped(fn), "schema": like.schema})
 
 
 def over(node: N, fn: Callable[[Node], Node]) -> N:
-    """Return ``node`` over ``fn(input)``; the same object when nothing changed.
+    """Return ``node`` over ``fn(input)`` for each input; ``node`` itself if nothing changed.
 
-    Inputs of another schema (which a rewriting never makes) are checked as if newly written.
+    Inputs of another schema (which no rewriting makes) are checked as if newly written.
     """
     before: dict[int, Node] = {}
 
@@ -61,7 +61,7 @@ def over(node: N, fn: Callable[[Node], Node]) -> N:
 
 
 def on(node: N, below: Node) -> N:
-    """Return ``node`` with ``below`` as its main input; other inputs stay."""
+    """Return ``node`` with ``below`` in place of its first input; other inputs stay."""
     main = node.inputs[0]
     return over(node, lambda each: below if each is main else each)
 
@@ -75,7 +75,7 @@ def _changed(node: N, new: dict[str, object]) -> N:
 
 
 def _lasting(node: Node) -> dict[str, object]:
-    """Return derived attributes of ``node``, and its programs (by input schema, so still valid)."""
+    """Return the derived attributes of ``node`` that stay valid, and its programs by schema."""
     known = {name: getattr(node, name) for name in LASTING}
     if "_segments" in node.__dict__ and not isinstance(node, Segment):
         known["_segments"] = node.__dict__["_segments"]
@@ -83,7 +83,7 @@ def _lasting(node: Node) -> dict[str, object]:
 
 
 def _settled(made: N) -> N:
-    """Return ``made`` with the attributes that the next node reads: chains never recurse."""
+    """Return ``made`` with the attributes that the next node reads, so no chain recurses later."""
     found = made.__dict__
     given: list[Node] = []
     for name in made.input_names:

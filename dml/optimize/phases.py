@@ -111,8 +111,8 @@ NONE: frozenset[str] = frozenset()
 class Optimized:
     """Every station of one pipeline: written, normalized, chosen, physical, and the trace.
 
-    Fingerprints are made of ``normalized``, so it does not include where operators run. ``without``
-    are the rules that were switched off.
+    Fingerprints are derived from ``normalized``, which therefore does not include where operators
+    run. ``without`` are the names of the rules that were switched off.
     """
 
     written: Node
@@ -124,7 +124,10 @@ class Optimized:
 
 
 def normalize(root: Node, trace: RuleTrace, without: frozenset[str] = NONE) -> Node:
-    """Return the normal form: equal meanings, equal trees, as far as laws not in ``without`` go."""
+    """Return the normal form: pipelines of equal meaning get equal trees, as far as the laws go.
+
+    Laws named in ``without`` are not applied.
+    """
     shaped = Engine(switched(SHAPES, without), trace).rewrite(root)
     valued = Engine(switched(VALUES, without), trace).rewrite(shaped)
     return valued if valued is shaped else normalize(valued, trace, without)
@@ -145,7 +148,7 @@ def _anywhere(node: Node, below: Node) -> Node:
 
 
 def switched(rules: tuple[N, ...], without: frozenset[str]) -> tuple[N, ...]:
-    """Return those of ``rules`` that are not switched off."""
+    """Return those of ``rules`` that are not switched off by ``without``."""
     return tuple(rule for rule in rules if rule.name not in without) if without else rules
 
 
@@ -157,9 +160,9 @@ def optimize(
     without: frozenset[str] = NONE,
     clock: Clock = no_clock,
 ) -> Optimized:
-    """Take a pipeline from written to physical; without ``rewriting``, as it was written.
+    """Take a pipeline from written to physical; without ``rewriting``, in the form it was written.
 
-    Rules named in ``without`` are not used, except for the normal form that names are made of.
+    Rules named in ``without`` are not used, except in the normal form from which names are derived.
     """
     trace = RuleTrace(clock)
     shaped = normalize(root, RuleTrace(clock) if without else trace)

@@ -1,10 +1,10 @@
 """A rule is one better way to write or to run a pipeline, with its law and its source.
 
-A ``Rule`` looks at one node and the nodes below it. A ``Pass`` looks at a whole pipeline, from its
-end; a ``Lowering`` at a plan in the making: the reading stage, and the operators over the stream. A
-``Choice`` gives the ways in which a plan may be run, between which costs decide; a ``Joint`` is
-such a choice about several pipelines. All of them have a name, are recorded in the trace, and may
-be switched off.
+A ``Rule`` rewrites one node, looking at the nodes below it. A ``Pass`` rewrites a whole pipeline,
+from its end. A ``Lowering`` changes a plan in the making: the reading stage, and the operators over
+the stream. A ``Choice`` gives the ways in which a plan may be run, of which costs select one; a
+``Joint`` is such a choice about several pipelines. All of them have names, are recorded in the
+trace, and may be switched off.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class NamedRule:
 class Rule(NamedRule):
     """A rewrite of nodes of ``kinds``; ``absorbed`` marks the laws of the normal form.
 
-    With ``over``, it is only tried on nodes whose first input is of one of these kinds.
+    With ``over``, the rule is only tried on nodes whose first input is of one of these kinds.
     """
 
     kinds: tuple[type[Node], ...]
@@ -67,7 +67,7 @@ class Joint(NamedRule):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Choice(NamedRule):
-    """The ways to run a plan that the plan and the machine allow, none of them always best."""
+    """The ways to run a plan that the plan and the machine allow, none of which is always best."""
 
     ways: Callable[[Plan, Any], Any]
 

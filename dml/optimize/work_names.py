@@ -1,8 +1,8 @@
-"""The operators of a plan get names for telemetry: equal names, equal work per row.
+"""The operators of a plan get names for telemetry: equal names mean equal work per row.
 
 The name in the cost domain is that of the operator alone, over its input types: neither the origin
-of the rows nor the names of columns matter. The name in the fleet domain is that of the operator
-over all steps below it, which decide how many rows it gives per row that it takes.
+of the rows nor the names of columns matter. The name in the fleet domain also covers all steps
+below, which decide how many rows the operator gives per row that it takes.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Names = dict[str, str]
 
 
 def work_names(plan: Plan) -> tuple[Names, ...]:
-    """Return, for every operator of the plan and of the plans beside it, the names by domain."""
+    """Return the names by domain of every operator, first of the plan, then of those beside it."""
     return tuple(names for each in plan.all for names in _of_chain(each))
 
 
 def result_names(plan: Plan, seed: int) -> Iterator[str]:
-    """Yield, for every operator of the plan and of those beside it, its rows' result name.
+    """Yield the result name of the rows of every operator of the plan and of those beside it.
 
     The result domain includes the identity of the sources.
     """
@@ -57,7 +57,7 @@ def kept_name(below: bytes, parts: Sequence[Value]) -> str:
 
 
 def work_name(node: Segment) -> str:
-    """Return the name in the cost domain of a segment, which needs no plan."""
+    """Return the name in the cost domain of a segment, for which no plan is needed."""
     taken = node.input.schema
     shapes: dict[int, bytes] = {}
     predicate = [_shape(part, taken, shapes) for part in node.predicate]
@@ -79,12 +79,12 @@ def _of_chain(plan: Plan) -> list[Names]:
 
 
 def _read(plan: Plan) -> bytes:
-    """Digest the columns read and the units skipped: they affect the rows and bytes above."""
+    """Return a digest of the columns read and units skipped: they affect rows and bytes above."""
     return digest(plan.stage.columns, [part.digest for part in plan.stage.predicate])
 
 
 def _work(node: Node, plan: Plan, memo: Memo) -> str:
-    """Return the name of the work of ``node`` per row."""
+    """Return the name of the work of ``node`` per row, in the cost domain."""
     kind = type(node).__name__
     if isinstance(node, Source):
         order = plan.stage.order

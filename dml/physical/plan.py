@@ -6,9 +6,9 @@ previous stage's tasks and need other resources. The stream operators then read 
 An operator of several inputs is in the stream of its first input; every other input has a plan of
 its own, in ``beside``. A plan does not depend on the number of workers.
 
-The position of the stages, at which stream operators may open them, is ``{"unit": u, "atom": a,
-"drop": d}``: the unit's index in reading order, the atom in that unit, and the rows from that atom
-on that the last stage already delivered. A slice of rows may span several atoms, and so may these.
+Stream operators open the stages at a position ``{"unit": u, "atom": a, "drop": d}``: the unit's
+index in reading order, the atom in that unit, and the number of rows, counted from that atom on,
+that the last stage has already delivered. These rows may span several atoms, as a slice may.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LEAST_TASKS = 64
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Stage:
-    """Reads ``columns`` of ``source`` and runs ``steps`` on every block; a task has default needs.
+    """Reads ``columns`` of ``source`` and runs ``steps`` on every block; tasks have default needs.
 
     ``predicate`` are conjuncts over source columns by which units may be skipped; the steps test
     them again. ``order`` is a shuffle that determines the reading order of the source:
@@ -61,8 +61,8 @@ class Link:
 class Plan:
     """A chain of stages, the operators on its ordered rows, and the output schema.
 
-    ``fingerprint`` names the program for the fleet; ``name`` also depends on seeds: a saved
-    position fits only plans of the same name.
+    ``fingerprint`` identifies the program in telemetry (``fleet``); ``name`` also depends on seeds:
+    a saved position fits only plans of the same name.
     """
 
     stage: Stage
@@ -100,13 +100,13 @@ class Plan:
         return any(node.decides for each in self.all for node in each.operators)
 
     @property
-    def held(self) -> list[tuple[Node, ResumeCost]]:
-        """The cost of resuming each stream operator."""
-        return [(node, node.held) for node in self.stream]
+    def resume_costs(self) -> list[tuple[Node, ResumeCost]]:
+        """Each stream operator with the cost of resuming it."""
+        return [(node, node.resume_cost) for node in self.stream]
 
 
 def units_each(units: int, unit_at: Callable[[int], Unit], target_bytes: int) -> int:
-    """The number of units per task, for about ``target_bytes``, estimated from two of the units.
+    """Return how many units a task reads, for about ``target_bytes``, estimated from two units.
 
     The number is limited so that there are tasks for all workers: bytes do not predict the run time
     of functions. An open unit, whose bytes are unknown, has a task of its own.

@@ -1,4 +1,4 @@
-"""The processes of a split are connected here: authentication, and the transfer of batches.
+"""Connect the processes of a split: authenticate them, and transfer batches.
 
 Both ends prove that they know the job's secret (the HMAC challenge of ``multiprocessing``) before
 anything is unpickled. The traffic is not encrypted.
@@ -43,7 +43,7 @@ class Wire:
                 raise
 
     def send(self, value: Any) -> None:
-        """Send one object; OSError if the peer is gone."""
+        """Send one object. Raise OSError if the peer is gone."""
         views: list[memoryview] = []
 
         def apart(buffer: pickle.PickleBuffer) -> bool:
@@ -59,9 +59,9 @@ class Wire:
             self._end.sendall(view)  # beside ``multiprocessing``, which copies what it receives
 
     def receive(self) -> Any:
-        """Receive an object, its arrays in memory of their own; EOFError when the peer is gone.
+        """Receive an object, its arrays in memory of their own. Raise EOFError if the peer is gone.
 
-        Only called on data of an authenticated peer.
+        The message is unpickled, which is safe only after authentication.
         """
         sizes = self._through.recv_bytes()
         body = self._through.recv_bytes()
@@ -87,7 +87,7 @@ class Wire:
             self._end.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the connection; only for its only user."""
+        """Close the connection, which no other thread may use any more."""
         self._end.close()
         self._through.close()
 
@@ -119,5 +119,5 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def called(host: str, port: int, secret: bytes, patience_s: float) -> Wire:
-    """Connect to a listener that knows the secret."""
+    """Return a connection to a listener that knows ``secret``."""
     return Wire(socket.create_connection((host, port), patience_s), secret, serving=False)

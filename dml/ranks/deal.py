@@ -1,4 +1,4 @@
-"""Elements of a stream are dealt to ranks in turn, with several policies for its end."""
+"""Deal the elements of a stream to ranks in turn, by a policy for the end of the stream."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Dealt = Iterator[tuple[int, Element, int]]  # rank, element, its bytes
 
 
 class All:
-    """Deals every element to one rank; the first ranks get one more if the count is uneven.
+    """Deals element g to rank g mod n; the first ranks get one more if the count is uneven.
 
-    Other ways to share a stream may hold elements back until they know the end.
+    Subclasses may hold elements back until they know the end of the stream.
     """
 
     def __init__(self, n: int) -> None:
@@ -24,11 +24,11 @@ class All:
         yield g % self.n, element, nbytes
 
     def rest(self, count: int, *, failed: bool) -> Dealt:
-        """Yield the elements after ``count``, at the end or (``failed``) before an error."""
+        """Yield the elements still held back after ``count``, at the end or at an error."""
         yield from ()
 
     def rounds(self, count: int) -> int:
-        """Return the steps of the longest rank after ``count`` elements."""
+        """Return the number of steps of the longest rank after ``count`` elements."""
         return -(-count // self.n)
 
 
@@ -40,14 +40,14 @@ class DropRemainder(All):
         self.round: list[tuple[int, Element, int]] = []
 
     def dealt(self, g: int, element: Element, nbytes: int) -> Dealt:
-        """Yield a round, when it is full."""
+        """Yield the elements of a round once there is one for each rank."""
         self.round.append((g % self.n, element, nbytes))
         if len(self.round) == self.n:
             whole, self.round = self.round, []
             yield from whole
 
     def rounds(self, count: int) -> int:
-        """Return the steps of every rank."""
+        """Return the number of steps of every rank after ``count`` elements."""
         return count // self.n
 
 
@@ -68,7 +68,7 @@ class PadRemainder(All):
         self.last = (g % self.n, element, nbytes)
 
     def rest(self, count: int, *, failed: bool) -> Dealt:
-        """Yield the last element, and copies of it."""
+        """Yield the last element, and unless ``failed`` a copy for each rank without one."""
         if self.last is None:
             return
         rank, element, nbytes = self.last

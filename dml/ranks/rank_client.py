@@ -44,7 +44,7 @@ class RankConnection:
             self.owed += 1
 
     def fetch(self) -> Any:
-        """Return the next reply; raises the error that it contains."""
+        """Return the next reply; raise the error that it contains, if any."""
         with self.lock:
             try:
                 self._await()
@@ -60,13 +60,13 @@ class RankConnection:
         return reply
 
     def _await(self) -> None:
-        """Wait for a reply, with warnings in the log."""
+        """Wait for a reply; log a warning after every ``patience_s`` seconds."""
         while not self._wire().ready(self.patience_s):
             text = "Stalled: rank %d waits for rank 0 since %.0f s"
             _log.warning(text, self.place.rank, self.patience_s)
 
     def ask(self, *message: Any) -> Any:
-        """Return the reply to a request; outstanding replies are dropped."""
+        """Send a request and return its reply; drop outstanding replies before."""
         with self.lock:
             while self.owed:
                 self._dropped()
@@ -176,9 +176,9 @@ class FarSeat:
             except BaseException:
                 self._done = True
                 raise
-            return self._taken(reply)
+            return self._receive_element(reply)
 
-    def _taken(self, reply: Any) -> Element:
+    def _receive_element(self, reply: Any) -> Element:
         if reply[0] == "end":
             self._done = True
             _, self._state, self.step = reply

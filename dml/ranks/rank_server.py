@@ -41,8 +41,8 @@ class RankSession:
         self.kept: deque[tuple[int, Any]] = deque()  # (step, reply) that may be sent again
         self.fresh = True  # the reader has not begun to iterate
 
-    def taken(self, wire: Wire) -> threading.Thread | None:
-        """Replace the reader by a new one; returns the thread that still serves the old reader."""
+    def replace_reader(self, wire: Wire) -> threading.Thread | None:
+        """Replace the reader by a new one; return the thread that serves the old one, or None."""
         before, self.reader = self.reader, threading.current_thread()
         if self.wire is not None:
             self.wire.hang_up()
@@ -50,24 +50,24 @@ class RankSession:
         return before
 
     def begin(self, seat: RankSeat) -> None:
-        """Begin a new iteration."""
+        """Begin the iteration of ``seat``."""
         self.seat, self.acked, self.state = seat, 0, seat.state_dict()
         self.kept.clear()
 
     def acknowledge(self, step: int) -> None:
-        """Note that the reader has received its elements up to ``step``."""
+        """Record that the reader has received its elements up to ``step``."""
         self.acked = max(self.acked, step)
         while self.kept and self.kept[0][0] <= step:
             reply = self.kept.popleft()[1]
             self.state = reply[1] if reply[0] in {"batch", "end"} else self.state
 
     def connected(self) -> bool:
-        """True while a reader lives and its last reply was not an error."""
+        """Return True while a reader lives and its last reply was not an error."""
         failed = bool(self.kept) and self.kept[-1][1][0] == "error"
         return self.reader is not None and self.reader.is_alive() and not failed
 
-    def told(self, seat: RankSeat) -> Any:
-        """Return the position at which a reader begins."""
+    def start_position(self, seat: RankSeat) -> Any:
+        """Return the reply that says where a reader begins: epoch, acknowledged step, state."""
         return ("seat", seat.epoch, self.acked, self.state)
 
 
@@ -119,7 +119,7 @@ class Server:
             wire.close()
 
     def _greet(self, wire: Wire) -> int | None:
-        """Return the reader's rank, once both ends agree on the split."""
+        """Return the reader's rank once both ends agree on the split; None if they do not."""
         _, rank, n, pinned = wire.receive()
         error: DmlError | None = None
         if n != self.split.n or rank not in self.desks:
@@ -138,7 +138,7 @@ class Server:
             wire.send(("closing",) if error is None else ("error", shipped(error)))
             return None
         with self.greeting:
-            before = self.desks[rank].taken(wire)
+            before = self.desks[rank].replace_reader(wire)
         wire.send(("welcome",))
         if before is not None:
             before.join()  # until all messages of the old reader are handled
@@ -166,10 +166,10 @@ class Server:
             desk.begin(self.split.join(rank))
         desk.fresh = False
         assert desk.seat is not None  # noqa: S101 - it has just begun
-        return desk.told(desk.seat)
+        return desk.start_position(desk.seat)
 
     def _get(self, desk: RankSession, want: int, acked: int) -> Any:
-        """Return element number ``want`` of the share, counted from 1; again, if it was lost."""
+        """Return the reply with element ``want`` of the share (from 1), again if it was lost."""
         desk.acknowledge(acked)
         for step, reply in desk.kept:
             if step == want:
@@ -191,7 +191,7 @@ class Server:
         return ("batch", seat.state_dict(), element)
 
     def _load(self, desk: RankSession, state: dict[str, Any]) -> Any:
-        """Resume from a state; a step that a lost reader may have reached is acknowledged."""
+        """Resume from ``state``, or acknowledge its step if a lost reader may have reached that."""
         seat = desk.seat
         assert seat is not None  # noqa: S101 - only asked of a rank that iterates
         step = seat.step_of(state) if seat.step else None
@@ -206,7 +206,7 @@ class Server:
                 why=f"it had {desk.acked} elements, and the other ranks went on",
                 try_="restart all ranks from states of the same step",
             )
-        return desk.told(seat)
+        return desk.start_position(seat)
 
     def _close(self, desk: RankSession) -> Any:
         """Give up the reader's share."""
@@ -216,7 +216,7 @@ class Server:
         return ("closed",)
 
     def _done(self, desk: RankSession) -> None:
-        """Note that the reader knows the end of its share."""
+        """Record that the reader knows the end of its share."""
         desk.seat = None
 
     def busy(self) -> list[int]:
@@ -231,10 +231,10 @@ class Server:
     def close(self) -> None:
         """Serve the readers to the end of their shares, then stop.
 
-        Waits for a reader as long as it is connected, and warns every ``watchdog_s``; for a reader
-        that is gone, or never came, until no message came for that long. Does not wait when this
-        process ends by an error. WorkerLostError if rank 0 had its share to the end and another
-        rank did not.
+        Wait for a reader as long as it is connected, and warn every ``watchdog_s`` seconds; wait
+        for a reader that is gone, or never came, until no message came for that long. Do not
+        wait if this process ends by an error. Raise WorkerLostError if rank 0 had its share to
+        the end and another rank did not.
         """
         if self.closing:
             return
@@ -271,7 +271,7 @@ class Server:
                 desk.wire.hang_up()
 
     def _tell(self, left: list[int]) -> None:
-        """Raise or log that elements wait for ranks without a reader."""
+        """Raise, or log, an error that elements wait for ranks without a reader."""
         error = WorkerLostError(
             f"{_list(left)} did not read the whole share",
             why=f"nobody reads there, and nobody came for {self.split.watchdog_s:.0f} s",

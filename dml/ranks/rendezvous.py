@@ -1,4 +1,4 @@
-"""The rank of this process in a job, and the address of its rank 0, are determined here."""
+"""Determine the rank of this process in a job, and the address of the job's rank 0."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class RankPlace:
 def place_of(
     name: Any, n: Any, rank: Any, address: str | None, env: Mapping[str, str] | None = None
 ) -> RankPlace:
-    """Return the place of this process; PlanError if arguments and environment do not tell it."""
+    """Return the place of this process. Raise PlanError if arguments and environment lack it."""
     known = os.environ if env is None else env
     n, rank = _number("n", n, "WORLD_SIZE", known), _number("rank", rank, "RANK", known)
     if not 0 <= rank < n:
@@ -139,7 +139,7 @@ def _folder(env: Mapping[str, str]) -> Path:
 
 
 def announced(place: RankPlace, port: int) -> RankPlace:
-    """Write the address of rank 0 for ranks on this host; returns the place with its secret."""
+    """Write the address of rank 0 for ranks on this host; return the place with its secret."""
     if place.file is None:
         return place
     told = dataclasses.replace(place, port=port, secret=secrets.token_hex(32).encode())

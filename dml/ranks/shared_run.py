@@ -1,8 +1,8 @@
 """One run is split among ranks: batch g goes to rank g mod n, and none is lost.
 
-All ranks of a split draw on one engine. Elements for a slow rank are queued, up to a number of
-elements and of bytes over all ranks; then the other ranks wait too. A rank that is closed, or whose
-iterator is dropped, gives up its share of that epoch, and the other ranks go on with theirs.
+All ranks of a split draw on one engine. Elements for slow ranks are queued, up to a number of
+elements and of bytes for all ranks together; then the other ranks wait, too. A rank that is closed,
+or whose iterator is dropped, gives up its share of that epoch; the other ranks continue.
 
 A state belongs to a *common step* s: the position of the stream once every rank has its first s
 elements. It can be taken at any moment, without waiting, and fits any number of ranks.
@@ -24,7 +24,7 @@ from dml.exec.delivery.iterator import Elements, StreamMark
 from dml.exec.delivery.prefetch import Element
 from dml.ranks.deal import DEALS, All
 
-# Ranks that garbage collection closed notify no thread: a waiting rank looks again after this.
+# Garbage collection closes a rank without a notification: waiting ranks look again after this.
 LOOK_S = 0.1
 # Elements queued for slow ranks at most, all ranks together; their bytes are bounded as well.
 LAG = 1024
@@ -41,7 +41,7 @@ class Patience:
         self.moves, self.since = split.moves, 0.0
 
     def wait(self) -> None:
-        """Wait briefly; the caller holds the lock. Raises if no rank can end the wait."""
+        """Wait briefly; the caller holds the lock. Raise a DmlError if no rank can end the wait."""
         split, now = self.split, monotonic()
         if split.moves != self.moves or not self.since or self.seat.run.pulling:
             self.moves, self.since = split.moves, now
@@ -51,7 +51,7 @@ class Patience:
         split.changed.wait(min(LOOK_S, split.watchdog_s))
 
     def _look(self, waited_s: float) -> None:
-        """Log the ranks that are waited for; raise if none of them can ever draw."""
+        """Log the ranks that this rank waits for. Raise a DmlError if none can ever draw."""
         slow = self._slow()
         names = ", ".join(f"rank {seat.rank}" for seat in slow) or "the epoch before"
         if not slow or not all(map(self._gone, slow)):
@@ -89,7 +89,7 @@ START = StreamMark(None, over=False, nbytes=0), 0, 0
 class RankSplit:
     """The state that ``n`` ranks share: one lock, and the runs that some rank is still in.
 
-    ``begin`` opens the next iteration of the pipeline, of which there is one run at a time.
+    ``begin`` opens the next iteration of the pipeline. One run at a time computes elements.
     """
 
     def __init__(
@@ -117,11 +117,11 @@ class RankSplit:
             return seat
 
     def _behind(self, run: SharedRun) -> bool:
-        """Return True if every rank has left ``run``, and it is over."""
+        """Return True if every rank has left ``run`` and the run is over."""
         return run.number < min(self.numbers) - 1 and run.over()
 
     def moved(self) -> None:
-        """Note progress; the caller holds the lock."""
+        """Record progress and wake waiting ranks; the caller holds the lock."""
         self.moves += 1
         self.changed.notify_all()
 
@@ -149,7 +149,7 @@ class RankSplit:
 class SharedRun:
     """One iteration: the engine, a seat for each rank, and the stream's position at each step.
 
-    All methods are called with the split's lock.
+    The caller of any method holds the split's lock.
     """
 
     def __init__(self, split: RankSplit, number: int) -> None:
@@ -170,7 +170,7 @@ class SharedRun:
 
     @property
     def elements(self) -> Elements:
-        """The engine; opening it makes no element yet."""
+        """The engine, which is opened on first access; opening computes no element."""
         if not self.engine:
             for before in self.split.runs:  # each begins an epoch, so they open in order
                 if before.number < self.number and not before.engine and not before.over():
@@ -179,12 +179,12 @@ class SharedRun:
         return self.engine[0]
 
     def open(self) -> None:
-        """Begin the iteration."""
+        """Open the engine, and record its position."""
         self.engine.append(self.split.begin())
         self._note()
 
     def over(self) -> bool:
-        """Return True if no more elements will be made."""
+        """Return True if no more elements will be made; close the engine if all ranks have left."""
         if not self.ended and all(seat.closed for seat in self.seats) and not self.pulling:
             self.ended = True
             for engine in self.engine:
@@ -192,7 +192,7 @@ class SharedRun:
         return self.ended
 
     def _note(self) -> None:
-        """Record the position of the stream."""
+        """Record the stream's position, under its step if all ranks have equally many elements."""
         mark = self.elements.mark()
         self.latest = mark
         if self.pulled >= 0 and self.pulled % self.split.n == 0:
@@ -209,7 +209,7 @@ class SharedRun:
         self._note()
 
     def pull(self) -> None:
-        """Make one element and deal it out; the lock is released meanwhile."""
+        """Compute one element, with the lock released meanwhile, and queue it for its rank."""
         elements, split = self.elements, self.split
         element: Element | None = None
         error: BaseException | None = WorkerLostError("the rank that made an element was stopped")
@@ -250,9 +250,9 @@ class SharedRun:
             self._note()
 
     def mark(self, step: int) -> tuple[StreamMark, int]:
-        """Return the stream's position at ``step``, and 0.
+        """Return a position of the stream, and the number of elements from there to ``step``.
 
-        If it is unknown: the latest position, and the number of elements from there to ``step``.
+        The position is that of ``step`` if it is recorded, else the latest.
         """
         if step in self.marks:
             return self.marks[step], 0
@@ -268,7 +268,7 @@ class SharedRun:
 
 
 class RankSeat:
-    """A rank's place in one run. Safe to call from several threads."""
+    """A rank's seat in one run; several threads may call its methods."""
 
     def __init__(self, run: SharedRun, rank: int) -> None:
         self.run, self.rank = run, rank
@@ -276,7 +276,7 @@ class RankSeat:
         self.nbytes = self.step = 0
         self.holder: threading.Thread | None = None  # the thread that drew last
         self.agreed = self.closed = self.done = False
-        self.kept: tuple[StreamMark, int, int] | None = None  # its position when it was left
+        self.kept: tuple[StreamMark, int, int] | None = None  # the position at which the rank left
 
     @property
     def epoch(self) -> int:
@@ -295,7 +295,7 @@ class RankSeat:
             self.nbytes += nbytes
 
     def draw(self) -> Element:
-        """Return the rank's next element; StopIteration at the end of its share."""
+        """Return the rank's next element. Raise StopIteration at the end of the rank's share."""
         run, split = self.run, self.run.split
         with split.changed:
             self.holder = threading.current_thread()
@@ -324,7 +324,7 @@ class RankSeat:
             )
 
     def _finished(self) -> bool:
-        """Return True if the rank gets no more elements; raises the run's error, once."""
+        """Return True if the rank gets no more elements. Raise the run's error, if any, once."""
         run = self.run
         if self.closed or self.done:
             return True
@@ -337,7 +337,7 @@ class RankSeat:
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of all ranks after this rank's number of steps: plain JSON data."""
+        """Return the position at this rank's step, for any number of ranks, as plain JSON data."""
         with self.run.split.changed:
             elements = self.run.elements
             mark, skip, at = self.kept or self._place()
@@ -348,7 +348,8 @@ class RankSeat:
     def _place(self) -> tuple[StreamMark, int, int]:
         """Return a position of the stream, and two numbers of elements.
 
-        The first is from that position to the rank's step, the second from the start of the epoch.
+        The first number counts from that position to the rank's step, the second from the start of
+        the epoch to that step.
         """
         run = self.run
         return *run.mark(self.step), run.start + self.step * run.split.n
@@ -356,8 +357,8 @@ class RankSeat:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a state that any rank of a split took; every rank must load one.
 
-        ResumeMismatchError if ranks load states of different steps or epochs, PlanError if the
-        run has started elsewhere.
+        Raise ResumeMismatchError if ranks load states of different steps or epochs. Raise PlanError
+        if the run has started at another step.
         """
         _check(state)
         run = self.run
@@ -415,7 +416,7 @@ def _check(state: Any) -> None:
 
 
 def _agree(state: dict[str, Any], other: dict[str, Any]) -> None:
-    """Raise unless both states are of one step of one run."""
+    """Raise ResumeMismatchError unless both states are of the same step of the same run."""
     for key, mine, theirs in (
         *((key, state[key], other[key]) for key in ("epoch", "at")),
         *((key, state["run"].get(key), other["run"].get(key)) for key in SAME),

@@ -1,4 +1,4 @@
-"""Splits are opened here: iterations shared by ranks of this process, or of several.
+"""Open splits: iterations shared by ranks of this process, or of several.
 
 The share of one rank is presented to its training loop as an iterable.
 """
@@ -43,13 +43,13 @@ class RankElements(Iterator[Element]):
         return self._seat.step
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of all ranks after this rank's number of steps: plain JSON data."""
+        """Return the position of all ranks after this rank's number of steps, as JSON data."""
         return self._seat.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from the state of any rank of a split into any number of ranks.
 
-        Every rank must load one, all of the same step: ResumeMismatchError otherwise.
+        Every rank must load one. Raise ResumeMismatchError if these are of different steps.
         """
         self._seat.load_state_dict(state)
 
@@ -102,7 +102,7 @@ class RankShare:
         return self._seat
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of all ranks after this rank's number of steps: plain JSON data."""
+        """Return the position of all ranks after this rank's number of steps, as JSON data."""
         return self._here().state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -169,7 +169,7 @@ def member(
 ) -> RankShare:
     """Return the iterable of this process: rank 0 runs the pipeline, others request from it.
 
-    ``n``, ``rank`` and ``address`` are replaced from the environment if None.
+    ``n``, ``rank`` and ``address`` are read from the environment if None.
     """
     place = place_of(job_name, n, rank, address)
     split = opened(place.n, begin, equal=equal, watchdog_s=watchdog_s)
@@ -183,7 +183,7 @@ def member(
 def opened(
     n: Any, begin: Callable[[], Elements], *, equal: str | None, watchdog_s: float
 ) -> RankSplit:
-    """Return a split into ``n`` ranks; PlanError for invalid arguments."""
+    """Return a split into ``n`` ranks; raise PlanError for invalid arguments."""
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise PlanError(
             f"streaming_split needs a number of ranks, got {n!r}",

@@ -16,7 +16,7 @@ from typing import Any, Unpack
 
 from dml.api.session import Nesting
 from dml.cache.elements.element_cache import Keeping
-from dml.cache.lookup.reuse_report import looks
+from dml.cache.lookup.reuse_report import reuses_entries
 from dml.cache.rows.entry import EntryName, entry_of
 from dml.cache.rows.run_store import Storing
 from dml.cache.store.open_stores import LocalPlace, Where
@@ -170,7 +170,7 @@ def _named(where: Where, node: Any, below: Node, units: int, seed: int) -> Entry
     if node.reuse is not None:
         return named
     named, stored = dataclasses.replace(named, asked=asked), below is not node
-    found = looks(entry_of(named), below.chain(), units, seed, asked=stored)
+    found = reuses_entries(entry_of(named), below.chain(), units, seed, asked=stored)
     return dataclasses.replace(named, looks=found)
 
 

@@ -1,6 +1,6 @@
-"""A simulated service of workers: batch times by curves, with scatter.
+"""Simulate a service of workers: batch times by curves, with scatter.
 
-Policies are tested on it, without a cluster or clock; all randomness is an argument.
+Policies are tested on the simulation, without a cluster or clock; all randomness is an argument.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import numpy as np
 
 from dml.cluster.autoscale.window import ScalingPolicy, ScalingWindow
 
-QUEUE = 16  # capacity for ready batches
-BATCHES = 100  # of a window
+QUEUE = 16  # capacity of the buffer of ready batches
+BATCHES = 100  # batches of a window
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Curve:
-    """The cost of a batch: ``busy_s`` worker seconds, and ``step_s`` of the trainer.
+    """The cost of a batch: ``busy_s`` seconds of workers, and ``step_s`` seconds of the trainer.
 
     With any number of workers, batches come no faster than one in ``floor_s`` (a shared resource),
     and each batch delays all by ``drag_s``; ``cpu`` is the processor seconds of a busy second.
@@ -45,7 +45,7 @@ class Curve:
 
     @property
     def ideal(self) -> int:
-        """The fewest workers that more workers would not make one percent faster."""
+        """The fewest workers to which no number of workers is faster by more than one percent."""
         n = 1
         while self.batch_time_s(n) > 1.01 * self.batch_time_s(4096):
             n += 1
@@ -61,7 +61,10 @@ class ObservedWindow(NamedTuple):
 
 
 def waiting(load: float, room: int) -> float:
-    """Return the mean of ready batches, by production over consumption; tf.data, equation 1."""
+    """Return the mean number of ready batches in a buffer of size ``room``.
+
+    ``load`` is the rate of production divided by that of consumption. Source: tf.data, equation 1.
+    """
     if abs(load - 1) < 1e-6:
         return room / 2
     if load > 10:
@@ -111,18 +114,18 @@ def served(
 
 
 def changes(seen: list[ObservedWindow]) -> int:
-    """Return how often the number of workers was changed."""
+    """Return how often the number of workers changed in ``seen``."""
     return sum(each.asked != each.workers for each in seen)
 
 
-def found(seen: list[ObservedWindow], last: int = 20) -> int:
-    """Return the number of workers at which it stayed: the median of the last windows."""
+def settled_workers(seen: list[ObservedWindow], last: int = 20) -> int:
+    """Return the median number of workers in the ``last`` windows."""
     counts = sorted(each.workers for each in seen[-last:])
     return counts[len(counts) // 2]
 
 
-# Three models in three modes as in Cachew's figures 6 and 10: where it settles, and where
-# processor use misleads. The rest of each curve is an assumption.
+# Three models in three modes as in Cachew's figures 6 and 10: where the number of workers settles,
+# and where processor use misleads. The rest of each curve is an assumption.
 CURVES = {
     "ResNet50, compute": Curve(4.0, cpu=0.5),
     "ResNet50, source cache": Curve(3.0, cpu=0.7),
@@ -137,10 +140,10 @@ CURVES = {
 
 
 def keyed(seed: int) -> np.random.Generator:
-    """Return the random generator of one simulation."""
+    """Return the random generator of the simulation with ``seed``."""
     return np.random.Generator(np.random.Philox(seed))
 
 
 def within(count: int, ideal: float, share: float = 0.1) -> bool:
-    """Return True if a count is the ideal one, give or take a tenth of it."""
+    """Return True if ``count`` is the ideal number, give or take the share ``share`` of it."""
     return abs(count - ideal) <= share * ideal + 1e-9

@@ -24,11 +24,11 @@ def user_function(  # noqa: PLR0917 (the first four of any callable, the others 
     constructed: tuple[Any, Any] = ((), None),
     most: int | None = 1,
 ) -> UserFunction:
-    """``fn`` with its fingerprint; ``nonce`` stands in for this run if there is none.
+    """Return ``fn`` with its fingerprint; ``nonce`` stands in for this run if there is none.
 
     A class whose instances are callable is one stateful function: it is ``constructed`` from these
-    positional and keyword arguments in each process that calls it, at most ``most`` times.
-    PlanError if ``fn`` is not callable; ``verb`` is the method that the user called.
+    positional and keyword arguments in each process that calls it, at most ``most`` times. ``verb``
+    is the method that the user called. Raise PlanError if ``fn`` is not callable.
     """
     from dml.udfs.calling.instances import Stateful  # noqa: PLC0415
     from dml.udfs.identity.function_fingerprint import identify  # noqa: PLC0415
@@ -56,7 +56,7 @@ IMPURE = "declared impure (pure=False)"
 
 
 def declared(fn: UserFunction, verb: str, nonce: bytes, *, pure: Any) -> UserFunction:
-    """``fn`` with the user's declaration of purity; PlanError unless it is True, False or None."""
+    """Return ``fn`` with the user's ``pure=``; raise PlanError unless it is a bool or None."""
     if pure is None:
         return fn
     if not isinstance(pure, bool):
@@ -72,10 +72,10 @@ def declared(fn: UserFunction, verb: str, nonce: bytes, *, pure: Any) -> UserFun
 
 
 def name_now(fn: UserFunction) -> bytes:
-    """The digest of the current behaviour of ``fn``: a global that it reads may have changed.
+    """Return the digest of the current behaviour of ``fn``; a global it reads may have changed.
 
-    The digest given at first if the user named the function, or if no other process can name it;
-    classes are constructed from their original arguments.
+    The first digest is returned if the user named the function, or if other processes cannot name
+    it. Classes keep theirs, since they are constructed from the original arguments.
     """
     from dml.udfs.calling.instances import Stateful  # noqa: PLC0415
     from dml.udfs.identity.function_fingerprint import identify  # noqa: PLC0415
@@ -86,12 +86,12 @@ def name_now(fn: UserFunction) -> bytes:
 
 
 def as_now(fn: UserFunction) -> UserFunction:
-    """The same function with the digest ``name_now``."""
+    """Return ``fn`` with the digest ``name_now``."""
     return dataclasses.replace(fn, digest=name_now(fn))
 
 
 def name_when_run(fn: UserFunction) -> bytes:
-    """As ``name_now``, but also of the current state of a class and of its arguments."""
+    """Return ``name_now`` of ``fn``; a class counts with its current state and arguments."""
     from dml.udfs.calling.instances import Stateful  # noqa: PLC0415
     from dml.udfs.identity.function_fingerprint import identify  # noqa: PLC0415
 
@@ -142,7 +142,7 @@ def _arguments(verb: str, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict
 
 
 def _named(call: Stateful, nonce: bytes, fingerprint: str | None) -> UserFunction:
-    """A class with its arguments; a process shares instances of equal digests."""
+    """Return a class with its arguments as a function; equal digests share instances."""
     from dml.udfs.identity.function_fingerprint import identify  # noqa: PLC0415
 
     # the user's own fingerprint replaces the class's code; the arguments' digests still count

@@ -1,4 +1,4 @@
-"""A difference between two plans is written to a folder, from which it can be reproduced anywhere.
+"""Write a difference between two plans to a folder, from which it can be reproduced anywhere.
 
 The folder holds the rows of the sampled atoms, and the rows that both plans made from them. It is
 not sent anywhere.
@@ -67,7 +67,7 @@ Rules that fired: {rules}.
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BundleRecord:
-    """Atoms as a bundle stores them: the data that plans need of their source, and ids by epoch."""
+    """Sampled atoms in a bundle: what plans need of the source, and row ids by epoch."""
 
     title: str
     schema: Schema
@@ -92,7 +92,7 @@ class PackedPlans:
 
 @dataclasses.dataclass(frozen=True)
 class Bundles:
-    """Writes differences under ``folder``: ``stations`` of the pipeline as text, rules by name.
+    """Writes differences to folders in ``folder``: ``stations`` as text, ``rules`` by name.
 
     ``kernels`` names the kernels of the run.
     """
@@ -130,7 +130,7 @@ class Bundles:
 
 
 def _record(place: Path, number: int, span: AtomSpan) -> BundleRecord:
-    """Write the rows of some atoms, and return their record."""
+    """Write the rows of the atoms of ``span``, and return their record."""
     source = whole(span.every.source)
     places: dict[tuple[int, int], int] = {}
     for epoch, blocks in span.blocks.items():
@@ -193,18 +193,18 @@ def _packed(place: Path, sample: Sample, records: Sequence[BundleRecord], kernel
 
 
 def nodes_of(plan: Plan) -> Iterator[Any]:
-    """Yield every operator of a plan and of the plans beside it, in a fixed order."""
+    """Yield every operator of a plan and of the plans of its other inputs, in a fixed order."""
     for each in plan.all:
         yield from each.operators
 
 
 def _schemas(plan: Plan, at: At) -> list[Schema | None]:
-    """Return the settled schemas in operator order: digests differ once a source is replaced."""
+    """Return the settled schemas in operator order: digests change when a source is replaced."""
     return [at.schemas.get(node.digest.hex()) for node in nodes_of(plan)]
 
 
 class _Pickler(Pickler):
-    """A pickler that leaves sources out: a bundle has the rows that are needed of them."""
+    """A pickler that leaves out sources, of which a bundle has the rows that are needed."""
 
     def __init__(self, sink: io.BytesIO, plan: Plan) -> None:
         super().__init__(sink, protocol=5)

@@ -1,4 +1,4 @@
-"""A run that checks itself is guarded here: differences are detected and acted upon.
+"""Guard a run that checks itself: detect differences between its two plans, and act on them.
 
 If the two plans of a pipeline differ on a sample, its rows are not delivered: the run restarts with
 the plan as written, or ends with an error if rows of the epoch were delivered already.
@@ -27,7 +27,7 @@ from dml.verify.isolated_run import AtomSpan, MadeBlocks, Where, span_from, step
 from dml.verify.sample import Sample, both, failure, inconclusive, samples, settled
 from dml.verify.scope import Scope
 
-# What rows are held in, of what a comparison may hold: those of each plan, and in its operators.
+# A comparison has room for so many copies of its rows: those of each plan, in and out of operators.
 PARTS = 4
 
 
@@ -41,20 +41,20 @@ class SampleWatch:
     epoch: int
     plans: tuple[Plan, Plan]
     pending: list[list[Where]]
-    # What must still arrive of samples, by atom, in order; and how much of the first has.
+    # Output of samples that must still arrive, by atom in order; and arrived rows of the first.
     expected: dict[Where, tuple[MadeBlocks, Sample]] = dataclasses.field(default_factory=dict)
     arrived: int = 0
 
     def __call__(self, pieces: Sequence[Piece]) -> None:
-        """Compare the sampled rows of a partition; VerificationError if they differ."""
+        """Compare the sampled rows of a partition. Raise VerificationError if they differ."""
         if not pieces or not (self.pending or self.expected):
             return
         last = pieces[-1]
-        while self.pending and _reached(self.pending[0][0], last):
+        while self.pending and _reaches(self.pending[0][0], last):
             atoms = self.pending.pop(0)
             if last.error is None or atoms[0] <= (last.place, last.atom):
                 self._compare(atoms)
-        while self.expected and _reached(next(iter(self.expected)), last):
+        while self.expected and _reaches(next(iter(self.expected)), last):
             where = next(iter(self.expected))
             whole = last.stops or where < (last.place, last.atom)
             self._follow(where, pieces, whole=whole)
@@ -64,7 +64,7 @@ class SampleWatch:
             self.arrived = 0
 
     def _compare(self, atoms: Sequence[Where]) -> None:
-        """Compare both plans on ``atoms``."""
+        """Run both plans on ``atoms``. Raise VerificationError if their rows differ."""
         guard = self.guard
         try:
             found = self._sample(atoms)
@@ -81,7 +81,7 @@ class SampleWatch:
             guard.verified += 1
 
     def _follow(self, where: Where, pieces: Sequence[Piece], *, whole: bool) -> None:
-        """Compare the arrived rows of an atom with those made here."""
+        """Compare the rows of the atom ``where`` that arrived with those computed here."""
         made, sample = self.expected[where]
         mine = [piece for piece in pieces if (piece.place, piece.atom) == where]
         given = [piece.block for piece in mine if piece.block is not None]
@@ -99,7 +99,7 @@ class SampleWatch:
             raise self.guard.differs(found)
 
     def _spans(self, atoms: Sequence[Where]) -> list[AtomSpan]:
-        """Return the sample, and the first atoms of every source beside it."""
+        """Return the span of ``atoms``, and a span of the first atoms of every other source."""
         at = self._at()
         first, *others = self.plans[1].all
         spans = [AtomSpan(first, at, atoms)]
@@ -118,7 +118,7 @@ class SampleWatch:
         return ""
 
     def _sample(self, atoms: Sequence[Where]) -> Sample | str:
-        """Run both plans on the atoms; return the sample, or why that is impossible."""
+        """Run both plans on ``atoms``; return the sample, or why that is impossible."""
         spans = self._spans(atoms)
         if reason := self._refusal(spans):
             return reason
@@ -140,7 +140,7 @@ class SampleWatch:
         return sample
 
     def _stages(self, span: AtomSpan, chosen: Plan, at: At) -> dict[Where, MadeBlocks]:
-        """Return the output of the chosen plan's stages for each atom."""
+        """Return the output of the chosen plan's stages for each atom of ``span``."""
         found: dict[Where, MadeBlocks] = {}
         blocks = span.chosen_by_atom(self.epoch)
         for where in span.atoms:
@@ -151,7 +151,7 @@ class SampleWatch:
         return found
 
     def _done(self, block: Block) -> Block:
-        """Return a block in its delivered form, if stages give columns in that form."""
+        """Return ``block`` in its delivered form, if stages give columns in that form."""
         return finished(block) if self.job.finishing and self.guard.scope.on_blocks else block
 
     def _difference(self, one: MadeBlocks, two: MadeBlocks) -> str:
@@ -172,13 +172,13 @@ class SampleWatch:
         )
 
 
-def _reached(where: Where, last: Piece) -> bool:
-    """Return True if a partition that ends with ``last`` reaches the atom."""
+def _reaches(where: Where, last: Piece) -> bool:
+    """Return True if a partition that ends with ``last`` reaches the atom ``where``."""
     return where <= (last.place, last.atom) or (last.stops and where[0] == last.place)
 
 
 def _together(stages: Sequence[MadeBlocks]) -> MadeBlocks:
-    """Join several atoms, up to the first error."""
+    """Join the output of several atoms, up to the first error."""
     blocks: list[Block] = []
     for made in stages:
         blocks += made.blocks
@@ -224,8 +224,8 @@ class Guard:
             unverified="; ".join(reasons),
         )
 
-    def told(self, hear: Callable[[str, str], None]) -> None:
-        """Report differences by calling ``hear`` with a name and a text."""
+    def report_differences(self, hear: Callable[[str, str], None]) -> None:
+        """Report differences from now on by calling ``hear`` with a name and a text."""
         self.hear = hear
 
     def running(self, run: Streaming) -> Streaming:
@@ -248,7 +248,7 @@ class Guard:
     def guarded(
         self, open_: Callable[[], Flow], epoch: int, position: Position | None, *, finishing: bool
     ) -> Flow:
-        """Return the flow of ``open_`` for ``epoch``, or of the plan as written if it differs.
+        """Return the flow of ``open_`` for ``epoch``, or of the plan as written if samples differ.
 
         ``finishing`` is true if columns are to be in their delivered form.
         """
@@ -256,7 +256,7 @@ class Guard:
         return _Guarded(self, open_, fresh=position is None, finishing=finishing)
 
     def differs(self, sample: Sample) -> VerificationError:
-        """Report a difference, and return its error, for the case that rows were delivered."""
+        """Report the difference of ``sample``; return the error to raise if rows were delivered."""
         self.differing += 1
         try:
             where = self.report(sample)
@@ -288,7 +288,7 @@ class _Guarded:
             self._fall(error)
 
     def pull(self, most: int) -> Block | None:
-        """Pull from the current flow."""
+        """Pull from the current flow; switch to the plan as written if a sample differs."""
         flow = cast("Flow", self.flow)
         try:
             block = flow.pull(most)
@@ -299,7 +299,7 @@ class _Guarded:
         return finished(block) if fallen and block is not None else block
 
     def _fall(self, error: VerificationError) -> Flow:
-        """Switch to the plan as written; raises ``error`` if that is too late."""
+        """Switch to the plan as written. Raise ``error`` if rows were delivered already."""
         what = "the epoch is begun again as written" if self.fresh else "the run ends"
         text = f"{error.what}: {error.why}; {what}"
         self.guard.hear(NAME, text)

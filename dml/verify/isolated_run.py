@@ -1,4 +1,4 @@
-"""A plan is run over a few atoms alone, as if its sources had no other rows.
+"""Run a plan over a few atoms alone, as if its sources had no other rows.
 
 Every law of the optimizer holds for any data, so it holds for these rows too: both plans of a
 pipeline must make the same rows from them. Rows keep the ids, epochs and global positions that they
@@ -67,11 +67,11 @@ class AtomSpan:
         self.found: dict[int, list[Where]] = {}
 
     def reading(self, epoch: int) -> Reading:
-        """Return the reading order of its source in ``epoch``."""
+        """Return the reading order of the source in ``epoch``."""
         return Reading(self.every, dataclasses.replace(self.at, epoch=epoch))
 
     def read(self, epoch: int) -> list[Block]:
-        """Return the rows with all columns, a block per atom."""
+        """Return the rows of ``epoch`` with all columns, a block per atom."""
         if epoch not in self.blocks:
             reading = self.reading(epoch)
             self.blocks[epoch], self.matches[epoch], self.found[epoch] = [], [], []
@@ -84,7 +84,7 @@ class AtomSpan:
         return self.blocks[epoch]
 
     def read_chosen(self, epoch: int) -> list[Block]:
-        """Return the rows as the chosen plan reads them: none where statistics rule them out."""
+        """Return the rows as the chosen plan reads them: no unit that statistics rule out."""
         return [block for blocks in self.chosen_by_atom(epoch).values() for block in blocks]
 
     def chosen_by_atom(self, epoch: int) -> dict[Where, list[Block]]:
@@ -100,7 +100,7 @@ class AtomSpan:
         return self.every.source.may_match(unit, self.predicate)
 
     def held_bytes(self, epoch: int) -> int:
-        """Estimate the memory for reading and comparing the atoms."""
+        """Estimate the memory, in bytes, for reading and comparing the atoms in ``epoch``."""
         reading, source = self.reading(epoch), self.every.source
         units = {place: reading.unit_at(place) for place, _ in self.atoms}
         working = (source.working_bytes(unit, self.every.columns) for unit in units.values())
@@ -138,19 +138,19 @@ def span_from(reading: Reading, first: Where) -> list[Where]:
 def stepped(
     read: Callable[[], Sequence[Block]], nodes: Sequence[Node], at: At, epoch: int
 ) -> MadeBlocks:
-    """Run ``nodes``, which work on blocks, on each of some atoms in ``epoch``."""
+    """Run ``nodes``, which work on blocks, on each block from ``read``, in ``epoch``."""
     at = dataclasses.replace(at, epoch=epoch)
     steps, tally = Steps(nodes, at, 1), Tally()
 
-    def made() -> Iterator[Block]:
+    def run_steps() -> Iterator[Block]:
         for block in read():
             yield from steps.run((block,), lambda: tally, Noted())
 
-    return gathered(made(), at.hold_bytes)
+    return gathered(run_steps(), at.hold_bytes)
 
 
 def gathered(blocks: Iterable[Block], most_bytes: int) -> MadeBlocks:
-    """Collect ``blocks``, up to an error; MemoryContractError beyond ``most_bytes``."""
+    """Collect ``blocks`` until one raises; beyond ``most_bytes``, return a MemoryContractError."""
     found: list[Block] = []
     held_bytes = 0
     try:
@@ -179,7 +179,7 @@ class _Handed:
         self.blocks = [block for block in made.blocks if block.n]
 
     def pull(self, most: int) -> Block | None:
-        """Return up to ``most`` rows."""
+        """Return up to ``most`` rows; None at the end."""
         if not self.blocks:
             if self.error is not None:
                 raise self.error
@@ -190,7 +190,7 @@ class _Handed:
         return block.slice(0, min(most, block.n))
 
     def pull_piece(self, room: GatherQuota) -> list[Block] | None:
-        """Return all rows."""
+        """Return all rows; None if there are none."""
         out: list[Block] = []
         while (block := self.pull(CHUNK)) is not None:
             room.take(block)
@@ -279,7 +279,7 @@ class Apart(Streaming):
             position = {"in": None, "left": node.n}
         return open_node(self, node, below, number, epoch, position)
 
-    def made(self, epoch: int) -> MadeBlocks:
+    def read_elements(self, epoch: int) -> MadeBlocks:
         """Return all elements of ``epoch``: blocks of rows, or batches."""
         most = 1 if self.plan.batched else CHUNK
 
@@ -295,9 +295,9 @@ class Apart(Streaming):
 
 
 def turns_of(plan: Plan, stage_epoch: int) -> tuple[int, ...]:
-    """Return the pass of each ``repeat`` over a stage that was opened at ``stage_epoch``.
+    """Return the pass that each ``repeat`` is in when the stage below is opened at ``stage_epoch``.
 
-    Below a cache every epoch is the first; of a ``repeat`` above it the first pass is taken.
+    Above a cache the pass is unknown, as every epoch below a cache is the first: pass 0 is taken.
     """
     found: list[int] = []
     known = True
@@ -313,7 +313,7 @@ def turns_of(plan: Plan, stage_epoch: int) -> tuple[int, ...]:
 
 
 def apart(plan: Plan, at: At, bottoms: Iterator[Bottom], turns: tuple[int, ...] = ()) -> Apart:
-    """Return ``plan`` over the output of ``bottoms``, one for each plan, in their order."""
+    """Return ``plan``, and the plans of its other inputs, over ``bottoms``: one each, in order."""
     bottom = next(bottoms)
     beside = tuple(tuple(apart(each, at, bottoms) for each in plans) for plans in plan.beside)
     return Apart(plan, at, _unopened, 1, Tallies(), beside=beside, bottom=bottom, turns=turns)

@@ -1,4 +1,4 @@
-"""The rows of a bundle are recomputed here by both plans and compared."""
+"""Recompute the rows of a bundle by both plans, and compare them."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ class Replayed(Source):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Saved:
-    """Atoms of a bundle: their rows, by epoch."""
+    """Sampled atoms of a bundle, with their rows by epoch."""
 
     folder: Path
     number: int
     record: BundleRecord
 
     def read(self, epoch: int) -> list[Block]:
-        """Return the rows with all columns."""
+        """Return the rows of ``epoch`` with all columns."""
         ids = self.record.ids.get(epoch, ())
         found = _batches(self.folder, f"input-{self.number}-{epoch}") if ids else []
         named = (batch.select(batch.schema.names[:-2]) for batch in found)
@@ -87,7 +87,7 @@ class Saved:
         return [Block.from_arrow(batch, each, self.record.schema) for batch, each in pairs]
 
     def read_chosen(self, epoch: int) -> list[Block]:
-        """Return the rows as the chosen plan reads them."""
+        """Return the rows of ``epoch`` as the chosen plan reads them."""
         pairs = zip(self.read(epoch), self.record.matches.get(epoch, ()), strict=True)
         return [block.select(self.record.columns) for block, wanted in pairs if wanted]
 
@@ -98,14 +98,14 @@ class _Unpickler(pickle.Unpickler):
         self.records = records
 
     def persistent_load(self, number: Any) -> Any:
-        """Return the stand-in for a source."""
+        """Return the stand-in for source ``number``."""
         return self.records[number]
 
 
 def replay(folder: Path) -> tuple[int, str]:
-    """Recompute the rows of a bundle; returns ``SAME`` or ``DIFFERENT``, and a report.
+    """Recompute the rows of a bundle; return ``SAME`` or ``DIFFERENT``, and a report.
 
-    ``UNKNOWN`` if they cannot be recomputed: then only the files are compared.
+    Return ``UNKNOWN`` if the rows cannot be recomputed: then only the files are compared.
     """
     lines = [f"recorded: {_recorded(folder)}"]
     path = folder / "plans.pkl"
@@ -134,7 +134,7 @@ def _opened(path: Path) -> tuple[list[BundleRecord], PackedPlans]:
 
 
 def _differing(packed: PackedPlans, spans: Sequence[Saved], kernels: str) -> str:
-    """Recompute both plans, and return where they differ."""
+    """Recompute both plans; return where their rows differ, as text, or ""."""
     with tempfile.TemporaryDirectory() as folder:
         ats = [
             _at(packed, plan, schemas, KernelTiers(Path(folder), mode))
@@ -158,7 +158,7 @@ def _at(
 
 
 def _recorded(folder: Path) -> str:
-    """Return where the recorded files differ."""
+    """Return where the recorded files differ, as text."""
     one, two = (_batches(folder, name) for name in ("chosen", "naive"))
     for number, (a, b) in enumerate(zip(one, two, strict=False)):
         if not a.equals(b):

@@ -1,4 +1,4 @@
-"""Samples are drawn here, and run through both plans of a pipeline."""
+"""Draw samples, and run them through both plans of a pipeline."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class SampleRows(Protocol):
     """The rows of some atoms, in memory or in a bundle."""
 
     def read(self, epoch: int) -> Sequence[Block]:
-        """Return the rows with all columns."""
+        """Return the rows of ``epoch`` with all columns."""
 
     def read_chosen(self, epoch: int) -> Sequence[Block]:
-        """Return the rows as the chosen plan reads them."""
+        """Return the rows of ``epoch`` as the chosen plan reads them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Sample:
 
 
 def samples(job: Job, count: int, start: Position, seed: int, epoch: int) -> list[list[Where]]:
-    """Draw the atoms to compare: the first atom read, and further atoms by the seed."""
+    """Draw ``count`` samples at most, as lists of atoms: the first read, and others by the seed."""
     reading, first = job.reading, (int(start["unit"]), int(start["atom"]))
     if first[0] >= reading.places:
         return []
@@ -90,17 +90,17 @@ def both(
         return lambda epoch: stepped(partial(span.read, epoch), plan.on_blocks[1:], ats[0], epoch)
 
     def as_chosen(plan: Plan, span: SampleRows) -> Callable[[int], MadeBlocks]:
-        def made(epoch: int) -> MadeBlocks:
+        def read_span(epoch: int) -> MadeBlocks:
             if given is not None and span is spans[0] and given[0] == epoch:
                 return given[1]
             return stepped(partial(span.read_chosen, epoch), plan.on_blocks[1:], ats[1], epoch)
 
-        return made
+        return read_span
 
     one = map(as_written, naive.all, spans)
     two = map(as_chosen, chosen.all, spans)
-    first = apart(naive, ats[0], one, turns[0]).made(epoch)
-    return first, apart(chosen, ats[1], two, turns[1]).made(epoch)
+    first = apart(naive, ats[0], one, turns[0]).read_elements(epoch)
+    return first, apart(chosen, ats[1], two, turns[1]).read_elements(epoch)
 
 
 def settled(naive: Plan, chosen: Plan, at: At) -> dict[str, Schema]:

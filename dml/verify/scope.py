@@ -67,7 +67,7 @@ def whole(source: Source) -> Source:
 
 
 def trimmed(plan: Plan, operators: int) -> Plan:
-    """Return a plan of the first ``operators``, those on blocks in one stage."""
+    """Return the plan of the first ``operators`` of ``plan``, with those on blocks in one stage."""
     blocks = len(plan.on_blocks)
     stage = dataclasses.replace(plan.stage, steps=plan.on_blocks[1 : min(operators, blocks)])
     over = max(0, operators - blocks)
@@ -84,7 +84,7 @@ def trimmed(plan: Plan, operators: int) -> Plan:
 
 
 def _barrier(plan: Plan) -> tuple[int, str, bool]:
-    """Return the first operator that must not be repeated: number, reason, and if it is beside."""
+    """Return number, reason, and if in another input, of the first operator not to be repeated."""
     before = len(plan.on_blocks)
     for number, node in enumerate(plan.operators):
         if reason := _refusal(node):

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 import dml
 from dml import col
 from dml.api import run_storage, session
-from dml.api.catalog import Catalog, told
+from dml.api.catalog import Catalog, describe_pipeline
 from dml.cache.parts.parts import PartFilling, PartStore
 from dml.cache.store import layout
 from dml.cache.store.disk import Disk
 from dml.errors import CacheError, FingerprintError, PlanError
-from dml.optimize.explain.fingerprint_text import told_in_json
+from dml.optimize.explain.fingerprint_text import to_json
 
 NAMES = [f"{number:02x}" * 16 for number in range(256)]
 
@@ -48,7 +48,7 @@ def described(root: Path, ds: dml.Dataset, parts: int = 2, of: int = 2) -> str:
     asked = run_storage.asked_of(plan, ds._settings)
     assert asked is not None
     about, name = (
-        run_storage.said(plan.operators[-1], "atoms", of, seed=ds._settings.seed),
+        run_storage.describe_rows(plan.operators[-1], "atoms", of, seed=ds._settings.seed),
         asked[1],
     )
     PartStore(Disk(root, layout.namespace("default"))).describe(name, about)
@@ -324,7 +324,7 @@ ODD: tuple[Any, ...] = (None, 3, "text", [], [[]], [3], [["title"]], {"a": 1}, [
 @pytest.mark.parametrize("key", ["operators", "parts", "made_of", "written"])
 def test_odd_accounts_are_read_without_error(tmp_path: Path, key: str, odd: Any) -> None:
     """Whoever may write to the namespace may write anything there."""
-    about = {**told_in_json(told(base(), "ds", "test")), key: odd}
+    about = {**to_json(describe_pipeline(base(), "ds", "test")), key: odd}
     PartStore(Disk(tmp_path, layout.namespace("default"))).describe(NAMES[1], about)
     kept(tmp_path, NAMES[1], parts=1)
     catalog = Catalog(tmp_path)

@@ -12,10 +12,10 @@ from dml.cluster.autoscale.window import Log, ScalingPolicy, ScalingWindow
 from dml.testing.scaling_service import (
     CURVES,
     Curve,
-    found,
     keyed,
     observed,
     served,
+    settled_workers,
     waiting,
     within,
 )
@@ -33,12 +33,16 @@ def window(workers: int, batch_time: float, queue: float = 0.0, **more: float) -
 
 @pytest.mark.parametrize("need", [4, 13, 16, 24, 32])
 def test_three_percent_find_what_the_paper_found(need: int) -> None:
-    assert found(served(Cachew(), lambda _: Curve(float(need)), 60, QUIET, keyed(0))) == need
+    assert (
+        settled_workers(served(Cachew(), lambda _: Curve(float(need)), 60, QUIET, keyed(0))) == need
+    )
 
 
 @pytest.mark.parametrize("need", [34, 40, 64, 128])
 def test_three_percent_end_at_33(need: int) -> None:
-    assert found(served(Cachew(), lambda _: Curve(float(need)), 60, QUIET, keyed(0))) == 33
+    assert (
+        settled_workers(served(Cachew(), lambda _: Curve(float(need)), 60, QUIET, keyed(0))) == 33
+    )
 
 
 def test_three_percent_take_the_superfluous_worker_away() -> None:
@@ -100,35 +104,37 @@ def test_workers_go_once_three_windows_agree() -> None:
 @pytest.mark.parametrize("need", [1, 4, 13, 16, 24, 32, 40, 64, 128, 500])
 def test_ours_jumps_and_stays(need: int) -> None:
     seen = served(GainPolicy(), lambda _: Curve(float(need)), 40, QUIET, keyed(0))
-    assert within(found(seen), need)
+    assert within(settled_workers(seen), need)
     assert within(seen[3].workers, need)
 
 
 def test_what_brings_nothing_is_taken_back() -> None:
     curve = Curve(16.0, floor_s=2.0)  # eight give all that there is, though the trainer asks for 16
     seen = served(GainPolicy(), lambda _: curve, 60, QUIET, keyed(0))
-    assert found(seen) == curve.ideal == 8
+    assert settled_workers(seen) == curve.ideal == 8
 
 
 def test_a_trainer_that_waits_for_others_does_not_make_it_grow() -> None:
     curve = Curve(1.0, step_s=0.1, drag_s=0.9)  # 0.9 s of a batch are not the workers' work
     seen = served(GainPolicy(most=64), lambda _: curve, 100, QUIET, keyed(0))
-    assert found(seen) < 12
+    assert settled_workers(seen) < 12
 
 
 def test_a_trainer_without_work_gets_all_there_is() -> None:
     seen = served(GainPolicy(most=6), lambda _: Curve(3.0, step_s=1e-7), 10, 0.05, keyed(0))
-    assert found(seen, 5) == 6
+    assert settled_workers(seen, 5) == 6
 
 
 def test_cost_stops_where_a_worker_costs_more_than_it_saves() -> None:
     curve = Curve(400.0)
-    time = found(served(GainPolicy(), lambda _: curve, 60, QUIET, keyed(0)))
-    cost = found(served(GainPolicy(minimize="cost"), lambda _: curve, 60, QUIET, keyed(0)))
+    time = settled_workers(served(GainPolicy(), lambda _: curve, 60, QUIET, keyed(0)))
+    cost = settled_workers(
+        served(GainPolicy(minimize="cost"), lambda _: curve, 60, QUIET, keyed(0))
+    )
     assert cost <= time
     soft = Curve(400.0, step_s=0.1, drag_s=1.0)
     time, cost = (
-        found(served(GainPolicy(minimize=goal), lambda _: soft, 100, QUIET, keyed(0)))
+        settled_workers(served(GainPolicy(minimize=goal), lambda _: soft, 100, QUIET, keyed(0)))
         for goal in ("time", "cost")
     )
     assert soft.cost(cost, TRAINER) <= soft.cost(time, TRAINER)
@@ -139,7 +145,7 @@ def test_ours_costs_no_more_than_processor_use_nor_the_3_percent_rule(name: str)
     curve = CURVES[name]
     policies: list[ScalingPolicy] = [GainPolicy(), Cachew(), Utilisation()]
     ours, rule, use = (
-        found(served(each, lambda _: curve, 150, 0.005, keyed(7))) for each in policies
+        settled_workers(served(each, lambda _: curve, 150, 0.005, keyed(7))) for each in policies
     )
     assert curve.cost(ours, TRAINER) <= 1.01 * curve.cost(rule, TRAINER)
     assert curve.cost(ours, TRAINER) <= curve.cost(use, TRAINER)
@@ -148,7 +154,7 @@ def test_ours_costs_no_more_than_processor_use_nor_the_3_percent_rule(name: str)
 
 def test_processor_use_errs_as_the_paper_says() -> None:
     def counts(name: str) -> int:
-        return found(served(Utilisation(), lambda _: CURVES[name], 60, QUIET, keyed(0)))
+        return settled_workers(served(Utilisation(), lambda _: CURVES[name], 60, QUIET, keyed(0)))
 
     assert counts("ResNet50, compute") == 1
     assert counts("SimCLR, compute") == 24

@@ -105,11 +105,11 @@ def test_numbers_are_not_weighed_and_texts_begin_with_one() -> None:
     assert CallPace(Schema({"x": data_type("int64")})).step == 50
     pace = CallPace(TEXTS)
     assert pace.step == 1
-    pace.made(1, 4)
+    pace.record(1, 4)
     assert pace.step == 4
-    pace.made(4, 40_000)
+    pace.record(4, 40_000)
     assert pace.step == 1, "rows of 10 kB do not fit into a part"
-    pace.made(1, 0)
+    pace.record(1, 0)
     assert pace.step == 1, "others like them may come"
 
 

@@ -13,10 +13,10 @@ from dml.cluster.autoscale.window import ScalingPolicy, ScalingWindow
 from dml.testing.scaling_service import (
     Curve,
     changes,
-    found,
     keyed,
     observed,
     served,
+    settled_workers,
     within,
 )
 
@@ -75,7 +75,7 @@ def test_no_policy_knows_what_a_second_is(name: str, seed: int, power: int, need
 def test_ours_finds_any_need_from_anywhere(seed: int, need: float, start: int) -> None:
     """Within 15 % or a worker, whatever the seed: hypothesis looks for the worst of all."""
     seen = served(GainPolicy(), lambda _: Curve(need), 100, NOISE, keyed(seed), workers=start)
-    assert abs(found(seen) - need) <= max(1.0, 0.15 * need)
+    assert abs(settled_workers(seen) - need) <= max(1.0, 0.15 * need)
 
 
 @pytest.mark.parametrize("ideal", IDEALS)
@@ -84,7 +84,7 @@ def test_the_ideal_count_is_found_within_a_tenth(ideal: int) -> None:
     every = [
         served(GainPolicy(), lambda _: Curve(float(ideal)), 120, NOISE, keyed(s)) for s in range(40)
     ]
-    counts = sorted(found(each) for each in every)
+    counts = sorted(settled_workers(each) for each in every)
     assert within(counts[20], ideal)
     assert sum(within(each, ideal) for each in counts) >= 36
     assert counts[-1] - ideal <= max(1, 0.1 * ideal)
@@ -130,4 +130,4 @@ def test_what_all_workers_share_is_not_answered_with_workers(
     """Where batches come no faster, few more stay than give the speed that there is."""
     curve = Curve(float(need), floor_s=slow)
     made = served(GainPolicy(), lambda _: curve, 120, 0.005, keyed(seed))
-    assert found(made) <= max(curve.ideal + 1, 1.1 * curve.ideal)
+    assert settled_workers(made) <= max(curve.ideal + 1, 1.1 * curve.ideal)

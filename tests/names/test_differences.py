@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dml
-from dml.api.catalog import told
-from dml.optimize.explain.fingerprint_text import MOST, FingerprintText, read_told, told_in_json
-from dml.optimize.explain.fingerprint_tree import SpelledPart, function_parts, shown
+from dml.api.catalog import describe_pipeline
+from dml.optimize.explain.fingerprint_text import MOST, FingerprintText, from_json, to_json
+from dml.optimize.explain.fingerprint_tree import SpelledPart, function_parts, short_repr
 from dml.optimize.explain.name_differences import Difference, common, first_difference, nearest
 from dml.testing.strategies import pipeline
 from dml.testing.strategies_data import DataPool
@@ -31,7 +31,7 @@ def drawn(seed: int, pool: DataPool) -> dml.Dataset:
 
 
 def story(ds: dml.Dataset) -> FingerprintText:
-    return told(ds, "ds", "test")
+    return describe_pipeline(ds, "ds", "test")
 
 
 @pytest.mark.law
@@ -49,7 +49,7 @@ def test_two_pipelines_differ_exactly_where_their_fingerprints_do(
     assert bool(dml.why_miss(b, a)) == bool(found)
     assert len(str(found).splitlines()) == (4 if found else 1)
     assert "nothing of the kind here, nothing of the kind there" not in str(found)
-    kept = read_told(json.loads(json.dumps(told_in_json(story(a)))))
+    kept = from_json(json.loads(json.dumps(to_json(story(a)))))
     assert bool(first_difference(kept, story(b))) == bool(found)
     assert not first_difference(kept, story(a))
 
@@ -83,7 +83,7 @@ JSONS = st.recursive(
 @pytest.mark.law
 @given(JSONS, JSONS, JSONS)
 def test_anything_that_was_written_down_is_read(one: object, two: object, three: object) -> None:
-    found = read_told({"operators": one, "made_of": two, "written": three})
+    found = from_json({"operators": one, "made_of": two, "written": three})
     assert isinstance(first_difference(found, story(dml.range(3))), Difference)
 
 
@@ -101,15 +101,15 @@ class Shouting:
 
 @given(st.one_of(st.text(), st.binary(), st.integers(), st.lists(st.integers()), st.floats()))
 def test_what_is_shown_is_one_short_line(value: object) -> None:
-    assert len(shown(value)) < 200
-    assert len(shown(value).splitlines()) <= 1
+    assert len(short_repr(value)) < 200
+    assert len(short_repr(value).splitlines()) <= 1
 
 
 def test_values_that_cannot_be_shown_are_said_to_be_of_their_class() -> None:
-    assert shown(Shouting()) == "an instance of Shouting"
-    assert shown(object()) == "an instance of object"
-    assert shown(list(range(1000))) == "a list of 1000"
-    assert shown(shown) == "shown"
+    assert short_repr(Shouting()) == "an instance of Shouting"
+    assert short_repr(object()) == "an instance of object"
+    assert short_repr(list(range(1000))) == "a list of 1000"
+    assert short_repr(short_repr) == "short_repr"
 
 
 @pytest.mark.law
@@ -120,11 +120,11 @@ def test_a_function_that_reaches_much_is_written_down_in_little() -> None:
         return {"v": [table[str(row["id"])]]}
 
     ds = dml.range(3).map(looked_up)
-    about = told_in_json(story(ds))
+    about = to_json(story(ds))
     assert len(json.dumps(about)) < 100_000
     table["7"]["8"] = 0
     changed = story(dml.range(3).map(looked_up))
-    found = first_difference(read_told(about), changed)
+    found = first_difference(from_json(about), changed)
     assert found.kind in {"item", "closure"}
     assert "table" in found.path
 
@@ -142,4 +142,4 @@ def test_long_values_are_not_written_down() -> None:
     """Text is shown by its beginning, so that what is told of an entry stays short."""
     secret = "x" * 1000
     ds = dml.range(3).map(lambda row: {"v": secret + str(row["id"])})
-    assert secret[:200] not in json.dumps(told_in_json(story(ds)))
+    assert secret[:200] not in json.dumps(to_json(story(ds)))

@@ -21,7 +21,7 @@ import dml
 from dml import col
 from dml.base import library_code
 from dml.errors import PlanError
-from dml.optimize.explain.fingerprint_text import read_told, told_in_json
+from dml.optimize.explain.fingerprint_text import from_json, to_json
 from dml.optimize.explain.name_differences import Difference, first_difference
 from tests.names.programs import COLUMNS, PROGRAM, Edits, edited, files, loaded
 
@@ -254,10 +254,10 @@ def named(found: Difference, operator: str, kind: str, word: str) -> None:
 
 def written_down(one: dml.Dataset, other: dml.Dataset) -> Difference:
     """The difference between what was written down of the one, and the other."""
-    from dml.api.catalog import told
+    from dml.api.catalog import describe_pipeline
 
-    kept = json.loads(json.dumps(told_in_json(told(one, "a", "why_miss"), plain=True)))
-    return first_difference(read_told(kept), told(other, "b", "why_miss"))
+    kept = json.loads(json.dumps(to_json(describe_pipeline(one, "a", "why_miss"), plain=True)))
+    return first_difference(from_json(kept), describe_pipeline(other, "b", "why_miss"))
 
 
 # ------------------------------------------------------------------------- data, versions, moments
@@ -329,16 +329,16 @@ def test_another_version_of_a_library_is_a_miss_that_names_it(
     one = make(data)
     name, before = one.fingerprint(), written_down(one, one)
     assert not before
-    from dml.api.catalog import told
+    from dml.api.catalog import describe_pipeline
 
-    kept = told_in_json(told(one, "a", "why_miss"), plain=True)
+    kept = to_json(describe_pipeline(one, "a", "why_miss"), plain=True)
     monkeypatch.setattr(np, "__version__", "99.0")
     library_code._library.cache_clear()
     try:
         other = make(data)
         assert other.fingerprint() != name
         named(
-            first_difference(read_told(kept), told(other, "b", "why_miss")),
+            first_difference(from_json(kept), describe_pipeline(other, "b", "why_miss")),
             *("MapBatches(batches", "library", "99.0 there"),
         )
     finally:

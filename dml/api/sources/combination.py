@@ -17,21 +17,21 @@ MOST = 60
 
 @door
 def concat(*datasets: Any) -> Dataset:
-    """All elements of the first of ``datasets``, then those of the next: ``first.concat(rest)``."""
+    """Append the elements of each of ``datasets`` to those before: ``first.concat(rest)``."""
     first, rest = _first_of("concat", datasets)
     return first.concat(*rest)
 
 
 @door
 def zip(*datasets: Any) -> Dataset:
-    """Row i has the columns of row i of every one of ``datasets``: ``first.zip(rest)``."""
+    """Join rows with the same number of all ``datasets`` side by side: ``first.zip(rest)``."""
     first, rest = _first_of("zip", datasets)
     return first.zip(*rest)
 
 
 @door
 def interleave(*datasets: Any, block_length: int = 1) -> Dataset:
-    """``block_length`` elements of each of ``datasets`` in turn: ``first.interleave(rest)``."""
+    """Take ``block_length`` elements of each dataset in turn: ``first.interleave(rest)``."""
     first, rest = _first_of("interleave", datasets)
     return first.interleave(*rest, block_length=block_length)
 
@@ -48,7 +48,7 @@ sample_from_datasets = interleave_datasets = mix
 
 @door
 def collect_all(datasets: Any) -> list[Any]:
-    """Run several pipelines as one; returns ``to_arrow()``, or the completed write, of each.
+    """Run several pipelines as one; return ``to_arrow()``, or the completed write, of each.
 
     A write is given as ``write_...(lazy=True)``. Steps from the source on that the pipelines share
     run once: always if a shared step calls a function that is not proven pure, which then sees each
@@ -81,7 +81,7 @@ def _running_together() -> Any:
 
 
 def _wanted(verb: str, datasets: Any) -> list[Any]:
-    """Return the pipelines and the lazy writes of a list."""
+    """Return a ``WantedRun`` for each pipeline and lazy write of a list."""
     together = _running_together()
     if not isinstance(datasets, list | tuple):
         raise _no_list(verb, datasets, "")
@@ -116,7 +116,7 @@ def choose_from_datasets(
     selector: Dataset,
     stop_on_empty_dataset: bool = True,  # noqa: FBT001, FBT002 - as in tf.data
 ) -> Dataset:
-    """``Dataset.choose_from_datasets``: each row of ``selector`` is an input's number."""
+    """Take the next element of the dataset whose number is the next row of ``selector``."""
     chosen = Dataset.choose_from_datasets(datasets, selector, stop_on_empty_dataset)
     return cast("Dataset", chosen)
 

@@ -71,7 +71,7 @@ def read_parquet(
     atom_rows : rows of an atom, the unit in which groups and positions are counted
     storage_options : options of fsspec for opening URLs; never shown
 
-    SourceError for missing or damaged files, and columns or keys that only some of them have.
+    Raise SourceError for missing or damaged files, and columns or keys that only some of them have.
 
     >>> dml.read_parquet("events").filter(col("year") == 2024)  # doctest: +SKIP
     """
@@ -94,8 +94,8 @@ def read_text(
 ) -> Dataset:
     """Read lines of text files, column "text": a file, a folder, a pattern, or a list of these.
 
-    .gz, .bz2, .xz and .zst are unpacked. SourceError for a missing file, or when it is read, for a
-    damaged one or one that is not UTF-8.
+    .gz, .bz2, .xz and .zst are unpacked. Raise SourceError for a missing file, or when it is read,
+    for a damaged one or one that is not UTF-8.
     """
     from dml.io.text import text
 
@@ -131,8 +131,8 @@ def read_csv(
     header : whether files begin with the names of their columns
     null_values : texts that are null beside empty values; only then also in text
 
-    SourceError for headers that differ, for paths of which only some have a key, and when it is
-    read for a row that does not fit.
+    Raise SourceError for headers that differ, for paths of which only some have a key, and when it
+    is read for a row that does not fit.
     """
     options: dict[str, Any] = {
         "delimiter": delimiter,
@@ -167,8 +167,8 @@ def read_json(
     schema : types of columns of the files; other columns have the types of the first rows, for all
         files
 
-    SourceError for paths of which only some have a key, and when it is read for a line that does
-    not fit.
+    Raise SourceError for paths of which only some have a key, and when it is read for a line that
+    does not fit.
     """
     options: dict[str, Any] = {
         "schema": schema,
@@ -198,7 +198,7 @@ def read_arrow(
     ----------
     paths, columns, hive_partitioning, path_column, atom_rows, storage_options : as ``read_parquet``
 
-    SourceError for missing or damaged files, and for paths of which only some have a key.
+    Raise SourceError for missing or damaged files, and for paths of which only some have a key.
     """
     options: dict[str, Any] = {"atom_rows": atom_rows, "storage_options": storage_options}
     from dml.io.arrow import arrow
@@ -225,8 +225,8 @@ def read_orc(
     ----------
     paths, columns, hive_partitioning, path_column, atom_rows, storage_options : as ``read_parquet``
 
-    SourceError for files that are missing, damaged, or in an object store, and for paths of which
-    only some have a key.
+    Raise SourceError for files that are missing, damaged, or in an object store, and for paths of
+    which only some have a key.
     """
     options: dict[str, Any] = {"atom_rows": atom_rows, "storage_options": storage_options}
     from dml.io.orc import orc
@@ -263,7 +263,7 @@ def read_numpy(
 ) -> Dataset:
     """Read .npy files (column "item", or the fields of rows) and .npz files (their members).
 
-    Headers are read now, values when they are needed. SourceError for files that are missing,
+    Headers are read now, values when they are needed. Raise SourceError for files that are missing,
     damaged, or made of Python objects.
     """
     from dml.io.numpy import npy
@@ -285,8 +285,8 @@ def read_tfrecords(
     """Read TFRecord files: the features of ``tf.train.Example``, or ``raw`` bytes.
 
     Types are those of the first records, or of ``schema``, which then also selects features.
-    Checksums are always compared. SourceError for a missing file or, when it is read, a damaged
-    one.
+    Checksums are always compared. Raise SourceError for a missing file or, when it is read, a
+    damaged one.
     """
     from dml.io.tfrecord import tfrecord
 
@@ -306,9 +306,9 @@ def read_webdataset(
 ) -> Dataset:
     """Read samples of WebDataset shards (.tar, .tar.gz ...): a row per key, a column per suffix.
 
-    Text, numbers, JSON and arrays are decoded unless ``decode=False``; pickles never. SourceError
-    for a missing shard or, when it is read, a member that is damaged, a link, or not of the type
-    its name says.
+    Text, numbers, JSON and arrays are decoded unless ``decode=False``; pickles never. Raise
+    SourceError for a missing shard or, when it is read, a member that is damaged, a link, or not of
+    the type its name says.
     """
     from dml.io.webdataset import webdataset
 

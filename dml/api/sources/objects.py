@@ -47,7 +47,7 @@ from_list = from_items
 def from_tensor_slices(data: Any, *, atom_rows: int | None = None) -> Dataset:
     """Slice a dict of arrays, one array, or each of a tuple (item_0 ...) along the first axis.
 
-    As ``from_dict`` or ``from_numpy`` of the same data; a list is one array.
+    The rows are those of ``from_dict`` or ``from_numpy`` for the same data; a list is one array.
     """
     if isinstance(data, tuple):
         data = {f"item_{number}": each for number, each in enumerate(data)}
@@ -74,7 +74,7 @@ def from_pandas(frame: Any, *, atom_rows: int | None = None) -> Dataset:
     """Read a pandas DataFrame; named index levels are columns, before the other columns.
 
     An index without a name is left out. Missing values of pandas (NaN, NaT, NA) are null.
-    SourceError for column names that are no text, or that are not unique.
+    Raise SourceError for column names that are no text, or that are not unique.
     """
     from dml.io.memory import frames
 
@@ -100,10 +100,11 @@ def from_generator(
 ) -> Dataset:
     """Read the rows that ``fn(*args)`` yields: dicts, or values (column "item"), maybe endless.
 
-    It is called again for every pass over the rows, and for a resumption, which drops the rows that
-    were given before; always by one reader, which is a thread of this process unless the executor
-    has worker processes or machines. Without ``schema`` it is called now as well, and the first
-    rows settle names and types: as many as it takes until every column has a value, 1000 at most.
+    ``fn`` is called again for every pass over the rows, and for a resumption, which drops the rows
+    that were given before; always by one reader, which is a thread of this process unless the
+    executor has worker processes or machines. Without ``schema``, ``fn`` is called now as well, and
+    the first rows settle names and types: as many as it takes until every column has a value, 1000
+    at most.
 
     Rows come ``atom_rows`` (1024) at a time; fewer for a slow generator. SourceError names the row
     that raised, or does not fit, after the rows before it.
@@ -169,7 +170,7 @@ def from_huggingface(dataset: Any, *, atom_rows: int | None = None) -> Dataset:
 
     Images and other features that the library decodes stay as they are in the table. Rows that were
     selected or shuffled there keep their order. An ``IterableDataset`` starts anew for every pass.
-    SourceError for a dict of splits: choose one.
+    Raise SourceError for a dict of splits: choose one.
     """
     from dml.io.memory import huggingface
 
@@ -208,9 +209,9 @@ def read_delta(
 ) -> Dataset:
     """Read a Delta table at ``version``, or at the latest version at the time of the call.
 
-    Files in order of their paths, partition columns with their values; ``storage_options`` are
-    deltalake's. SourceError for a ``path`` that is no table, and for tables with column mapping or
-    deletion vectors. Needs the extra "delta".
+    Files are read in order of their paths, partition columns have their values; ``storage_options``
+    are deltalake's. Raise SourceError for a ``path`` that is no table, and for tables with column
+    mapping or deletion vectors. Needs the extra "delta".
     """
     from dml.io.tables import delta
 
@@ -228,9 +229,9 @@ def read_iceberg(
 ) -> Dataset:
     """Read an Iceberg table at ``snapshot``, or at the latest snapshot at the time of the call.
 
-    ``table`` is a pyiceberg Table, or its name in ``catalog`` as pyiceberg is configured. Files in
-    order of their paths, columns as the snapshot has them, without deleted rows. SourceError for a
-    table or snapshot that is not there. Needs the extra "iceberg".
+    ``table`` is a pyiceberg Table, or its name in ``catalog`` as pyiceberg is configured. Files are
+    read in order of their paths, columns as the snapshot has them, without deleted rows. Raise
+    SourceError for a table or snapshot that is not there. Needs the extra "iceberg".
     """
     from dml.io.tables import iceberg
 
@@ -248,7 +249,7 @@ def read_lance(
 ) -> Dataset:
     """Read a Lance dataset at ``version`` (or a tag), or at the latest at the time of the call.
 
-    Rows have random access, so ``shuffle()`` reads them in shuffled order. SourceError for a
+    Rows have random access, so ``shuffle()`` reads them in shuffled order. Raise SourceError for a
     ``path`` that is no dataset. Needs the extra "lance".
     """
     from dml.io.tables import lance
@@ -296,9 +297,9 @@ def read_zarr(
     """Read entries of Zarr arrays along their first axis; further axes are tensor axes.
 
     For a group, the columns are its arrays (those of ``arrays``), equally long; for an array,
-    "item". Atoms are chunks. SourceError for unequal lengths, and dtypes that no column can hold.
-    Arrays have no versions: the fingerprint is that of their content, and they must not be written
-    to. Needs the extra "zarr".
+    "item". Atoms are chunks. Raise SourceError for unequal lengths, and dtypes that no column can
+    hold. Arrays have no versions: the fingerprint is that of their content, and they must not be
+    written to. Needs the extra "zarr".
     """
     from dml.io.tables import zarr
 
@@ -317,7 +318,7 @@ def read_datasource(
 
     A name is that of an entry point of the group "dml.sources": a function, called with
     ``options``, that returns a DataSource. ``fingerprint`` replaces the source's own identity.
-    PlanError where a name is unknown or the source's answers make no sense.
+    Raise PlanError if a name is unknown or the source's answers make no sense.
     """
     if isinstance(source, str):
         found: DataSource = plugin(SOURCES, source)(**options)

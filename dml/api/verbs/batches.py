@@ -35,10 +35,10 @@ class BatchVerbs(StepVerbs):
         pad_to: int | Mapping[str, int] | None = None,
         drop_last: bool = False,
     ) -> Self:
-        """As ``batch``, with lists of numbers as rectangles (rows, longest of the batch).
+        """Batch as ``batch`` does, lists of numbers as rectangles (rows, longest of the batch).
 
         ``padding_values`` fills the rest of a list: a value or a dict by column, 0 if None.
-        ``pad_to`` is the width of all batches, also by column; CastError for a longer list.
+        ``pad_to`` is the width of all batches, also by column; raise CastError for a longer list.
         """
         from dml.ops.batch.pad import Pad, frozen
 
@@ -46,7 +46,7 @@ class BatchVerbs(StepVerbs):
 
     @door
     def ragged_batch(self, n: int, *, drop_last: bool = False) -> Self:
-        """As ``batch``, with lists of numbers as two arrays: ``x`` and ``x_offsets``.
+        """Batch as ``batch`` does, with lists of numbers as two arrays: ``x`` and ``x_offsets``.
 
         Row i has the values ``x[x_offsets[i] : x_offsets[i + 1]]``; a null list has none.
         """
@@ -65,7 +65,7 @@ class BatchVerbs(StepVerbs):
         padding_values: Any = None,
         drop_last: bool = False,
     ) -> Self:
-        """Batches of rows of similar length: bucket i ends before ``boundaries[i]``.
+        """Make batches of rows of similar length: bucket i ends before ``boundaries[i]``.
 
         The length of ``column`` counts: a list, a text, bytes, or a whole number that is a length.
         ``batch_sizes`` has one size more than there are boundaries, or is one size for all. A
@@ -90,9 +90,9 @@ class BatchVerbs(StepVerbs):
     def group_by_window(
         self, key: str | Column, window_size: int, *, drop_last: bool = False
     ) -> Self:
-        """Batches of ``window_size`` rows with the same ``key``, a column or an expression.
+        """Make batches of ``window_size`` rows with the same ``key``, a column or an expression.
 
-        Each is given as soon as it is full, at the end the rest, in order of keys.
+        Each batch is given as soon as it is full, at the end the rest, in order of keys.
         """
         from dml.ops.batch.group_by_window import GroupByWindow
 
@@ -138,7 +138,7 @@ class BatchVerbs(StepVerbs):
     def window(
         self, size: int, shift: int | None = None, stride: int = 1, *, drop_last: bool = True
     ) -> Self:
-        """Sliding batches: window w has the rows ``w * shift + i * stride``, i below ``size``.
+        """Make sliding batches: window w has the rows ``w * shift + i * stride``, i < ``size``.
 
         Without ``shift`` each begins where the one before ends. ``drop_last=False`` also gives the
         incomplete windows at the end.

@@ -41,7 +41,7 @@ class CacheVerbs(StepVerbs):
 
         ``tier="auto"``: on disk too, where it is worth it; this is ``autocache()``.
 
-        PlanError for another ``tier``.
+        Raise PlanError for another ``tier``.
         """
         from dml.ops.cache.cache import AUTO, DISK, Anchor, Cache
 
@@ -65,8 +65,8 @@ class CacheVerbs(StepVerbs):
         ``reuse=4`` draws them once for four epochs, of row functions over one source: the rows of
         epoch ``e`` are those that the input has in epoch ``e // 4``, kept or not.
 
-        PlanError over random steps without ``reuse``, and with ``reuse`` over steps that depend on
-        order.
+        Raise PlanError over random steps without ``reuse``, and with ``reuse`` over steps that
+        depend on order.
 
         Source: Cachew (Graur et al., ATC 2022), 4.4; Revamper (Lee et al., ATC 2021).
         """
@@ -109,7 +109,7 @@ class CacheVerbs(StepVerbs):
 
     @door
     def snapshot(self, path: str | os.PathLike[str]) -> Self:
-        """As ``cache(tier="disk")``, in the folder or at the URL ``path`` instead of ``cache_dir``.
+        """Cache as ``cache(tier="disk")``, but in the folder or at the URL ``path``.
 
         Filled while the first epoch flows past; every later run with the same rows reads it.
         """
@@ -117,14 +117,14 @@ class CacheVerbs(StepVerbs):
 
     @door
     def materialize(self) -> Self:
-        """Compute all rows now and store them on disk; returns the pipeline that reads them.
+        """Compute all rows now and store them on disk; return the pipeline that reads them.
 
         Holds no more memory than any run. Rows that are there from an earlier run are not computed.
 
-        PlanError for an endless stream. CacheError if afterwards the store does not hold all rows,
-        with the reason: the store failed, ``cache_quota`` has no more room, errors cost rows;
-        stored rows stay. It is raised before anything is computed where nothing can be kept. On a
-        cluster each machine may have a folder of its own, which is not checked.
+        Raise PlanError for an endless stream. Raise CacheError if afterwards the store does not
+        hold all rows, with the reason: the store failed, ``cache_quota`` has no more room, errors
+        cost rows; stored rows stay. It is raised before anything is computed where nothing can be
+        kept. On a cluster each machine may have a folder of its own, which is not checked.
         """
         from dml.exec.delivery import tables
 
@@ -147,11 +147,11 @@ class CacheVerbs(StepVerbs):
     def cache_status(self) -> CacheStatus:
         """Return the contents of each ``cache()`` of this pipeline, without running anything.
 
-        Also the decision of the next iteration at each ``autocache()``, and why.
+        Include the decision of the next iteration at each ``autocache()``, and why.
         """
         session = wiring()
         plan = session.optimized(self._node, self._settings).plan
-        found: CacheStatus = session.kept(plan, self._settings, self._coming)
+        found: CacheStatus = session.cache_status(plan, self._settings, self._coming)
         return found
 
     @door
@@ -162,8 +162,9 @@ class CacheVerbs(StepVerbs):
         also removes the same entries on the disk of its machine; a UserWarning names those that
         were not reached, or keep an entry that is pinned there.
 
-        CacheError if one of its entries was pinned by hand: then nothing is removed. Also if a
-        store has an entry and cannot be written: then the entries in this process are gone.
+        Raise CacheError if one of the entries was pinned by hand: then nothing is removed. Also
+        raise it if a store has an entry and cannot be written: then the entries in this process
+        are gone.
         """
         from dml.cache.elements import element_cache
 

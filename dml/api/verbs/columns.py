@@ -17,7 +17,7 @@ class ColumnVerbs(StepVerbs):
 
     @door
     def select(self, *columns: Any, **named: Any) -> Self:
-        """Keep these columns, in that order: names, or expressions over the present ones.
+        """Keep ``columns``, in that order: names, or expressions over the present columns.
 
         An expression has the name of the one column that it reads, or that of its keyword;
         ``dml.all_columns()`` and ``dml.columns_of(...)`` stand for several.
@@ -61,7 +61,7 @@ class ColumnVerbs(StepVerbs):
 
     @door
     def rename_column(self, old: str, new: str) -> Self:
-        """As ``rename({old: new})``."""
+        """Rename one column, as ``rename({old: new})``."""
         return self.rename({name_of(old): new})
 
     @door

@@ -20,10 +20,10 @@ class CombineVerbs(StepVerbs):
 
     @door
     def concat(self, *others: Any) -> Self:
-        """All elements of this pipeline, then those of ``others``, which have the same columns.
+        """Append the elements of ``others``, which have the same columns, to this pipeline's.
 
         Settings are this pipeline's. Nested concats are flattened, however they are grouped.
-        SchemaError for columns that differ, by name, type or order.
+        Raise SchemaError for columns that differ, by name, type or order.
         """
         from dml.ops.merge.concat import joined
 
@@ -36,7 +36,7 @@ class CombineVerbs(StepVerbs):
     def zip(self, *others: Any) -> Self:
         """Join rows side by side: row i of this pipeline and of ``others``; the shortest ends it.
 
-        SchemaError for a column name on two sides.
+        Raise SchemaError for a column name on two sides.
         """
         from dml.ops.merge.zip import Zip
 
@@ -56,7 +56,7 @@ class CombineVerbs(StepVerbs):
     ) -> Self:
         """Take ``block_length`` elements of this pipeline and of each of ``others`` in turn.
 
-        A pipeline that has ended is left out. SchemaError for columns that differ.
+        A pipeline that has ended is left out. Raise SchemaError for columns that differ.
 
         Given a function, as in tf.data: rows of the pipelines that it returns for the rows of this
         one, of ``cycle_length`` (4) at once. A pipeline without more rows leaves its place in the
@@ -91,7 +91,11 @@ class CombineVerbs(StepVerbs):
         calls: Needs,
         name: str | None,
     ) -> Self:
-        """Interleave the rows of the pipelines that ``fn`` returns."""
+        """Interleave the rows of the pipelines that ``fn`` returns.
+
+        ``lengths`` are the cycle length and the block length, ``calls`` the resources of one
+        pipeline, and ``name`` is the fingerprint that the user declares for ``fn``, if any.
+        """
         self._rows_only("interleave by a function")
         if isinstance(fn, type):
             raise PlanError(
@@ -133,7 +137,7 @@ class CombineVerbs(StepVerbs):
         ``selector`` has one column of whole numbers, which index ``datasets``. The result ends with
         the selector, or when a row names a dataset that has ended; without
         ``stop_on_empty_dataset`` such a row is skipped, and the result ends once all datasets have.
-        CastError for a number without a dataset, in the place of its element.
+        Raise CastError for a number without a dataset, in the place of its element.
         """
         from dml.ops.merge.choose import Choose
 
@@ -165,8 +169,8 @@ class CombineVerbs(StepVerbs):
         says of each side whether a row of the other side may match more than one of its rows.
 
         ``other`` is read first and held if it fits into the memory limit, else both go to disk.
-        SchemaError for keys that cannot be compared, and for a name that is given twice; MatchError
-        in the place of a row that ``validate`` does not allow.
+        Raise SchemaError for keys that cannot be compared, and for a name that is given twice;
+        raise MatchError in the place of a row that ``validate`` does not allow.
         """
         from dml.ops.join.join import SYNONYMS, Join
 

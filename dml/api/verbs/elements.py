@@ -47,8 +47,8 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
 
         The shards 0 to ``num_shards - 1`` together have each element once. Each reads all elements,
         unless ``by`` is "units" or "files": then a shard has every ``num_shards``-th read unit
-        (such as a row group) or file of the source, and does not read the rest. PlanError where
-        more than ``filter``, ``with_columns`` and functions lie between the source and such a
+        (such as a row group) or file of the source, and does not read the rest. Raise PlanError
+        where more than ``filter``, ``with_columns`` and functions lie between the source and such a
         shard.
         """
         if by == "rows":
@@ -80,7 +80,7 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
     def explode(self, *columns: str) -> Self:
         """Give a row for each element of the lists (or tensors) in ``columns``, side by side.
 
-        An empty list or null makes one row with null. CastError where the lists of a row make
+        An empty list or null makes one row with null. Raise CastError where the lists of a row make
         different numbers of rows.
         """
         from dml.ops.row.explode import Explode
@@ -107,7 +107,7 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
     @door
     def drop_nulls(self, *columns: str) -> Self:
         """Drop rows with null in ``columns`` (without names: in any); NaN is not null."""
-        names = names_of(columns) or self._known("drop_nulls").names
+        names = names_of(columns) or self._known_schema("drop_nulls").names
         present = [col(name).is_not_null() for name in names]
         return self.filter(_all_of(present)) if present else self
 
@@ -115,13 +115,13 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
     def drop_nans(self, *columns: str) -> Self:
         """Drop rows with NaN in ``columns`` (without names: in any of floats); null is not NaN."""
         given = names_of(columns)
-        kinds = {} if given else self._known("drop_nans")
+        kinds = {} if given else self._known_schema("drop_nans")
         names = given or [name for name, kind in kinds.items() if pa.types.is_floating(kind)]
         sound = [~col(name).is_nan().fill_null(value=False) for name in names]
         return self.filter(_all_of(sound)) if sound else self
 
-    def _known(self, verb: str) -> Schema:
-        """Return the schema, which a verb without column names needs; SchemaError if unknown."""
+    def _known_schema(self, verb: str) -> Schema:
+        """Return the schema for a verb without column names. Raise SchemaError if unknown."""
         if not self._node.schema.known:
             raise SchemaError(
                 f"{verb} without names needs known columns",
@@ -169,7 +169,7 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
         ``initial_dist`` gives the shares (or counts) that the classes have. Without it they are
         counted now: that reads the column once, and the result follows from exact counts.
         """
-        from dml.api.verbs.resampling import VERB, accepted, kept, shares_of
+        from dml.api.verbs.resampling import VERB, accepted, draw_mask, shares_of
 
         self._rows_only(VERB)
         target = shares_of(target_dist, "target_dist")
@@ -184,14 +184,14 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
             initial_dist = self._counted(named)
         shares = accepted(target, shares_of(initial_dist, "initial_dist"))
         if isinstance(named, Column):
-            return self.filter(kept(named, shares, seed))
+            return self.filter(draw_mask(named, shares, seed))
         fn = function(named, VERB, fingerprint)
         from dml.ops.row.resample import Resample
 
         return self._then(Resample, fn, tuple(shares.items()), seed)
 
     def _counted(self, classes: Column | Callable[[dict[str, Any]], Any]) -> dict[Any, int]:
-        """Count the rows of each of ``classes``; reads them."""
+        """Read all rows; return the number of rows of each class."""
         from dml.ops.row.with_columns import WithColumns
 
         self._must_end("rejection_resample without initial_dist")
@@ -254,7 +254,7 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
         """Apply the function of pipelines that an installed package offers as ``name``.
 
         A name is that of an entry point of the group "dml.ops": a function, called with the
-        pipeline and ``options``, that returns a pipeline. PlanError where it is unknown.
+        pipeline and ``options``, that returns a pipeline. Raise PlanError where it is unknown.
         """
         from dml.plugins import OPS, plugin
 

@@ -1,4 +1,4 @@
-"""Users' functions become part of expressions here, and are taken out again as steps.
+"""Make calls of users' functions part of expressions, and take them out again as steps.
 
 An expression is computed over whole blocks and may be moved, repeated or left out; a user's
 function may not. So ``with_columns`` is written as steps: expressions, calls, expressions.
@@ -27,7 +27,7 @@ Made = tuple[tuple[str, Value], ...]
 
 
 class Call(NamedTuple):
-    """A call of a function: its argument columns, the column that it makes, and that one's type."""
+    """A call of a function: the argument columns, and the name and type of the result column."""
 
     fn: UserFunction
     args: tuple[str, ...]
@@ -74,7 +74,7 @@ class SplitSteps:
         self.last = tuple((name, v) for name, v in made if not alone or v != col(name))
 
     def over(self, given: Node) -> Node:
-        """Return the last of the steps, over ``given``."""
+        """Return the node of the last step; the first step has the input ``given``."""
         node, where = given, users_line()
         for step in self.before:
             made = Apply(node, *step) if isinstance(step, Call) else WithColumns(node, step)
@@ -92,7 +92,7 @@ class SplitSteps:
         return self.done[value]
 
     def called(self, value: Value, name: str | None) -> Value:
-        """Append the steps of a call and of its arguments; returns its column."""
+        """Append the steps of a call and of its arguments; return the result's column."""
         fn, kind = value.params
         named = [(self.name(), arg) for arg in value.args if arg.op != "col"]
         if named:

@@ -41,8 +41,8 @@ class FunctionVerbs(StepVerbs):
     ) -> Self:
         """Keep rows for which an expression, or a function of the row's dict, is true.
 
-        Resources of a function are declared as in ``map_batches``, ``on_error`` and ``pure`` as in
-        ``map``.
+        Resources of a function are declared as in ``map_batches``; ``on_error`` and ``pure`` are as
+        in ``map``.
         """
         from dml.ops.row.filter import Filter
         from dml.ops.row.filter_rows import FilterRows
@@ -116,7 +116,7 @@ class FunctionVerbs(StepVerbs):
         schema: Any = None,
         fingerprint: str | None = None,
     ) -> Self:
-        """As ``map``, with ``fn(index, row)``: the position of the row, from 0 in every epoch.
+        """Replace each row's dict by ``fn(index, row)``; ``index`` starts at 0 in every epoch.
 
         This is ``with_row_index`` and ``map``, but ``index`` is no column of the row that ``fn`` is
         given.
@@ -205,7 +205,7 @@ class FunctionVerbs(StepVerbs):
         fn_constructor_args: Sequence[Any] = (),
         fn_constructor_kwargs: Mapping[str, Any] | None = None,
     ) -> Self:
-        """As ``map``, with ``fn(row, rng)``: random numbers keyed by (seed, epoch, row).
+        """Replace each row's dict by ``fn(row, rng)``: random numbers keyed by (seed, epoch, row).
 
         With ``on_error="skip"`` a row for which ``fn`` raises is lost; that and ``pure`` are as in
         ``map``. Resources, and how a class is constructed, are declared as in ``map_batches``.
@@ -267,7 +267,7 @@ class FunctionVerbs(StepVerbs):
 
         The first call of an epoch gets ``initial_state``, each later call the state before it. A
         state is part of saved positions: None, booleans, numbers, text, bytes, lists, tuples, dicts
-        by text, NumPy scalars and arrays, of 64 KiB at most. UDFError for any other state.
+        by text, NumPy scalars and arrays, of 64 KiB at most. Raise UDFError for any other state.
         """
         from dml.ops.row.scan import Scan, written
 
@@ -312,7 +312,7 @@ def apply(
 
 
 def _with_library(batch_format: str) -> None:
-    """PlanError where the library of a format is not installed."""
+    """Raise PlanError if the library of ``batch_format`` is not installed."""
     from dml.udfs.calling.data_frames import LIBRARIES
 
     if batch_format in LIBRARIES:

@@ -60,7 +60,7 @@ def spare(name: str, taken: Collection[str]) -> str:
 
 
 def _named(key: Any, made: dict[str, Column], verb: str, taken: Collection[str]) -> str:
-    """Return the column of a key; for an expression, a new column, which is added to ``made``."""
+    """Return the column of a key; that of an expression is new, and is added to ``made``."""
     if isinstance(key, str):
         return key
     if not isinstance(key, Column):
@@ -124,37 +124,37 @@ class Groups(Generic[D]):
 
     @door
     def count(self, name: str = "count") -> D:
-        """As ``len``, in a column ``count``."""
+        """Count the rows of each group as ``len`` does, in a column ``count``."""
         return self.len(name)
 
     @door
     def sum(self, *columns: str) -> D:
-        """The sum of each of ``columns``, under its name."""
+        """Compute the sum of each of ``columns`` by group, under the column's name."""
         return self.agg(**{name: col(name).sum() for name in _some(columns)})
 
     @door
     def mean(self, *columns: str) -> D:
-        """The mean of each of ``columns``, under its name."""
+        """Compute the mean of each of ``columns`` by group, under the column's name."""
         return self.agg(**{name: col(name).mean() for name in _some(columns)})
 
     @door
     def min(self, *columns: str) -> D:
-        """The least value of each of ``columns``, under its name."""
+        """Compute the least value of each of ``columns`` by group, under the column's name."""
         return self.agg(**{name: col(name).min() for name in _some(columns)})
 
     @door
     def max(self, *columns: str) -> D:
-        """The greatest value of each of ``columns``, under its name."""
+        """Compute the greatest value of each of ``columns`` by group, under the column's name."""
         return self.agg(**{name: col(name).max() for name in _some(columns)})
 
     @door
     def std(self, *columns: str, ddof: int = 1) -> D:
-        """The standard deviation of each of ``columns``, under its name."""
+        """Compute the standard deviation of each of ``columns`` by group, under its name."""
         return self.agg(**{name: col(name).std(ddof) for name in _some(columns)})
 
     @door
     def var(self, *columns: str, ddof: int = 1) -> D:
-        """The variance of each of ``columns``, under its name."""
+        """Compute the variance of each of ``columns`` by group, under the column's name."""
         return self.agg(**{name: col(name).var(ddof) for name in _some(columns)})
 
     @door
@@ -168,9 +168,9 @@ class Groups(Generic[D]):
     ) -> D:
         """Replace each group by the rows that ``fn`` returns for the dict of arrays of its columns.
 
-        It returns a dict of arrays of one length, or of single values for one row. Rows of a group
-        are in the order in which they came; a group must fit into memory. ``on_error="skip"`` loses
-        a group for which ``fn`` raises.
+        ``fn`` returns a dict of arrays of one length, or of single values for one row. Rows of a
+        group are in the order in which they came; a group must fit into memory. ``on_error="skip"``
+        drops a group for which ``fn`` raises.
         """
         names, made = _made_keys(self._keys, _columns(self._rows))
         ordered = _sorted_by_keys(_with(self._rows, made), names)
@@ -215,7 +215,7 @@ def aggregated(rows: D, figures: tuple[Any, ...], named: dict[str, Any]) -> D:
 
 
 def without_duplicates(rows: Any, subset: tuple[str, ...]) -> Any:
-    """Keep the first row of each key, in the order of rows."""
+    """Keep the first row of each value of the columns ``subset``, in the order of the rows."""
     place = spare(PLACE, _columns(rows))
     ordered = _sorted_by_keys(rows.with_row_index(place), subset, "drop_duplicates")
     firsts = _then(ordered, FirstOfRun, subset)
@@ -229,7 +229,7 @@ def _sorted_by_keys(rows: Any, names: tuple[str, ...], verb: str = "group_by") -
 def _made_keys(
     keys: dict[str, Value], taken: Collection[str]
 ) -> tuple[tuple[str, ...], dict[str, Column]]:
-    """Return the columns that rows are grouped by, and those of them that must be computed."""
+    """Return the columns that rows are grouped by, and those among them that must be computed."""
     made: dict[str, Column] = {}
     values = (Column(value) for value in keys.values())
     return tuple(_named(value, made, "group_by", taken) for value in values), made
@@ -238,7 +238,7 @@ def _made_keys(
 def _shown_keys(
     keys: dict[str, Value], taken: Collection[str]
 ) -> tuple[tuple[str, ...], dict[str, Column]]:
-    """As ``_made_keys`` for keys in the result: one renamed from its column is computed, too."""
+    """Return as ``_made_keys`` does, for keys in the result; renamed columns are computed, too."""
     same = {name for name, value in keys.items() if value.op == "col" and value.params[0] == name}
     made: dict[str, Column] = {}
     for name, value in keys.items():
@@ -280,7 +280,7 @@ def _figure_of(figure: Any) -> tuple[str, Value]:
 
 
 class _Figures:
-    """The columns of an aggregation: inputs before grouping, aggregates, columns over those.
+    """The columns of an aggregation: inputs before grouping, aggregates, columns over aggregates.
 
     ``taken`` are names that no temporary column may have.
     """
@@ -293,7 +293,7 @@ class _Figures:
         self.found: dict[Value, str] = {}
 
     def over(self, value: Value, name: str | None = None) -> Value:
-        """Rewrite ``value`` over keys and recorded aggregates; a sole aggregate has ``name``."""
+        """Replace aggregates in ``value`` by columns; if ``value`` is one itself, by ``name``."""
         op = value.op.removesuffix(SUFFIX)
         if op != value.op and op in FIGURES:
             return col(self._figure(value, op, name)).value

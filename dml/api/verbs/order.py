@@ -98,7 +98,8 @@ class OrderVerbs(StepVerbs):
         Rows of equal keys stay in their order. Numbers go by value, texts by their bytes in UTF-8,
         False before True; then NaN, then null, in both directions: ``nulls_last=False`` gives null
         first, then NaN. ``descending`` is one boolean, or one for each key. Holds the rows within
-        ``memory_limit``, sorted runs on disk beyond it. SchemaError for lists, structs and tensors.
+        ``memory_limit``, sorted runs on disk beyond it. Raise SchemaError for lists, structs and
+        tensors.
         """
         from dml.api.verbs.grouping import sorted_by
 
@@ -133,7 +134,7 @@ class OrderVerbs(StepVerbs):
         """Keep the first row of each value of ``subset`` (None: all columns), in the order of rows.
 
         Null is a value, all NaNs are one, and -0.0 is 0.0. Sorts by those columns, and by position
-        again, within ``memory_limit``, on disk beyond it. SchemaError for lists and tensors.
+        again, within ``memory_limit``, on disk beyond it. Raise SchemaError for lists and tensors.
         """
         self._rows_only("drop_duplicates")
         given = () if subset is None else names_of((subset,))
@@ -157,8 +158,8 @@ class OrderVerbs(StepVerbs):
         """Deliver the parts of the source in keyed random order, the rows of each in their order.
 
         The parts are those whose rows ``shuffle(window="atoms")`` mixes: row groups of Parquet
-        files, parts of other files, atoms in memory. Holds no rows. PlanError over anything but
-        filters and maps.
+        files, parts of other files, atoms in memory. Holds no rows. Raise PlanError over anything
+        but filters and maps.
         """
         from dml.ops.shuffle.order_atoms import OrderAtoms
 

@@ -1,4 +1,4 @@
-"""The share of each class to keep is computed here for ``rejection_resample``."""
+"""Compute the share of each class to keep, for ``rejection_resample``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def shares_of(given: Any, what: str) -> dict[Any, float]:
 
 
 def accepted(target: Mapping[Any, float], initial: Mapping[Any, float]) -> dict[Any, float]:
-    """Return class -> share of its rows to keep: the most that makes ``target`` of ``initial``."""
+    """Return class -> share of its rows to keep: the most that makes ``initial`` the ``target``."""
     absent = [name for name, share in target.items() if share and not initial.get(name)]
     if absent:
         raise PlanError(
@@ -41,8 +41,8 @@ def accepted(target: Mapping[Any, float], initial: Mapping[Any, float]) -> dict[
     return {name: ratio / most for name, ratio in ratios.items()}
 
 
-def kept(classes: Column, shares: Mapping[Any, float], seed: int | None) -> Column:
-    """Return a boolean column of the rows to keep: a draw below the share of their class."""
+def draw_mask(classes: Column, shares: Mapping[Any, float], seed: int | None) -> Column:
+    """Return a boolean column: True where a draw is below the share of the row's class."""
     draw = random(seed=seed)
     parts = [
         _is(classes, name) if share >= 1 else _is(classes, name) & (draw < share)

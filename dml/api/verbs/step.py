@@ -38,7 +38,7 @@ class StepVerbs(Results):
         return type(self)(node, settings, self._pinned)
 
     def _ordered(self, deterministic: object, verb: str) -> Settings:
-        """Return the settings, with the order of elements free if a step asks for that."""
+        """Return the settings, with the order of elements free if ``deterministic`` is False."""
         if deterministic is None or deterministic is True:
             return self._settings
         if deterministic is False:
@@ -76,7 +76,7 @@ def function(
 
 
 def a_test(verb: str, predicate: Any) -> None:
-    """SchemaError unless ``predicate`` is a function; for verbs that also take an expression."""
+    """Raise SchemaError unless ``predicate`` is a function; the verb also takes an expression."""
     if isinstance(predicate, bool) or not callable(predicate):
         raise SchemaError(
             f"{verb} needs an expression or a function, got {predicate!r}",

@@ -1,7 +1,7 @@
-"""``cache(tier="disk")`` is implemented here: consecutive elements of a stream, cached in a store.
+"""Implement ``cache(tier="disk")``: consecutive elements of a stream, cached in a store.
 
-Parts are contiguous: each begins where the previous one ends. The thread that reaches the end of
-the stored elements makes the next part and adds each block to it before it delivers the block;
+Each part of an entry begins where the previous part ends. The thread that reaches the end of the
+stored elements makes the next part, and adds each block to the part before it delivers the block;
 other threads read the block from the part.
 """
 
@@ -34,17 +34,17 @@ from dml.data.schema import Schema
 from dml.expr.flow import CachedBlock
 from dml.expr.node import Node
 
-PART_ENTRIES = 1 << 14  # that one part describes at most
-# How long a thread waits at first for a block that another is making, and for a maker that has not
-# begun: that maker may be waiting for this thread.
+PART_ENTRIES = 1 << 14  # most entries of one part
+# Seconds for which a thread waits at first: for a maker that works on the block, and for one that
+# rests, which may itself be waiting for this thread.
 PATIENCE_S, REST_S = 10.0, 1.0
 
 
 class PartWriter:
-    """A part in the making, which begins with element ``first`` and lacks ``next``.
+    """An unfinished part, which begins with element ``first`` and continues with element ``next``.
 
     The thread ``maker`` makes element ``next``, even after the part was committed. Other threads
-    that want it wait, until they have waited for too long and take the turn.
+    that need the element wait; a thread that has waited for too long becomes the maker.
     """
 
     def __init__(
@@ -52,19 +52,19 @@ class PartWriter:
     ) -> None:
         self.number, self.first, self.next, self.filling = number, first, first, filling
         self.most_bytes = most_bytes
-        self.until = until  # where the next part begins, if that is stored
-        self.maker = threading.get_ident()  # the thread that makes its blocks
+        self.until = until  # element with which the next part begins, if that part is stored
+        self.maker = threading.get_ident()  # the thread that makes the part's blocks
         self.works = True  # the maker is making a block now
-        self.moved = time.monotonic()  # when ``works`` last changed
-        self.overtaken: int | None = None  # the thread whose turn it was before
+        self.moved = time.monotonic()  # time at which ``works`` last changed
+        self.overtaken: int | None = None  # the maker before, if it was replaced
         self.packing: Packing | None = None
-        self.nbytes = 0  # of the committed part
+        self.nbytes = 0  # bytes of the committed part
         self.recent: list[CachedBlock] | None = None
         self.behind: Any = None  # the position of the input behind the last entry
         self.schemas: dict[int, Schema] = {}
 
     def fitted(self, entry: CachedBlock, *, batched: bool) -> CachedBlock | None:
-        """Return ``entry`` cut to begin with element ``next``; None if it does not hold that."""
+        """Return ``entry`` cut to begin with element ``next``; None if that is impossible."""
         if entry.first == self.next:
             return entry
         skipped = self.next - entry.first
@@ -76,7 +76,7 @@ class PartWriter:
     def add(
         self, entry: CachedBlock, form: int, schemas: Mapping[int, Schema], *, batched: bool
     ) -> bool:
-        """Add an entry to the part; False if the part cannot hold it."""
+        """Add an entry to the part; return False if its schema or row ids do not fit the part."""
         if self.packing is None:
             form = form if self.until is None else FREE  # the part cannot be committed early
             self.packing = Packing(entry.first, entry.block, form, batched=batched)
@@ -95,7 +95,7 @@ class PartWriter:
         return True
 
     def take(self) -> None:
-        """Give the turn to this thread, which makes the next block from now on."""
+        """Make the current thread the maker of the next block."""
         if not self.mine:
             self.maker, self.overtaken = threading.get_ident(), self.maker
         self._turned(works=True)
@@ -106,18 +106,22 @@ class PartWriter:
 
     @property
     def mine(self) -> bool:
-        """True if it is this thread's turn."""
+        """True if the current thread is the maker of the next block."""
         return self.maker == threading.get_ident()
 
     def awaited_s(self, asked: float, times: int) -> float:
-        """Return the seconds for which a thread that waits since ``asked`` leaves the turn."""
+        """Return the seconds for which a thread should go on waiting for the maker.
+
+        ``asked`` is the time at which the thread began to wait; waiting times are multiplied by
+        ``times``.
+        """
         wait_s = times * (PATIENCE_S if self.works else REST_S)
         return 0.0 if self.mine else max(asked, self.moved) + wait_s - time.monotonic()
 
     def returned(self) -> bool:
-        """Return True, once, if the thread that took this thread's turn has not made the block.
+        """Return True, once, if another thread replaced this maker but has not made the block.
 
-        The other thread should have waited for longer.
+        That thread should have waited for longer.
         """
         found = self.overtaken == threading.get_ident()
         self.overtaken = None if found else self.overtaken
@@ -125,26 +129,26 @@ class PartWriter:
 
     @property
     def full(self) -> bool:
-        """True if the part should be committed."""
+        """True if the part is to be committed now, because of its size or the part that follows."""
         if self.packing is None:
             return False
-        if self.until is not None:  # it must reach the next part without a gap
+        if self.until is not None:  # the part must reach the next one without a gap
             return self.next >= self.until
         return self.packing.nbytes >= self.most_bytes or len(self.packing.rows) >= PART_ENTRIES
 
-    def held(self, place: int) -> CachedBlock | None:
-        """Return the entry that holds an element, if it is still in memory."""
+    def recent_entry(self, place: int) -> CachedBlock | None:
+        """Return the entry with element ``place``; None if it is not in memory any more."""
         entries = self.recent or []
         found = bisect_right(entries, place, key=lambda entry: entry.first) - 1
         return entries[found] if found >= 0 else None
 
     @property
     def fits(self) -> bool:
-        """True if the part leaves no gap before the next stored part."""
+        """True if the part leaves no gap before the next stored part, or none follows."""
         return self.until is None or self.next >= self.until
 
     def commit(self, *, last: bool) -> PartSource:
-        """Commit the part to the store; ``last`` if the stream ends behind it."""
+        """Commit the part to the store; ``last`` is True if the stream ends with it."""
         self.recent, packing, self.packing = None, self.packing, None
         if packing is None:
             return self.filling.commit(empty_part(self.first, self.schemas, last=True))
@@ -154,10 +158,10 @@ class PartWriter:
         return self.filling.commit(packing.about(self.schemas, last=last))
 
 
-PART_BYTES = 16 << 20  # the most that a killed run computes again; a part costs a seek and a file
-FOLLOWED_BYTES = 2 << 20  # of a part that is not committed, while several flows read it
+PART_BYTES = 16 << 20  # most bytes that a killed run recomputes; a part costs a seek and a file
+FOLLOWED_BYTES = 2 << 20  # most bytes of an unfinished part while several flows read the stream
 PARTS_OF_A_QUOTA = 8  # a part as large as the quota would evict all other parts
-OPEN = 4  # parts that are mapped at once
+OPEN = 4  # most parts that are mapped at once
 MOST_TIMES = 64  # factor by which waiting times grow at most: to some ten minutes
 
 Told = Mapping[str, Any]
@@ -174,19 +178,23 @@ class DiskShelf:
         self.open: OrderedDict[int, PackedEntries] = OrderedDict()
         self.schemas: dict[int, Schema] = {}
         self.making: PartWriter | None = None
-        self.made: PartWriter | None = None  # the previous part, while its maker may go on
-        self.times = 1  # factor of the time that a thread waits for another's turn
+        self.made: PartWriter | None = None  # the previous part, while its maker may continue
+        self.times = 1  # factor of the seconds that a thread waits for the maker
         self.form = 0
         self.followed = False  # several flows read this stream at once
         self.unsure = True  # other processes may have made parts since the last survey
-        self.frontier: int | None = None  # a part missing when the previous one was made here
+        self.frontier: int | None = None  # a missing part whose predecessor was made here
         self.described = False
-        self.later = LATER  # how often each part will be read again
+        self.later = LATER  # expected number of later reads of each part
 
     # ------------------------------------------------------------------------------------ reading
 
-    def found(self, place: int, describe: Callable[[], Told]) -> CachedBlock | None:
-        """Return the entry that holds element ``place``; None if the caller must make it."""
+    def find_entry(self, place: int, describe: Callable[[], Told]) -> CachedBlock | None:
+        """Return the entry with element ``place``; None if the caller must make the element.
+
+        ``describe`` returns the description of the cache entry, which is written with its first
+        part.
+        """
         while True:
             with self.changed:
                 if self._makes(place):
@@ -202,9 +210,10 @@ class DiskShelf:
                 return None
 
     def _makes(self, place: int) -> bool:
-        """Wait for the next element of the part in the making; True if the caller is to make it.
+        """Wait while element ``place`` is the next one to make; True if the caller must make it.
 
-        Between two parts, too, it is then the turn of the caller, which begins the next part.
+        Between two parts, the caller becomes the maker as well, but this returns False: it has to
+        begin the next part.
         """
         asked = time.monotonic()
         while (making := self.making or self.made) is not None and making.next == place:
@@ -217,41 +226,44 @@ class DiskShelf:
         return False
 
     def _wait_longer(self, making: PartWriter) -> None:
-        """Double the waiting times if another thread took this thread's turn and was no faster."""
+        """Double the waiting times if another thread became the maker and was no faster."""
         if making.returned():
             self.times = min(2 * self.times, MOST_TIMES)
 
     def _pass(self, place: int) -> None:
-        """Note that no thread has to make an element: it exists, or no part can begin with it."""
+        """Note that no maker is needed for element ``place``: it exists, or begins no part."""
         if self.made is not None and self.made.next == place:
             self.made = None
             self.changed.notify_all()
 
     def _behind(self, place: int) -> CachedBlock | None:
-        """Return the entry if the part in the making holds it, and let readers follow that part."""
+        """Return the entry with element ``place`` from the unfinished part, or None.
+
+        A part that keeps no entries in memory is committed, so that readers can follow.
+        """
         making = self.making
         if making is None or not making.first <= place < making.next:
             return None
         self.followed = True
         if making.recent is not None or making.until is not None:
-            return making.held(place)
+            return making.recent_entry(place)
         self._commit()
         return None
 
     def _there(self, place: int) -> CachedBlock | None:
-        """Return the entry if the store has it."""
+        """Return the entry with element ``place`` from a stored part, or None."""
         packed = None if self.spans.ended(place) else self._packed(place)
         if packed is None and self._news(place):
             packed = self._packed(place)
         return None if packed is None else packed.entry(place)
 
-    def held(self, place: int) -> PackedEntries | None:
-        """Return the open part that holds an element, or None if it was not read recently."""
+    def open_part(self, place: int) -> PackedEntries | None:
+        """Return the part with element ``place`` if it is open since a recent read, or None."""
         with self.changed:
             return next((p for p in self.open.values() if p.first <= place < p.end), None)
 
     def _packed(self, place: int) -> PackedEntries | None:
-        if (held := self.held(place)) is not None:
+        if (held := self.open_part(place)) is not None:
             return held
         while True:
             known = self.spans.covering(place)
@@ -265,7 +277,7 @@ class DiskShelf:
                 return None
 
     def _read(self, number: int) -> PackedEntries | None:
-        """Map a part, and replace the recorded span of the part by its own record."""
+        """Map part ``number``, and record its span; None if the store does not have the part."""
         packed = self._mapped(number)
         self.open.pop(number, None)
         self.spans.forget(number)
@@ -278,7 +290,7 @@ class DiskShelf:
         return packed
 
     def mapped(self, place: int) -> PackedEntries | None:
-        """Map the part that holds an element once more; None if the store does not have it."""
+        """Map the part with element ``place`` once more; None if that is impossible or useless."""
         with self.changed:
             number = self.spans.covering(place) if self.store.tiers.maps else None
             known = None if number is None else self.open.get(number)
@@ -291,21 +303,21 @@ class DiskShelf:
         return None if rows is None else read(rows, batched=self.batched)
 
     def _news(self, place: int) -> bool:
-        """Look for new parts of other processes; True if one of them may hold ``place``."""
+        """Survey the store for parts of other processes if one may hold ``place``; True if so."""
         if not self.unsure or place in self.spans.ends:
             return False
         self._survey()
         return True
 
     def _survey(self) -> None:
-        """Read the records of all parts in the store."""
+        """Record the spans of all parts in the store, without reading their rows."""
         self.unsure = False
         for number, record in sorted(self.store.records(self.name).items()):
             if number not in self.spans.of and "kept" in record.about:
                 self.spans.know(number, PartSpan.of(record.about))
 
     def look_again(self) -> None:
-        """Forget mapped parts at the start of a run: parts may have been added or damaged since."""
+        """Close all parts at the start of a run: parts may have been added or damaged since."""
         with self.changed:
             self.unsure, self.frontier = True, None
             self.open.clear()
@@ -313,7 +325,7 @@ class DiskShelf:
                 self.spans = Spans()
 
     def reach(self) -> Reach:
-        """Return how many elements are stored."""
+        """Return how many elements are stored without a gap, and their bytes."""
         with self.changed:
             if self.unsure:
                 self._survey()
@@ -322,7 +334,7 @@ class DiskShelf:
     # ------------------------------------------------------------------------------------- making
 
     def _claim(self, number: int, place: int, describe: Callable[[], Told]) -> bool:
-        """Begin a part, or wait for the process that fills it; True if the caller should retry."""
+        """Begin part ``number``, or wait for the process that fills it; True to look again."""
         with self.claims:
             with self.changed:
                 if self.making is not None or self.spans.absent(place) != number:
@@ -359,9 +371,9 @@ class DiskShelf:
     def offer(
         self, entry: CachedBlock, schemas: Mapping[int, Schema], describe: Callable[[], Told]
     ) -> None:
-        """Add a block to the part in the making, if it is the next one.
+        """Add a block to the unfinished part, if it is the next one.
 
-        If that part was committed meanwhile, because a reader wanted its elements, the block is the
+        If the part was committed meanwhile, because a reader wanted its elements, the block is the
         first of a new part: otherwise its maker would be ahead of all parts from there on.
         """
         with self.changed:
@@ -386,12 +398,12 @@ class DiskShelf:
             self.offer(fitted, schemas, describe)
 
     def _absent(self, place: int) -> int | None:
-        """Return the missing part that would begin with an element, after looking for new parts."""
+        """Return the missing part that would begin with element ``place``, after a survey."""
         self._news(place)
         return self.spans.absent(place)
 
     def end(self, place: int, describe: Callable[[], Told]) -> None:
-        """Record that the stream ends before element ``place``; called by the last one's maker."""
+        """Record that the stream ends before element ``place``; for the last element's maker."""
         with self.changed:
             between = self.making is None and self.made is not None and self.made.next == place
             number = self._absent(place) if between else None
@@ -404,7 +416,7 @@ class DiskShelf:
             self.changed.notify_all()
 
     def leave(self) -> None:
-        """End a flow: its elements stay, and other flows may make the element that comes next."""
+        """End a flow: its elements stay, and any other flow may make the next element."""
         with self.changed:
             making = self.making
             if making is not None and (making.mine or (making.fits and not making.works)):
@@ -414,7 +426,7 @@ class DiskShelf:
             self.changed.notify_all()
 
     def _commit(self, *, last: bool = False) -> None:
-        """Commit the part in the making, unless it leaves a gap before the part that follows."""
+        """Commit the unfinished part, or drop it if a gap to the next stored part would remain."""
         making = self.making
         if making is None:
             return
@@ -436,7 +448,7 @@ LOCK = threading.Lock()
 
 
 def shelf_of(where: Where, name: str, *, batched: bool) -> DiskShelf:
-    """Return the shelf of a cached stream, shared by its users in this process while one lives."""
+    """Return the shelf of the cached stream ``name``, which all its users in this process share."""
     with LOCK:
         found = SHELVES.get((where, name))
         if found is None:
@@ -446,7 +458,7 @@ def shelf_of(where: Where, name: str, *, batched: bool) -> DiskShelf:
 
 
 class OnDisk:
-    """One run's view of elements that are cached in a store, to which the run adds elements."""
+    """The view that one run has of elements in a store, to which the run adds elements."""
 
     elsewhere = True
 
@@ -461,7 +473,7 @@ class OnDisk:
         self.shelf = shelf_of(where, name, batched=node.batched)
         self.shelf.later = later
         self.describe = describe
-        # Operators go by place: a filter with its conditions reordered has another digest.
+        # Operators are identified by place: a filter with reordered conditions has another digest.
         self.operators = [each.digest.hex() for each in node.inputs[0].walk()]
         self.places = {name: place for place, name in enumerate(self.operators)}
         self.hits = self.misses = 0
@@ -471,14 +483,14 @@ class OnDisk:
 
     @property
     def schemas(self) -> dict[str, Schema]:
-        """Schemas by operator, as they were settled when the elements were made."""
+        """The schemas that had settled when the elements were made, by digest of the operator."""
         return {self.operators[n]: schema for n, schema in self.shelf.schemas.copy().items()}
 
-    def found(self, place: int) -> CachedBlock | None:
-        """Return the entry that holds element ``place``; None if the caller must make it."""
+    def find_block(self, place: int) -> CachedBlock | None:
+        """Return the entry with element ``place``; None if the caller must make the element."""
         entry, mine = None, self.own
         if mine is None or not mine.first <= place < mine.end:
-            entry = self.shelf.found(place, self.describe)
+            entry = self.shelf.find_entry(place, self.describe)
             self._count(place)
             self.own = mine = None if entry is None else self.shelf.mapped(place)
             if entry is not None and mine is None and self.shelf.store.tiers.maps:
@@ -488,8 +500,8 @@ class OnDisk:
         return entry
 
     def _count(self, place: int) -> None:
-        """Count the bytes of the part that holds an element, by their origin, once per part."""
-        held = self.shelf.held(place)
+        """Count the bytes of the part with element ``place`` by origin, once for each part."""
+        held = self.shelf.open_part(place)
         if held is not None and held.first != self.last:
             self.last, came = held.first, held.came
             self.came = [self.came[0] + came[0], self.came[1] + came[1]]
@@ -500,7 +512,7 @@ class OnDisk:
             return self.shelf.spans.ended(place)
 
     def offer(self, entry: CachedBlock, schemas: dict[str, Schema]) -> None:
-        """Offer the next block to the store."""
+        """Offer the next block to the store, with the schemas that are settled."""
         self.misses += 1
         known = {self.places[name]: schema for name, schema in schemas.items()}
         self.shelf.offer(entry, known, self.describe)
@@ -510,5 +522,5 @@ class OnDisk:
         self.shelf.end(place, self.describe)
 
     def leave(self) -> None:
-        """End a flow."""
+        """End a flow of this run; the elements stay in the store."""
         self.shelf.leave()

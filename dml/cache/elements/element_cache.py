@@ -1,4 +1,4 @@
-"""``cache()`` is implemented here: the first elements of streams, cached in memory by name."""
+"""Implement ``cache()``: the first elements of streams, cached in memory by name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dml.cache.elements.disk_cache import OnDisk, Told
     from dml.cache.store.open_stores import Where
 
-# Memory of an entry beside its block: positions, which states keep below 4 kB.
+# Bytes of an entry beside its block: its positions, whose states are below 4 kB.
 POSITION_BYTES = 2048
 
 
@@ -34,7 +34,8 @@ class Prefix:
     """The first elements of one stream, for all pipelines of the process that contain the stream.
 
     Any run that makes the next block may add it. Blocks are never changed and are only removed from
-    the end, so that a flow that was given a block can continue behind it, even if others are gone.
+    the end, so that a flow that was given a block can continue behind it, even if other blocks are
+    gone.
     """
 
     def __init__(self, name: bytes, lock: threading.RLock) -> None:
@@ -46,15 +47,15 @@ class Prefix:
         self.count = self.nbytes = 0
         self.whole = False
 
-    def found(self, place: int) -> CachedBlock | None:
-        """Return the entry that holds element ``place``, or None."""
+    def find_entry(self, place: int) -> CachedBlock | None:
+        """Return the entry with element ``place``, or None if it is not cached."""
         with self.lock:
             if place >= self.count:
                 return None
             return self.entries[bisect_right(self.places, place) - 1]
 
     def add(self, entry: CachedBlock, count: int, nbytes: int) -> None:
-        """Append an entry of ``count`` elements."""
+        """Append an entry of ``count`` elements that takes ``nbytes``."""
         self.entries.append(entry)
         self.places.append(entry.first)
         self.sizes.append(nbytes)
@@ -79,13 +80,13 @@ class ElementStore:
         self.known: weakref.WeakValueDictionary[bytes, Prefix] = weakref.WeakValueDictionary()
 
     def prefix(self, name: bytes) -> Prefix:
-        """Return the prefix with that name, empty if it is new."""
+        """Return the prefix with ``name``, created empty if there is none."""
         with self.lock:
             return self.known.setdefault(name, Prefix(name, self.lock))
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all cached entries."""
+        """The bytes of all cached entries."""
         return sum(each.nbytes for each in list(self.known.values()))
 
 
@@ -93,7 +94,7 @@ STORE = ElementStore()
 
 
 class CacheShare:
-    """One run's view of cached elements, to which it adds within its share of the memory limit.
+    """The view that one run has of a prefix, and its share of the memory limit for new entries.
 
     ``hits`` and ``misses`` count blocks that were in the cache, and blocks that the input made.
     """
@@ -109,12 +110,12 @@ class CacheShare:
 
     @property
     def schemas(self) -> dict[str, Schema]:
-        """Schemas by operator, as they were settled when the elements were made."""
+        """The schemas that had settled when the elements were made, by digest of the operator."""
         return self.held.schemas
 
-    def found(self, place: int) -> CachedBlock | None:
-        """Return the entry that holds element ``place``, or None."""
-        entry = self.held.found(place)
+    def find_block(self, place: int) -> CachedBlock | None:
+        """Return the entry with element ``place``, or None if it is not cached."""
+        entry = self.held.find_entry(place)
         self.hits += entry is not None
         return entry
 
@@ -141,7 +142,7 @@ class CacheShare:
         return self.store.nbytes + size <= self.most_bytes
 
     def _sweep(self) -> None:
-        """Collect garbage, once a run, if other prefixes take memory: they may be unreachable.
+        """Collect garbage, once in a run, if other prefixes take memory: they may be unreachable.
 
         Pipelines that ran are in reference cycles, which Python may not collect for a long time.
         """
@@ -150,7 +151,7 @@ class CacheShare:
         self.swept = True
 
     def end(self, place: int) -> None:
-        """Mark the prefix as the whole stream, if it ends at ``place``."""
+        """Mark the prefix as the whole stream, if it ends before element ``place``."""
         with self.store.lock:
             self.held.whole = self.held.whole or place == self.held.count
 
@@ -160,7 +161,7 @@ class CacheShare:
 
 @dataclasses.dataclass(frozen=True)
 class CacheFigures:
-    """How much of a cache's input is stored, and how many hits and misses this run had."""
+    """The elements and bytes that a cache has stored, and the hits and misses of this run."""
 
     elements: int
     nbytes: int
@@ -176,11 +177,11 @@ class CacheFigures:
 
 
 class Keeping(NothingKept):
-    """The elements that the caches of one run keep, by name: in memory ``most_bytes`` in all.
+    """The caches of one run, by name; those in memory take ``most_bytes`` in all.
 
-    Elements on disk are in the store ``where``, which gets for each cache the description of
-    ``describe`` and the number of future reads of ``later``. A copy sent to another process caches
-    nothing: caches work where elements are delivered.
+    Elements on disk are in the store ``where``. For each cache, ``describe`` returns the
+    description of its entry, and ``later`` the expected number of later reads. A copy sent to
+    another process caches nothing: caches work where elements are delivered.
     """
 
     def __init__(
@@ -201,7 +202,7 @@ class Keeping(NothingKept):
         return Keeping, ({}, 0)
 
     def __call__(self, node: Node) -> CacheShare | OnDisk | None:
-        """Return the cached elements of the input of ``node``; they live as long as the node."""
+        """Return the cached input of ``node``, which lives as long as the node, or None."""
         name = self.names.get(node)
         if name is None or not isinstance(node, Cache):
             return None
@@ -223,7 +224,7 @@ class Keeping(NothingKept):
     def _on_disk(self, node: Node, name: bytes) -> OnDisk | None:
         if self.where is None:
             return None
-        # runs without a cache on disk do not load the module
+        # imported here: runs without a cache on disk do not load the module
         from dml.cache.elements import disk_cache  # noqa: PLC0415
 
         describe = partial(self.describe, node)
@@ -236,7 +237,7 @@ class Keeping(NothingKept):
         return any(each.misses for each in on_disks)
 
     def kept_figures(self, node: Node) -> dict[str, int]:
-        """The counts and bytes of a cache, by the names that accounts have."""
+        """Return the counts and bytes of a cache, by the names that account events use."""
         found = self.figures(node)
         return {
             "cache_hits": found.hits,
@@ -248,7 +249,7 @@ class Keeping(NothingKept):
         }
 
     def figures(self, node: Node) -> CacheFigures:
-        """Return how much is cached for ``node`` now."""
+        """Return the stored elements and bytes of cache ``node`` now, and its hits and misses."""
         if on_disk(node):
             self(node)
         share = self.shares.get(node)
@@ -264,7 +265,7 @@ class Keeping(NothingKept):
 
 
 def notice(plan: Plan) -> None:
-    """Warn, once for each cache, of the reason why it stores nothing."""
+    """Warn, once for each cache of ``plan``, if it stores nothing, and why."""
     for node in (each for one in plan.all for each in one.operators):
         anchor = node.anchor if isinstance(node, Cache | Stored) else None
         if anchor is not None and anchor.changed and not anchor.warned:
@@ -273,13 +274,13 @@ def notice(plan: Plan) -> None:
 
 
 class CacheWatch:
-    """A cache whose rows workers store during a run; at the end it learns the outcome."""
+    """A cache whose rows workers store during a run; at the end it is told what went wrong."""
 
     def __init__(self, node: Node) -> None:
         self._node, self._read = cast("Stored", node), read_below(node)
 
     def end(self, wrong: str, *, said: bool) -> None:
-        """End the run; ``wrong`` is why no part is stored, ``said`` is true after a warning."""
+        """End the run; ``wrong`` says why no part was stored, ``said`` is True after a warning."""
         anchor = self._node.anchor
         told = f"nothing is kept: {wrong}" if wrong else ""
         anchor.changed = changed(self._read, read_below(self._node)) or told
@@ -287,19 +288,19 @@ class CacheWatch:
 
 
 def changed_below(node: Node) -> str:
-    """Return why a cache stores nothing, or finds nothing of earlier runs."""
+    """Return why a cache stores nothing, or finds nothing of earlier runs; "" if it works."""
     return node.anchor.changed if isinstance(node, Cache | Stored) else ""
 
 
 def forget(node: Node) -> None:
-    """Drop the elements that the caches of a pipeline hold in this process."""
+    """Drop the elements that the caches of a pipeline have in the memory of this process."""
     for each in node.walk():
         for held in each.anchor.kept.values() if isinstance(each, Cache) else ():
             held.shorten(-1)
 
 
 def forget_alike(pipelines: Iterable[Node], digests: Set[bytes]) -> None:
-    """Drop the elements of all caches whose digest is in ``digests``."""
+    """Drop the elements of all caches in ``pipelines`` whose digest is in ``digests``."""
     for pipeline in pipelines:
         for each in pipeline.walk():
             if isinstance(each, Cache) and each.digest in digests:
@@ -307,14 +308,15 @@ def forget_alike(pipelines: Iterable[Node], digests: Set[bytes]) -> None:
 
 
 def anchors(pipeline: Node) -> list[Anchor]:
-    """Return the anchors of a pipeline's caches, which hold the cached elements, in their order."""
+    """Return the anchors of a pipeline's caches, which reference the cached elements, in order."""
     return [each.anchor for each in pipeline.walk() if isinstance(each, Cache)]
 
 
 def handed_on(old: Iterable[Anchor], pipeline: Node) -> None:
-    """Give the caches of a pipeline the elements cached for an earlier object of the same pipeline.
+    """Give the caches of ``pipeline`` the elements that an earlier equal pipeline has cached.
 
-    A cache finds them if its input still computes the same, which is a part of the name.
+    ``old`` are the anchors of that pipeline. A cache finds the elements by name if its input still
+    computes the same.
     """
     for mine, before in zip(anchors(pipeline), old, strict=False):
         mine.kept.update(before.kept)

@@ -1,8 +1,8 @@
-"""Consecutive entries are laid out here as one part of the store, and read back.
+"""Lay out consecutive entries as one part of the store, and read them back.
 
 A record batch of the part has the rows of one entry, or of several small entries. The other data of
 an entry is a few numbers beside the rows. Positions are long: only some are stored, and the others
-are counted from the stored ones. The spans of all parts of a stream tell which one has an element.
+are counted from the stored ones. The spans of all parts of a stream tell which part has an element.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from dml.expr.flow import CachedBlock, Position
 from dml.kernels.rows.ids import RowIds
 from dml.kernels.vec import Vec
 
-VERSION = 2  # of the description of a part; parts of other versions are not read
-# Between two stored positions: the most that a run computes again that resumes between them,
+VERSION = 2  # version of a part's description; parts of other versions are not read
+# Bytes between two stored positions: a run that resumes between them recomputes at most these,
 # once the elements are no longer cached.
 MARK_BYTES = 256 << 10
-# Smaller entries are written, mapped and sliced together with the next: a call for each column of
-# each entry takes as long as moving 20 kB.
+# Bytes of entries that are written, mapped and sliced together: a call for each column of each
+# entry takes as long as moving 20 kB.
 GATHERED_BYTES = 1 << 20
 
 
@@ -42,7 +42,7 @@ class Packing:
         self.form = max(form, form_of(block.ids))
         self.before: Position | None = None
         self.waiting: list[Block] = []
-        self.batches: list[int] = []  # entries of each
+        self.batches: list[int] = []  # number of entries in each record batch
         self.rows: list[int] = []
         self.starts: list[tuple[int, int]] = []
         self.marks: list[tuple[int, Position]] = []
@@ -53,7 +53,7 @@ class Packing:
         return form_of(block.ids) <= self.form and block.schema == self.schema
 
     def packed(self, entry: CachedBlock) -> Iterator[pa.RecordBatch]:
-        """Add an entry and yield the record batches that are due to be written."""
+        """Add an entry, and yield the record batches that are complete."""
         block, ids = entry.block, entry.block.ids
         if not self.rows:
             self.before = entry.before
@@ -73,7 +73,7 @@ class Packing:
             yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """Yield the waiting small entries as one record batch."""
+        """Yield the small entries that wait, as one record batch."""
         blocks, self.waiting, self.waiting_bytes = self.waiting, [], 0
         if not blocks:
             return
@@ -87,7 +87,7 @@ class Packing:
         yield beside(concat(blocks).to_arrow(), self.form, columns)
 
     def _marked(self, after: Position, nbytes: int) -> None:
-        """Store a position, replacing the previous one if less than ``MARK_BYTES`` precede it."""
+        """Store position ``after``; replace the last one if it is nearer than ``MARK_BYTES``."""
         if self.unmarked:
             self.marks.pop()
         self.marks.append((len(self.rows), after))
@@ -120,7 +120,7 @@ def empty_part(first: int, schemas: Mapping[int, Schema], *, last: bool) -> dict
 
 
 class PackedEntries:
-    """Entries of a stored part; their blocks are views of the memory of its rows."""
+    """The entries of a stored part; their blocks are views of the part's memory."""
 
     def __init__(self, rows: PartRows, *, batched: bool) -> None:
         self.about, self.batches = rows.about, rows.batches
@@ -143,7 +143,7 @@ class PackedEntries:
 
     @property
     def schemas(self) -> dict[int, Schema]:
-        """Schemas that had settled when these elements were made, by operator."""
+        """The schemas that had settled when the elements were made, by operator number."""
         return {int(place): schema_of(text) for place, text in self.about["schemas"].items()}
 
     def entry(self, place: int) -> CachedBlock:
@@ -154,7 +154,7 @@ class PackedEntries:
         return CachedBlock(self.places[number], before, self._block(number), after, since, until)  # type: ignore[arg-type]
 
     def _mark(self, number: int) -> tuple[int, Position | None]:
-        """Return the last stored position up to entry ``number``, with the element it precedes."""
+        """Return the last stored position up to entry ``number``, after the position's element."""
         entry, position = self.marks[bisect_right(self.marked, number) - 1]
         return self.places[entry], position
 
@@ -167,7 +167,7 @@ class PackedEntries:
         return Block(self.schema, whole.slice(row, row + count).columns, ids)
 
     def _whole(self, number: int, form: int) -> tuple[Block, list[np.ndarray]]:
-        """Return the rows of a record batch and columns of their ids, memoized for the last one."""
+        """Return the rows of a record batch and the columns of their ids; memoizes one batch."""
         known = self.whole
         if known is None or known[0] != number:
             plain, columns = apart(self.batches[number], form)
@@ -178,14 +178,14 @@ class PackedEntries:
 
 
 def read(rows: PartRows, *, batched: bool) -> PackedEntries | None:
-    """Return the entries of a part; None if this version did not write it."""
+    """Return the entries of a part; None if its description has another version."""
     if rows.about.get("kept") != VERSION or len(rows.about["batches"]) != len(rows.batches):
         return None
     return PackedEntries(rows, batched=batched)
 
 
 def _freeze(block: Block) -> None:
-    """Make a block read-only, as its arrays are shared; unpacked bits have memory of their own."""
+    """Make the arrays of a block read-only, as several readers share them."""
     for column in block.columns:
         for array in column if isinstance(column, Vec) else ():
             if array is not None:
@@ -196,7 +196,7 @@ def _freeze(block: Block) -> None:
 
 
 class PartSpan(NamedTuple):
-    """The range of a part in the stream: from element ``first`` up to ``end``."""
+    """The elements of a part in the stream: from ``first`` up to ``end``."""
 
     first: int
     end: int
@@ -211,7 +211,7 @@ class PartSpan(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """Elements stored from the first on, bytes of all parts, and whether the stream is whole."""
+    """The elements stored from the first on, the bytes of all parts, and if the stream is whole."""
 
     elements: int
     nbytes: int
@@ -219,22 +219,22 @@ class Reach(NamedTuple):
 
 
 class Spans:
-    """Spans by part number; each begins where the previous ends, or earlier if that was remade."""
+    """Spans by part number; each begins where the previous one ends, or earlier if remade."""
 
     def __init__(self) -> None:
         self.of: dict[int, PartSpan] = {}
-        self.firsts: list[tuple[int, int]] = []  # with the part's number, in order
-        self.ends: dict[int, int] = {}  # the part that ends before an element
+        self.firsts: list[tuple[int, int]] = []  # first element and part number, ascending
+        self.ends: dict[int, int] = {}  # number of the part that ends before an element
 
     def know(self, number: int, span: PartSpan) -> None:
-        """Add the span of a stored part."""
+        """Add the span of the stored part ``number``."""
         self.forget(number)
         self.of[number] = span
         self.ends[span.end] = max(number, self.ends.get(span.end, 0))
         insort(self.firsts, (span.first, number))
 
     def forget(self, number: int) -> None:
-        """Remove the span of a part that may no longer be stored."""
+        """Remove the span of part ``number``, which may no longer be stored."""
         span = self.of.pop(number, None)
         if span is None:
             return
@@ -246,7 +246,7 @@ class Spans:
                 del self.ends[span.end]
 
     def covering(self, place: int) -> int | None:
-        """Return the part that holds an element, or None."""
+        """Return the number of the part that holds element ``place``, or None."""
         at = bisect_right(self.firsts, (place, 1 << 62)) - 1
         for first, number in reversed(self.firsts[max(0, at - 1) : at + 1]):
             if first <= place < self.of[number].end:
@@ -254,14 +254,14 @@ class Spans:
         return None
 
     def absent(self, place: int) -> int | None:
-        """Return the missing part that would begin with an element, or None."""
+        """Return the number of the missing part that would begin with element ``place``, if any."""
         if place and place not in self.ends:
             return None
         number = self.ends[place] + 1 if place else 0
         return None if number in self.of else number
 
     def ended(self, place: int) -> bool:
-        """Return True if the last part ends before this element."""
+        """Return True if the last part of the stream ends before element ``place``."""
         number = self.ends.get(place)
         return number is not None and self.of[number].last
 

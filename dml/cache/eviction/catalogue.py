@@ -1,4 +1,4 @@
-"""The cache entries of a store are listed and checked here; no rows are made or read.
+"""List and check the cache entries of a store; no rows are made.
 
 Listing writes nothing, so that it works on a root without write permission.
 """
@@ -57,7 +57,7 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class VerifiedEntry:
-    """The outcome of a check of all bytes."""
+    """The outcome of a check of all bytes of an entry, or of all entries."""
 
     parts: int
     nbytes: int
@@ -68,7 +68,7 @@ class VerifiedEntry:
 
 
 def place_at(root: str, namespace: str) -> StorePlace:
-    """Open the namespace of an existing store; CacheError if it is missing or cannot be opened."""
+    """Open a namespace of an existing store; raise CacheError if missing or unusable."""
     below = layout.namespace(namespace)
     if "://" in root:
         return Bucket(root, below)
@@ -97,7 +97,7 @@ def store_in(root: str) -> str:
 
 
 class ObservedUses(PartUses):
-    """The reported uses of all processes, read without reporting any."""
+    """The uses that all processes have reported; reports none."""
 
     def __init__(self, place: StorePlace) -> None:
         super().__init__(place)
@@ -110,9 +110,9 @@ class ObservedUses(PartUses):
     def flush(self) -> None:
         """Write nothing, since nothing was used here."""
 
-    def _told(self) -> Iterator[ListedName]:
+    def _use_files(self) -> Iterator[ListedName]:
         """Yield the use files of all processes, and remove none."""
-        yield from self._place.found(layout.USES, looking=True)
+        yield from self._place.list_files(layout.USES, looking=True)
 
     def _add(self, body: dict[str, object], age_s: float, found: GatheredUses) -> None:
         uses, epochs = found
@@ -135,11 +135,11 @@ class Catalogue:
         return layout.viewed(folder, self.place.names(folder))
 
     def counted(self, view: EntryView) -> tuple[int, int | None]:
-        """Return the stored parts and all parts of an entry; at most two small files are read."""
+        """Return the number of stored parts of an entry, and of all its parts, None if unknown."""
         if not view.live:
             return 0, None
         told = self.about(view).get("parts")
-        if not isinstance(told, int):  # of a stream, whose last part is marked as the last
+        if not isinstance(told, int):  # an entry of a stream, whose last part is marked
             end = max(view.live)
             record = janitor.record_of(self.place, view, end)
             told = end + 1 if record is not None and record.about.get("last") is True else None
@@ -150,8 +150,8 @@ class Catalogue:
         return about_in(self.place.get(f"{view.folder}/{ABOUT}") or b"") or {}
 
     def quarantined(self, view: EntryView) -> dict[str, Any] | None:
-        """Return why an entry is quarantined; None if it is not."""
-        return quarantine.told(self.place, view.folder) if view.quarantined else None
+        """Return the finding of a quarantined entry; None if it is not quarantined."""
+        return quarantine.read_finding(self.place, view.folder) if view.quarantined else None
 
     def entry(self, fingerprint: str) -> Entry | None:
         """Return one cache entry; None if it has no stored part and no quarantine."""
@@ -168,13 +168,13 @@ class Catalogue:
                 yield self._entry(fingerprint, view, seen, pinned)
 
     def begin_with(self, prefix: str) -> list[str]:
-        """Return the fingerprints with a prefix, whose first two letters name a folder."""
+        """Return the fingerprints with a prefix of two or more digits, ascending."""
         folder = f"{layout.ENTRIES}/{prefix[:2]}"
         names = {name.partition("/")[0] for name in self.place.names(folder)}
         return sorted(name for name in names if name.startswith(prefix))
 
     def verify(self, fingerprint: str | None = None) -> VerifiedEntry:
-        """Read every stored byte, and evict the parts that are damaged."""
+        """Read every stored byte of one entry, or of all, and evict the damaged parts."""
         blobs, damaged = Blobs(self.place), list[Key]()
         parts = nbytes = newer = 0
         for each, view in self._views(fingerprint):

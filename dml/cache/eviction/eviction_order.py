@@ -1,7 +1,7 @@
-"""The worth of cached parts is computed here: pure, and never by age alone.
+"""Compute the worth of cached parts, from arguments alone and never by age alone.
 
 Worth = floor + (decayed uses + announced epochs) x (seconds to make - seconds to read) / bytes. The
-floor is the worth of the last evicted part at the last use of this part:
+floor is the worth of the last evicted part, as of the last use of this part:
 GreedyDual-Size-Frequency (Cherkasova, 1998) with decay, and with the reads that running jobs have
 announced.
 """
@@ -11,23 +11,23 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 
-READ_BYTES_PER_S = 1e9  # of a part that is not in memory
-HALF_LIFE_S = 6 * 3600.0  # of a use
+READ_BYTES_PER_S = 1e9  # read speed of a part that is not in memory
+HALF_LIFE_S = 6 * 3600.0  # seconds after which a use counts half
 
 
 @dataclasses.dataclass(frozen=True)
 class PartUse:
-    """The use of a part: its decayed count, and the floor at its last use."""
+    """The uses of a part: their decayed count, and the floor at the last use."""
 
     count: float = 0.0
     floor: float = 0.0
 
     def after(self, seconds: float) -> PartUse:
-        """Return the use as it is ``seconds`` later, decayed."""
+        """Return the uses ``seconds`` later, with the count decayed."""
         return PartUse(self.count * 0.5 ** (max(seconds, 0.0) / HALF_LIFE_S), self.floor)
 
     def used(self, floor: float) -> PartUse:
-        """Return the use with one more count."""
+        """Return the uses with one more count, at the current ``floor``."""
         return PartUse(self.count + 1.0, max(self.floor, floor))
 
     def __or__(self, other: PartUse) -> PartUse:
@@ -37,7 +37,7 @@ class PartUse:
 
 @dataclasses.dataclass(frozen=True)
 class EvictionCandidate:
-    """A part that may be evicted."""
+    """A part that may be evicted; ``size`` in bytes."""
 
     fingerprint: str
     part: int
@@ -55,7 +55,7 @@ class EvictionCandidate:
 
 
 def least(candidates: Iterable[EvictionCandidate], nbytes: int) -> Iterator[EvictionCandidate]:
-    """Yield the candidates of least worth in order, until they have ``nbytes``; ties by name."""
+    """Yield the candidates of least worth, ascending, until they free ``nbytes``; ties by name."""
     for each in sorted(candidates, key=lambda c: (c.worth, c.fingerprint, c.part)):
         if nbytes <= 0:
             return

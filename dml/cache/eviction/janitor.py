@@ -1,8 +1,9 @@
-"""Parts and entries of the store are ended here, and leftover files are removed.
+"""End parts and entries of the store, and remove leftover files.
 
-To end a part is to write a tomb and then remove its files: a reader that lists the names in between
-sees the tomb. Rows that a process has mapped stay readable; a reader that finds a blob missing
-makes the part again. Ages come from the clock of the storage, and never decide about correctness.
+To end a part is to write a tomb and then remove the part's files: a reader that lists the names in
+between sees the tomb. Rows that a process has mapped stay readable; a reader that finds a blob
+missing makes the part again. Ages come from the clock of the storage, and never decide about
+correctness.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dml.cache.store import layout
 from dml.cache.store.layout import EntryView
 from dml.cache.store.primitives import ListedName, StorePlace
 
-GRACE_S = 600.0  # blobs without a record are left for this long: their writers may be slow
+GRACE_S = 600.0  # blobs without a record stay for so long: their writers may be slow
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Swept:
 
 
 def views(place: StorePlace) -> dict[str, tuple[EntryView, list[str]]]:
-    """Return every entry by fingerprint, with the names below it."""
+    """Return every entry by fingerprint: its view, and the names below its folder."""
     below: dict[str, list[str]] = {}
     for name in place.names(layout.ENTRIES):
         _, _, rest = name.partition("/")
@@ -47,14 +48,14 @@ def views(place: StorePlace) -> dict[str, tuple[EntryView, list[str]]]:
 
 
 def record_of(place: StorePlace, view: EntryView, part: int) -> PartRecord | None:
-    """Return the record of a stored part, or None."""
+    """Return the record of a stored part; None if it is missing or unreadable."""
     text = place.get(view.record(part))
     found = read(text) if text is not None else None
     return found if isinstance(found, PartRecord) else None
 
 
 def evict(place: StorePlace, fingerprint: str, part: int, why: str = "evicted") -> bool:
-    """End one part; True if this call did, False if another process was first."""
+    """End one part; True if this call ended it, False if another process was first."""
     folder = layout.entry(fingerprint)
     view = layout.viewed(folder, place.names(folder))
     if part not in view.live:
@@ -70,7 +71,7 @@ def evict(place: StorePlace, fingerprint: str, part: int, why: str = "evicted") 
 def remove(
     place: StorePlace, fingerprint: str, why: str = "removed", *, keeping_names: bool = False
 ) -> bool:
-    """End an entry, with all parts that are committed late; True if this call did.
+    """End an entry, with all parts that are committed late; True if this call ended it.
 
     With ``keeping_names``, the files that describe the whole entry stay.
     """
@@ -91,12 +92,12 @@ def remove(
 def sweep(place: StorePlace, *, ttl_s: float, grace_s: float = GRACE_S) -> Swept:
     """Remove temporary files older than ``ttl_s``, files of ended parts, and lost blobs.
 
-    Lost blobs are those that no record names and that were not written for ``grace_s``. A writer
-    that sleeps for longer between a blob and its record commits a record without rows: that part is
-    found damaged and made again. Safe beside readers, writers and other janitors.
+    Lost blobs are those that no record names and that were not written for ``grace_s`` seconds. A
+    writer that sleeps for longer between a blob and its record commits a record without rows: that
+    part is found damaged and made again. Readers, writers and other janitors may run meanwhile.
     """
     temporary = place.clear(ttl_s)
-    old = [each for each in place.found(layout.BLOBS) if each.age_s > grace_s]
+    old = [each for each in place.list_files(layout.BLOBS) if each.age_s > grace_s]
     entries = views(place)  # after the blobs: includes parts committed meanwhile
     gone = 0
     for view, names in entries.values():
@@ -112,7 +113,7 @@ def sweep(place: StorePlace, *, ttl_s: float, grace_s: float = GRACE_S) -> Swept
 def _unmarked(
     place: StorePlace, entries: dict[str, tuple[EntryView, list[str]]], old: list[ListedName]
 ) -> list[ListedName]:
-    """Return the old blobs that no record names; none if a record is of a newer version."""
+    """Return the blobs in ``old`` that no record names; none if a record has a newer version."""
     marked = set()
     for view, _ in entries.values():
         for part in view.live:

@@ -1,7 +1,7 @@
-"""Pins keep entries from being evicted: while a process lives, or until they are unpinned.
+"""Keep entries from being evicted, by pins: while a process lives, or until they are unpinned.
 
-The pin of a process has a heartbeat like a lease. A pin that was not written for ``PIN_S``, by the
-clock of the storage, is that of a dead process and has no effect.
+The pin of a process has a heartbeat like a lease. A pin that was not written for ``PIN_S`` seconds,
+by the clock of the storage, is that of a dead process and has no effect.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ FOREVER = "forever"
 
 @contextmanager
 def pinned(place: StorePlace, fingerprint: str, *, pin_s: float = PIN_S) -> Iterator[None]:
-    """Pin an entry while the block runs; UnusableError if the pin cannot be written."""
+    """Pin an entry while the block runs; raise UnusableError if the pin cannot be written."""
     name = f"{_folder(fingerprint)}/{uuid.uuid4().hex}"
     place.put(name, b"")
-    with Lease(place, name, pin_s / BEATS).held():
+    with Lease(place, name, pin_s / BEATS).hold():
         yield
 
 
@@ -39,7 +39,7 @@ def unpin(place: StorePlace, fingerprint: str) -> None:
 
 
 def must_not_hold(place: StorePlace, fingerprint: str, unpin: str) -> None:
-    """Raise CacheError, which says to ``unpin`` first, if an entry is pinned by hand."""
+    """Raise CacheError if an entry is pinned by hand; ``unpin`` is the command that unpins it."""
     folder = layout.entry(fingerprint)
     view = layout.viewed(folder, place.names(folder))
     if not (view.live or view.quarantined):
@@ -58,10 +58,10 @@ def stays(fingerprint: str, unpin: str, at: str = "") -> CacheError:
     )
 
 
-def held(place: StorePlace, *, pin_s: float = PIN_S) -> set[str]:
+def list_pinned(place: StorePlace, *, pin_s: float = PIN_S) -> set[str]:
     """Return the pinned fingerprints, and remove the pins of dead processes."""
     found = set()
-    for each in place.found(layout.PINS):
+    for each in place.list_files(layout.PINS):
         fingerprint, _, who = each.name.partition("/")
         if who == FOREVER or each.age_s < pin_s:
             found.add(fingerprint)

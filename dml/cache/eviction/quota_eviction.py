@@ -1,8 +1,8 @@
-"""The bytes of a namespace are kept within its quota; the parts of least worth are evicted.
+"""Keep the bytes of a namespace within its quota, by evicting the parts of least worth.
 
 A writer first announces its bytes under a name, and then counts: announced bytes first, stored
-bytes second. Of two writers at once, the later counts both, so that together they never write more
-than fits. Other namespaces are never evicted from.
+bytes second. Of two writers at once, the later one counts both, so that together they never write
+more than fits. Parts of other namespaces are never evicted.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class QuotaRoom:
     def used_bytes(self) -> int:
         """Return the bytes that are stored, or announced by living processes."""
         total = 0
-        for each in self._place.found(ANNOUNCED):  # first: removed once the blob is stored
+        for each in self._place.list_files(ANNOUNCED):  # first: removed once the blob is stored
             size = each.name.partition("-")[2]
             if each.age_s < self._ttl_s and size.isdigit():
                 total += int(size)
             else:
                 self._place.delete(f"{ANNOUNCED}/{each.name}")
-        return total + sum(each.size for each in self._place.found(layout.BLOBS))
+        return total + sum(each.size for each in self._place.list_files(layout.BLOBS))
 
     @contextmanager
     def room(self, nbytes: int, before: Lease | None = None) -> Iterator[bool]:
@@ -47,11 +47,14 @@ class QuotaRoom:
         if lease is None:
             yield False
             return
-        with lease.held():
+        with lease.hold():
             yield True
 
     def announced(self, nbytes: int, before: Lease | None = None) -> Lease | None:
-        """Reserve ``nbytes`` while the lease is beaten, replacing ``before``; None without room."""
+        """Reserve ``nbytes`` while the lease has heartbeats, in place of lease ``before``.
+
+        Return the lease; None if there is no room.
+        """
         name = f"{ANNOUNCED}/{uuid.uuid4().hex}-{nbytes}"
         lease = Lease(self._place, name, self._ttl_s / BEATS)
         over = nbytes - self.most_bytes
@@ -99,8 +102,8 @@ class Quota(QuotaRoom):
                 self.evicted += 1
 
     def _candidates(self) -> Iterator[EvictionCandidate]:
-        """Yield the parts that may be evicted: not of pinned entries or of entries being filled."""
-        kept = pins.held(self._place) | self._filling()
+        """Yield the parts of entries that are neither pinned nor being filled."""
+        kept = pins.list_pinned(self._place) | self._filling()
         uses, epochs = self._uses.gathered()
         records: dict[str, PartRecord] = {}
         for fingerprint, (view, _) in janitor.views(self._place).items():
@@ -119,6 +122,6 @@ class Quota(QuotaRoom):
         """Return the fingerprints of entries with a live lease."""
         return {
             each.name.split("/")[1]
-            for each in self._place.found(layout.ENTRIES)
+            for each in self._place.list_files(layout.ENTRIES)
             if "/lease." in each.name and each.age_s < self._ttl_s
         }

@@ -1,7 +1,7 @@
-"""Uses of parts are counted in one small file per process, which only that process writes.
+"""Count uses of parts in one small file per process, which only that process writes.
 
 The counts are advice: lost or damaged counts cost a worse choice of victims, and no rows. Counts of
-ended processes decay; the reads that they had announced no longer count.
+ended processes decay; the reads that these processes had announced no longer count.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from dml.cache.parts.records import Unread, checked, unchecked
 from dml.cache.store import layout
 from dml.cache.store.primitives import ListedName, StorePlace, UnusableError
 
-FLUSH_S = 30.0  # between writes of the file
-SILENT_S = 600.0  # since the last write: then announced reads no longer count
-MOST = 1 << 16  # parts that one process remembers
+FLUSH_S = 30.0  # seconds between writes of the file
+SILENT_S = 600.0  # seconds since the last write from which announced reads no longer count
+MOST = 1 << 16  # most parts that one process remembers
 
 Key = tuple[str, int]
 """A fingerprint and a part."""
@@ -28,7 +28,7 @@ GatheredUses = tuple[dict[Key, PartUse], dict[str, float]]
 
 
 class PartUses:
-    """The uses of this process, and the reported uses of other processes."""
+    """The uses by this process, and the reported uses of other processes."""
 
     def __init__(self, place: StorePlace, clock: Callable[[], float] = time.monotonic) -> None:
         self._place, self._clock = place, clock
@@ -40,7 +40,7 @@ class PartUses:
         self.floor = 0.0
 
     def used(self, fingerprint: str, part: int) -> None:
-        """Count a use of a part, which was found or made."""
+        """Count one use of a part, which was found or made."""
         now, key = self._clock(), (fingerprint, part)
         with self._lock:
             use, then = self._uses.pop(key, (PartUse(floor=self.floor), now))
@@ -83,10 +83,10 @@ class PartUses:
                 self.flush()
 
     def gathered(self) -> GatheredUses:
-        """Return the uses of all processes."""
+        """Return the uses and announcements of all processes."""
         self.flush()
         found: GatheredUses = {}, {}
-        for each in self._told():
+        for each in self._use_files():
             body = unchecked(self._place.get(f"{layout.USES}/{each.name}") or b"")
             if isinstance(body, Unread):
                 continue
@@ -94,9 +94,9 @@ class PartUses:
                 self._add(body, each.age_s, found)
         return found
 
-    def _told(self) -> Iterator[ListedName]:
+    def _use_files(self) -> Iterator[ListedName]:
         """Yield the use file of each process; files older than 16 half-lives are removed."""
-        for each in self._place.found(layout.USES):
+        for each in self._place.list_files(layout.USES):
             if each.age_s <= 16 * HALF_LIFE_S:
                 yield each
             else:
@@ -106,7 +106,7 @@ class PartUses:
         """Return how many reads of an entry the jobs of other processes have announced."""
         epochs: dict[str, float] = {}
         with suppress(UnusableError, KeyError, TypeError, ValueError):
-            for each in self._place.found(layout.USES):
+            for each in self._place.list_files(layout.USES):
                 name = f"{layout.USES}/{each.name}"
                 if name != self._name and each.age_s < SILENT_S:
                     body = unchecked(self._place.get(name) or b"")
@@ -115,7 +115,7 @@ class PartUses:
         return epochs.get(fingerprint, 0.0)
 
     def _add(self, body: dict[str, object], age_s: float, found: GatheredUses) -> None:
-        """Add the uses that one process has reported."""
+        """Add the uses ``body`` that one process reported ``age_s`` seconds ago to ``found``."""
         uses, epochs = found
         told, announced = body["uses"], body["epochs"]
         if not isinstance(told, list) or not isinstance(announced, dict):

@@ -1,4 +1,4 @@
-"""An index beside the entries of a store tells which entries hold rows of the same step.
+"""Record in an index beside the entries of a store which entries hold rows of the same step.
 
 A writer of rows records by which filters they were selected from which step below, and by which
 value names their columns are known. A look-up lists two folders: the row sets of that step, and the
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from dml.cache.parts.parts import PartStore
     from dml.cache.store.primitives import StorePlace
 
-# Row sets, and entries in each, that are read at most: bounds the cost of a look-up.
+# Most row sets, and entries of each, that are read: this bounds the cost of a look-up.
 MOST_SETS, MOST_MEMBERS = 256, 256
-MOST_KNOWN = 1 << 16  # files that a process remembers
-RECUT = "RECUT.json"  # beside the description of an entry
+MOST_KNOWN = 1 << 16  # most files that a process remembers
+RECUT = "RECUT.json"  # name of a file beside the description of an entry
 
 
 Answer = TypeVar("Answer")
@@ -55,12 +55,12 @@ class IndexMember(NamedTuple):
 
 
 def is_name(text: str) -> bool:
-    """Return True if a text is the name of an entry, and not of another file."""
+    """Return True if ``text`` is the name of an entry, and not of another file."""
     return re.fullmatch(r"[0-9a-f]{32}", text) is not None
 
 
 def say(place: StorePlace, name: str, body: dict[str, Any]) -> None:
-    """Write a note; a damaged note, or one with another content, is replaced."""
+    """Write the note ``name``; a damaged note, or one with another content, is replaced."""
     text = checked(body)
     if not place.put_if_absent(name, text) and place.get(name) != text:
         place.put(name, text)
@@ -71,7 +71,7 @@ def _folder(base: str) -> str:
 
 
 class CacheIndex:
-    """The index of one store, for all threads of a process; store failures raise no error here."""
+    """The index of one store, for all threads of a process; store failures raise no error."""
 
     def __init__(self, store: PartStore) -> None:
         self._store = weakref.ref(store)
@@ -79,13 +79,13 @@ class CacheIndex:
         self._told = set[str]()
 
     def tell(self, member: IndexMember) -> None:
-        """Record the rows and columns that an entry holds, once in a process."""
+        """Record the rows and columns that the entry of ``member`` holds, once in a process."""
         store, family = self._store(), member.family
         name = f"{_folder(family.base)}/of/{family.rows}/{member.fingerprint}"
         if store is None or name in self._told or not store.standing.whole:
             return
         self._told.add(name)
-        rows = {"conjuncts": [list(each.kept) for each in sorted(family.conjuncts)]}
+        rows = {"conjuncts": [list(each.stored_form) for each in sorted(family.conjuncts)]}
         with store.standing.failing():
             say(store.place, f"{_folder(family.base)}/sets/{family.rows}", {"about": rows})
             say(store.place, name, {"about": {"columns": dict(member.columns)}})
@@ -96,14 +96,14 @@ class CacheIndex:
         self._answer(lambda store: store.place.put_if_absent(name, checked({})))
 
     def members(self, family: Family, listed: Listed) -> list[IndexMember]:
-        """Return entries that hold all rows of ``family``; exact matches come first.
+        """Return the entries that hold all rows of ``family``; exact matches come first.
 
-        Folders in ``listed`` are not listed again, and new listings are added to it.
+        Folders in ``listed`` are not listed again, and new listings are added to ``listed``.
         """
         return self._answer(lambda store: list(self._members(store, family, listed))) or []
 
     def parts(self, fingerprint: str, listed: Listed) -> frozenset[int]:
-        """Return the stored parts of an entry."""
+        """Return the numbers of the stored parts of an entry."""
         folder = layout.entry(fingerprint)
         return frozenset(layout.viewed(folder, self._names(folder, listed)).live)
 
@@ -122,7 +122,7 @@ class CacheIndex:
         return self._answer(names) or []
 
     def _answer(self, what: Callable[[PartStore], Answer]) -> Answer | None:
-        """Return the result of a call on the store; None if the store is unusable."""
+        """Return the result of ``what``, called with the store; None if the store is unusable."""
         store = self._store()
         return None if store is None else store.answer(partial(what, store))
 
@@ -136,20 +136,20 @@ class CacheIndex:
         found = [family, *self._wider(store, family, names(f"{folder}/sets")[:MOST_SETS])]
         for each in found:
             for name in names(f"{folder}/of/{each.rows}")[:MOST_MEMBERS]:
-                columns = self._known(store, f"{folder}/of/{each.rows}/{name}", _columns)
+                columns = self._read_note(store, f"{folder}/of/{each.rows}/{name}", _columns)
                 if columns is not None:
                     yield IndexMember(name, each, columns)
 
     def _wider(self, store: PartStore, family: Family, every: Sequence[str]) -> Iterator[Family]:
-        """Yield other row sets of the step that contain all rows of ``family``."""
+        """Yield the other row sets of the step, of names ``every``, that contain ``family``."""
         for rows in every:
             name = f"{_folder(family.base)}/sets/{rows}"
-            conjuncts = None if rows == family.rows else self._known(store, name, _conjuncts)
+            conjuncts = None if rows == family.rows else self._read_note(store, name, _conjuncts)
             if conjuncts is not None and implied(conjuncts, family.conjuncts):
                 yield Family(family.base, rows, conjuncts)
 
-    def _known(self, store: PartStore, name: str, parsed: Callable[[Any], Any]) -> Any:
-        """Return the parsed content of a file; None if it cannot be read."""
+    def _read_note(self, store: PartStore, name: str, parsed: Callable[[Any], Any]) -> Any:
+        """Return the content of a note as ``parsed`` returns it; None if it cannot be read."""
         if name not in self._read:
             text = store.place.get(name)
             if text is None:
@@ -184,5 +184,5 @@ _INDEXES: weakref.WeakKeyDictionary[PartStore, CacheIndex] = weakref.WeakKeyDict
 
 
 def index_of(store: PartStore) -> CacheIndex:
-    """Return the index of a store, one in a process."""
+    """Return the index of a store, which exists once in a process."""
     return _INDEXES.setdefault(store, CacheIndex(store))

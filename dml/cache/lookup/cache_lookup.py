@@ -1,4 +1,4 @@
-"""Entries of a store are searched here, unit by unit, for rows of the steps of a pipeline."""
+"""Search the entries of a store, unit by unit, for rows of the steps of a pipeline."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from dml.io.source import Unit
 from dml.ops.implication import Conjunct, Derivation, made_of
 from dml.ops.relation import Columns, Naming, Relation, StoreQuery, relations
 
-# Look-ups in the index stay valid for LOOKED_S, plus LOOKED times their own duration.
+# Look-ups in the index stay valid for LOOKED_S seconds, plus LOOKED times their own duration.
 LOOKED_S, LOOKED = 1.0, 20
 
 
 class LookupPiece(NamedTuple):
-    """An entry that holds rows of a step, and how they are derived from it; None: used unchanged.
+    """An entry that holds rows of a step, and the derivation ``made`` of these rows from it.
 
-    ``held`` is the number of columns of the entry, if that is known.
+    If ``made`` is None, the rows are used unchanged. ``held`` is the number of columns of the
+    entry, 0 if unknown.
     """
 
     fingerprint: str
@@ -39,12 +40,12 @@ class LookupPiece(NamedTuple):
 
     @property
     def work(self) -> tuple[bool, bool, int]:
-        """Sort key: less for a piece that takes less work."""
+        """The sort key of a piece: less for a piece from which rows are derived with less work."""
         made = self.made or Derivation((), ())
         return bool(made.residual), not made.plain, -len(made.columns)
 
     def has(self, wanted: Sequence[str]) -> tuple[str, ...]:
-        """Return the wanted columns that the piece provides."""
+        """Return the ``wanted`` columns that the piece provides."""
         known = wanted if self.made is None else [name for name, _ in self.made.columns]
         return tuple(name for name in wanted if name in known)
 
@@ -73,11 +74,11 @@ class LookupPlace:
 
     @property
     def columns(self) -> Columns:
-        """The output columns, as values over the step at its base."""
+        """The output columns, as expressions over the base step of the relation."""
         return () if self.relation is None else self.relation.columns
 
     def shaped(self, piece: LookupPiece, names: tuple[str, ...] | None) -> Shaped:
-        """Return how some columns are derived from a piece; all columns if ``names`` is None."""
+        """Return the derivation of columns ``names`` from a piece; of all columns if None."""
         key = piece, names
         if key not in self._shapes:
             schema = None if names is None else Schema((name, self.schema[name]) for name in names)
@@ -85,15 +86,15 @@ class LookupPlace:
         return self._shapes[key]
 
     def limit(self, piece: LookupPiece) -> int:
-        """Return how many steps may have settled schemas in the rows of a piece."""
+        """Return how many of the first steps may have settled schemas in the rows of a piece."""
         return self.number if piece.made is None or not self.relation else self.relation.base
 
 
 class Finding:
     """The rows of ``steps`` over ``source`` that entries of a store hold.
 
-    ``entry`` is the entry of the last step, and has the names of the steps. With ``asked`` it is
-    read before other entries; otherwise it is searched as one of them.
+    ``entry`` is the entry of the last step, and has the names of the steps. With ``asked``, the
+    caller reads ``entry`` before other entries; otherwise ``entry`` is searched as one of them.
     """
 
     def __init__(
@@ -130,11 +131,11 @@ class Finding:
 
     @property
     def recut(self) -> bool:
-        """True if these parts may be cut into blocks unlike those of the computed rows."""
+        """True if parts of the entry may be cut into blocks unlike those of computed rows."""
         return bool(self._known) and self.index.recut(self._known, self._listed)
 
     def family(self, place: LookupPlace) -> Family | None:
-        """Return the row set of a step, if its relation to a base step is known."""
+        """Return the row set of a step; None if its relation to a base step is unknown."""
         if place.relation is not None and place.family is None:
             base = self.places[place.relation.base].name
             parts = place.relation.predicate
@@ -143,27 +144,27 @@ class Finding:
         return place.family
 
     def member(self, name: str, columns: Columns) -> IndexMember | None:
-        """Return the index record of an entry with some columns of the stored rows."""
+        """Return the index record of entry ``name`` with some ``columns`` of the stored rows."""
         family = self.family(self.top)
         if family is None:
             return None
         return IndexMember(name, family, {self.naming(value): column for column, value in columns})
 
     def group(self, columns: Columns) -> str:
-        """Return the name of an entry with some columns of the stored rows."""
+        """Return the name of the entry for some ``columns`` of the stored rows."""
         family = self.family(self.top)
         return self.naming.group(family.rows if family else "", columns)
 
     def as_it_is(self, place: LookupPlace, unit: Unit, run: Running) -> list[TakenColumns]:
-        """Return a unit of the stored rows of a step, whatever its schema is."""
+        """Return the stored rows of a step for ``unit``, whatever their schema; [] if none."""
         for piece in self.pieces(place):
-            taken = self._taken(place, piece, None, unit, run)
+            taken = self._take_piece(place, piece, None, unit, run)
             if taken is not None:
                 return [taken]
         return []
 
     def pieces(self, place: LookupPlace) -> tuple[LookupPiece, ...]:
-        """Return recently found entries with rows of a step: those that need least work first."""
+        """Return the entries with rows of a step, recently listed, in ascending order of work."""
         begun = time.monotonic()
         if begun > self._until:
             self._listed, self._until = {}, begun + LOOKED_S
@@ -182,13 +183,13 @@ class Finding:
             return [exact] if place.name != self._known and self.parts(exact) else []
         found = []
         for member in self.index.members(family, self._listed):
-            made = self._made(place, member)
+            made = self._derive(place, member)
             if made is not None and member.fingerprint != self._known:
                 found.append(LookupPiece(member.fingerprint, made, len(member.columns)))
         return sorted(filter(self.parts, found), key=lambda each: each.work)
 
-    def _made(self, place: LookupPlace, member: IndexMember) -> Derivation | None:
-        """Return the columns an entry provides; computed Arrow columns are left to the steps."""
+    def _derive(self, place: LookupPlace, member: IndexMember) -> Derivation | None:
+        """Return how an entry provides columns of a step, or None; omits computed Arrow columns."""
         predicate = place.relation.predicate if place.relation else ()
         passed = member.family.names
         made = made_of(member.columns, passed, predicate, place.columns, self.naming)
@@ -208,7 +209,7 @@ class Finding:
     def take(
         self, place: LookupPlace, wanted: Sequence[str], unit: Unit, run: Running
     ) -> tuple[list[TakenColumns], tuple[str, ...]]:
-        """Return the stored columns of a unit among ``wanted``, and the columns that are missing.
+        """Return stored columns of a unit among ``wanted``, and the names of the missing columns.
 
         Columns that would be loaded into memory are taken only while they fit the memory limit.
         """
@@ -216,7 +217,7 @@ class Finding:
         missing = tuple(wanted)
         for piece in self.pieces(place):
             names = piece.has(missing)
-            one = self._taken(place, piece, names, unit, run) if names else None
+            one = self._take_piece(place, piece, names, unit, run) if names else None
             if one is not None:
                 taken.append(one)
                 left = run.most_bytes - one.found.loaded_bytes
@@ -226,7 +227,7 @@ class Finding:
                 break
         return taken, missing
 
-    def _taken(
+    def _take_piece(
         self,
         place: LookupPlace,
         piece: LookupPiece,
@@ -234,9 +235,9 @@ class Finding:
         unit: Unit,
         run: Running,
     ) -> TakenColumns | None:
-        """Return some stored columns of a unit of an entry, or None; all if ``names`` is None."""
+        """Return columns ``names`` of a unit, all if None; return None if the piece is unusable."""
         entry = self.opened(piece.fingerprint)
-        found = entry.found(unit, run.most_bytes)
+        found = entry.find_unit(unit, run.most_bytes)
         if found is None or any(number >= place.limit(piece) for number in found.schemas):
             return None
         shaped = place.shaped(piece, names)
@@ -250,14 +251,14 @@ class Finding:
         self, place: LookupPlace, entry: StoredEntry, taken: TakenColumns, unit: Unit, run: Running
     ) -> bool:
         """Return True if a sample of the stored rows equals the rows that are computed now."""
-        at = dataclasses.replace(run.at, epoch=0)  # that of all rows that others may have
+        at = dataclasses.replace(run.at, epoch=0)  # the epoch of all rows that others may have
         steps = (Steps(self.steps[: place.number], at, 1),)
         shown = partial(taken.shaped.run, at=at)
         sample = CanarySample(entry, unit, taken.found, steps, place.number, shown)
         return trusted(sample, run, self._seen)
 
     def opened(self, name: str, **about: Any) -> StoredEntry:
-        """Open another entry of the same store, with the settings of this entry."""
+        """Open entry ``name`` of the same store, with the settings of this entry."""
         entry = self.entry
         told = {**entry.about, **about}
         named = EntryName(entry.where, name, told, entry.named_ns, fills=entry.fills)

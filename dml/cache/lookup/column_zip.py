@@ -1,4 +1,4 @@
-"""Columns of equal rows that come from different entries of a store are zipped together here."""
+"""Zip columns of equal rows that come from different entries of a store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dml.ops.implication import Derivation
 
 
 class Shaped:
-    """The columns of ``schema`` derived from stored ones by ``made``; without it, taken by name.
+    """The columns of ``schema``, derived from stored ones by ``made``, or else taken by name.
 
     Without a schema, all columns are taken unchanged.
     """
@@ -38,7 +38,7 @@ class Shaped:
             self.stored = {name: value.params[0] for name, value in values.items()}
 
     def fits(self, block: Block) -> bool:
-        """Return True if a stored block gives columns of the right types."""
+        """Return True if all columns can be derived from a stored block, with the right types."""
         if self.schema is None:
             return True
         if self.segment is None:
@@ -70,7 +70,7 @@ class Cursor:
         self.ends = list(accumulate(block.n for block in self._left[::-1]))
 
     def rows(self, count: int, label: str) -> Block:
-        """Return the next ``count`` rows; NonDeterminismError if fewer are left."""
+        """Return the next ``count`` rows; raise NonDeterminismError if fewer are left."""
         parts: list[Block] = []
         while count:
             if not self._left:
@@ -114,7 +114,8 @@ def recut(blocks: Iterable[Block]) -> Iterator[Block]:
     """Yield the rows of an atom in blocks that end at ``PART_BYTES``, however they were cut.
 
     A retried task must give the same partitions, which end with blocks; meanwhile other tasks may
-    have stored more of its rows, or fewer are left. Rows before an error are yielded before it.
+    have stored more of the rows, or fewer are left. Rows before an error are yielded before the
+    error.
     """
     held: list[Block] = []
     weight = 0
@@ -138,7 +139,7 @@ def recut(blocks: Iterable[Block]) -> Iterator[Block]:
 
 
 def _until(block: Block, nbytes: int) -> int:
-    """Return how many of the first rows weigh ``nbytes``, all rows if they weigh less."""
+    """Return how many of the first rows weigh at least ``nbytes``; all if they weigh less."""
     if block.additive_weight <= nbytes:
         return block.n
     low, high = 1, block.n
@@ -160,7 +161,7 @@ def _together(parts: Sequence[Block], schema: Schema, label: str) -> Block:
 
 
 def _same(ids: RowIds, others: RowIds) -> bool:
-    """Return True if both have the same row ids."""
+    """Return True if ``ids`` and ``others`` are equal, in order."""
     return all(map(np.array_equal, ids.arrays(), others.arrays()))
 
 

@@ -1,9 +1,9 @@
-"""Stored rows are found by the content of their input where names do not find them.
+"""Find stored rows by the content of their input, where names do not find them.
 
 A stored step above another stored step is a function of that step's rows. If a function further
 below was edited, these rows get another name; if they are equal nevertheless, the rows stored above
 are still valid. So a writer of a unit of the upper step also records, beside the entries, from
-which content of the lower step it was made. Source: early cutoff; Mokhov, Mitchell and Peyton
+which content of the lower step the unit was made. Source: early cutoff; Mokhov, Mitchell and Peyton
 Jones, Build Systems a la Carte, 2018.
 """
 
@@ -35,7 +35,7 @@ class Rooted:
         return any_above(self.upper)
 
     def content(self, part: int) -> str | None:
-        """Return the digest of all visible content of a part of the lower entry, or None."""
+        """Return the digest of the rows and schemas of a part of the lower entry, or None."""
         if part not in self._records:
             self._records = self.lower.store.records(self.lower.fingerprint)
         record = self._records.get(part)
@@ -44,18 +44,18 @@ class Rooted:
         about = {name: value for name, value in record.about.items() if name != "own"}
         return digest("content", part, record.digest, record.schema, checked(about)).hex()
 
-    def found(self, part: int) -> str | None:
-        """Return the entry made from the content of a part of the lower entry, or None."""
+    def find_entry(self, part: int) -> str | None:
+        """Return the entry made from the content of part ``part`` of the lower entry, or None."""
         content = self.content(part)
         text = content and _answer(self.upper, lambda place: place.get(f"{self._folder}/{content}"))
         name = (about_in(text or b"") or {}).get("fingerprint")
         return name if isinstance(name, str) and is_name(name) else None
 
     def tell(self, part: int) -> None:
-        """Record that the upper entry holds the rows made from a part of the lower entry.
+        """Record that the upper entry holds the rows made from part ``part`` of the lower entry.
 
-        An earlier record is replaced: its rows are gone, damaged or remade, since otherwise they
-        would have been taken from there.
+        An earlier record is replaced: the rows that it names are gone, damaged or remade, since
+        otherwise they would have been used.
         """
         content, store = self.content(part), self.upper.store
         if content is not None and store.standing.whole:
@@ -65,7 +65,7 @@ class Rooted:
 
 
 def any_above(upper: StoredEntry) -> bool:
-    """Return True if any rows of the steps above a stored one are stored, whatever the content."""
+    """Return True if any rows of the steps above a stored step are stored, whatever the content."""
     name = upper.asked.above if upper.asked else ""
     return bool(name and _answer(upper, lambda place: place.names(_folder(name))))
 
@@ -75,5 +75,5 @@ def _folder(name: str) -> str:
 
 
 def _answer(entry: StoredEntry, what: Any) -> Any:
-    """Return the result of a call on the place of an entry; None if the store is unusable."""
+    """Return the result of ``what``, called with the entry's place; None if that is unusable."""
     return entry.store.answer(partial(what, entry.store.place))

@@ -1,4 +1,4 @@
-"""Reports tell which columns a stored step takes from other entries, without reading rows."""
+"""Report which columns a stored step takes from other entries, without reading rows."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from typing import Any
 from dml.cache.lookup.cache_lookup import Finding, LookupPiece, LookupPlace
 from dml.cache.lookup.content_lookup import Rooted, any_above
 from dml.cache.rows.entry import StoredEntry
-from dml.expr.columns.value import shown
+from dml.expr.columns.value import value_text
 from dml.expr.facts import Rows
 from dml.expr.node import Node
 
-SHOWN = 8  # letters of a fingerprint
+SHOWN = 8  # digits of a fingerprint that are shown
 
 
 def finding_of(entry: Any, steps: Sequence[Node], seed: int, *, asked: bool) -> Finding | None:
-    """Return the reusable rows of the last of ``steps``, source first; None without a name."""
+    """Return the search for rows of the last of ``steps``, source first; None without a name."""
     if not isinstance(entry, StoredEntry) or entry.asked is None:
         return None
     return Finding(steps[0], steps[1:], entry, seed, asked=asked)
 
 
-def looks(entry: StoredEntry, steps: Sequence[Node], parts: int, seed: int, *, asked: bool) -> bool:
+def reuses_entries(
+    entry: StoredEntry, steps: Sequence[Node], parts: int, seed: int, *, asked: bool
+) -> bool:
     """Return True if a starting run finds some of its missing parts in other entries.
 
     Also True if an earlier run of that kind has stored some of the present parts.
@@ -32,16 +34,16 @@ def looks(entry: StoredEntry, steps: Sequence[Node], parts: int, seed: int, *, a
         return finding is not None
     if finding.there.issuperset(range(parts)):
         return False
-    return any_above(finding.entry) or told(finding, parts) != ""
+    return any_above(finding.entry) or describe_reuse(finding, parts) != ""
 
 
-def told(finding: Finding, parts: int) -> str:
-    """Return in one line the reuse for missing parts; "" if nothing is reused."""
+def describe_reuse(finding: Finding, parts: int) -> str:
+    """Return in one line what is reused for missing parts; "" if nothing is reused."""
     lacking = frozenset(range(parts)) - finding.there
-    return next(_told(finding, lacking), "") if lacking else ""
+    return next(_reuse_lines(finding, lacking), "") if lacking else ""
 
 
-def _told(finding: Finding, lacking: frozenset[int]) -> Iterator[str]:
+def _reuse_lines(finding: Finding, lacking: frozenset[int]) -> Iterator[str]:
     top, missing, taken = finding.top, dict(finding.top.columns), list[str]()
     for piece in finding.pieces(top):
         names = piece.has(tuple(missing))
@@ -55,7 +57,7 @@ def _told(finding: Finding, lacking: frozenset[int]) -> Iterator[str]:
 
 
 def _whole(finding: Finding, place: LookupPlace, lacking: frozenset[int]) -> Iterator[LookupPiece]:
-    """Yield entries that hold all columns of a lower step."""
+    """Yield the entries that hold all columns of a lower step."""
     wanted = place.schema.names
     for piece in finding.pieces(place):
         if len(piece.has(wanted)) == len(wanted) and lacking & finding.parts(piece):
@@ -69,7 +71,7 @@ def _begins(finding: Finding, place: LookupPlace, piece: LookupPiece) -> str:
 
 def _piece(piece: LookupPiece) -> str:
     parts = piece.made.residual if piece.made else ()
-    where = f" where {' & '.join(map(shown, parts))}" if parts else ""
+    where = f" where {' & '.join(map(value_text, parts))}" if parts else ""
     return piece.fingerprint[:SHOWN] + where
 
 
@@ -103,12 +105,12 @@ def _alike(finding: Finding, parts: set[int], lower: StoredEntry) -> set[int]:
     if not above:
         return set()
     rooted = Rooted(above, finding.entry, lower)
-    names = {part: rooted.found(part) for part in parts}
+    names = {part: rooted.find_entry(part) for part in parts}
     return {n for n, name in names.items() if name and n in finding.parts(LookupPiece(name, None))}
 
 
 def own(finding: Finding) -> list[str]:
-    """Return the entries that hold nothing but columns of the rows that are stored here."""
+    """Return the entries that hold only columns of the rows that are stored here."""
     return [piece.fingerprint for piece in finding.pieces(finding.top) if _all_used(piece)]
 
 

@@ -1,7 +1,8 @@
-"""Arrow's file format is written so that every buffer begins at a multiple of 64 bytes.
+"""Write Arrow's file format so that every buffer begins at a multiple of 64 bytes.
 
-Arrow's own writer pads to 8. Messages, schema and footer come from Arrow; the offsets of bodies
-and buffers are overwritten in them: numbers of a fixed width, at places that FlatBuffers give.
+Arrow's own writer pads to 8 bytes. Messages, schema and footer come from Arrow; the offsets of
+bodies and buffers are overwritten in them, as numbers of a fixed width at places that FlatBuffers
+defines.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ ZEROS = memoryview(bytes(2 * ALIGN))
 
 
 class _Table(NamedTuple):
-    """A FlatBuffers table: its bytes and its offset."""
+    """A FlatBuffers table: the bytes that contain it, and its offset."""
 
     data: bytearray
     at: int
 
     def field(self, number: int) -> int:
-        """Return the offset of a field; 0 if it has its default."""
+        """Return the offset of field ``number``; 0 if the field has its default."""
         vtable = self.at - _number("<i", self.data, self.at)
         place = 4 + 2 * number
         if place >= _number("<H", self.data, vtable):
@@ -35,11 +36,11 @@ class _Table(NamedTuple):
         return self.at + offset if offset else 0
 
     def below(self, number: int) -> _Table:
-        """Return the table that a field points to."""
+        """Return the table to which field ``number`` points."""
         return _Table(self.data, _pointed(self.data, self.field(number)))
 
     def vector(self, number: int, width: int) -> range:
-        """Return the offsets of the structs of a vector."""
+        """Return the offsets of the structs of a vector, each of ``width`` bytes."""
         place = self.field(number)
         if not place:
             return range(0)
@@ -64,9 +65,9 @@ def _padding(count: int) -> int:
 
 
 class Laying:
-    """A file that is laid out batch by batch; write the returned bytes before the next call.
+    """Lays out a file batch by batch; the caller writes the returned bytes before the next call.
 
-    Buffers of rows are those of the batches, not copied. ArrowInvalid if a batch has another
+    Buffers of rows are those of the batches, not copied. Raise ArrowInvalid if a batch has another
     dictionary for a column: a file has one dictionary for each column.
     """
 
@@ -85,7 +86,7 @@ class Laying:
         """Yield the footer, which lists the offsets of all blocks."""
         self._writer.close()
         yield from self._laid()
-        footer = self._said.taken(sum(map(len, self._said.pieces)))
+        footer = self._said.take(sum(map(len, self._said.pieces)))
         length = _number("<I", footer, len(footer) - 10)
         footer = footer[len(footer) - 10 - length : len(footer) - 10]
         table = _root(footer)
@@ -96,20 +97,20 @@ class Laying:
         yield memoryview(ENDS + footer + struct.pack("<I", len(footer)) + MAGIC[:6])
 
     def _laid(self) -> Iterator[memoryview]:
-        """Yield the output of Arrow's writer so far, up to its end mark."""
+        """Yield the output of Arrow's writer so far, up to the end mark of the file."""
         said = self._said
         if not self._place and said.pieces:
-            head = said.taken(len(MAGIC))
-            length = said.taken(8)
-            head += length + said.taken(_number("<I", length, 4))
+            head = said.take(len(MAGIC))
+            length = said.take(8)
+            head += length + said.take(_number("<I", length, 4))
             self._place = len(head)
             yield memoryview(head)
-        while said.pieces and (length := said.taken(8))[4:] != ENDS[4:]:
-            message = said.taken(_number("<I", length, 4))
+        while said.pieces and (length := said.take(8))[4:] != ENDS[4:]:
+            message = said.take(_number("<I", length, 4))
             yield from self._block(message, said.body(message))
 
     def _block(self, message: bytearray, body: dict[int, memoryview]) -> Iterator[memoryview]:
-        """Yield a message with its body, which begins at a multiple of 64."""
+        """Yield a message with its body, which begins at a multiple of 64 bytes."""
         parts = _message(message, body)
         place, held = self._place, sum(map(len, parts))
         size = 8 + len(message) + _padding(place + 8 + len(message))
@@ -123,7 +124,7 @@ class Laying:
 
 
 class _Said:
-    """A file object that collects the writes of Arrow's writer, piece by piece."""
+    """A file object that collects the output of Arrow's writer, piece by piece."""
 
     closed = False
 
@@ -140,15 +141,15 @@ class _Said:
     def close(self) -> None:
         self.closed = True
 
-    def taken(self, count: int) -> bytearray:
-        """Return the next bytes; they must end where a piece ends."""
+    def take(self, count: int) -> bytearray:
+        """Remove and return the next ``count`` bytes, which must end where a piece ends."""
         found = bytearray()
         while len(found) < count:
             found += memoryview(self.pieces.popleft())
         return found
 
     def body(self, message: bytearray) -> dict[int, memoryview]:
-        """Return the pieces of a message's body, by their offsets in it."""
+        """Remove and return the pieces of a message's body, by their offsets in the body."""
         field = _root(message).field(3)
         size, place, found = _number("<q", message, field) if field else 0, 0, {}
         while place < size:
@@ -158,7 +159,7 @@ class _Said:
 
 
 def _message(message: bytearray, body: dict[int, memoryview]) -> list[memoryview]:
-    """Write new buffer offsets into a message, and return the body with padding."""
+    """Write new buffer offsets into a message; return the pieces of the padded body."""
     root = _root(message)
     batch = root.below(2)
     if message[root.field(1)] == DICTIONARY_BATCH:

@@ -1,7 +1,7 @@
-"""The digest of a blob is computed here, so that several threads can check one blob.
+"""Compute the digest of a blob in pieces, so that several threads can check one blob.
 
-It is xxh3 of the digests of its pieces of 4 MiB. Pieces are also written one by one, at multiples
-of their size: the system caches such writes in large pages, and maps these at once.
+The digest is xxh3 of the digests of pieces of 4 MiB. Pieces are also written one by one, at
+multiples of their size: the system caches such writes in large pages, and maps these at once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import xxhash
 
 from dml.cache.store.primitives import Fetched
 
-HASH = "xxh3_128/4MiB"  # the only one so far; a record with another name is newer
+HASH = "xxh3_128/4MiB"  # the only digest so far; a record with another name is newer
 PIECE_BYTES = 4 << 20
 THREADS, THREAD_PIECES = 4, 4  # most threads, and least pieces for each: a thread has a cost
 
@@ -30,7 +30,7 @@ def of_piece(data: bytes | bytearray | memoryview) -> bytes:
 
 
 def of_blob(blob: Fetched) -> str:
-    """Return the digest of all bytes of a blob."""
+    """Return the digest of all bytes of a blob, computed by several threads if it is large."""
     starts = range(0, blob.size, PIECE_BYTES)
     threads = min(THREADS, os.cpu_count() or 1, len(starts) // THREAD_PIECES)
     left, found = iter(starts), dict[int, bytes]()
@@ -46,6 +46,6 @@ def of_blob(blob: Fetched) -> str:
 
 
 def _check(blob: Fetched, left: Iterator[int], found: dict[int, bytes]) -> None:
-    """Digest the remaining pieces, one after another; threads share the iterator."""
+    """Digest the pieces that start at ``left``, an iterator that threads share, into ``found``."""
     for start in left:
         found[start] = of_piece(blob.piece(start, min(PIECE_BYTES, blob.size - start)))

@@ -1,4 +1,4 @@
-"""Rows are written as blobs here, and returned only if every bit is as it was written.
+"""Write rows as blobs, and return rows only if every bit is as it was written.
 
 Blobs on a disk are mapped and not copied. A file is checked as a whole the first time that a
 process opens it, and again when its inode, size or modification time has changed.
@@ -24,19 +24,19 @@ from dml.cache.store.primitives import Fetched, Sink, StorePlace
 Beside: TypeAlias = Callable[[str], Copying]
 """Begins a copy of the blob of that name."""
 
-UNFIT = (ValueError, KeyError, IndexError, TypeError, AttributeError)  # errors for foreign files
-SHAPES = 1 << 12  # files whose layout is remembered
-REMEMBERED = 1 << 16  # files known to be whole; beyond that all are checked again
+UNFIT = (ValueError, KeyError, IndexError, TypeError, AttributeError)  # raised by foreign files
+SHAPES = 1 << 12  # most files whose layout is remembered
+REMEMBERED = 1 << 16  # most files known to be whole; beyond that all are checked again
 
 
 def schema_digest(schema: pa.Schema) -> str:
-    """Digest a schema with metadata as a file returns it: Arrow renames the fields of maps."""
+    """Return the digest of a schema with metadata as Arrow reads it: field names may change."""
     read = pa.ipc.read_schema(schema.serialize())
     return xxhash.xxh3_128_hexdigest(read.serialize())
 
 
 class PartRows(NamedTuple):
-    """The rows of one part, as they were added to it, with their description."""
+    """The rows of one part, as they were added to the part, with their description."""
 
     batches: Sequence[pa.RecordBatch]
     about: Mapping[str, Any]
@@ -53,7 +53,7 @@ class PartRows(NamedTuple):
 
     @property
     def came(self) -> tuple[int, int]:
-        """Bytes that came from a copy, and from the store."""
+        """The bytes that came from a local copy, and those that came from the store."""
         return (self.nbytes, 0) if self.copied else (0, self.nbytes)
 
     @property
@@ -63,12 +63,12 @@ class PartRows(NamedTuple):
 
 
 class Draft:
-    """Rows that are written as they come, and that are invisible until they are published."""
+    """A blob that is written batch by batch, and is invisible until it is published."""
 
     def __init__(self, place: StorePlace, beside: Beside | None = None) -> None:
         self._place, self._name, self._beside = place, layout.fresh_blob(), beside
         self._copy: Copying | None = None
-        self.near = place.maps  # no network is between
+        self.near = place.maps  # True if no network is between this process and the blob
         self._digests, self._held = bytearray(), bytearray()
         self._sink: Sink | None = None
         self._laying: Laying | Wide | None = None
@@ -76,16 +76,16 @@ class Draft:
         self.size = self.rows = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add a batch of the same schema; ArrowInvalid if a file cannot hold it."""
+        """Add a batch; raise ArrowInvalid if its schema differs or a file cannot hold it."""
         self._write(self._layer(batch.schema).batch(batch))
         self.rows += batch.num_rows
 
     def coming(self, batch: pa.RecordBatch) -> int:
-        """Return a lower estimate of the size in bytes with one more batch."""
+        """Return a lower estimate of the size in bytes after ``batch`` is added."""
         return self.size + len(self._held) + int(batch.nbytes)
 
     def end(self, cost_s: float, about: Mapping[str, Any]) -> PartRecord:
-        """End the draft, and return its record."""
+        """Write the end of the file, and return the record of the part."""
         self._write(self._layer(self.schema or pa.schema([])).end())
         self._flush()
         schema = schema_digest(self.schema or pa.schema([]))
@@ -93,17 +93,17 @@ class Draft:
         return PartRecord(self._name, self.size, self.rows, digest, schema, cost_s, about)
 
     def publish(self) -> None:
-        """Publish the ended draft under its name."""
+        """Give the ended blob its name in the store."""
         if self._sink is not None:
             self._sink.finish()
 
     def settle(self) -> None:
-        """Publish the copy on this machine, too, since this draft was committed."""
+        """Publish the local copy as well, since the part was committed."""
         if self._copy is not None:
             self._copy.finish()
 
     def drop(self) -> None:
-        """Remove the draft, unless it is published, and its copy, unless that is settled."""
+        """Remove the blob, unless it is published, and its local copy, unless that is settled."""
         for each in (self._sink, self._copy):
             if each is not None:
                 each.drop()
@@ -164,7 +164,7 @@ class Blobs:
         return None if blob is None else self.rows(blob, record, maps=self._place.maps)
 
     def rows(self, blob: Fetched, record: PartRecord, *, maps: bool) -> PartRows | None:
-        """Return the rows of a blob, if it matches a record; else None."""
+        """Return the rows of ``blob``; None if it does not match the record."""
         if not 0 < blob.size == record.size:
             return None
         key = None if blob.identity is None else f"{blob.identity} {record.digest}"
@@ -187,7 +187,7 @@ class Blobs:
         return PartRows(batches, record.about, loaded, record.cost_s, record.size, not checked)
 
     def _shape(self, blob: Fetched, key: str | None) -> tuple[WideShape | None, bool]:
-        """Return the layout of a blob, and whether it was validated before."""
+        """Return the layout of a blob, and whether this process has validated it before."""
         with self._lock:
             if key is not None and key in self._shapes:
                 return self._shapes[key], True
@@ -201,7 +201,7 @@ class Blobs:
                 self._shapes[key] = shape
 
     def _checked(self, key: str | None) -> bool:
-        """Return True if a file was found whole before."""
+        """Return True if the file ``key`` was found whole before."""
         with self._lock:
             return key is not None and key in self._whole
 

@@ -1,7 +1,7 @@
-"""Entries are read and memoized by this process here, and are read again when they are stale.
+"""Read and memoize entries in this process, and read them again when they are outdated.
 
-Versions of parts and incarnations of entries only ever end, by names that are known. So two names
-are checked to tell whether memoized data is current, and no entry is listed again.
+Versions of parts and incarnations of entries only ever end, by files with known names. So the check
+whether memoized data is current looks for two files, and lists no entry again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dml.cache.store.health import Standing
 from dml.cache.store.layout import EntryView
 from dml.cache.store.primitives import StorePlace
 
-MOST = 1 << 12  # entries that a process remembers
+MOST = 1 << 12  # most entries that a process remembers
 ABOUT = "ABOUT.json"
 
 
@@ -40,12 +40,12 @@ class Entries:
         self._known: dict[str, Known] = {}
         self._lock = threading.Lock()
 
-    def known(self, folder: str) -> Known:
-        """Return an entry as it was last read."""
+    def get_memoized(self, folder: str) -> Known:
+        """Return an entry as it was last read; read it if that has not happened yet."""
         return self._known.get(folder) or self.viewed(folder)
 
     def now(self, folder: str, part: int) -> Known:
-        """Return an entry that is current with regard to one part."""
+        """Return an entry that is current with regard to part ``part``."""
         known = self._known.get(folder)
         if known is None:
             return self.viewed(folder)
@@ -55,7 +55,7 @@ class Entries:
         return known
 
     def viewed(self, folder: str) -> Known:
-        """Read an entry as it is now."""
+        """List the files of an entry, and return the entry with its memoized records."""
         known = Known(layout.viewed(folder, self._place.names(folder)))
         with self._lock:
             before = self._known.get(folder)
@@ -70,7 +70,7 @@ class Entries:
         return known
 
     def record(self, known: Known, part: int) -> PartRecord | Unread | None:
-        """Return the record of the current version of a part; a damaged record is removed."""
+        """Return the record of the current version of a part, or None; a damaged one is removed."""
         view = known.view
         key = part, view.version(part)
         if key not in known.records:
@@ -95,8 +95,8 @@ class Entries:
         self.viewed(known.view.folder)
 
     def describe(self, folder: str, about: Mapping[str, Any]) -> None:
-        """Write the description of an entry, if it has none; once in a process."""
-        known = self.known(folder)
+        """Write ``about`` as the description of an entry that has none; once in a process."""
+        known = self.get_memoized(folder)
         if not known.described:
             if self.described(folder) is None:
                 self._place.delete(f"{folder}/{ABOUT}")  # if it was damaged
@@ -110,7 +110,7 @@ class Entries:
         return about_in(self._place.get(f"{folder}/{ABOUT}") or b"")
 
     def records(self, folder: str) -> dict[int, PartRecord]:
-        """Return the records of the parts that are stored now."""
+        """Return the records of the parts that are stored now, by part."""
         known = self.viewed(folder)
         records = {part: self.record(known, part) for part in sorted(known.view.live)}
         return {part: each for part, each in records.items() if isinstance(each, PartRecord)}

@@ -1,4 +1,4 @@
-"""A blob on a disk is mapped here, with its pages loaded so that a disk failure is an error.
+"""Map a blob on a disk, with its pages loaded so that a disk failure is an error.
 
 A process that touches an unreadable page is killed; a process that has the system load the page
 first gets an error. Large pages, where the system has them, make a mapping cost next to nothing.
@@ -34,14 +34,14 @@ class Mapped:
         self.identity: str | None = f"{name} {seen.st_ino} {seen.st_size} {seen.st_mtime_ns}"
 
     def piece(self, start: int, count: int) -> memoryview:
-        """Return some bytes: mapped if their pages could be loaded, else read."""
+        """Return ``count`` bytes from ``start`` on: mapped if pages could be loaded, else read."""
         held = self.buffer()
         if _brought(held.address + start, count):
             return memoryview(held)[start : start + count]
         return self._read(start, count)
 
     def _read(self, start: int, count: int) -> memoryview:
-        """Read some bytes; fewer at the end of the file."""
+        """Read ``count`` bytes from ``start`` on; fewer at the end of the file."""
         read = memoryview(bytearray(count))
         try:
             place = 0
@@ -55,7 +55,7 @@ class Mapped:
         return read[:place]
 
     def buffer(self) -> pa.Buffer:
-        """Return the file mapped into memory; the mapping outlives its name."""
+        """Return the file mapped into memory; the mapping outlives the file's name."""
         return self._mapped
 
     @functools.cached_property
@@ -71,14 +71,14 @@ class Mapped:
 
 
 def _brought(address: int, count: int) -> bool:
-    """Load the pages of a mapping; False if the system cannot do that, or cannot tell."""
+    """Load the pages of a mapping; False if the system cannot do that."""
     start = address - address % mmap.PAGESIZE
     return _advised()(start, address + count - start, POPULATE_READ) == 0
 
 
 @functools.cache
 def _advised() -> Callable[[int, int, int], int]:
-    """Return the ``madvise`` call of the system, which lets other threads run."""
+    """Return the ``madvise`` call of the system, which releases the GIL."""
     call = getattr(ctypes.CDLL(None), "madvise", None)
     if call is None or not hasattr(mmap, "MADV_HUGEPAGE"):  # not Linux: the numbers differ
         return lambda *_: -1

@@ -1,7 +1,8 @@
-"""A part is filled while its rows flow on to the consumer: no rows are held, and no thread waits.
+"""Fill a part while its rows flow on to the consumer: no rows are held, and no thread waits.
 
-The heartbeat of its lease comes from the work, not from a thread: a worker that hangs or is stopped
-for lack of memory loses the lease, and another makes the part, too. The first commit counts.
+The heartbeat of the part's lease comes from the work, not from a thread: a worker that hangs or is
+stopped for lack of memory loses the lease, and another worker makes the same part. The first commit
+counts.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ class PartSource(enum.Enum):
     """Made here, and stored nowhere."""
 
     @property
-    def kept(self) -> bool:
-        """True if the store has the rows."""
+    def is_stored(self) -> bool:
+        """True if the rows are in the store."""
         return self is not PartSource.UNKEPT
 
 
 class Keeper(Protocol):
-    """The store to which a filling is committed; ``standing`` has its failures."""
+    """The store to which a filling is committed; ``standing`` records the store's failures."""
 
     standing: Standing
 
@@ -54,11 +55,11 @@ class Keeper(Protocol):
         """Reserve ``nbytes``, instead of ``before``; None if there is no room."""
 
     def committed(self, filling: PartFilling, about: Mapping[str, Any]) -> PartSource:
-        """Publish the part, unless another process was first; raises UnusableError."""
+        """Publish the part, unless another process was first; raise UnusableError on failure."""
 
 
 class PartFilling:
-    """One part in the making: batches of one schema are added, and committed at the end.
+    """An unfinished part: batches of one schema are added, and committed at the end.
 
     For one thread at a time, which may change. Failures of the store raise nothing: the filling
     becomes void, accepts batches and stores none. A filling that is garbage collected is dropped.
@@ -91,17 +92,17 @@ class PartFilling:
 
     @property
     def thread(self) -> int:
-        """The thread that worked last."""
+        """The identifier of the thread that worked last on the part."""
         return self._held.thread
 
     @property
     def announced(self) -> Lease | None:
-        """The lease that reserves room for the part."""
+        """The lease that reserves room for the part, or None."""
         return self._held.room
 
     @property
     def resting(self) -> bool:
-        """True if its owner is not working on it, so that no thread of this process waits."""
+        """True if the owner is not working on the part, so that no thread waits for it."""
         return self._rests is not None
 
     @resting.setter
@@ -114,7 +115,7 @@ class PartFilling:
 
     @property
     def rested_s(self) -> float:
-        """Seconds since its owner left it; 0 while the owner works on it."""
+        """Seconds since the owner began to rest; 0 while the owner works."""
         return 0.0 if self._rests is None else self._clock() - self._rests
 
     @property
@@ -125,11 +126,11 @@ class PartFilling:
 
     @property
     def alive(self) -> bool:
-        """True if it is neither committed nor dropped."""
+        """True if the part is neither committed nor dropped."""
         return self._drop.alive
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Write the next rows now, without holding them."""
+        """Write the rows of ``batch`` now, without holding them."""
         self._held.thread = threading.get_ident()
         if self._void or not self.alive:
             return
@@ -140,7 +141,7 @@ class PartFilling:
                 self._end()
 
     def commit(self, about: Mapping[str, Any] | None = None) -> PartSource:
-        """Publish the part: MADE, ADOPTED if another process was first, or UNKEPT."""
+        """Publish the part; return MADE, ADOPTED if another process was first, or UNKEPT."""
         done = PartSource.UNKEPT
         try:
             if not self._void and self.alive:
@@ -151,13 +152,13 @@ class PartFilling:
         return done
 
     def drop(self) -> None:
-        """Give the lease back, and remove all written data."""
+        """Give the lease back, and remove all data that was written but not published."""
         if self._drop.detach() is not None:
             self._held.end()
 
     @contextmanager
     def _apart(self) -> Iterator[None]:
-        """Exclude the time of writing from the cost, and then beat the leases if that is due."""
+        """Exclude the time of writing from the cost, then send due heartbeats of the leases."""
         begun = self._clock()
         try:
             yield
@@ -171,7 +172,7 @@ class PartFilling:
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """Make the filling void if the block fails."""
+        """Make the filling void if the block of code fails."""
         try:
             yield
         except (OvertakenError, pa.ArrowException):
@@ -181,7 +182,7 @@ class PartFilling:
             self._keeper.standing.give_up(error)
 
     def _has_room(self, nbytes: int) -> bool:
-        """Return True if ``nbytes`` in all fit, reserving up to twice as much at a time."""
+        """Return True if the part may have ``nbytes``; reserve up to twice as much at a time."""
         for asked in (2 * nbytes, nbytes):
             if nbytes <= self._room_bytes:
                 break
@@ -190,7 +191,7 @@ class PartFilling:
         return nbytes <= self._room_bytes
 
     def _end(self) -> None:
-        """Become void but keep the lease: the rows are still being made."""
+        """Become void but keep the lease, as the rows are still being made."""
         self._void = True
         self.draft.drop()
         if self._held.room is not None:
@@ -211,7 +212,7 @@ class _Held:
         """End a filling that was garbage collected, or that is alive as the process ends.
 
         A thread that happens to collect another thread's garbage must not wait for a network: the
-        answer may depend on that thread. No locks are taken, as that thread may hold them.
+        answer may depend on that other thread. No locks are taken, as that thread may hold them.
         """
         mine = self.thread == threading.get_ident()
         if mine or self.draft.near or owner() is not None:

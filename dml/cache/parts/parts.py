@@ -1,7 +1,7 @@
-"""Parts of entries are read from the store, or made and committed to it.
+"""Read parts of entries from the store, or make and commit them.
 
-Leases are advice, the commit decides: the first record of a part is valid, even if other processes
-make the part, too. An unusable store costs a warning and the work, never the rows.
+Leases are advice, and the commit decides: the first record of a part is valid, even if other
+processes make the same part. An unusable store costs a warning and the work, never the rows.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from dml.cache.store.tiers import LATER, StoreTiers
 
 __all__ = ["FILL_TTL_S", "PartFilling", "PartRows", "PartSource", "PartStore", "StoreWarning"]
 
-FILL_TTL_S = 10.0  # without a heartbeat: longer than a live process pauses
-REST_S, HASTY_S = 0.5, 60.0  # longest rest to wait for; how long no rest is waited for after it
-PATIENCE_S = 600.0  # a thread that waits longer for a lease makes the part, too
+FILL_TTL_S = 10.0  # seconds without a heartbeat until a lease expires: longer than usual pauses
+REST_S, HASTY_S = 0.5, 60.0  # longest rest to wait for; seconds after it without such waits
+PATIENCE_S = 600.0  # seconds of waiting for a lease after which a thread makes the part itself
 POLLS, POLL_S = 50, 0.25  # polls in a ttl, and seconds between polls at most
-UNASKED_BYTES = 16 << 20  # of a part, written before room is reserved
+UNASKED_BYTES = 16 << 20  # bytes of a part that are written before room is reserved
 
 T = TypeVar("T")
 
 
 class PartStore:
-    """The parts in one place, for all threads of a process."""
+    """The parts of all entries in one place, for all threads of a process."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class PartStore:
         self._patience_s, self._clock = patience_s, clock
         self._entries = Entries(place, self.standing)
         self._fillings = weakref.WeakValueDictionary[tuple[str, int], PartFilling]()
-        self._hasty: dict[str, float] = {}  # until when no thread waits for resting parts
+        self._hasty: dict[str, float] = {}  # time until which no thread waits for resting parts
         self._distrusted = set[str]()  # folders of entries that this process quarantined
         self._lock = threading.Lock()
 
@@ -69,7 +69,7 @@ class PartStore:
 
     @property
     def failed_s(self) -> float:
-        """Seconds since the place or its copies failed; 0 if neither has."""
+        """Seconds since the place or its local copies failed; 0 if neither has."""
         copies = self.tiers.copies
         return max(self.standing.failed_s, 0.0 if copies is None else copies.standing.failed_s)
 
@@ -82,17 +82,17 @@ class PartStore:
         *,
         had: bool = False,
     ) -> PartRows | None:
-        """Return the rows of a part if they are stored and whole; no folder is listed.
+        """Return the rows of a stored part; None if they are missing or damaged. Lists no folder.
 
         None also for rows of more than ``most_bytes`` that would be loaded into memory. ``later``
-        is the expected number of later reads. If ``had``, only a file on a local disk that this
-        process has read before counts.
+        is the expected number of later reads. If ``had``, the part counts only if it is in a file
+        on a local disk that this process has read before.
         """
         place = layout.entry(fingerprint), part, most_bytes, later
-        return self.answer(partial(self._found, *place, anew=False, had=had))
+        return self.answer(partial(self._find_part, *place, anew=False, had=had))
 
     def answer(self, request: Callable[[], T]) -> T | None:
-        """Return the answer of the store; None if it is unusable, now or already."""
+        """Return the result of ``request``; None if the store is, or becomes, unusable."""
         if self.standing.unusable is None:
             with self.standing.failing():
                 return request()
@@ -105,20 +105,20 @@ class PartStore:
         most_bytes: int = sys.maxsize,
         later: float = LATER,
     ) -> PartRows | PartFilling | None:
-        """Return the rows of a part, or a ``PartFilling`` to write them to.
+        """Return the rows of a part, or a ``PartFilling`` to which the caller writes them.
 
-        If another process or thread is making the part, this waits for it. None if the rows are to
-        be made without the store. PlanError if the name is no fingerprint.
+        Wait if another process or thread is making the part. None if the rows are to be made
+        without the store. Raise PlanError if ``fingerprint`` is not a fingerprint.
         """
         folder = layout.entry(fingerprint)
         until = self._clock() + self._patience_s
         while self.standing.unusable is None:
             with self.standing.failing():
-                found = self._found(folder, part, most_bytes, later, anew=True)
+                found = self._find_part(folder, part, most_bytes, later, anew=True)
                 if found is not None or self.standing.unwritable or self._in_vain(folder, part):
                     return found
-                if self._distrusts(self._entries.known(folder)):
-                    known = self._entries.viewed(folder)  # it may have been removed by hand
+                if self._distrusts(self._entries.get_memoized(folder)):
+                    known = self._entries.viewed(folder)  # its quarantine may have ended, by hand
                     if self._distrusts(known):
                         return None
                 filling = self._turn(folder, part, until, later)
@@ -127,7 +127,7 @@ class PartStore:
         return None
 
     def close(self) -> None:
-        """Write the uses of parts for other processes."""
+        """Write the use counts of this process, and give back room for local copies."""
         if self.standing.whole:
             self.uses.close()
         if self.tiers.copies is not None:
@@ -140,7 +140,7 @@ class PartStore:
     # ----------------------------------------------------------------------------- whole entries
 
     def describe(self, fingerprint: str, about: Mapping[str, Any]) -> None:
-        """Write the description of an entry, in JSON, if it has none."""
+        """Write ``about``, as JSON, as the description of an entry that has none."""
         folder = layout.entry(fingerprint)
         if self.standing.whole:
             with self.standing.failing():
@@ -151,7 +151,7 @@ class PartStore:
         return self.answer(partial(self._entries.described, layout.entry(fingerprint)))
 
     def records(self, fingerprint: str) -> dict[int, PartRecord]:
-        """Return the records of the stored parts of an entry; no rows are read."""
+        """Return the records of the stored parts of an entry, by part; no rows are read."""
         return self.answer(partial(self._entries.records, layout.entry(fingerprint))) or {}
 
     def copied_bytes(self, fingerprint: str) -> int:
@@ -160,7 +160,7 @@ class PartStore:
         return 0 if copies is None else copies.used_bytes(fingerprint)
 
     def remove(self, fingerprint: str) -> None:
-        """End an entry: its parts are removed, and made again on demand; or UnusableError."""
+        """Remove all parts of an entry; raise UnusableError if that is impossible."""
         if self.tiers.copies is not None:
             self.tiers.copies.remove(fingerprint)
         folder = layout.entry(fingerprint)
@@ -174,9 +174,10 @@ class PartStore:
         self._entries.viewed(folder)
 
     def quarantine(self, fingerprint: str, told: Mapping[str, Any]) -> bool:
-        """Stop reading and writing parts of an entry; False if it was quarantined before.
+        """Stop all reads and writes of an entry; False if it was quarantined before.
 
-        If the store cannot be written to, the quarantine holds for this process alone.
+        ``told`` is the finding to store. If the store cannot be written to, the quarantine holds
+        for this process alone.
         """
         folder = layout.entry(fingerprint)
         first = folder not in self._distrusted
@@ -193,14 +194,14 @@ class PartStore:
         folder = layout.entry(fingerprint)
         if self.standing.unusable is None:
             with self.standing.failing():
-                return quarantine.told(self.place, folder)
+                return quarantine.read_finding(self.place, folder)
         return {} if folder in self._distrusted else None
 
     def trusts(self, fingerprint: str) -> bool:
         """Return True if this process knows of no quarantine of an entry."""
         distrusted = False
         with self.standing.failing():
-            distrusted = self._distrusts(self._entries.known(layout.entry(fingerprint)))
+            distrusted = self._distrusts(self._entries.get_memoized(layout.entry(fingerprint)))
         return not distrusted
 
     def first(self, fingerprint: str, who: str) -> bool:
@@ -215,15 +216,15 @@ class PartStore:
 
     @property
     def unasked_bytes(self) -> int:
-        """Bytes of one part that may be written without reserving room, which costs time."""
+        """The bytes of one part that are written before room is reserved, which costs time."""
         return min(UNASKED_BYTES, self.quota.most_bytes) if self.quota else sys.maxsize
 
     def room(self, nbytes: int, before: Lease | None) -> Lease | None:
-        """Reserve room for a part that is being written."""
+        """Reserve ``nbytes`` in place of lease ``before``; None without room or without quota."""
         return self.quota.announced(nbytes, before) if self.quota else None
 
     def committed(self, filling: PartFilling, about: Mapping[str, Any]) -> PartSource:
-        """Commit a part, unless another process was first."""
+        """Commit a part, unless another process was first; return the origin of its rows."""
         folder, part, draft = filling.folder, filling.part, filling.draft
         record = draft.end(filling.cost_s, about)
         known = self._entries.now(folder, part)
@@ -251,7 +252,7 @@ class PartStore:
     # ------------------------------------------------------------------------------------- inside
 
     def _published(self, filling: PartFilling, nbytes: int) -> bool:
-        """Publish a blob if there is room for it; True if so."""
+        """Publish the blob of a filling, if there is room; return True if so."""
         if self.quota is None:
             filling.draft.publish()
             return True
@@ -260,7 +261,7 @@ class PartStore:
                 filling.draft.publish()
         return room
 
-    def _found(
+    def _find_part(
         self,
         folder: str,
         part: int,
@@ -270,9 +271,9 @@ class PartStore:
         anew: bool,
         had: bool = False,
     ) -> PartRows | None:
-        """Return a stored part, or None; a damaged part is removed."""
+        """Return a stored part, or None; remove a damaged one. If ``anew``, check memoized data."""
         entries, entry = self._entries, folder.rpartition("/")[2]
-        known = entries.known(folder)
+        known = entries.get_memoized(folder)
         if anew and (part, known.view.version(part)) not in known.records:
             known = entries.now(folder, part)
         for _ in range(2):
@@ -295,7 +296,7 @@ class PartStore:
         return None
 
     def _near(self, entry: str, known: Known, part: int, record: PartRecord) -> PartRows | None:
-        """Return a part from its local copy, if the store still has its record."""
+        """Return a part from its local copy, if the store still has the record of the part."""
         rows = self.tiers.near(entry, record)
         if rows is None or self.place.stamp(known.view.record(part)) is not None:
             return rows
@@ -306,8 +307,8 @@ class PartStore:
     def _turn(
         self, folder: str, part: int, until: float, later: float
     ) -> PartFilling | Unread | None:
-        """Return the ``PartFilling`` of a missing part; None: look again, NEWER: leave it alone."""
-        known = self._entries.known(folder)  # read a moment ago
+        """Return the filling of a missing part; None to look again, NEWER to leave it alone."""
+        known = self._entries.get_memoized(folder)  # read a moment ago
         if (part, known.view.version(part)) in known.records:
             return Unread.NEWER
         if self._clock() > until:
@@ -322,7 +323,7 @@ class PartStore:
         filling = self._filling(folder, part, lease, later)
         if self._entries.record(known, part) is None:
             return filling
-        filling.drop()  # it was committed between looking and taking
+        filling.drop()  # the part was committed between looking and taking
         return None
 
     def _filling(self, folder: str, part: int, lease: Lease | None, later: float) -> PartFilling:
@@ -337,10 +338,11 @@ class PartStore:
         return known.view.quarantined or known.view.folder in self._distrusted
 
     def _in_vain(self, folder: str, part: int) -> bool:
-        """Return True if this process makes the part itself, but not while this thread waits.
+        """Return True if waiting for the part would not help: this process makes it itself.
 
-        Between two pieces of work there is a short rest. Once a rest was long, no thread waits for
-        resting parts of that entry: their consumer is slow, and may even wait for this thread.
+        That holds if the current thread makes the part, or if its maker has rested for long. Once a
+        rest was long, no thread waits for resting parts of that entry: their consumer is slow, and
+        may even wait for the current thread.
         """
         now = self._clock()
         with self._lock:
@@ -353,7 +355,7 @@ class PartStore:
         return found.thread == threading.get_ident() or found.rested_s > (0 if hasty else REST_S)
 
     def _wait(self, lease: str, folder: str, part: int, until: float) -> None:
-        """Wait until a lease has ended, or until waiting is in vain."""
+        """Wait until ``lease`` has ended, or until waiting is in vain."""
         while not self._in_vain(folder, part) and self._clock() <= until:
             time.sleep(min(self.leases.ttl_s / POLLS, POLL_S))
             if self.leases.ended(lease):

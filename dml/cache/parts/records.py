@@ -1,4 +1,4 @@
-"""Records of parts are written and read here: text with a checksum, never a pickle.
+"""Write and read records of parts: text with a checksum, never a pickle.
 
 Damaged text reads as ``DAMAGED`` and the part is made again; text of a later version of this
 program reads as ``NEWER`` and is left alone.
@@ -52,19 +52,19 @@ def written(record: PartRecord) -> bytes:
 
 
 def read(text: bytes) -> PartRecord | Unread:
-    """Parse the record in a text."""
+    """Parse the text of a record; return the reason if that is impossible."""
     body = unchecked(text)
     return body if isinstance(body, Unread) else _record(body)
 
 
 def checked(body: Mapping[str, Any]) -> bytes:
-    """Return JSON with a digest of itself."""
+    """Return ``body`` as JSON, with a version and a checksum."""
     whole = {"v": VERSION, **body}
     return _text({**whole, "check": xxhash.xxh3_64_hexdigest(_text(whole))})
 
 
 def unchecked(text: bytes) -> dict[str, Any] | Unread:
-    """Return the body of a text that ``checked`` wrote, if it matches byte for byte."""
+    """Return the body of a text of ``checked``, or the reason if it is damaged or newer."""
     try:
         body = json.loads(text)
         told = body.pop("check")
@@ -78,16 +78,17 @@ def unchecked(text: bytes) -> dict[str, Any] | Unread:
 
 
 def about_in(text: bytes) -> dict[str, Any] | None:
-    """Return what a text of ``checked`` has as ``about``; None if it has none or is unread."""
+    """Return the field ``about`` of a text of ``checked``; None if missing or unreadable."""
     body = unchecked(text)
     about = body.get("about") if isinstance(body, dict) else None
     return about if isinstance(about, dict) else None
 
 
 def keyed(text: str, secret: bytes | None) -> str:
-    """Replace the digests in a text by digests that cannot be guessed without the secret.
+    """Replace the digests in a text by digests that cannot be guessed without ``secret``.
 
-    Digests are names, and letters of names behind ``#`` and ``digest``. None changes nothing.
+    Digests are fingerprints, and their first letters behind ``#`` and ``digest``. If ``secret`` is
+    None, the text is unchanged.
     """
 
     def under(found: re.Match[str]) -> str:

@@ -1,9 +1,9 @@
-"""Rows with a wide column are laid out here so that its values are contiguous.
+"""Lay out rows with a wide column so that the values of that column are contiguous.
 
 A training batch is an array in one piece of memory, but rows come in blocks of some megabytes. In
 an Arrow file other columns and headers lie between those blocks. So the values of one tensor column
 are written side by side as they come. The other columns are buffered, and written as an Arrow file
-once they are large; the layout is described at the end.
+once they are large; the layout is described at the end of the file.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from dml.cache.parts.aligned_format import ALIGN, ZEROS, Laying
 
-WIDE_BYTES = 1024  # least size of a value of a wide column
-BESIDE_BYTES = 4 << 20  # of other columns that are buffered
+WIDE_BYTES = 1024  # least bytes of a value of a wide column
+BESIDE_BYTES = 4 << 20  # most bytes of other columns that are buffered
 MAGIC = b"DMLWIDE1"
 TAIL = struct.Struct("<QQ8s")  # bytes of the schema, bytes of the layout, and the magic
 
@@ -31,7 +31,7 @@ Runs: TypeAlias = Sequence[tuple[pa.RecordBatch, Sequence[int]]]
 
 
 class WideSegment(NamedTuple):
-    """Some batches: where the wide column's values are, the rows of each batch, and the rest."""
+    """Some batches: the offset of the wide values, the batches' rows, and the other columns."""
 
     start: int
     rows: Sequence[int]
@@ -42,21 +42,21 @@ class WideSegment(NamedTuple):
 
 
 def wide(schema: pa.Schema) -> int | None:
-    """Return the column with the widest values, if they are wide."""
+    """Return the number of the column with the widest values; None if all are small."""
     sizes = [_value_bytes(kind) for kind in schema.types]
     most = max(sizes, default=0)
     return sizes.index(most) if most >= WIDE_BYTES else None
 
 
 def _value_bytes(kind: pa.DataType) -> int:
-    """Return the bytes of a tensor value; 0 for other types."""
+    """Return the bytes of one value of a tensor type; 0 for other types."""
     if not isinstance(kind, pa.FixedShapeTensorType) or kind.value_type.bit_width % 8:
         return 0
     return int(kind.value_type.bit_width // 8 * math.prod(kind.shape))
 
 
 class Wide:
-    """A file that is laid out batch by batch, like ``Laying``; ``column`` is the wide column."""
+    """Writes a file batch by batch, like ``Laying``; ``column`` is the number of a wide column."""
 
     def __init__(self, schema: pa.Schema, column: int) -> None:
         self._schema, self._column = schema, column
@@ -90,7 +90,7 @@ class Wide:
             yield from self._ended()
 
     def end(self) -> Iterator[memoryview]:
-        """Yield the description of the layout."""
+        """Yield the last segment, and the description of the layout."""
         yield from self._ended()
         schema = self._schema.serialize()
         said = json.dumps({"column": self._column, "segments": self._segments}).encode()
@@ -98,7 +98,7 @@ class Wide:
         yield memoryview(said + TAIL.pack(len(schema), len(said), MAGIC))
 
     def _ended(self) -> Iterator[memoryview]:
-        """Yield the other columns of the current segment, and end it."""
+        """Yield the other columns of the current segment, and end the segment."""
         if not self._rows:
             return
         for piece in self._laying.end() if self._laying is not None else ():
@@ -117,7 +117,7 @@ class Wide:
 
 
 def _as_one(held: bytearray) -> bytearray:
-    """Return an Arrow file with all rows of another one in one batch."""
+    """Return the Arrow file ``held`` with all its rows in one batch."""
     batches = read(pa.py_buffer(held), None)[1]
     whole = pa.concat_batches(batches)
     laying, found = Laying(whole.schema), bytearray()
@@ -128,7 +128,7 @@ def _as_one(held: bytearray) -> bytearray:
 
 
 def _elements(storage: pa.Array, each: int) -> memoryview:
-    """Return the memory of the elements of all values of a tensor column."""
+    """Return the memory of the elements of all values of a tensor column, ``each`` per value."""
     flat = storage.values.slice(storage.offset * each, len(storage) * each)
     if flat.null_count:
         raise pa.ArrowInvalid("elements of tensors are numbers")
@@ -178,7 +178,7 @@ def runs_of(batches: Sequence[pa.RecordBatch]) -> Runs:
 
 
 def shape_of(data: pa.Buffer) -> WideShape | None:
-    """Return the layout of a file; None if it is Arrow's. ArrowInvalid or ValueError if invalid."""
+    """Return a file's layout, None if Arrow's; raise ArrowInvalid or ValueError if damaged."""
     if data.size < TAIL.size or data.slice(data.size - len(MAGIC)).to_pybytes() != MAGIC:
         return None
     schema_bytes, said_bytes, _ = TAIL.unpack(_part(data, data.size - TAIL.size, TAIL.size))
@@ -193,7 +193,7 @@ def shape_of(data: pa.Buffer) -> WideShape | None:
 
 
 def read(data: pa.Buffer, shape: WideShape | None) -> tuple[pa.Schema, Sequence[pa.RecordBatch]]:
-    """Return the batches of a file with that layout, without a copy. ArrowInvalid if invalid."""
+    """Return schema and batches of a file without a copy; raise ArrowInvalid if it is invalid."""
     if shape is None:
         file = pa.ipc.open_file(pa.BufferReader(data))
         return file.schema, [file.get_batch(number) for number in range(file.num_record_batches)]
@@ -203,7 +203,7 @@ def read(data: pa.Buffer, shape: WideShape | None) -> tuple[pa.Schema, Sequence[
 
 
 def _segment(data: pa.Buffer, shape: WideShape, segment: WideSegment) -> pa.RecordBatch:
-    """Return the rows of a segment."""
+    """Return the rows of a segment as one record batch."""
     kind, rows = shape.schema.types[shape.column], sum(segment.rows)
     each = math.prod(kind.shape)
     held = _part(data, segment.start, rows * _value_bytes(kind))
@@ -218,7 +218,7 @@ def _segment(data: pa.Buffer, shape: WideShape, segment: WideSegment) -> pa.Reco
 
 
 def _bits(segment: WideSegment) -> pa.Buffer:
-    """Return the validity bits of the values of a segment."""
+    """Return the validity bits of the wide values of a segment."""
     there = np.ones(sum(segment.rows), bool)
     for start, (number, rows) in zip(_starts(segment.rows), enumerate(segment.rows), strict=True):
         if (told := segment.absent.get(str(number))) is not None:
@@ -232,7 +232,7 @@ def _starts(rows: Sequence[int]) -> Iterable[int]:
 
 
 def _part(data: pa.Buffer, start: int, count: int) -> pa.Buffer:
-    """Return some bytes of a buffer; ArrowInvalid if they are not inside."""
+    """Return ``count`` bytes of a buffer from ``start`` on; raise ArrowInvalid if not inside."""
     if start < 0 or count < 0 or start + count > data.size:
         raise pa.ArrowInvalid("what is said to be in a file is not in it")
     return data.slice(start, count)

@@ -1,4 +1,4 @@
-"""Some stored rows are computed again before an entry is used: a fingerprint cannot see everything.
+"""Recompute a sample of stored rows before an entry is used: a fingerprint cannot see everything.
 
 At the first use of an entry in a process, and at about one use in 64 afterwards, some rows of one
 part are recomputed and compared with the stored rows, bit by bit. If they differ, the entry is
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from dml.exec.tasks.unit_input import Running
     from dml.io.source import Source, Unit
 
-ONE_OF = 64  # uses of an entry after the first
-MOST_ROWS = 256  # rows of the source in one check
-BUDGET_S = 0.015  # of time for rows; the first row is always made
-PIECE_BYTES = 1 << 20  # of rows made at a time, if more than one
-ATOM_S = 1.0  # an atom that must be made whole and took longer is not checked
-WAIT_S = 10.0  # how long other threads wait for a running check of the entry
-MOST_ENTRIES = 1 << 12  # whose uses a process remembers
+ONE_OF = 64  # one of so many uses of an entry is checked, and the first use
+MOST_ROWS = 256  # most rows of the source in one check
+BUDGET_S = 0.015  # seconds for recomputing rows; the first row is always recomputed
+PIECE_BYTES = 1 << 20  # bytes of rows that are recomputed at a time, if more than one row
+ATOM_S = 1.0  # an atom that must be recomputed whole and took longer is not checked
+WAIT_S = 10.0  # seconds for which other threads wait for a running check of the entry
+MOST_ENTRIES = 1 << 12  # most entries whose uses a process remembers
 PROCESS = uuid.uuid4().hex
 # Errors that come from the machine, not from a row.
 OUTER = (OSError, MemoryError, ImportError, NotConstructedError)
@@ -57,17 +57,20 @@ OURS = (SourceError, MemoryContractError, InternalError)
 
 
 def due(use: int, draw: int, *, known: bool = False) -> bool:
-    """Return True if use ``use`` is checked; ``known``: another process made the first check."""
+    """Return True if use number ``use`` of an entry is checked; ``draw`` is a random integer.
+
+    ``known`` is True if another process has made the first check.
+    """
     return (use == 0 and not known) or draw % ONE_OF == 0
 
 
 def part_of(draw: int, parts: int) -> int:
-    """Return the part to check, of ``parts``."""
+    """Return the number of the part to check, of ``parts``, by the random integer ``draw``."""
     return (draw >> 8) % max(1, parts)
 
 
 def grain_of(nodes: Sequence[Node]) -> int:
-    """Return the multiple of rows that steps must see together; WHOLE for a whole atom."""
+    """Return how many rows the steps must see together, at least; WHOLE for a whole atom."""
     gathering = [number for number, node in enumerate(nodes) if node.by_atom]
     if not gathering:
         return 1
@@ -77,9 +80,10 @@ def grain_of(nodes: Sequence[Node]) -> int:
 
 
 def rows_of(draw: int, rows: int, grain: int, each_s: float) -> range:
-    """Return which of an atom's ``rows`` to recompute, at ``each_s`` per row; at least one.
+    """Return which rows of an atom of ``rows`` rows to recompute, at ``each_s`` seconds per row.
 
-    An atom that must be seen whole is recomputed whole, or not at all.
+    The range has at least one row, and begins and ends at multiples of ``grain``. An atom that must
+    be seen whole is recomputed whole, or not at all (an empty range).
     """
     if grain >= rows:
         return range(rows if rows == 1 or each_s * rows <= ATOM_S else 0)
@@ -90,7 +94,7 @@ def rows_of(draw: int, rows: int, grain: int, each_s: float) -> range:
 
 
 def more(count: int, grain: int, nbytes: int) -> int:
-    """Return the rows to make next, after ``count`` took ``nbytes``: twice as many, if they fit."""
+    """Return how many rows to recompute next: at most twice ``count``, which took ``nbytes``."""
     fits = PIECE_BYTES * count // max(1, nbytes)
     return max(grain, min(2 * count, fits) // grain * grain)
 
@@ -99,7 +103,7 @@ def more(count: int, grain: int, nbytes: int) -> int:
 
 
 class EntryUses:
-    """The uses of an entry in this process."""
+    """The number of uses of an entry in this process, and the number of checks."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -107,7 +111,7 @@ class EntryUses:
         self.busy = False
 
     def next(self, fingerprint: str) -> tuple[int, int]:
-        """Return the number of a new use and a random draw for it; no row depends on the draw."""
+        """Return the number of a new use, and a random integer on which no row depends."""
         number, self.count = self.count, self.count + 1
         return number, int.from_bytes(digest("canary", PROCESS, fingerprint, number), "little")
 
@@ -117,7 +121,7 @@ _LOCK = threading.Lock()
 
 
 def uses_of(store: PartStore, fingerprint: str) -> EntryUses:
-    """Return the uses of an entry that this process remembers."""
+    """Return the uses of an entry in this process, as far as the process remembers them."""
     with _LOCK:
         known = _USES.setdefault(store, {})
         if fingerprint not in known and len(known) >= MOST_ENTRIES:
@@ -144,9 +148,10 @@ class CanarySample(NamedTuple):
 
 
 def trusted(sample: CanarySample, run: Running, seen: set[str]) -> bool:
-    """Return True if an entry may be used; ``seen`` are the entries that this pass already uses.
+    """Return True if the entry of ``sample`` may be used, after a check if one is due.
 
-    The check precedes the delivery of the first row of the entry, and may check any part.
+    ``seen`` are the entries that this pass already uses. The check precedes the delivery of the
+    first row of the entry, and may check any part.
     """
     entry = sample.entry
     name = entry.fingerprint
@@ -163,7 +168,7 @@ def trusted(sample: CanarySample, run: Running, seen: set[str]) -> bool:
 
 
 def _begin(uses: EntryUses, sample: CanarySample, run: Running) -> None:
-    """Count a use and check it if it is due; the lock is held."""
+    """Count a use of the entry, and check the entry if that is due; the caller holds the lock."""
     store, name = sample.entry.store, sample.entry.fingerprint
     number, draw = uses.next(name)
     known = number == 0 and _spared(sample, run.reading.stage.source)
@@ -182,9 +187,10 @@ def _begin(uses: EntryUses, sample: CanarySample, run: Running) -> None:
 
 
 def _spared(sample: CanarySample, source: Source) -> bool:
-    """Return True if the first use in this process goes unchecked, as a check fetches bytes.
+    """Return True if the first use in this process is not checked, as a check fetches bytes.
 
-    For a remote source of at least 64 units, one process of each environment checks.
+    That is the case for a remote source of fewer than 64 units; for a larger one, in all processes
+    of an environment but one.
     """
     if not source.far:
         return False
@@ -193,19 +199,19 @@ def _spared(sample: CanarySample, source: Source) -> bool:
 
 
 def _here() -> str:
-    """Return a digest of the platform and library versions, which entry names do not cover."""
+    """Return a digest of the platform and library versions, which fingerprints do not cover."""
     versions = platform.python_version(), np.__version__, pa.__version__
     return digest("here", platform.system(), platform.machine(), *versions).hex()
 
 
 def _elsewhere(sample: CanarySample, run: Running, draw: int) -> CanarySample:
-    """Return the same sample of a random part of the entry, if that is stored."""
+    """Return the same sample of a random part of the entry, if that part is stored."""
     source = run.reading.stage.source
     index = part_of(draw, source.unit_count)
     if index == sample.unit.index:
         return sample
     unit = source.unit(index)
-    found = sample.entry.found(unit, run.most_bytes)
+    found = sample.entry.find_unit(unit, run.most_bytes)
     return sample if found is None else sample._replace(unit=unit, found=found)
 
 
@@ -220,7 +226,7 @@ class Odd(NamedTuple):
 
 
 class _Failing(Noted):
-    """Raises every error, since rows are stored only where no error has cost any."""
+    """Raises every error of a row, since rows are stored only if no error has cost any."""
 
     def note(self, ordinal: int, error: DmlError, rows: int) -> None:
         del ordinal, rows
@@ -228,7 +234,7 @@ class _Failing(Noted):
 
 
 def _difference(sample: CanarySample, run: Running, draw: int) -> Odd | None:
-    """Return the first difference of recomputed rows; None if equal or if they cannot be made."""
+    """Return the first difference of recomputed rows; None if equal or impossible to recompute."""
     source = run.reading.stage.source
     try:
         odd = _first_odd(sample, run, draw)
@@ -267,7 +273,7 @@ def _first_odd(sample: CanarySample, run: Running, draw: int) -> Odd | None:
 
 
 def _anew(sample: CanarySample) -> list[Steps]:
-    """Return the steps, with the schemas that had settled when the rows were stored."""
+    """Return new steps, with the schemas that had settled when the rows were stored."""
     nodes, types = sample.nodes, sample.found.schemas
     schemas = {nodes[place].digest.hex(): each for place, each in types.items()}
     return [
@@ -283,7 +289,7 @@ def _run(steps: Sequence[Steps], block: Block) -> Iterator[Block]:
 
 
 class StoredSample:
-    """The stored rows of the first atom of a unit, which has ``whole`` rows in the source."""
+    """The stored rows of a unit's first atom, which has ``whole`` rows in the source."""
 
     def __init__(self, sample: CanarySample, whole: int) -> None:
         blocks = next(sample.found.atoms(0), [])
@@ -294,7 +300,7 @@ class StoredSample:
         self.free, self.whole = sample.found.form == FREE, whole
 
     def odd(self, given: Block, made: Sequence[Block]) -> Odd | None:
-        """Return the first difference between rows ``made`` from ``given`` and stored rows."""
+        """Return the first difference of rows ``made`` from ``given`` to stored rows, or None."""
         made = [block for block in made if block.n]
         ids = _ids(made)
         place = self._place(given, ids)
@@ -302,16 +308,16 @@ class StoredSample:
         both = min(len(low), len(ids[1]))
         other = (high[:both] != ids[0][:both]) | (low[:both] != ids[1][:both])
         if other.any():
-            return self._told(given, low[int(np.argmax(other))], "another row is made")
+            return self._locate(given, low[int(np.argmax(other))], "another row is made")
         if len(low) > both:
-            return self._told(given, low[both], "the row is not made any more")
+            return self._locate(given, low[both], "the row is not made any more")
         if len(ids[1]) > both:
-            return self._told(given, ids[1][both], "the row is not stored")
+            return self._locate(given, ids[1][both], "the row is not stored")
         stored = part(self.blocks, place.start, place.stop)
         return self._column(given, made, stored, low) if both else None
 
     def _place(self, given: Block, ids: tuple[np.ndarray, np.ndarray]) -> slice:
-        """Return the slice of the stored rows that corresponds to the given source rows."""
+        """Return the slice of stored rows from source rows ``given``; ``ids``: as made now."""
         if given.n == self.whole:
             return slice(0, len(self.low))
         high, low = given.ids.hi, given.ids.lo
@@ -328,18 +334,18 @@ class StoredSample:
     def _column(
         self, given: Block, made: Sequence[Block], stored: Sequence[Block], low: np.ndarray
     ) -> Odd | None:
-        """Return the first column that differs, with its first differing row."""
+        """Return the first difference in a column, at the first row that differs, or None."""
         one, two = concat(made), concat(stored)
         for name, kind in two.schema.items():
             if one.schema.get(name) != kind:
-                return self._told(given, low[0], f"column {name!r} is of another type, or gone")
+                return self._locate(given, low[0], f"column {name!r} is of another type, or gone")
             row = first_odd(one[name], two[name])
             if row is not None:
-                return self._told(given, low[row], f"column {name!r} is another value")
+                return self._locate(given, low[row], f"column {name!r} is another value")
         return None
 
-    def _told(self, given: Block, low: Any, what: str) -> Odd:
-        """Return a difference with the row's number in the source, or the first row's."""
+    def _locate(self, given: Block, low: Any, what: str) -> Odd:
+        """Return difference ``what`` at row id ``low``, or if ``free``, at the first given row."""
         return Odd(int(given.ids.low()[0]) if self.free else int(low), what)
 
 
@@ -350,7 +356,7 @@ def _ids(blocks: Sequence[Block]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and its causes, the error first."""
+    """Yield an error, its cause, the cause's cause and so on."""
     found: BaseException | None = error
     for _ in range(64):
         if found is None:
@@ -363,7 +369,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _quarantine(sample: CanarySample, odd: Odd) -> None:
-    """Quarantine an entry, and warn if this call is the first."""
+    """Quarantine an entry, and warn if no process has done so before."""
     nodes = sample.nodes
     called = [node for node in nodes if node.calls is not None and not node.proven]
     named = called or nodes[-1:]
@@ -388,6 +394,6 @@ def _quarantine(sample: CanarySample, odd: Odd) -> None:
 
 
 def _outline(node: Node) -> str:
-    """Describe an operator without literals and paths, so that it may be stored."""
+    """Describe an operator without literals and paths, so that the text may be stored."""
     called = f"({node.calls.name})" if node.calls is not None else ""
     return f"{type(node).__name__}{called}" + (f", written in {node.where}" if node.where else "")

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class EntryName:
     """The store and name of a stored step's rows, with a description for people.
 
-    ``asked`` has the names by which equivalent rows can be found. ``looks``: other entries held
-    some of the rows when the run began; that is decided once, as it decides how blocks are cut.
-    With ``checks``, some of its rows are recomputed now and then.
+    ``asked`` has the names by which equivalent rows can be found. ``looks`` is True if other
+    entries held some of the rows when the run began: that is decided once, as blocks are cut by it.
+    With ``checks``, a sample of the rows is recomputed now and then.
     """
 
     where: Where
@@ -39,7 +39,7 @@ class EntryName:
     """False if stored rows are only read."""
     checks: bool = True
     later: float = math.inf
-    """How often this machine will read the rows again, if that is known."""
+    """The expected number of later reads on this machine; infinite if unknown."""
 
     def of(self, node: Node, epoch: int) -> EntryName:
         """Return the name for ``epoch``: rows that are drawn anew have a name for each draw."""
@@ -51,7 +51,7 @@ class EntryName:
 
 
 def entry_of(named: EntryName) -> StoredEntry:
-    """Open the entry with that name."""
+    """Open the entry with the name ``named``."""
     from dml.cache.store import open_stores  # noqa: PLC0415 (by runs that store something)
 
     return StoredEntry(open_stores.store_at(named.where), named)
@@ -66,8 +66,8 @@ class StoredEntry:
         self.asked, self.looks, self.checks = named.asked, named.looks, named.checks
         self.later = named.later
 
-    def found(self, unit: Unit, most_bytes: int, *, had: bool = False) -> StoredUnit | None:
-        """Return the rows of a unit, if they are stored and fit into memory if loaded.
+    def find_unit(self, unit: Unit, most_bytes: int, *, had: bool = False) -> StoredUnit | None:
+        """Return the rows of a unit; None if not stored, or too large to be loaded into memory.
 
         If ``had``, only from a local file that this process has read and checked before.
         """
@@ -87,7 +87,7 @@ class StoredEntry:
         return RowFilling(got, unit, form, self.named_ns, recut=self.looks)
 
     def wrong(self, *, lost: bool = False) -> str:
-        """Return why a part was not stored, for people; "" if another message tells that."""
+        """Return why a part was not stored, for people; "" if another message tells the reason."""
         standing = self.store.standing
         if not self.store.trusts(self.fingerprint):
             return ""

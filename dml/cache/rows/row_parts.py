@@ -1,4 +1,4 @@
-"""The rows of a unit of a stored step are read and written here as a part of its entry."""
+"""Read and write the rows of a unit of a stored step, as a part of the step's entry."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 class StoredUnit:
-    """The stored rows of a unit, and the schemas that had settled when they were made.
+    """The stored rows of a unit, and the schemas that had settled when the rows were made.
 
     ``own`` are the operators whose schemas these rows settled themselves. Runs that cut blocks
     while making rows do not use blocks that were ``recut``: a retried task, for which the part may
-    or may not be stored by then, must cut as it did before.
+    or may not be stored by then, must cut blocks as its first attempt did.
     """
 
     def __init__(self, part: Part) -> None:
@@ -50,13 +50,13 @@ class StoredUnit:
 
     @staticmethod
     def of(rows: Part, unit: Unit) -> StoredUnit | None:
-        """Read a part; None if it is of another cut of the source or of another format."""
+        """Read a part; None if it has another cut of the source or another format."""
         known = rows.about.get("unit") == _cut(unit) and rows.about.get("ids") in WORDS
         return StoredUnit(rows) if known else None
 
     @property
     def plain(self) -> bool:
-        """True if its floats are in their delivered form, so that none has to be copied."""
+        """True if floats are stored in the form that is delivered: none has to be copied."""
         return bool(self.about.get("plain"))
 
     def atoms(self, skip_atoms: int, *, joined: bool = False) -> Iterator[list[Block]]:
@@ -72,7 +72,7 @@ class StoredUnit:
             yield [self._together(list(some)) for _, some in runs]
 
     def _together(self, numbers: Sequence[int]) -> Block:
-        """Join consecutive blocks of one run."""
+        """Join blocks ``numbers``, which are consecutive blocks of one run, into one block."""
         run, start = self.places[numbers[0]]
         whole, columns = self._whole(run)
         stop, ids = start, list[RowIds]()
@@ -85,7 +85,7 @@ class StoredUnit:
         return Block(part.schema, part.columns, together)
 
     def _whole(self, run: int) -> tuple[Block, list[np.ndarray]]:
-        """Return a run's adjacent blocks as one, and columns of their ids; memoized for one run."""
+        """Return all blocks of a run as one, and the columns of their ids; memoizes one run."""
         if self.last is None or self.last[0] != run:
             batch, rows = self.runs[run]
             own, columns = apart(batch, self.form)
@@ -112,9 +112,9 @@ class StoredUnit:
 
 
 class RowFilling:
-    """A part in the making, whose ids are written in one ``form``.
+    """An unfinished part, whose ids are written in one ``form``.
 
-    ``named_ns`` is the time at which files were inspected to name its entry.
+    ``named_ns`` is the time at which files were inspected to name the entry.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class RowFilling:
         self.plain, self.marks = True, ""
 
     def passing(self, blocks: Iterable[Block]) -> Iterator[Block]:
-        """Yield the blocks of an atom, each after it was added to the part."""
+        """Yield the blocks of an atom; each is added to the part before."""
         self.part.resting = False
         self.atoms.append(0)
         for block in blocks:
@@ -149,16 +149,16 @@ class RowFilling:
         self.blocks.append((block.n, high, low))
 
     def commit(self, schemas: Mapping[int, Schema], before: Set[int]) -> bool:
-        """Commit the part as the whole unit; schemas in ``before`` were settled by earlier parts.
+        """Commit the part as the whole unit; False if the part is not stored.
 
-        False if the part is not stored.
+        The schemas of operators in ``before`` were settled by earlier parts.
         """
         texts = {str(place): schema_text(schema) for place, schema in schemas.items()}
         own = sorted(schemas.keys() - before)
         about = {"atoms": self.atoms, "blocks": self.blocks, "ids": WORDS[self.form]}
         about |= {"schemas": texts, "own": own, "plain": self.plain, "recut": self.recut}
         made = self.part.commit({**about, "unit": _cut(self.unit), "marks": self.marks})
-        return made.kept
+        return made.is_stored
 
 
 def _finish(block: Block) -> None:

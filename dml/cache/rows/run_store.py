@@ -1,11 +1,11 @@
-"""The cache entries of a run: where each stored step keeps its rows, and its readers.
+"""Find the cache entries of a run: where each stored step keeps its rows, and how they are read.
 
-Units of a stage that are in a local store are served in the caller's thread, not by a driver.
-Mapping the rows of a unit costs less than a hand-over between threads. So the consumer of the rows
-maps them itself, unit by unit. If a unit is missing, or was not read by this process before (its
-bytes must be checked), or lies in no file of this disk, or must partly be copied, the rest of the
-epoch is given to a driver. The same holds where the consumer is slow: a driver then works ahead.
-No row depends on this choice, and a saved state continues with the same rows everywhere.
+Units of a stage that are in a local store are served in the caller's thread, not by a driver, as
+mapping the rows of a unit costs less than a hand-over between threads. The rest of the epoch is
+given to a driver if a unit is missing, was not read by this process before (its bytes must be
+checked), is not in a file of this disk, or must partly be copied; and also if the consumer is slow,
+since a driver then works ahead. No row depends on this choice, and a saved state continues with the
+same rows everywhere.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ LEISURE_S, FIRST = 2e-3, 3
 
 
 class StoredLevels(NothingStored):
-    """The levels over cache entries, and the partitions that entries hold as they are."""
+    """The levels over cache entries, and the partitions that are served from entries unchanged."""
 
     def served(
         self, job: Job, place: int, atom: int, tallies: Tallies, driven: Driven
     ) -> PartitionFeed:
-        """Return the partitions of ``job`` from a position on, mapped here or made by a driver."""
+        """Return the feed of ``job`` from a position on, mapped here or made by a driver."""
         level, keeping = _stored(job), any(node.rows is Rows.STORED for node in job.stage.steps)
         if level is None:
             feed = driven(place, atom)
@@ -59,18 +59,18 @@ class StoredLevels(NothingStored):
         return Noticing(feed, job, tallies) if keeping else feed
 
     def level(self, entry: StoredEntry, steps: Steps, first: int, below: Level | None) -> Level:
-        """Return the level of ``steps``; ``entry`` keeps the rows of the last step."""
+        """Return the level of ``steps``; ``entry`` stores the rows of the last step."""
         made = StoredLevel if entry.asked is None else Reusing
         return made(steps, first, below, entry)
 
     def looking(self, entry: StoredEntry, steps: Steps, first: int, below: Level | None) -> Level:
-        """Return the level of ``steps``, which store nothing; other entries may hold their rows."""
+        """Return the level of ``steps`` that store nothing; other entries may have their rows."""
         return Looking(steps, first, below, entry)
 
 
 @dataclasses.dataclass(frozen=True)
 class Storing(StoredLevels):
-    """The names of a run's stored steps by digest and root; it can be sent to other processes."""
+    """The names of a run's stored steps by digest and root; can be sent to other processes."""
 
     names: Mapping[tuple[bytes, str], EntryName]
 
@@ -81,12 +81,12 @@ class Storing(StoredLevels):
 
     @property
     def looks(self) -> bool:  # type: ignore[override]
-        """True if other entries held rows of this run when it began."""
+        """True if other entries held rows of this run when the run began."""
         return any(named.looks for named in self.names.values())
 
 
 class Noticing:
-    """A feed that tells the caches of a stage, when it ends, why they stored nothing (if so)."""
+    """A feed that, when it ends, tells the caches of its stage why they stored nothing, if so."""
 
     def __init__(self, feed: PartitionFeed, job: Job, tallies: Tallies) -> None:
         self._feed, self._job, self._tallies = feed, job, tallies
@@ -106,7 +106,7 @@ class Noticing:
 
 
 def _stored(job: Job) -> StoredLevel | None:
-    """Return the stored step that gives the whole output of a job, unit by unit, or None."""
+    """Return the stored step whose rows are the whole output of a job, unit by unit, or None."""
     top: Level | None = job.reading.top
     if top is not None and not top.steps.nodes:
         top = top.below
@@ -146,13 +146,13 @@ class Served:
         return self._rest.next()
 
     def _leisurely(self) -> bool:
-        """Return True if the consumer is slow between two units."""
+        """Return True if the consumer takes long between two units."""
         if self._units:
             self._apart_s += perf_counter() - self._left_at
         return self._units >= FIRST and self._apart_s > LEISURE_S * self._units
 
     def _begun(self) -> PartitionFeed:
-        """Return a driver of the remaining units."""
+        """Return the feed of a driver for the remaining units."""
         rest = self._driven(self._place, self._atom)
         if self._settled:
             rest.settled()
@@ -182,7 +182,7 @@ class Served:
         job, reading = self._job, self._job.reading
         unit = reading.unit_at(self._place)
         changed_ns = partial(reading.stage.source.changed_ns, unit)
-        # of the counted memory, mapped rows take none
+        # mapped rows take no counted memory
         telling = (changed_ns, job.sizes.most_bytes, lambda _nbytes: None)
         run = Running(reading.at, self._mine, Noted(), *telling, reading=reading)
         started = perf_counter()
@@ -197,13 +197,13 @@ class Served:
                 for number, (_, blocks) in enumerate(handed, self._atom)
                 for block in blocks
             ]
-        except Exception:  # noqa: BLE001 - a driver will meet it, and say where
+        except Exception:  # noqa: BLE001 - a driver will raise it again, with its place
             return None
         return _partition(self._place, found, pieces)
 
 
 def _only_mapped(found: StoredUnit, job: Job) -> bool:
-    """Return True if a unit is small enough for a partition, or is served without a copy."""
+    """Return True if a unit is served without a copy, or is small enough for a partition."""
     return found.plain or not job.finishing or found.nbytes <= job.sizes.target_bytes
 
 

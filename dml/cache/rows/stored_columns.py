@@ -1,9 +1,9 @@
-"""Rows of a stored step are assembled here from rows that other pipelines have stored.
+"""Assemble the rows of a stored step from rows that other pipelines have stored.
 
-An entry of another pipeline may hold all rows of this one, under other filters and with other
-columns. Its columns are taken unit by unit; columns that are not stored are computed beside them by
-the same steps, projected to these columns, and stored as an entry of their own. Rows that are
-zipped must have equal ids, which is checked.
+An entry of another pipeline may hold all rows of this step, under other filters and with other
+columns. Its columns are taken unit by unit. Columns that are not stored are computed by the same
+steps, projected to these columns, and stored as a separate entry. Rows that are zipped must have
+equal ids, which is checked.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Reusing(StoredLevel):
         super().__init__(steps, first, below, entry if self.stores else None)
         self.own = entry
         self.schema, self.label = self.nodes[-1].schema, self.nodes[-1].label()
-        # the steps whose rows are looked for, and the step that stores the rows
+        # the steps whose rows are searched, and the step that stores the rows
         self.looked = self.nodes[:-1] if self.stores else self.nodes
         self.storing = self.nodes[len(self.looked) :]
         self.rooted: Rooted | None = None
@@ -56,7 +56,7 @@ class Reusing(StoredLevel):
         self._known: dict[Any, tuple[Steps, frozenset[str] | None]] = {}
 
     def finding(self, at: At) -> Finding:
-        """Return the search of other entries, made once a part is missing."""
+        """Return the search of other entries, created once a part is missing."""
         if self._finding is None:
             source = self.nodes[0].inputs[0]
             entry, seed = self.own, at.seed
@@ -66,7 +66,7 @@ class Reusing(StoredLevel):
     def instead(
         self, unit: Unit, skip_atoms: int, read: Callable[[int], Iterator[Block]], run: Running
     ) -> Iterator[Atom] | None:
-        """Return atoms made from stored rows of other entries, as far as possible; None if none."""
+        """Return atoms made from stored rows of other entries; None if none can be used."""
         if not self.own.looks:
             return None
         wanted, finding = UnitRequest(unit, skip_atoms, read, run), self.finding(run.at)
@@ -92,7 +92,7 @@ class Reusing(StoredLevel):
     def atoms(
         self, unit: Unit, skip_atoms: int, read: Callable[[int], Iterator[Block]], run: Running
     ) -> Iterator[Atom]:
-        """Return the atoms of ``unit``, cut the same way wherever they come from."""
+        """Return the atoms of ``unit``, cut into the same blocks wherever the rows come from."""
         made = super().atoms(unit, skip_atoms, read, run)
         if not self.own.looks:
             return made
@@ -101,14 +101,14 @@ class Reusing(StoredLevel):
     # ----------------------------------------------------------------------------- stored columns
 
     def _served(self, taken: Sequence[TakenColumns], wanted: UnitRequest) -> Iterator[Atom]:
-        """Return atoms with all columns, from the store."""
+        """Return atoms whose columns are all taken from the store."""
         atoms = self._side_by_side(taken, self.schema, wanted)
         return self._counted(atoms, wanted.run, time.perf_counter())
 
     def _side_by_side(
         self, taken: Sequence[TakenColumns], schema: Schema, wanted: UnitRequest
     ) -> Iterator[Iterator[Block]]:
-        """Yield the blocks of each atom."""
+        """Yield the blocks of each atom, with the columns of all of ``taken``."""
         parts = [self._atoms(one, wanted) for one in taken]
         if not schema.known:  # unchanged
             yield from map(iter, parts[0])
@@ -117,31 +117,31 @@ class Reusing(StoredLevel):
             yield all_beside(lists, schema, self.label)
 
     def _atoms(self, one: TakenColumns, wanted: UnitRequest) -> Iterator[list[Block]]:
-        """Return the blocks of each atom of some columns, and count their bytes."""
+        """Return the blocks of each atom of some columns, and count the bytes of these columns."""
         wanted.run.mine().lookups(self.ordinal, 0, 0, *one.found.came)
         return one.atoms(wanted.skip_atoms, wanted.run)
 
     def _of_same_content(self, wanted: UnitRequest) -> StoredUnit | None:
-        """Return stored rows made from equal rows below, whatever those were made from, or None."""
+        """Return rows stored by any entry that was made from equal rows below, or None."""
         below, rooted, part = self.below, self.rooted, wanted.unit.index
         if below is None or rooted is None or not rooted.any:
             return None
-        if rooted.content(part) is None and not wanted.skip_atoms:  # reading them stores them
+        if rooted.content(part) is None and not wanted.skip_atoms:  # reading rows stores them
             # lost rows are noted later
             aside = dataclasses.replace(wanted.run, noted=Noted(), aside=True)
             for _, blocks in below.atoms(*wanted._replace(run=aside)):
                 deque(blocks, maxlen=0)
             if rooted.content(part) is None:  # the next unit would be made twice, too
                 self.rooted = None
-        name = rooted.found(part)
+        name = rooted.find_entry(part)
         if not name:
             return None
         entry = self.finding(wanted.at).opened(name)
-        found = entry.found(wanted.unit, wanted.run.most_bytes)
+        found = entry.find_unit(wanted.unit, wanted.run.most_bytes)
         return found if found is not None and self._fits(entry, found, wanted) else None
 
     def _fits(self, entry: StoredEntry, found: StoredUnit, wanted: UnitRequest) -> bool:
-        """Return True if found rows pass the check and have the schemas of this run."""
+        """Return True if the rows ``found`` pass the check and have the schemas of this run."""
         right = self.right(entry, found, wanted.unit, wanted.run)
         return right is found and found.settled(self.nodes, wanted.at)
 
@@ -150,7 +150,7 @@ class Reusing(StoredLevel):
     def _completed(
         self, taken: list[TakenColumns], missing: Names, wanted: UnitRequest
     ) -> Iterator[Atom]:
-        """Return atoms with some stored columns, and the missing ones computed and stored."""
+        """Return atoms with the ``taken`` columns; compute and store the ``missing`` ones."""
         finding, run = self.finding(wanted.at), wanted.run
         columns = tuple((n, value) for n, value in finding.top.columns if n in missing)
         name = finding.group(columns)
@@ -181,14 +181,14 @@ class Reusing(StoredLevel):
                 Cursor(rest).end(self.label)
 
     def _projected(self, names: Names, wanted: UnitRequest) -> Iterator[Atom]:
-        """Run the steps of this level for some of its columns."""
+        """Run the steps of this level for the columns ``names`` alone."""
         steps, _ = self._steps(self._lowest, names, wanted.at)
-        return self.stepped(steps, self._read(wanted), self.given, wanted)
+        return self.stepped(steps, self._read(wanted), self.input_blocks, wanted)
 
     # ------------------------------------------------------------------------- stored lower steps
 
     def _over_lower(self, names: Names | None, wanted: UnitRequest) -> Iterator[Atom] | None:
-        """Run the upper steps over the highest stored step below them; None if none is stored."""
+        """Run the steps above the highest step whose rows are stored; None if none is stored."""
         finding = self.finding(wanted.at)
         first = self._lowest + (self.below is not None)
         for place in reversed(finding.places[first:-1]):
@@ -207,12 +207,12 @@ class Reusing(StoredLevel):
         needed: frozenset[str] | None,
         wanted: UnitRequest,
     ) -> Iterator[Iterable[Block]]:
-        """Yield the same blocks as ``_below``, computed if they are not stored."""
+        """Yield the output of a lower step as ``_below`` does, computed if it is not stored."""
         found = self._below(finding, place, needed, wanted)
         if found is not None:
             yield from found
             return
-        run, below = wanted.run, self.given(wanted)
+        run, below = wanted.run, self.input_blocks(wanted)
         steps = Steps(self.looked[self._lowest : place.number], wanted.at, 1 + self._lowest)
         yield from (steps.run(blocks, run.mine, run.noted) for blocks in below)
 
@@ -223,7 +223,7 @@ class Reusing(StoredLevel):
         needed: frozenset[str] | None,
         wanted: UnitRequest,
     ) -> Iterator[Iterator[Block]] | None:
-        """Return the needed columns of the stored output of a lower step, by atom, or None."""
+        """Return the stored output of a lower step, by atom, with the needed columns; or None."""
         schema = place.schema
         if not schema.known:
             taken = finding.as_it_is(place, wanted.unit, wanted.run)
@@ -241,7 +241,7 @@ class Reusing(StoredLevel):
     def _steps(
         self, start: int, names: Names | None, at: At
     ) -> tuple[Steps, frozenset[str] | None]:
-        """Return the steps after the first ``start`` for the named columns, and their inputs."""
+        """Return the steps from number ``start`` on for the columns ``names``, and their inputs."""
         key = start, names
         if key not in self._known:
             steps, needed = projected(self.looked, start, names)
@@ -262,7 +262,7 @@ class Reusing(StoredLevel):
             self.rooted.tell(filling.unit.index)
 
     def _tell(self, name: str, columns: Columns, at: At) -> None:
-        """Record in the index which columns an entry holds."""
+        """Record in the index which columns the entry ``name`` holds, once."""
         if name not in self._told:
             finding = self.finding(at)
             member = finding.member(name, columns)
@@ -272,14 +272,14 @@ class Reusing(StoredLevel):
 
 
 class Looking(Reusing):
-    """A level over steps that are not stored: stored rows of other entries are used for them."""
+    """A level over steps that are not stored, and that uses rows stored in other entries."""
 
     stores: ClassVar[bool] = False
 
     def atoms(
         self, unit: Unit, skip_atoms: int, read: Callable[[int], Iterator[Block]], run: Running
     ) -> Iterator[Atom]:
-        """Return the atoms of ``unit``, from other entries if they hold them."""
+        """Return the atoms of ``unit``, from other entries if they hold the rows."""
         others = self.instead(unit, skip_atoms, read, run)
-        made = self._made(unit, skip_atoms, read, run) if others is None else others
+        made = self._make_atoms(unit, skip_atoms, read, run) if others is None else others
         return ((origin, recut(blocks)) for origin, blocks in made)

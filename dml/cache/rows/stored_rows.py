@@ -1,8 +1,8 @@
-"""Rows of a stored step are read from the store, unit by unit, or written to it.
+"""Read rows of a stored step from the store, unit by unit, or write them to it.
 
 The steps of a stage are cut behind each stored step. A reader of a unit starts at the highest cut
-whose rows are stored; rows made above it flow on and are written to the store on the way, as a part
-when the unit ends. None of this can be seen in the rows.
+whose rows are stored. Rows that are made above that cut flow on and are also written to the store,
+as a part when the unit ends. None of this has an effect on the rows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dml.io.source import Unit
 
 
 class StoredLevel(Level):
-    """A level whose rows are kept in ``entry``, a part for each unit."""
+    """A level whose rows are stored in ``entry``, a part for each unit."""
 
     def __init__(
         self, steps: Steps, first: int, below: Level | None, entry: StoredEntry | None
@@ -40,24 +40,24 @@ class StoredLevel(Level):
 
     @property
     def gives_stored(self) -> bool:
-        """True if its output is the rows of its entry, unchanged."""
+        """True if the level's output is the rows of its entry, unchanged."""
         return self.entry is not None and self.nodes[-1].rows is Rows.STORED
 
     def atoms(
         self, unit: Unit, skip_atoms: int, read: Callable[[int], Iterator[Block]], run: Running
     ) -> Iterator[Atom]:
-        """Yield the atoms of ``unit`` from ``skip_atoms`` on; ``read`` reads the source's."""
+        """Yield the atoms of ``unit`` from ``skip_atoms`` on; ``read`` reads the source's atoms."""
         if self.entry is None:
-            yield from self._made(unit, skip_atoms, read, run)
+            yield from self._make_atoms(unit, skip_atoms, read, run)
             return
         aside, run = run.aside, dataclasses.replace(run, aside=False)
         started = time.perf_counter()
-        got = self.right(self.entry, self.entry.found(unit, run.most_bytes), unit, run)
+        got = self.right(self.entry, self.entry.find_unit(unit, run.most_bytes), unit, run)
         others = self.instead(unit, skip_atoms, read, run) if got is None else None
         if others is not None:
             yield from others
             return
-        if got is None and not skip_atoms:  # a part must begin with the unit
+        if got is None and not skip_atoms:  # a part must begin with its unit's first atom
             got = self.entry.filling(unit, self.form, run.most_bytes)
             got = self.right(self.entry, got, unit, run)
         if isinstance(got, StoredUnit):
@@ -65,10 +65,10 @@ class StoredLevel(Level):
         if got is not None and not isinstance(got, RowFilling):
             yield from self.handed(got, got.atoms(skip_atoms), run, started)
         elif got is not None:
-            yield from self._filled(got, self._made(unit, 0, read, run), run)
+            yield from self._filled(got, self._make_atoms(unit, 0, read, run), run)
         elif not aside:
             self._unfilled(self.entry, run)
-            yield from self._made(unit, skip_atoms, read, run)
+            yield from self._make_atoms(unit, skip_atoms, read, run)
 
     def _unfilled(self, entry: StoredEntry, run: Running) -> None:
         """Note why a part is made without the store, if the store is unusable."""
@@ -80,7 +80,7 @@ class StoredLevel(Level):
         entry = self.entry
         if entry is None:
             return None
-        got = self.right(entry, entry.found(unit, run.most_bytes, had=True), unit, run)
+        got = self.right(entry, entry.find_unit(unit, run.most_bytes, had=True), unit, run)
         return None if got is None else self._usable(got, entry, run.at)
 
     def _usable(self, found: StoredUnit, entry: StoredEntry, at: At) -> StoredUnit | None:
@@ -97,13 +97,13 @@ class StoredLevel(Level):
     def instead(
         self, _unit: Unit, _skip_atoms: int, _read: Callable[[int], Iterator[Block]], _run: Running
     ) -> Iterator[Atom] | None:
-        """Return atoms from other entries; None if they do not hold the rows."""
+        """Return atoms made from rows of other entries; None if they do not have the rows."""
         return None
 
     def handed(
         self, found: StoredUnit, atoms: Iterator[list[Block]], run: Running, started: float
     ) -> Iterator[Atom]:
-        """Yield the ``atoms`` of a ``found`` part, counted, with the time since ``started``."""
+        """Yield the ``atoms`` of a ``found`` part, counted, with the seconds since ``started``."""
         run.hold(found.loaded_bytes)
         run.mine().stored(self.ordinal)
         run.mine().lookups(self.ordinal, 0, 0, *found.came)
@@ -112,7 +112,7 @@ class StoredLevel(Level):
     def _counted(
         self, atoms: Iterator[Iterable[Block]], run: Running, started: float
     ) -> Iterator[Atom]:
-        """Yield stored atoms, and count their blocks with the time that each took."""
+        """Yield stored atoms, and count their blocks with the seconds that each took."""
         for blocks in atoms:
             given = []
             for block in blocks:
@@ -148,7 +148,7 @@ class StoredLevel(Level):
 
 
 def _form(nodes: Sequence[Node]) -> int:
-    """Return how the ids after these steps are written: all blocks of a part the same way."""
+    """Return the form of the ids after these steps, in which all blocks of a part are written."""
     kinds = {node.rows for node in nodes}
     if kinds <= {Rows.SAME, Rows.STORED}:
         return RUN

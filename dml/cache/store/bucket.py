@@ -1,7 +1,7 @@
-"""A namespace of the store is kept in an object store with conditional puts (S3).
+"""Keep a namespace of the store in an object store with conditional puts (S3).
 
 ``PUT`` with ``If-None-Match: *`` is answered 412 if the name exists, and 409 while another client
-puts it: then the request is repeated. Requests use the library that also reads files there.
+puts the name: then the request is repeated. Requests use the library that also reads files there.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PART_BYTES = 8 << 20  # of one request, buffered until it is sent; S3 takes 5 MiB or more
+PART_BYTES = 8 << 20  # bytes of one request, buffered until it is sent; S3 takes 5 MiB or more
 
 Ask = Callable[[Callable[[], Any]], Any]
 """Makes a request, and repeats it while failures are transient."""
 
 
 class Multipart:
-    """A name being written; ``path`` is its name in the library, ``ask`` makes requests."""
+    """A name being written; ``path`` is the name in the library, ``ask`` makes requests."""
 
     def __init__(self, system: Any, path: str, ask: Ask) -> None:
         bucket, key, _ = system.split_path(path)
@@ -63,7 +63,7 @@ class Multipart:
                 self._send()
 
     def finish(self) -> None:
-        """Complete the upload under its name."""
+        """Complete the upload, so that its name appears."""
         if self._upload is None:
             self._ask(lambda: self._system.pipe_file(self._path, bytes(self._held)))
         else:
@@ -87,7 +87,7 @@ class Multipart:
                 self, ended, self._system, {**self._where, "UploadId": self._upload}, os.getpid()
             )
         number, body = len(self._sent) + 1, bytes(self._held)
-        with _told(self._path):
+        with _translate_swept(self._path):
             told = self._called("upload_part", UploadId=self._upload, PartNumber=number, Body=body)
         self._sent.append({"PartNumber": number, "ETag": told["ETag"]})
         self._held.clear()
@@ -98,7 +98,7 @@ class Multipart:
                 "complete_multipart_upload", UploadId=upload, MultipartUpload={"Parts": self._sent}
             )
         except AbsentError:  # aborted by another process, or completed with a lost answer
-            with _told(self._path):
+            with _translate_swept(self._path):
                 self._ask(lambda: self._system.info(self._path, refresh=True))
 
     def _called(self, method: str, **options: Any) -> dict[str, Any]:
@@ -106,14 +106,14 @@ class Multipart:
 
 
 def ended(system: Any, upload: dict[str, Any], process: int) -> None:
-    """Abort an upload, unless another process owns it; does nothing if it is finished."""
+    """Abort an upload, unless another process started it; do nothing if it is finished."""
     if os.getpid() == process:
         with suppress(OSError, RuntimeError, UnusableError):  # as at the end of a process
             system.call_s3("abort_multipart_upload", **upload)
 
 
 def swept(system: Any, folder: str, ask: Ask, older_s: float, now: float) -> int:
-    """Abort the uploads below a folder that are idle for ``older_s``, and return their number."""
+    """Abort the uploads below ``folder`` that are idle for ``older_s``; return their number."""
     bucket, prefix, _ = system.split_path(folder)
     found = ask(lambda: system.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=prefix))
     count = 0
@@ -130,20 +130,20 @@ def swept(system: Any, folder: str, ask: Ask, older_s: float, now: float) -> int
 
 
 @contextmanager
-def _told(path: str) -> Iterator[None]:
-    """Turn an upload that was swept into OvertakenError, which does not give up the store."""
+def _translate_swept(path: str) -> Iterator[None]:
+    """Raise OvertakenError, which does not give up the store, if an upload was swept."""
     try:
         yield
     except AbsentError as error:
         raise OvertakenError("files of the store vanish while they are made", at=path) from error
 
 
-PUTTING_S = (0.05, 0.2, 1.0, 4.0)  # pauses while another client puts the same name
+PUTTING_S = (0.05, 0.2, 1.0, 4.0)  # seconds to pause while another client puts the same name
 SCHEMES = ("s3", "s3a")  # whose library knows conditional puts
 
 
 class Bucket:
-    """The folder ``below`` (such as ``v1/shared``) of a URL; its options are those of fsspec."""
+    """The folder ``below`` (such as ``v1/shared``) of ``url``; ``options`` are passed to fsspec."""
 
     maps = False
 
@@ -157,28 +157,28 @@ class Bucket:
                 why="it is not known to put a file only where there is none",
                 try_="a folder that all processes see, or s3://",
             )
-        with self._told("opened"):
+        with self._translate_errors("opened"):
             self._root = f"{self._store.address.rstrip('/')}/{below}"
 
     def begin(self, name: str) -> Sink:
-        """Begin to write a name that no other process writes."""
+        """Return a sink for a name that no other process writes."""
 
         def ask(request: Callable[[], Any]) -> Any:
-            with self._told("written", absent=True):
-                return self._asked(name, request, "written")
+            with self._translate_errors("written", absent=True):
+                return self._request(name, request, "written")
 
-        with self._told("written"):
+        with self._translate_errors("written"):
             return Multipart(self._system, self._at(name), ask)
 
     def put(self, name: str, data: bytes) -> None:
         """Write bytes to a name."""
-        with self._told("written"):
-            self._asked(name, lambda: self._system.pipe_file(self._at(name), data), "written")
+        with self._translate_errors("written"):
+            self._request(name, lambda: self._system.pipe_file(self._at(name), data), "written")
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Create ``name``; True if this call was the first to do so.
 
-        A request whose answer was lost may have created it; False then, as if another was first.
+        If the answer of a request was lost, the request may have created the name; False then.
         """
 
         def request() -> bool:
@@ -195,20 +195,20 @@ class Bucket:
                     return True
             return False
 
-        with self._told("written"):
-            return self._asked(name, request, "written")
+        with self._translate_errors("written"):
+            return self._request(name, request, "written")
 
     def get(self, name: str) -> bytes | None:
         """Return the bytes of ``name``; None if it does not exist."""
         return self._read(name, lambda: bytes(self._system.cat_file(self._at(name))))
 
     def fetch(self, name: str) -> Loaded | None:
-        """Return a blob; None if it does not exist."""
+        """Return the blob ``name``, loaded into memory; None if it does not exist."""
         data = self.get(name)
         return None if data is None else Loaded(data)
 
     def piece(self, name: str, start: int, count: int) -> memoryview | None:
-        """Return a range of bytes of a blob; None if it does not exist."""
+        """Return ``count`` bytes of a blob from ``start`` on; None if it does not exist."""
 
         def request() -> bytes:
             return bytes(self._system.cat_file(self._at(name), start=start, end=start + count))
@@ -217,7 +217,7 @@ class Bucket:
         return None if data is None else memoryview(data)
 
     def names(self, prefix: str) -> list[str]:
-        """Return every name below the folder ``prefix``."""
+        """Return every name below the folder ``prefix``, relative to the folder."""
         return [name for name, _ in self._listed(prefix)]
 
     def holds(self) -> bool:
@@ -225,15 +225,15 @@ class Bucket:
         return bool(self._read("", lambda: self._system.ls(self._root, detail=False, refresh=True)))
 
     def delete(self, name: str) -> None:
-        """Remove a name, if it exists."""
-        with self._told("written"):
+        """Remove ``name``, if it exists."""
+        with self._translate_errors("written"):
             try:
-                self._asked(name, lambda: self._system.rm_file(self._at(name)), "written")
+                self._request(name, lambda: self._system.rm_file(self._at(name)), "written")
             except AbsentError:
                 return
 
     def beat(self, name: str) -> bool:
-        """Rewrite a name of this process; a name removed meanwhile reappears, which is harmless."""
+        """Rewrite ``name`` as a heartbeat; False if it is gone. A late rewrite is harmless."""
         if self.stamp(name) is None:
             return False
         self.put(name, uuid.uuid4().hex.encode())
@@ -244,10 +244,10 @@ class Bucket:
         info = self._read(name, lambda: self._system.info(self._at(name), refresh=True))
         return None if info is None else stores.version_in(info)[0]
 
-    def found(self, prefix: str, *, looking: bool = False) -> list[ListedName]:
-        """Return names like ``names``, with sizes and ages by the store's clock, read off a file.
+    def list_files(self, prefix: str, *, looking: bool = False) -> list[ListedName]:
+        """Return the names below ``prefix`` with sizes in bytes and ages in seconds.
 
-        With ``looking``, the local clock is used and no file is written.
+        Ages are by the store's clock, read off a new file; with ``looking``, by the local clock.
         """
         now = time.time() if looking else self._now()
         return [
@@ -257,17 +257,17 @@ class Bucket:
 
     def clear(self, older_s: float) -> int:
         """Remove leftovers of dead writers older than ``older_s``, and return their number."""
-        old = [each for each in self.found(TMP) if each.age_s > older_s]
+        old = [each for each in self.list_files(TMP) if each.age_s > older_s]
         for each in old:
             self.delete(f"{TMP}/{each.name}")
-        ask = partial(self._asked, self._root)
-        with self._told("read"):
+        ask = partial(self._request, self._root)
+        with self._translate_errors("read"):
             return len(old) + swept(self._system, self._root, ask, older_s, self._now())
 
     # ------------------------------------------------------------------------------------- inside
 
     def _listed(self, prefix: str) -> list[tuple[str, dict[str, Any]]]:
-        """Return the names below a folder, with the metadata of the store."""
+        """Return the names below the folder ``prefix``, with the metadata of the store."""
         top = self._at(prefix)
         found = self._read(prefix, lambda: dict(self._system.find(top, detail=True, refresh=True)))
         start = len(top.rstrip("/")) + 1
@@ -280,31 +280,33 @@ class Bucket:
     def _at(self, name: str) -> str:
         return f"{self._root}/{name}"
 
-    def _asked(self, name: str, request: Callable[[], T], done: str = "read") -> T:
-        return self._store.asked(f"{self._url}/{name}", request, done)
+    def _request(self, name: str, request: Callable[[], T], done: str = "read") -> T:
+        return self._store.request(f"{self._url}/{name}", request, done)
 
     def _read(self, name: str, request: Callable[[], T]) -> T | None:
-        """Return the answer of a request; None if the name does not exist."""
-        with self._told("read"):
+        """Return the result of ``request``; None if the name does not exist."""
+        with self._translate_errors("read"):
             try:
-                return self._asked(name, request)
+                return self._request(name, request)
             except AbsentError:
                 return None
 
     def _now(self) -> float:
-        """Return the time of the store, read off a new file."""
+        """Return the time of the store in seconds, read off a new file."""
         probe = f"{TMP}/{uuid.uuid4().hex}"
         self.put(probe, b"")
         try:
-            with self._told("read"):
-                info = self._asked(probe, lambda: self._system.info(self._at(probe), refresh=True))
+            with self._translate_errors("read"):
+                info = self._request(
+                    probe, lambda: self._system.info(self._at(probe), refresh=True)
+                )
         finally:
             self.delete(probe)
         return _moment(info)
 
     @contextmanager
-    def _told(self, done: str, *, absent: bool = False) -> Iterator[None]:
-        """Translate errors of the library; ``absent`` keeps AbsentError."""
+    def _translate_errors(self, done: str, *, absent: bool = False) -> Iterator[None]:
+        """Translate errors of the library; ``absent`` lets AbsentError pass."""
         try:
             yield
         except AbsentError as error:
@@ -319,13 +321,13 @@ class Bucket:
 class Loaded:
     """A blob in memory."""
 
-    identity: str | None = None  # it came over a network, and is checked each time
+    identity: str | None = None  # unknown, so that the blob is checked after each transfer
 
     def __init__(self, data: bytes) -> None:
         self._data, self.size = data, len(data)
 
     def piece(self, start: int, count: int) -> memoryview:
-        """Return a range of bytes."""
+        """Return ``count`` bytes from ``start`` on."""
         return memoryview(self._data)[start : start + count]
 
     def buffer(self) -> pa.Buffer:

@@ -1,8 +1,8 @@
-"""A namespace of the store is kept in a folder: on a disk of this host or a shared one.
+"""Keep a namespace of the store in a folder: on a disk of this host or a shared one.
 
-A file that must be created once is written aside and linked to its name, which fails if that
-exists. The root is created when the store is opened and never again: if it vanishes, or another
-file system is mounted there, the store is gone and nothing is written to the replacement.
+A file that must be created once is written under a temporary name and then linked to its name,
+which fails if the name exists. The root is created when the store is opened and never again: if it
+vanishes, or another file system is mounted there, the store is gone and nothing is written there.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Disk:
         self._top = Path(os.path.abspath(root))
         self._root = self._top / below
         self.fsync = fsync
-        with self.told("opened"):
+        with self.translate_errors("opened"):
             make_folders(self._top)
             self._identity = self._seen()
 
     def begin(self, name: str) -> Sink:
-        """Begin to write a name that no other process writes."""
-        with self.told("written"):
+        """Return a sink for a name that no other process writes."""
+        with self.translate_errors("written"):
             return Writing(self, name, self._fresh())
 
     def put(self, name: str, data: bytes) -> None:
@@ -62,7 +62,7 @@ class Disk:
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Create ``name``; True if this call was the first to do so."""
-        with self.told("written"):
+        with self.translate_errors("written"):
             made = self._fresh()
             try:
                 with open(made, "xb", buffering=0, opener=self.opener) as file:
@@ -79,7 +79,7 @@ class Disk:
 
     def get(self, name: str) -> bytes | None:
         """Return the bytes of ``name``; None if it does not exist."""
-        with self.told("read"):
+        with self.translate_errors("read"):
             try:
                 return (self._root / name).read_bytes()
             except FileNotFoundError:
@@ -87,8 +87,8 @@ class Disk:
         return None
 
     def fetch(self, name: str) -> Mapped | None:
-        """Return a blob; None if it does not exist."""
-        with self.told("read"):
+        """Return the blob ``name``, mapped; None if it does not exist."""
+        with self.translate_errors("read"):
             try:
                 return Mapped(f"{self._root}/{name}")
             except FileNotFoundError:
@@ -96,27 +96,27 @@ class Disk:
         return None
 
     def piece(self, name: str, start: int, count: int) -> memoryview | None:
-        """Return a range of bytes of a blob; None if it does not exist."""
+        """Return ``count`` bytes of a blob from ``start`` on; None if it does not exist."""
         found = self.fetch(name)
         return None if found is None else found.piece(start, count)
 
     def names(self, prefix: str) -> list[str]:
-        """Return every name below the folder ``prefix``."""
-        with self.told("read"):
+        """Return every name below the folder ``prefix``, relative to the folder."""
+        with self.translate_errors("read"):
             return [self._relative(each, prefix) for each in self._below(prefix)]
 
     def delete(self, name: str) -> None:
-        """Remove a name, and its folder if that is empty."""
+        """Remove ``name``, and its folder if that is empty then."""
         path = self._root / name
-        with self.told("written"), suppress(FileNotFoundError):
+        with self.translate_errors("written"), suppress(FileNotFoundError):
             path.unlink()
         if name.count("/") > 1:
             with suppress(OSError):  # it is not empty, or was removed
                 path.parent.rmdir()
 
     def beat(self, name: str) -> bool:
-        """Change the stamp of a name of this process; False if it is gone."""
-        with self.told("written"):
+        """Change the stamp of ``name`` as a heartbeat; False if the name is gone."""
+        with self.translate_errors("written"):
             try:
                 os.utime(self._root / name)
             except FileNotFoundError:
@@ -125,19 +125,20 @@ class Disk:
 
     def stamp(self, name: str) -> str | None:
         """Return a value that changes with every heartbeat; None if the name is gone."""
-        with self.told("read"):
+        with self.translate_errors("read"):
             try:
                 seen = (self._root / name).stat()
             except FileNotFoundError:
                 return None
         return f"{seen.st_ino} {seen.st_mtime_ns}"
 
-    def found(self, prefix: str, *, looking: bool = False) -> list[ListedName]:
-        """Return names like ``names``, with sizes and ages by the clock of the (remote) disk.
+    def list_files(self, prefix: str, *, looking: bool = False) -> list[ListedName]:
+        """Return the names below ``prefix`` with sizes in bytes and ages in seconds.
 
-        That clock is read off a new file; with ``looking``, the local clock is used instead.
+        Ages are by the clock of the disk, read off a new file; with ``looking``, by the local
+        clock.
         """
-        with self.told("read"):
+        with self.translate_errors("read"):
             below, told = self._below(prefix), list[ListedName]()
             now = time.time_ns() if looking or not below else self._now_ns()
             for each in below:
@@ -149,7 +150,7 @@ class Disk:
 
     def clear(self, older_s: float) -> int:
         """Remove leftovers of dead writers older than ``older_s``, and return their number."""
-        old = [each for each in self.found(TMP) if each.age_s > older_s]
+        old = [each for each in self.list_files(TMP) if each.age_s > older_s]
         for each in old:
             self.delete(f"{TMP}/{each.name}")
         return len(old)
@@ -171,8 +172,8 @@ class Disk:
         return path[len(os.fspath(self._root / prefix)) + 1 :]
 
     def _now_ns(self) -> int:
-        """Return the time of the disk, read off a new file."""
-        with self.told("written"):
+        """Return the time of the disk in nanoseconds, read off a new file."""
+        with self.translate_errors("written"):
             made = self._fresh()
             try:
                 with open(made, "xb", opener=self.opener) as file:
@@ -181,12 +182,12 @@ class Disk:
                 made.unlink(missing_ok=True)
 
     def _fresh(self) -> Path:
-        """Return an unused path in the temporary folder."""
+        """Return the path of an unused temporary name."""
         self._make(self._root / TMP)
         return self._root / TMP / uuid.uuid4().hex
 
     def named(self, made: Path, name: str, give: Callable[[Path, Path], None]) -> None:
-        """Give ``made`` its name by calling ``give``, and make the folder for it."""
+        """Give the file ``made`` its ``name`` by calling ``give``; create the folder first."""
         path = self._root / name
         for _ in range(TRIES):
             self._make(path.parent)
@@ -203,17 +204,17 @@ class Disk:
                 os.close(handle)
 
     def _make(self, folder: Path) -> None:
-        """Make a folder below the root, and never the root."""
+        """Create a folder below the root, and its parents, but never the root."""
         if folder.is_dir():
             return
         self._check()
         below = folder.relative_to(self._top)
         for each in (*list(reversed(below.parents))[1:], below):  # without the root
             with suppress(FileExistsError):
-                self._made(self._top / each)
+                self._mkdir(self._top / each)
 
-    def _made(self, folder: Path) -> None:
-        """Make a folder private to this user, or to the group if the namespace is shared."""
+    def _mkdir(self, folder: Path) -> None:
+        """Create a folder, private to this user, or to the group if the namespace is shared."""
         folder.mkdir(FOLDER)
         if self._root in folder.parents and self._is_shared:
             folder.chmod(SHARED_FOLDER)
@@ -227,7 +228,7 @@ class Disk:
             return False
 
     def opener(self, path: str, flags: int) -> int:
-        """Create a file that its user alone may read, or the group of a shared namespace."""
+        """Create a file that its user alone can read, or the group of a shared namespace."""
         handle = own_file(path, flags)
         if self._is_shared:
             os.fchmod(handle, SHARED_FILE)
@@ -243,7 +244,8 @@ class Disk:
             raise FileNotFoundError(2, "something else lies there by now", str(self._top))
 
     @contextmanager
-    def told(self, done: str) -> Iterator[None]:
+    def translate_errors(self, done: str) -> Iterator[None]:
+        """Raise an OSError of the block as UnusableError; ``done``: what failed, such as "read"."""
         try:
             yield
         except UnusableError:
@@ -253,14 +255,14 @@ class Disk:
 
 
 def _write(handle: int, data: bytes | memoryview) -> None:
-    """Write all bytes, in as many calls as that takes."""
+    """Write all bytes to a file handle, in as many calls as needed."""
     left = memoryview(data).cast("B") if len(data) else memoryview(b"")
     while left:
         left = left[os.write(handle, left) :]
 
 
 class Writing:
-    """A file that is written aside, until it has its name."""
+    """A file that is written under a temporary name, until ``finish`` gives it its name."""
 
     def __init__(self, disk: Disk, name: str, made: Path) -> None:
         self._disk, self._name, self._made = disk, name, made
@@ -269,12 +271,12 @@ class Writing:
 
     def write(self, data: bytes | memoryview, /) -> None:
         """Append bytes."""
-        with self._disk.told("written"):
+        with self._disk.translate_errors("written"):
             _write(self._handle, data)
 
     def finish(self) -> None:
         """Give the file its name."""
-        with self._disk.told("written"):
+        with self._disk.translate_errors("written"):
             if self._disk.fsync:
                 os.fsync(self._handle)
             self._disk.named(self._made, self._name, os.replace)
@@ -286,7 +288,7 @@ class Writing:
 
 
 def _dropped(handle: int, made: Path, process: int) -> None:
-    """Close a file, and remove its temporary name unless another process owns it."""
+    """Close a file, and remove its temporary name unless another process created the file."""
     os.close(handle)
     if os.getpid() == process:
         with suppress(OSError):

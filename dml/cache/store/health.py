@@ -1,4 +1,4 @@
-"""The health of a store is tracked here: whether it is usable, with one warning if it is not."""
+"""Track the health of a store: whether it is usable, with one warning if it is not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dml.errors import CacheError
 
 
 class StoreHealth(Protocol):
-    """A store of parts, as far as its health is concerned."""
+    """What is needed of a store to report its health: its place, standing and quota."""
 
     place: StorePlace
     standing: Standing
@@ -53,7 +53,7 @@ class Standing:
         return 0.0 if self.whole else time.monotonic() - self._failed_at
 
     def give_up(self, error: UnusableError) -> None:
-        """Stop using the place, or stop writing to it, and warn once."""
+        """Stop using the place, or only writing to it for an UnwritableError; warn once."""
         with self._lock:
             first = self.whole
             self._failed_at = time.monotonic() if first else self._failed_at
@@ -67,7 +67,7 @@ class Standing:
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """Give up the place if the block fails, which raises nothing; OvertakenError is ignored."""
+        """Give up the place if the block fails, and raise nothing; ignore OvertakenError."""
         try:
             yield
         except OvertakenError:

@@ -1,11 +1,12 @@
-"""The names of files in the store, and the state that names alone tell, are defined here.
+"""Define the names of files in the store, and the state of an entry that names alone tell.
 
-An entry lies in ``e/<fp2>/<fp>/``, where ``TOMB.<n>`` ends its incarnation ``n``. A part of it is
-``<n>/part.<i>.<version>.json``, where ``tomb.<i>.<version>`` ends that version. Both only go up:
-a writer that slept through an eviction commits a record that is never read. Leases, which are only
-advice, are ``lease.<i>.<version>.<generation>``. ``blobs/`` holds rows under names that are never
-used twice. ``SECRET`` of a namespace that a group shares keys the digests in entry descriptions.
-An entry in which ``QUARANTINE.json`` lies is neither read nor filled, until it is removed by hand.
+An entry lies in ``e/<fp2>/<fp>/``, where ``TOMB.<n>`` ends its incarnation ``n``. A part of an
+entry is ``<n>/part.<i>.<version>.json``, where ``tomb.<i>.<version>`` ends that version. Both
+numbers only go up: a writer that slept through an eviction commits a record that is never read.
+Leases, which are only advice, are ``lease.<i>.<version>.<generation>``. ``blobs/`` holds rows under
+names that are never used twice. ``SECRET`` of a namespace that a group shares keys the digests in
+entry descriptions. An entry in which ``QUARANTINE.json`` lies is neither read nor filled, until it
+is removed by hand.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ _LEASE = re.compile(rf"{_NUMBER}/lease\.{_NUMBER}\.{_NUMBER}\.{_NUMBER}")
 
 
 def namespace(name: str) -> str:
-    """Return the folder of a namespace; PlanError if the name is invalid."""
+    """Return the folder of a namespace; raise PlanError if the name is invalid."""
     checks.namespace(name)
     return f"{FORMAT}/{name}"
 
 
 def entry(fingerprint: str) -> str:
-    """Return the folder of a fingerprint; PlanError if it is not a fingerprint."""
+    """Return the folder of the entry of ``fingerprint``; raise PlanError for other names."""
     if not re.fullmatch(r"[0-9a-f]{8,128}", fingerprint):
         raise PlanError(
             f"{fingerprint!r} is not a fingerprint",
@@ -70,7 +71,7 @@ class EntryView:
     """Whether its rows were found to differ from the computed rows."""
 
     def version(self, part: int) -> int:
-        """Return the current version of a part, or the one that a new part would have."""
+        """Return the current version of a part, or the version that a new part would have."""
         return self.ended.get(part, -1) + 1
 
     def record(self, part: int) -> str:
@@ -78,11 +79,11 @@ class EntryView:
         return f"{self.folder}/{self.incarnation}/part.{part}.{self.version(part)}.json"
 
     def tomb(self, part: int) -> str:
-        """Return the name that ends a part's version."""
+        """Return the name that ends the current version of a part."""
         return f"{self.folder}/{self.incarnation}/tomb.{part}.{self.version(part)}"
 
     def lease(self, part: int, generation: int) -> str:
-        """Return the name of a lease on a part."""
+        """Return the name of a lease on the current version of a part."""
         version = self.version(part)
         return f"{self.folder}/{self.incarnation}/lease.{part}.{version}.{generation}"
 
@@ -93,7 +94,7 @@ class EntryView:
 
 
 def viewed(folder: str, names: Iterable[str]) -> EntryView:
-    """Return the view of an entry; unknown names are ignored."""
+    """Return the view of an entry by the ``names`` below it; unknown names are ignored."""
     names = list(names)
     tombs = [int(m[1]) for m in map(_TOMB.fullmatch, names) if m]
     now = max(tombs, default=-1) + 1
@@ -117,7 +118,7 @@ def viewed(folder: str, names: Iterable[str]) -> EntryView:
 
 
 def dead(view: EntryView, names: Iterable[str]) -> list[str]:
-    """Return the names below an entry that are obsolete; tombs stay."""
+    """Return the names below an entry that are obsolete; tombs are not."""
     gone = []
     for name in names:
         number, _, rest = name.partition("/")
@@ -129,7 +130,7 @@ def dead(view: EntryView, names: Iterable[str]) -> list[str]:
 
 
 def _passed(view: EntryView, name: str) -> bool:
-    """Return True if the version of a record or lease has ended, or was committed for a lease."""
+    """Return True for a record of an ended version, or a lease on an ended or committed one."""
     part, lease = _PART.fullmatch(name), _LEASE.fullmatch(name)
     if part:
         return part[2] == "part" and int(part[4]) <= view.ended.get(int(part[3]), -1)

@@ -1,8 +1,8 @@
-"""Leases keep two processes from making one part at the same time, as far as advice can.
+"""Keep two processes from making one part at the same time, by leases, as far as advice can.
 
-A lease is a name with a generation; its owner sends heartbeats. A process that has seen the stamp
-of the highest generation unchanged for the ttl, on its own monotonic clock, creates the next
-generation: one process is first. Leases bind no process: the first commit counts.
+A lease is a file name with a generation, whose owner sends heartbeats. A process that has seen the
+stamp of the highest generation unchanged for the ttl, on its own monotonic clock, creates the next
+generation: only one process succeeds. Leases bind no process: the first commit counts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dml.cache.store.layout import EntryView
 from dml.cache.store.primitives import StorePlace, UnusableError
 
 BEATS = 4  # heartbeats in a ttl: three may be lost
-REMEMBERED = 1 << 14  # leases of other processes; beyond that all are watched again
+REMEMBERED = 1 << 14  # most leases of other processes; beyond that all are watched anew
 
 
 class Lease:
@@ -29,19 +29,19 @@ class Lease:
         self._place, self.name, self.every_s, self._later = place, name, every_s, later
 
     def beat(self) -> None:
-        """Send a heartbeat; does nothing if the name is gone."""
+        """Send a heartbeat; do nothing if the name is gone."""
         with suppress(UnusableError):  # the commit of the part will report it
             self._place.beat(self.name)
 
     def give_back(self) -> None:
-        """Remove the lease; if another process took it over, its name stays below the new one."""
+        """Remove the lease, unless another process has taken it over with a later generation."""
         with suppress(UnusableError):  # else it expires after the ttl, and is swept
             if self._later is None or self._place.stamp(self._later) is None:
                 self._place.delete(self.name)
 
     @contextmanager
     def beaten(self) -> Iterator[None]:
-        """Send heartbeats from a thread while the block runs; without threads, it may expire."""
+        """Send heartbeats from a thread while the block runs; none if no thread can start."""
         ended = threading.Event()
         thread = threading.Thread(target=self._beat, args=(ended,), name="dml-lease", daemon=True)
         with suppress(RuntimeError):
@@ -54,7 +54,7 @@ class Lease:
                 thread.join()
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def hold(self) -> Iterator[None]:
         """Send heartbeats while the block runs, and then give the lease back."""
         try:
             with self.beaten():
@@ -80,10 +80,10 @@ class Leases:
         self.taken_over = 0
 
     def take(self, view: EntryView, part: int, *, listed: bool = True) -> Lease | str:
-        """Take a lease on a missing part, or return the name of the lease in the way.
+        """Take a lease on a missing part, or return the name of the lease of another process.
 
-        If ``view`` is not ``listed`` just now, only the first generation can be taken: the owner of
-        a later one leaves it and all earlier ones in place.
+        If ``view`` was not ``listed`` just now, only the first generation can be taken: the owner
+        of a later one leaves that and all earlier ones in place.
         """
         generation = view.leased.get((part, view.version(part)), -1) if listed else -1
         if generation >= 0 and not self._dead(view.lease(part, generation)):
@@ -96,7 +96,7 @@ class Leases:
         return Lease(self._place, name, self.ttl_s / BEATS, later)
 
     def ended(self, name: str) -> bool:
-        """Return True if a lease was given back or has expired."""
+        """Return True if the lease ``name`` was given back or has expired."""
         return self._place.stamp(name) is None or self._dead(name)
 
     def _dead(self, name: str) -> bool:

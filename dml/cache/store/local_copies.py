@@ -1,8 +1,9 @@
-"""Copies of remote blobs are kept on a disk of this machine, so that each is fetched once.
+"""Keep copies of remote blobs on a disk of this machine, so that each blob is fetched once.
 
-A copy lies under the name of its blob, in a folder of its entry. It is checked like its blob, by
-the record, and may be gone or damaged at any time: then the blob itself is read. So copies have no
-leases, tombs or lists; a process that needs room removes those of entries not in use.
+A copy lies under the name of its blob, in a folder of its entry. The copy is checked against the
+record of the part, like the blob, and may be gone or damaged at any time: then the blob is read. So
+copies need no leases, tombs or lists. A process that needs room removes copies of entries that are
+not in use.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from dml.cache.store.health import Standing
 from dml.cache.store.leases import Lease
 from dml.cache.store.primitives import ListedName, Sink, UnusableError
 
-TTL_S = 60.0  # files unwritten for so long were left by dead processes
-BUSY_S = 60.0  # entries read within this time are not evicted from
+TTL_S = 60.0  # files that were not written for so long are leftovers of dead processes
+BUSY_S = 60.0  # copies of entries that were read within so many seconds are not evicted
 REQUEST_BYTES = 3e6  # bytes that a store could send in the latency of a request
 USED = "used"
-CHUNK_BYTES, CHUNKS = 64 << 20, 16  # reserved at once; at most the quota divided by CHUNKS
+CHUNK_BYTES, CHUNKS = 64 << 20, 16  # most bytes reserved at once, and least chunks of a quota
 
 
 class CopyRoom(QuotaRoom):
     """Room for copies of ``entry``, for which copies of idle entries may be evicted.
 
-    Copies of the same entry are not: they will be read as soon as their replacements, so that an
-    entry larger than the quota keeps a part of itself, instead of evicting the blobs read next.
+    Copies of the same entry are not evicted: they will be read as soon as their replacements. So an
+    entry larger than the quota keeps a part of its copies, instead of evicting the blobs read next.
     """
 
     def __init__(self, disk: Disk, most_bytes: int, entry: str) -> None:
@@ -44,9 +45,10 @@ class CopyRoom(QuotaRoom):
         self._entry = entry
 
     def used_bytes(self) -> int:
-        """Return the bytes stored, or reserved by living processes, without leftovers of dead ones.
+        """Return the bytes stored, or reserved by living processes.
 
-        A file is written after its room was reserved again, so it is the first to be removed.
+        Leftover files are removed at half the age at which a reservation expires: room is never
+        freed while a file still occupies it.
         """
         self._place.clear(self._ttl_s / 2)
         return super().used_bytes()
@@ -54,11 +56,12 @@ class CopyRoom(QuotaRoom):
     def _evict(self, nbytes: int) -> None:
         """Free ``nbytes``, if that much may be evicted: long idle and large copies first.
 
-        A byte of a small copy saves more than a byte of a large one, as each copy saves a request.
+        A byte of a small copy saves more time than a byte of a large one, as each copy saves a
+        request.
         """
-        used = {each.name: each.age_s for each in self._place.found(USED)}
+        used = {each.name: each.age_s for each in self._place.list_files(USED)}
         going, left = list[tuple[float, str, int]](), set[str]()
-        for each in self._place.found(layout.BLOBS):
+        for each in self._place.list_files(layout.BLOBS):
             entry = each.name.partition("/")[0]
             idle_s = min(used.get(entry, each.age_s), each.age_s)
             if entry == self._entry or idle_s < BUSY_S:
@@ -82,7 +85,7 @@ class CopyRoom(QuotaRoom):
 
 @dataclass(eq=False)
 class RoomChunk:
-    """Room that was reserved at once: bytes that are free, and bytes that are being written."""
+    """Room that was reserved at once: bytes that are free, and ``taken`` bytes, being written."""
 
     lease: Lease
     free: int
@@ -92,7 +95,7 @@ class RoomChunk:
 class CopyAllowance:
     """The room that a process has reserved for its threads; methods raise UnusableError.
 
-    Garbage collection may give back a part of it, even in a thread that holds the lock.
+    Garbage collection may call ``give`` at any time, even in a thread that holds the lock.
     """
 
     def __init__(self, disk: Disk, most_bytes: int) -> None:
@@ -101,22 +104,22 @@ class CopyAllowance:
         self._lock = threading.RLock()
 
     def take(self, entry: str, nbytes: int) -> RoomChunk | None:
-        """Take room for ``nbytes`` of a copy of ``entry``; None if there is none."""
+        """Reserve ``nbytes`` for a copy of ``entry``; None if there is no room."""
         with self._lock:
             for each in self._chunks[-1:]:
                 if each.free >= nbytes and self.stands(each):
-                    return self._taken(each, nbytes)
+                    return self._take_from(each, nbytes)
             self._emptied(self._chunks)
             most = max(nbytes, min(CHUNK_BYTES, self._most // CHUNKS))
             for asked in sorted({most, nbytes}, reverse=True):
                 lease = CopyRoom(self._disk, self._most, entry).announced(asked)
                 if lease is not None:
                     self._chunks.append(RoomChunk(lease, asked))
-                    return self._taken(self._chunks[-1], nbytes)
+                    return self._take_from(self._chunks[-1], nbytes)
         return None
 
     def give(self, chunk: RoomChunk, nbytes: int, *, used: bool) -> None:
-        """Return room that was taken: ``used`` if the bytes were written, else it is free again."""
+        """Settle ``nbytes`` reserved from ``chunk``: written if ``used``, else free again."""
         with self._lock:
             chunk.taken -= nbytes
             chunk.free += 0 if used else nbytes
@@ -124,7 +127,7 @@ class CopyAllowance:
             self._emptied([each for each in self._chunks if each not in last or not each.free])
 
     def stands(self, chunk: RoomChunk) -> bool:
-        """Return True if a chunk is still valid: its reservation has not expired."""
+        """Return True if the reservation of ``chunk`` has not expired."""
         with self._lock:
             if chunk in self._chunks and not self._disk.beat(chunk.lease.name):
                 self._chunks.remove(chunk)
@@ -135,28 +138,28 @@ class CopyAllowance:
         with self._lock:
             self._emptied(self._chunks)
 
-    def _taken(self, chunk: RoomChunk, nbytes: int) -> RoomChunk:
+    def _take_from(self, chunk: RoomChunk, nbytes: int) -> RoomChunk:
         chunk.free -= nbytes
         chunk.taken += nbytes
         return chunk
 
     def _emptied(self, chunks: list[RoomChunk]) -> None:
-        """Give back those of ``chunks`` to which no thread writes."""
+        """Give back the chunks among ``chunks`` to which no thread writes."""
         for each in [each for each in chunks if not each.taken]:
             self._chunks.remove(each)
             each.lease.give_back()
 
 
-TOLD_S = 5.0  # between two notes of a process that it reads an entry
+TOLD_S = 5.0  # seconds between two notes of a process that it reads an entry
 ON_DISK = "copies on this machine"
 BELOW = f"{layout.FORMAT}/copies"
 
 Pieces = Callable[[int, int], memoryview | None]
-"""Returns bytes of a blob, given their start and count; None if it is gone."""
+"""Returns ``count`` bytes of a blob from ``start`` on; None if the blob is gone."""
 
 
 class Times(NamedTuple):
-    """Seconds for parts by size, as measured or assumed."""
+    """Seconds to read or write a part by its bytes, measured or assumed."""
 
     near: ReadTimes
     """Time to read from the disk of this machine."""
@@ -167,10 +170,10 @@ class Times(NamedTuple):
 
 
 def folder_of(above: str) -> Path:
-    """Make the folder of this user's copies below ``above``, which no other user can read.
+    """Create the folder of this user's copies below ``above``, which no other user can read.
 
     A user who can write there decides which rows are read, and a user who can read there sees rows
-    that a store may deny them. UnusableError if it is another user's.
+    that a store may deny them. Raise UnusableError if the folder belongs to another user.
     """
     folder = Path(os.path.abspath(os.path.expanduser(above))) / f"copies-{os.geteuid()}"
     try:
@@ -192,7 +195,7 @@ def _unfit(folder: Path, why: str) -> UnusableError:
 
 
 class LocalCopies:
-    """The copies in one folder, for all stores of a process; failures raise nothing."""
+    """The copies in one folder, for all stores of a process; a failing disk raises no error."""
 
     def __init__(
         self,
@@ -211,14 +214,14 @@ class LocalCopies:
 
     @property
     def times(self) -> Times:
-        """Time to read and write copies and to read the store; measured on first use."""
+        """The times to read and write copies and to read the store; measured on first use."""
         with self._measuring:
             if self._times is None:
                 self._times = self._measured()
         return self._times
 
     def fetch(self, entry: str, blob: str) -> Mapped | None:
-        """Return the copy of a blob, or None."""
+        """Return the copy of ``blob``, mapped, or None if it cannot be read."""
         found: Mapped | None = None
         if self.standing.unusable is None:
             with self.standing.failing():
@@ -229,9 +232,9 @@ class LocalCopies:
         return found
 
     def put(self, entry: str, blob: str, size: int, pieces: Pieces, each: int) -> bool:
-        """Copy a blob that ``pieces`` gives, ``each`` bytes at a time; True if the copy exists.
+        """Copy a blob of ``size`` bytes, ``each`` bytes at a time; True if the copy exists now.
 
-        Errors of ``pieces`` are raised.
+        Errors that ``pieces`` raises are not suppressed.
         """
         made = Copying(self, entry, blob, size)
         try:
@@ -245,13 +248,13 @@ class LocalCopies:
             made.drop()
 
     def drop(self, entry: str, blob: str) -> None:
-        """Remove a copy, if it exists."""
+        """Remove the copy of ``blob``, if it exists."""
         if self.standing.whole:
             with self.standing.failing():
                 self.disk.delete(_name(entry, blob))
 
     def remove(self, entry: str) -> None:
-        """Remove all copies of an entry."""
+        """Remove all copies of ``entry``."""
         if self.standing.whole:
             with self.standing.failing():
                 folder = f"{layout.BLOBS}/{entry}"
@@ -260,25 +263,25 @@ class LocalCopies:
                 self.disk.delete(f"{USED}/{entry}")
 
     def clear(self) -> None:
-        """Remove leftovers of dead processes."""
+        """Remove leftover files and reservations of dead processes."""
         if self.standing.whole:
             with self.standing.failing():
                 CopyRoom(self.disk, self.most_bytes, "").used_bytes()
 
     def close(self) -> None:
-        """Give back reserved room at the end of writing."""
+        """Give back reserved room, once writing has ended."""
         with self.standing.failing():
             self.allowance.close()
 
     def used_bytes(self, entry: str = "") -> int:
-        """Return the bytes of all copies, or of one entry's; 0 if they cannot be listed."""
+        """Return the bytes of all copies, or of ``entry`` alone; 0 if they cannot be listed."""
         found: list[ListedName] = []
         with self.standing.failing():
-            found = self.disk.found(f"{layout.BLOBS}/{entry}".rstrip("/"))
+            found = self.disk.list_files(f"{layout.BLOBS}/{entry}".rstrip("/"))
         return sum(each.size for each in found)
 
     def _used(self, entry: str) -> None:
-        """Note for other processes that an entry is in use."""
+        """Note for other processes that ``entry`` is in use, every ``TOLD_S`` seconds."""
         now = self.clock()
         with self._lock:
             due = now - self._told.get(entry, -TOLD_S) >= TOLD_S
@@ -289,9 +292,9 @@ class LocalCopies:
 
 
 class Copying:
-    """A copy in the making, for one thread at a time; a failure leaves no copy, and no error.
+    """An unfinished copy, for one thread at a time; a failure leaves no copy, and raises no error.
 
-    It is ``void`` once no more bytes are written; of ``nbytes``, if that is known.
+    ``void`` is True once no more bytes are written. ``nbytes`` is the size of the blob, if known.
     """
 
     def __init__(self, copies: LocalCopies, entry: str, blob: str, nbytes: int = 0) -> None:
@@ -303,7 +306,7 @@ class Copying:
         self._ask(nbytes)
 
     def write(self, data: memoryview) -> None:
-        """Append bytes."""
+        """Append bytes to the copy, unless it is void."""
         size = self._size + len(data)
         self._ask(size - self._room_bytes)
         if self.void:
@@ -315,7 +318,7 @@ class Copying:
                 self._size = size
 
     def finish(self) -> bool:
-        """Give the copy its name; True if it exists now."""
+        """Publish the copy under its name; True if it exists now."""
         done = False
         if not self.void and self._sink is not None:
             with self._failing():
@@ -330,7 +333,7 @@ class Copying:
         self._end(used=False)
 
     def _stands(self) -> bool:
-        """Return True if its room is still reserved; else remove the copy."""
+        """Return True if the copy's room is still reserved; else remove the copy."""
         stands = all(self._copies.allowance.stands(chunk) for chunk, _ in self._rooms)
         if not stands:
             self.drop()
@@ -345,7 +348,7 @@ class Copying:
             self._copies.allowance.give(chunk, nbytes, used=used)
 
     def _ask(self, nbytes: int) -> None:
-        """Reserve ``nbytes`` more; without room there will be no copy."""
+        """Reserve ``nbytes`` more; without room the copy is dropped."""
         if nbytes <= 0 or self.void:
             return
         with self._failing():

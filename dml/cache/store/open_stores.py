@@ -1,4 +1,4 @@
-"""Stores are opened here: one for each place in a process, shared by its threads."""
+"""Open stores: one for each place in a process, shared by its threads."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from dml.cache.store.store_speed import BUCKET, DISK, guessed, measured_cold
 from dml.errors import CacheError, DmlError
 from dml.settings import user_folder
 
-TENTH = 10  # of the disk, for copies without a configured size
+TENTH = 10  # divisor of the disk's size for copies without a quota
 LEAST_BYTES = 1 << 28  # a smaller quota is not spent on measuring
-RETRY_S = 60.0  # after which the next run reopens a failed store
+RETRY_S = 60.0  # seconds after which the next run reopens a failed store
 _LOCK = threading.Lock()
 _OPEN: dict[tuple[int, Where], PartStore] = {}
 
@@ -35,7 +35,7 @@ class LocalPlace:
     """The folder for local copies of a store's parts, and their quota in bytes.
 
     Without a ``folder``, copies go to the user's cache folder; without a quota, they take at most a
-    tenth of its disk.
+    tenth of that folder's disk.
     """
 
     folder: str | None = None
@@ -46,7 +46,7 @@ class LocalPlace:
 class Where:
     """The location of a store: a folder or a URL, a namespace in it, and its quota in bytes.
 
-    ``local`` says where copies are kept for it; None keeps none.
+    ``local`` is the place of its local copies; None to make none.
     """
 
     root: str
@@ -56,9 +56,10 @@ class Where:
 
 
 def store_at(where: Where) -> PartStore:
-    """Return this process's store at a location. PlanError if the namespace is invalid.
+    """Return the store at ``where``, one in a process; raise PlanError for an invalid namespace.
 
-    A store that cannot be opened warns, finds nothing and stores nothing.
+    If a store cannot be opened, a warning is given, and the returned store finds and stores
+    nothing.
     """
     below = layout.namespace(where.namespace)
     with _LOCK:
@@ -72,7 +73,7 @@ def store_at(where: Where) -> PartStore:
 def clear_here(entries: Iterable[tuple[Where, str, str]]) -> list[str]:
     """Remove entries from this process and machine, and return the reasons of failures.
 
-    An entry is given as its store, its name and the command that unpins it.
+    Each entry is given as its store, its name and the command that unpins it.
     """
     wrong = []
     for where, name, unpin in entries:
@@ -93,7 +94,7 @@ def clear_here(entries: Iterable[tuple[Where, str, str]]) -> list[str]:
 
 
 def _forked() -> None:
-    """Replace the lock in a forked child, since the parent may have held it."""
+    """Replace the lock in a forked child, since the parent may have held the lock."""
     global _LOCK  # noqa: PLW0603
     _LOCK = threading.Lock()
 
@@ -104,8 +105,8 @@ os.register_at_fork(after_in_child=_forked)
 def _tell() -> None:
     """Write the remaining use counts at the end of the process.
 
-    Only for folders: an exit that waits for a network costs more than some counts. A forked child
-    also has its parent's stores, and does not write their counts.
+    Counts are written to folders only: an exit that waits for a network costs more than some
+    counts. A forked child also has its parent's stores, and does not write their counts.
     """
     for (pid, _), store in list(_OPEN.items()):
         if pid == os.getpid():
@@ -139,7 +140,7 @@ def _copies(where: Where) -> LocalCopies | None:
     try:
         folder = folder_of(usual)
         disk = Disk(folder, BELOW)
-        with disk.told("read"):
+        with disk.translate_errors("read"):
             far = "://" in where.root or os.stat(where.root).st_dev != folder.stat().st_dev
             seen = os.statvfs(folder)
     except UnusableError as error:
@@ -162,7 +163,7 @@ def _measured(root: str, folder: str, most_bytes: int) -> Times:
 
 
 class Nowhere:
-    """A place that could not be opened."""
+    """A place that could not be opened: each operation raises the error."""
 
     maps = True
 
@@ -172,6 +173,6 @@ class Nowhere:
     def _raise(self, *_: Any, **__: Any) -> Any:
         raise self._error
 
-    begin = put = put_if_absent = get = fetch = piece = names = delete = beat = stamp = found = (
-        clear
-    ) = _raise
+    begin = put = put_if_absent = get = fetch = piece = names = delete = beat = stamp = (
+        list_files
+    ) = clear = _raise

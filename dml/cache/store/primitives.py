@@ -1,4 +1,4 @@
-"""The operations that the store needs of a disk or an object store are defined here, and errors.
+"""Define the operations that the store needs of a disk or an object store, and their errors.
 
 No shared name is ever renamed or written twice, there is no compare-and-swap, and no two clocks are
 compared: of two processes that create one name, one is first, and the other learns that.
@@ -13,37 +13,37 @@ import pyarrow as pa
 
 from dml.errors import CacheError
 
-TMP = "tmp"  # where files are written before they get their names
+TMP = "tmp"  # folder in which files are written before they get their names
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class UnusableError(CacheError):
-    """The store cannot be read or written at all; callers can go on without it."""
+    """Raised when the store cannot be read or written; callers can go on without it."""
 
 
 class UnwritableError(UnusableError):
-    """Nothing can be written to the store; reads still work."""
+    """Raised when nothing can be written to the store; reads still work."""
 
 
 class OvertakenError(UnwritableError):
-    """A file was removed while it was being written: its writer stood still for too long."""
+    """Raised when a file was removed while it was written, as its writer paused too long."""
 
 
 class Sink(Protocol):
     """A name that is being written, by one process alone.
 
-    It appears as a whole once it is finished, or not at all. Methods raise UnusableError; a sink
-    that is garbage collected while writing is dropped.
+    The name appears with all bytes once it is finished, or not at all. Methods raise UnusableError;
+    a sink that is garbage collected while writing is dropped.
     """
 
     def write(self, data: bytes | memoryview, /) -> object:
         """Append bytes; few of them are buffered in memory."""
 
     def finish(self) -> None:
-        """Give it its name. OvertakenError if the written bytes have been removed."""
+        """Publish the name; raise OvertakenError if the written bytes have been removed."""
 
     def drop(self) -> None:
-        """Remove the written bytes, unless it is finished."""
+        """Remove the written bytes, unless the name is finished."""
 
 
 class Fetched(Protocol):
@@ -54,7 +54,10 @@ class Fetched(Protocol):
     size: int
 
     def piece(self, start: int, count: int) -> memoryview:
-        """Return a range of bytes; a failing disk raises UnusableError. For any thread."""
+        """Return ``count`` bytes from ``start`` on; for any thread.
+
+        Raise UnusableError if the disk fails.
+        """
 
     def buffer(self) -> pa.Buffer:
         """Return all bytes, mapped and not copied if on a disk; the blob must not be empty."""
@@ -71,18 +74,18 @@ class ListedName(NamedTuple):
 class StorePlace(Protocol):
     """A namespace on a disk or in an object store; names are relative, with slashes.
 
-    Methods raise UnusableError if there is no answer: a full disk (then it is an UnwritableError),
-    a root that is gone, no network.
+    Methods raise UnusableError if there is no answer, as without a network or with the root gone;
+    UnwritableError if the disk is full.
     """
 
     maps: bool
     """Whether fetched blobs are mapped and take no memory."""
 
     def begin(self, name: str) -> Sink:
-        """Begin to write a name that no other process writes."""
+        """Return a sink for a name that no other process writes."""
 
     def put(self, name: str, data: bytes) -> None:
-        """Write bytes to a name that no other process writes; it may be written again."""
+        """Write bytes to a name that no other process writes; the name may exist already."""
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Create ``name``; True if this call was the first to do so."""
@@ -91,25 +94,25 @@ class StorePlace(Protocol):
         """Return the bytes of ``name``; None if it does not exist."""
 
     def fetch(self, name: str) -> Fetched | None:
-        """Return the bytes of a blob; None if it does not exist."""
+        """Return the blob ``name``; None if it does not exist."""
 
     def piece(self, name: str, start: int, count: int) -> memoryview | None:
-        """Return a range of bytes of a blob; None if it does not exist."""
+        """Return ``count`` bytes of a blob from ``start`` on; None if it does not exist."""
 
     def names(self, prefix: str) -> list[str]:
         """Return every name below the folder ``prefix``, however deep, relative to it."""
 
     def delete(self, name: str) -> None:
-        """Remove a name, if it exists."""
+        """Remove ``name``, if it exists."""
 
     def beat(self, name: str) -> bool:
-        """Change the stamp of a name of this process; False if it is gone."""
+        """Change the stamp of ``name`` as a heartbeat; False if the name is gone."""
 
     def stamp(self, name: str) -> str | None:
         """Return a value that changes with every heartbeat; None if the name is gone."""
 
-    def found(self, prefix: str, *, looking: bool = False) -> list[ListedName]:
-        """Return names like ``names``, with sizes and ages.
+    def list_files(self, prefix: str, *, looking: bool = False) -> list[ListedName]:
+        """Return the names below ``prefix`` with sizes in bytes and ages in seconds.
 
         With ``looking``, nothing is written: ages are by the local clock, and decide nothing.
         """
@@ -119,7 +122,7 @@ class StorePlace(Protocol):
 
 
 def unusable(where: str, error: OSError, done: str) -> UnusableError:
-    """Turn an error of the system into an error of the store, with its location."""
+    """Return the error of the store for an error of the system; ``done`` is what failed."""
     room = error.errno in FULL
     kind = UnwritableError if done == "written" else UnusableError
     return kind(

@@ -1,8 +1,8 @@
-"""Namespaces on a disk that only one user, or one group, can read are created here.
+"""Create namespaces on a disk that only one user, or one group, can read.
 
 The file system enforces access, not this program: the folder of the namespace belongs to its owner
 or its group, so that no other user can list it. The folders above it are open to all users for
-namespaces of their own, and sticky: no user moves or removes another's.
+namespaces of their own, and sticky: no user moves or removes another's namespace.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OURS, OPEN = 0o700, 0o1777
 def make_private(root: str, namespace: str) -> None:
     """Make the folder of a namespace private to its owner, with its contents.
 
-    CacheError for a URL, and for a folder of another user; PlanError for an invalid name.
+    Raise CacheError for a URL, and for a folder of another user; PlanError for an invalid name.
     """
     _make(root, namespace, "private", OURS)
 
@@ -31,14 +31,14 @@ def make_private(root: str, namespace: str) -> None:
 def make_shared(root: str, namespace: str, group: str | int | None) -> None:
     """Make the folder of a namespace belong to a group, with a secret for digests.
 
-    Errors as ``make_private``, and CacheError for a group that the user is not in.
+    Raise errors as ``make_private``, and CacheError for a group that the user is not in.
     """
     _make(root, namespace, "shared", SHARED_FOLDER, group)
     Disk(root, layout.namespace(namespace)).put_if_absent(layout.SECRET, secrets.token_bytes(32))
 
 
 def _make(root: str, namespace: str, how: str, mode: int, group: str | int | None = None) -> None:
-    """Make the folder of a namespace, owned by this user, with mode ``mode``."""
+    """Create the folder of a namespace, owned by this user, with mode ``mode``."""
     below = layout.namespace(namespace)
     if "://" in root:
         why, instead = "who may read a bucket is said by its policy", "a policy of the bucket"
@@ -56,7 +56,7 @@ def _make(root: str, namespace: str, how: str, mode: int, group: str | int | Non
         if seen.st_uid != os.geteuid() or folder.is_symlink():
             raise _refused(str(folder), "it is another user's", "another namespace", how)
         if group is not None:
-            shutil.chown(folder, group=group)  # which takes the set-group-id bit away
+            shutil.chown(folder, group=group)  # clears the set-group-id bit, which is set below
         folder.chmod(mode)
     except (OSError, LookupError) as error:
         why = getattr(error, "strerror", None) or str(error)

@@ -1,4 +1,4 @@
-"""The read and write times of a store for parts of several sizes are measured once per place."""
+"""Measure the read and write times of a store for parts of several sizes, once per place."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from dml.cache.store.primitives import UnusableError
 SIZES = (1 << 12, 1 << 15, 1 << 17, 1 << 19, 1 << 21, 1 << 23)
 TRIES = 3
 COLD_SIZES = SIZES[0], SIZES[3], SIZES[5]  # once each: a busy disk writes for seconds
-PROBE = "probe"  # a folder beside the entries, while measuring
+PROBE = "probe"  # prefix of temporary folders in which parts are measured
 NAME = "00000000"
 DEAD_S = 600.0  # an older probe was left by a dead process: probes take a second
-FRESH_S = 7 * 86_400.0  # older measurements are repeated
+FRESH_S = 7 * 86_400.0  # seconds after which measurements are repeated
 # Assumed latency and bandwidth of buckets (a request, a stream of one connection), and of disks
 # that cannot be written to or measured.
 BUCKET, DISK = (0.03, 100e6), (1e-3, 1e9)
@@ -37,8 +37,9 @@ Samples = list[tuple[float, float]]
 def measured(root: str, machine: str) -> tuple[Samples, Samples]:
     """Return (bytes, seconds) of parts read from a store in ``root``, and of parts written there.
 
-    Reads are of recently written parts: from memory, as far as that reaches. Results are stored in
-    ``calib.json`` for machines of the same class. For a place that cannot be written to, a guess.
+    Parts were written shortly before they are read, so most reads are from memory. Results are
+    stored in ``calib.json`` for machines of the same class. For a place that cannot be written to,
+    times are a guess.
     """
     if "://" in root:
         return guessed(*BUCKET)
@@ -48,18 +49,19 @@ def measured(root: str, machine: str) -> tuple[Samples, Samples]:
 def measured_cold(root: str, beside: str) -> tuple[Samples, Samples]:
     """Return times as ``measured``, of parts that the system has dropped from memory, if it can.
 
-    Stored under the name of ``root`` in the folder ``beside``, which is on this machine.
+    The times are stored under the name of ``root`` in the folder ``beside``, which is on this
+    machine.
     """
     return _measured(root, beside, cold_name(root), cold=True)
 
 
 def cold_name(root: str) -> str:
-    """Return the key of a place in the file of measurements: a path might be confidential."""
+    """Return the key of a place in the file of measurements: its path might be confidential."""
     return f"cold {hashlib.blake2b(root.encode(), digest_size=16).hexdigest()}"
 
 
 def _measured(root: str, beside: str, key: str, *, cold: bool) -> tuple[Samples, Samples]:
-    found = _known(beside, key)
+    found = _load_measurements(beside, key)
     if found is None:
         try:
             found = _probed(root, cold=cold)
@@ -76,7 +78,7 @@ def guessed(latency_s: float, bytes_per_s: float) -> tuple[Samples, Samples]:
 
 
 def _probed(root: str, *, cold: bool) -> tuple[Samples, Samples]:
-    """Write and read parts in a temporary folder."""
+    """Write and read parts in a temporary folder, and return the times."""
     clear(root)
     folder = Path(root) / "v1" / f"{PROBE}-{uuid.uuid4().hex}"
     reads: Samples = []
@@ -113,7 +115,7 @@ def _let_go(folder: Path) -> None:
 
 
 def clear(root: str, older_s: float = DEAD_S) -> None:
-    """Remove the probes in ``root`` of processes that died while measuring."""
+    """Remove the probes in ``root`` that dead processes left, older than ``older_s`` seconds."""
     for folder in Path(root).glob(f"v1/{PROBE}-*"):
         with contextlib.suppress(OSError):
             if time.time() - folder.stat().st_mtime > older_s:
@@ -124,7 +126,7 @@ def _file(root: str) -> Path:
     return Path(root) / "v1" / "calib.json"
 
 
-def _known(root: str, machine: str) -> tuple[Samples, Samples] | None:
+def _load_measurements(root: str, machine: str) -> tuple[Samples, Samples] | None:
     """Return recent measurements by a machine of the same class, or None."""
     try:
         found = json.loads(_file(root).read_text(encoding="ascii"))[machine]
@@ -136,7 +138,7 @@ def _known(root: str, machine: str) -> tuple[Samples, Samples] | None:
 
 
 def _samples(rows: object) -> Samples:
-    """Return pairs of positive figures; ValueError if there are none, or other values."""
+    """Return pairs of positive numbers; raise ValueError if there are none, or other values."""
     made = [(float(size), float(seconds)) for size, seconds in rows]  # type: ignore[attr-defined]
     if not made or not all(0 < each < 1e18 for pair in made for each in pair):
         raise ValueError("no figures")

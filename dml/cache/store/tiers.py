@@ -1,4 +1,4 @@
-"""A part is read from the nearest place that has it: a disk of this machine, or the store.
+"""Read a part from the nearest place that has it: a disk of this machine, or the store.
 
 The store decides what a part is and whether it exists; a copy only saves the transfer of its bytes.
 """
@@ -20,8 +20,8 @@ from dml.cache.store.local_copies import Copying, LocalCopies
 from dml.cache.store.primitives import StorePlace
 
 SEEN, FEW = 64, 3  # recent fetches that measure the store's speed; fewer are not used
-LARGE_PIECE_BYTES = 32 << 20  # of one request for a part that does not fit into memory
-HAD = 1 << 16  # parts that a process remembers to have read
+LARGE_PIECE_BYTES = 32 << 20  # bytes of a request for a part that does not fit into memory
+HAD = 1 << 16  # most parts that a process remembers to have read
 LATER = math.inf  # expected later reads of a part, by default
 
 
@@ -55,7 +55,7 @@ class StoreTiers:
         return record.blob in self._had
 
     def counted(self, rows: PartRows) -> PartRows:
-        """Count the bytes of rows by the tier that they came from, and return the rows."""
+        """Count the bytes of ``rows`` by the tier that they came from, and return ``rows``."""
         with self._lock:
             if rows.copied:
                 self.copied_bytes += rows.nbytes
@@ -64,13 +64,13 @@ class StoreTiers:
         return rows
 
     def beside(self, entry: str, later: float) -> Beside | None:
-        """Return a maker of copies of an entry's new parts; None if copies do not pay."""
+        """Return a function that begins copies of new parts; None if copies do not pay."""
         if self.copies is None or not self._pays(self.copies, PIECE_BYTES, later):
             return None
         return partial(Copying, self.copies, entry)
 
     def near(self, entry: str, record: PartRecord) -> PartRows | None:
-        """Return the rows of a record from a valid copy, if that is faster than the store."""
+        """Return the rows of a record from a local copy; None if missing, damaged or slower."""
         copies, size = self.copies, record.size
         if copies is None or copies.times.near(size) >= self._far_s(copies, size):
             return None
@@ -108,7 +108,7 @@ class StoreTiers:
     def through(
         self, entry: str, record: PartRecord, later: float, most_bytes: int
     ) -> PartRows | None:
-        """Return rows as ``far`` if they do not fit into memory; None without a copy."""
+        """Return rows that do not fit into memory, from a copy made for them; or None."""
         copies, each = self.copies, min(LARGE_PIECE_BYTES, most_bytes)
         if copies is None or each <= 0 or not self._pays(copies, record.size, later):
             return None
@@ -117,7 +117,7 @@ class StoreTiers:
         return self._now_near(entry, record) if made else None
 
     def _now_near(self, entry: str, record: PartRecord) -> PartRows | None:
-        """Return rows from the store, mapped from a copy that was just made."""
+        """Return rows mapped from a copy that was just made, counted as from the store."""
         rows = self.near(entry, record)
         return None if rows is None else rows._replace(copied=False)
 

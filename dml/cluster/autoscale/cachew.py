@@ -1,7 +1,7 @@
-"""The scaling policy of Cachew adds one worker as long as that is worth three percent.
+"""Cachew's scaling policy adds one worker as long as that makes batches three percent faster.
 
-Source: Cachew (USENIX ATC 2022), section 4.3. It is the baseline of dml's own policy, and can be
-chosen.
+Source: Cachew (USENIX ATC 2022), section 4.3. The policy is the baseline of dml's own policy, and
+can be chosen.
 """
 
 from __future__ import annotations
@@ -10,19 +10,20 @@ from typing import Literal
 
 from dml.cluster.autoscale.window import ScalingDecision, ScalingWindow
 
-THRESHOLD = 0.03  # the improvement of batch_time that justifies another worker
-QUEUE_GROWTH = 0.40  # of the result queue, beyond which there are too many workers
+THRESHOLD = 0.03  # share by which batch_time must fall to justify another worker
+QUEUE_GROWTH = 0.40  # growth of the result queue, as a share, from which workers are too many
 EVERY = 10  # windows between two reviews of the settled number
-WORSE = 0.10  # "significantly higher" batch_time, which the paper gives no number for
+WORSE = 0.10  # share of a "significantly higher" batch_time, for which the paper has no number
 
 
 class Cachew:
     """Starts with ``least`` workers and adds one at a time; reviews every tenth window.
 
-    Growing: one more while batch_time falls by more than ``threshold``; the worker that did not
-    help is removed again (figure 9). Settled: after ``every`` windows one more, and growing again,
-    if batch_time is significantly above its old value; one less if the result queue is more than
-    40 % above its old value, and so on while batch_time stays within the threshold.
+    While growing, one worker is added as long as batch_time falls by more than ``threshold``; a
+    worker that did not help is removed again (figure 9). When settled, after ``every`` windows: if
+    batch_time is significantly above its old value, one worker is added, and growing begins again;
+    if the result queue is more than 40 % above its old value, workers are removed one by one while
+    batch_time stays within the threshold.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class Cachew:
         self.seen: list[ScalingWindow] = []
 
     def step(self, window: ScalingWindow) -> ScalingDecision:
-        """Decide by the current state; see the class."""
+        """Return the decision after ``window``, by the current state; see the class."""
         steps = {"growing": self._growing, "shrinking": self._shrinking, "settling": self._settle}
         return steps.get(self.state, self._settled)(window)
 

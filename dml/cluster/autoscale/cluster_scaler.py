@@ -1,7 +1,7 @@
-"""A Dask cluster object is scaled here: workers are added, and removed without any loss.
+"""Scale a Dask cluster object: add workers, and remove workers without losing results.
 
 A worker that is to leave gets no new work and ends its tasks, and Dask moves its results to other
-workers before it is closed: every result made there is delivered, once.
+workers before the worker is closed: every result made there is delivered, once.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from dml.errors import PlanError
 from dml.exec.scheduler.policy import EPSILON
 from dml.settings import not_scaled, scales
 
-LOOK_S = 0.05  # between two polls of workers that come or go
-PARKED_S = 2.0  # wait for parked generators on leaving workers to be continued
+LOOK_S = 0.05  # seconds between two polls of workers that come or go
+PARKED_S = 2.0  # seconds to wait until parked generators on leaving workers are continued
 
 
 class Staff:
     """A cluster that can be scaled; one run at a time scales it, other runs use its workers.
 
-    A change is a coroutine on the client's loop; ``changing`` is True until it is done. Workers
-    that the cluster object did not start count, and are never removed.
+    A change is a coroutine on the client's event loop; ``changing`` is True until the change is
+    done. Workers that the cluster object did not start count, and are never removed.
     """
 
     def __init__(self, cluster: Any, hub: Hub) -> None:
@@ -39,7 +39,7 @@ class Staff:
 
     @staticmethod
     def of(hub: Hub) -> Staff:
-        """Return the staff of the client's cluster object; PlanError without one."""
+        """Return the staff of the client's cluster object; raise PlanError if there is none."""
         cluster = scales(hub.client)
         if cluster is None:
             raise not_scaled(f"{hub.client!r} knows a scheduler, and nothing that starts workers")
@@ -57,7 +57,7 @@ class Staff:
         return True
 
     def least(self, workers: int) -> None:
-        """Request at least ``workers`` workers, before a run; from any thread but the loop's."""
+        """Request at least ``workers`` workers, before a run; for any thread but the loop's."""
         jobs = self._jobs()
         try:
             there = len(workers_of(self.hub.client) if jobs is None else jobs)
@@ -78,7 +78,10 @@ class Staff:
         return sum(each.threads for each in every) / max(1, len(every))
 
     def follow(self, workers: int, crews: Sequence[DaskCrew], patience_s: float) -> None:
-        """Begin to scale to ``workers`` workers; from any thread."""
+        """Begin to scale to ``workers`` workers, and return at once; for any thread.
+
+        ``crews`` are those of the run. New workers are awaited for ``patience_s`` seconds.
+        """
         self.changing, self.error = True, None
         self.hub.call(lambda: self.hub.asking(self._follow(workers, crews, patience_s)))
 
@@ -134,7 +137,7 @@ class Staff:
             crew.joined(set())
 
     async def _drained(self, leaving: Collection[str], crews: Sequence[DaskCrew]) -> bool:
-        """Wait until no task runs on the leaving workers; False if the run ended first."""
+        """Wait until no task runs on the ``leaving`` workers; False if the run ended first."""
         worked = time.monotonic()
         while any(_busy(crew, leaving, parked=True) for crew in self._crews()):
             if not any(crew in self.hub.crews for crew in crews) or self.hub.closed:
@@ -142,12 +145,12 @@ class Staff:
             if any(_busy(crew, leaving, parked=False) for crew in self._crews()):
                 worked = time.monotonic()
             elif time.monotonic() > worked + PARKED_S:
-                break  # the trainer has enough for now: they are restarted elsewhere
+                break  # the trainer has enough for now: parked generators restart elsewhere
             await asyncio.sleep(LOOK_S)
         return await self._quiet(leaving)
 
     async def _quiet(self, leaving: Collection[str]) -> bool:
-        """Wait for tasks that idle workers stole from other workers."""
+        """Wait for tasks that the idle ``leaving`` workers stole from other workers."""
         while self._watched:
             doing = await self.hub.client.scheduler.processing()
             if not any(doing.get(address) for address in leaving):
@@ -159,7 +162,7 @@ class Staff:
         return [crew for crew in self.hub.crews if isinstance(crew, DaskCrew)]
 
     async def _retire(self, leaving: Mapping[str, Any]) -> None:
-        """Have Dask move their results, then close them; workers that cannot be emptied stay."""
+        """Let Dask move the workers' results, then close those that could be emptied."""
         scheduler, cluster = self.hub.client.scheduler, self.cluster()
         for crew in self._crews():
             for address in leaving:  # an unused seat would be moved with all other data
@@ -177,14 +180,14 @@ class Staff:
             await asyncio.sleep(LOOK_S)
 
     def _own(self) -> dict[str, Any]:
-        """Return the workers that the cluster object started, with its name of each one's job."""
+        """Return the job of each worker that the cluster object started, by address."""
         jobs, members = self._jobs(), self.hub.members
         if jobs is None:
             return {address: address for address in members}
         return {a: jobs[each.name] for a, each in members.items() if each.name in jobs}
 
     def _jobs(self) -> dict[str, Any] | None:
-        """Return the job of each requested worker, by the worker's name, if that is known."""
+        """Return the job of each requested worker, by worker name; None if that is unknown."""
         spec = getattr(self.cluster(), "worker_spec", None)
         if spec is None:
             return None
@@ -196,7 +199,10 @@ class Staff:
 
 
 def grouped(own: Mapping[str, Any], laden: Callable[[str], float]) -> list[list[str]]:
-    """Return groups of workers that come and go together, the least loaded first."""
+    """Return the groups of workers that share a job, in ascending order of their load.
+
+    ``own`` has the job of each worker, ``laden`` returns the load of a worker.
+    """
     groups: dict[Any, list[str]] = {}
     for address, job in own.items():
         groups.setdefault(job, []).append(address)
@@ -209,7 +215,7 @@ def leavers(
     number: int,
     enough: Callable[[Mapping[str, ClusterWorker]], bool],
 ) -> set[str]:
-    """Return whole groups of at most ``number`` workers in all, so that ``enough`` are left."""
+    """Return the workers of whole groups, at most ``number``, so that ``enough`` are left."""
     leaving: set[str] = set()
     for group in groups:
         wish = leaving | set(group)
@@ -220,7 +226,7 @@ def leavers(
 
 
 def _enough(crews: Iterable[DaskCrew], left: Mapping[str, ClusterWorker]) -> bool:
-    """Return True if every stage still finds a worker."""
+    """Return True if every stage of the runs still finds a worker among ``left``."""
     try:
         for crew in crews:
             refuse(crew.loop.core.demands, left)
@@ -230,14 +236,14 @@ def _enough(crews: Iterable[DaskCrew], left: Mapping[str, ClusterWorker]) -> boo
 
 
 def _laden(crews: Iterable[DaskCrew], address: str) -> float:
-    """Return how many tasks and results a worker has."""
+    """Return the number of tasks, results and parked generators on worker ``address``."""
     held = sum(ticket.worker == address for crew in crews for ticket in list(crew.live))
     parked = sum(home == address for crew in crews for home in list(crew.homes.values()))
     return held + parked
 
 
 def _busy(crew: DaskCrew, leaving: Collection[str], *, parked: bool) -> bool:
-    """Return True if a run has tasks or, if asked for, parked generators on leaving workers."""
+    """Return True if a run has tasks or, with ``parked``, parked generators on leaving workers."""
     with crew.lock:
         doing = any(sum(crew.places.busy.get(each, {}).values()) > EPSILON for each in leaving)
         doing |= any(ticket.place in leaving for ticket in crew.tickets.values())

@@ -14,17 +14,17 @@ from dml.cluster.autoscale.window import Log, ScalingDecision, ScalingWindow
 
 RHO = 0.5
 SURE = 2.2  # standard errors; as all below tuned on benchmarks/bench_scaling.py
-REFUSED, TRIED = 3.0, 4  # errors and windows until a gain counts as none, and is not retried
-STALL, STALLS = 0.03, 6  # waiting that is worth a worker, and the windows to measure it
+REFUSED, TRIED = 3.0, 4  # standard errors and windows until a gain counts as none for good
+STALL, STALLS = 0.03, 6  # share of waiting that is worth a worker, and the windows to measure it
 CHANGED = 0.30  # a larger difference is not scatter but another load
 SLACK = 0.05  # share of surplus workers before any are removed
 PATIENCE = 8  # windows until an unmeasurably small gain is accepted
-SCATTER = 0.05  # of windows, until their scatter is measured
+SCATTER = 0.05  # assumed scatter of windows, until it is measured
 TRAINER = 30  # workers that cost as much as a trainer; Cachew's figure 10 says 26 to 37
 
 
 class Trial(NamedTuple):
-    """The figures before a change of the number of workers, which may turn out to be better."""
+    """The figures before a change of the number of workers, to judge the change by."""
 
     workers: int
     batch_time_s: float
@@ -35,14 +35,15 @@ class GainPolicy:
     """Chooses the workers such that one more would bring less than ``rho`` of the ideal gain.
 
     With S worker seconds and D trainer seconds for a batch, n = ceil(S/D - rho): the next worker
-    would find less than rho of a worker's work. It moves there at once when S/D is surely above or
-    below the capacity of n workers, and adds to that when the trainer surely waits. A change is a
-    trial: if the observed gain is surely less than rho of the ideal one, workers are not the
-    bottleneck, and their number becomes the least that gives the observed batch time. All is
-    forgotten when S or D changes by a third in two windows. ``minimize="cost"`` counts a trainer as
-    30 workers, and stops where the next worker costs more than the trainer's time that it saves.
+    would find less than rho of a worker's work. The policy moves to n at once when S/D is
+    significantly above or below the capacity of the current workers, and adds workers when the
+    trainer significantly waits. A change is a trial: if the observed gain is significantly less
+    than rho of the ideal one, workers are not the bottleneck, and their number becomes the least
+    that gives the observed batch time. All figures are forgotten when S or D changes by a third in
+    two windows. ``minimize="cost"`` counts a trainer as 30 workers, and stops where the next worker
+    costs more than the trainer's time it saves.
 
-    Source: Cachew, section 4.3, with gains normalised; the sizes S and D as in operational laws.
+    Source: Cachew, section 4.3, with gains normalised; S and D as in operational laws.
     """
 
     def __init__(
@@ -67,25 +68,25 @@ class GainPolicy:
         self._arrive()
 
     def _arrive(self) -> None:
-        """Start the figures of another number of workers."""
+        """Start new figures, for another number of workers."""
         self.busy_s, self.batch_s = Log(self.scatter), Log(self.scatter)
         self.waits: list[float] = []
         self.trial, self.next = self.next, None
 
     @property
     def scatter(self) -> float:
-        """The scatter of windows of one load."""
+        """The relative scatter of windows of one load."""
         if len(self.jumps) < PATIENCE:
             return SCATTER
         return max(SCATTER / 5, statistics.median(self.jumps) / 0.954)
 
     def _part(self, workers: int) -> float:
-        """Return the part of the ideal gain that justifies one more worker."""
+        """Return the share of the ideal gain that justifies one more worker than ``workers``."""
         cost = (workers + 1) / (workers + 1 + TRAINER)
         return min(self.rho, cost) if self.minimize == "time" else cost
 
     def _serve(self, workers: int, asked: float) -> bool:
-        """Return True if ``workers`` suffice for ``asked``: one more would gain too little."""
+        """Return True if ``workers`` suffice for a load that keeps ``asked`` busy workers."""
         return asked * (workers + 1 - self._part(workers)) <= workers * (workers + 1)
 
     def _enough(self, asked: float) -> int:
@@ -145,7 +146,7 @@ class GainPolicy:
     # ------------------------------------------------------------------------------------- judging
 
     def _judged(self, trial: Trial) -> ScalingDecision | None:
-        """Judge the last change; returns a step back if it did not bring its gain."""
+        """Judge the last change; return a step back if it did not bring its gain, else None."""
         ratio = self.batch_s.mean / trial.batch_time_s
         error = math.hypot(self.batch_s.error, trial.error) * ratio
         more = self.workers > trial.workers
@@ -157,7 +158,10 @@ class GainPolicy:
     def _gained(
         self, trial: Trial, ratio: float, error: float
     ) -> tuple[ScalingDecision | None, bool]:
-        """Judge more workers: the batch time must have fallen by a part of the possible gain."""
+        """Judge more workers: the batch time must have fallen by a part of the possible gain.
+
+        Return a step back or None, and True if the trial has passed or failed.
+        """
         least = max(self.step_s.mean / trial.batch_time_s, trial.workers / self.workers)
         asked = self._part(trial.workers) * (1 - least)
         if 1 - ratio - SURE * error > asked:
@@ -176,7 +180,10 @@ class GainPolicy:
     def _lost(
         self, trial: Trial, ratio: float, error: float
     ) -> tuple[ScalingDecision | None, bool]:
-        """Judge fewer workers: the batch time must have risen by less than it could."""
+        """Judge fewer workers: the batch time must have risen by less than a part of what it could.
+
+        Return values as in ``_gained``.
+        """
         asked = self._part(self.workers) * (trial.workers / self.workers - 1)
         if ratio - 1 + SURE * error < asked:
             return None, True
@@ -191,7 +198,7 @@ class GainPolicy:
     # -------------------------------------------------------------------------------------- sizing
 
     def _sized(self) -> ScalingDecision | None:
-        """Decide by S/D, once that surely differs from the number of workers."""
+        """Decide by S/D, once that significantly differs from the number of workers."""
         step_s, n = max(self.step_s.mean, self.floor_s), self.workers
         asked = self.busy_s.mean / step_s
         error = math.hypot(self.busy_s.error, self.step_s.error)
@@ -206,7 +213,7 @@ class GainPolicy:
         return None
 
     def _starved(self) -> ScalingDecision | None:
-        """Add one worker, or a part of the missing ones, if the trainer surely waits."""
+        """Add workers, a part of the missing ones, if the trainer significantly waits."""
         if self.floor_s or len(self.waits) < STALLS:
             return None
         mean = statistics.fmean(self.waits)

@@ -1,8 +1,9 @@
-"""The throughput of a run is measured as its trainer sees it, and its cluster is scaled by it.
+"""Measure a run's throughput as its trainer sees it, and scale the run's cluster by it.
 
-Figures are taken where batches are delivered, window by window; a pure policy decides on them
-(gain.py, cachew.py, utilisation.py), and the staff (cluster_scaler.py) carries it out. Source of
-the two figures that users see, batch_time and result_queue_size: Cachew (USENIX ATC 2022), table 1.
+Figures are taken where batches are delivered, window by window. A pure policy decides on them
+(gain.py, cachew.py, utilisation.py), and the staff (cluster_scaler.py) executes the decision.
+Source of the two figures that users see, batch_time and result_queue_size: Cachew (USENIX ATC
+2022), table 1.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ TINY_S = 1e-9
 
 
 def policy_of(asked: Autoscale) -> ScalingPolicy:
-    """Return the policy that the settings name."""
+    """Return the scaling policy that the settings ``asked`` name."""
     if asked.policy == "cachew":
         return Cachew(asked.min, asked.max)
     if asked.policy == "cpu":
@@ -48,29 +49,29 @@ class Totals(NamedTuple):
     stored: int = 0  # partitions that wait there
 
     @property
-    def made(self) -> int:
+    def finished(self) -> int:
         """The number of partitions that workers have finished."""
         return self.handed + self.stored
 
 
 class WindowSums:
-    """The sums of the current window."""
+    """The sums of the current window, which began at time ``now`` with the totals ``at``."""
 
     def __init__(self, now: float, at: Totals, batches: int) -> None:
         self.begun, self.at, self.before = now, at, batches
         self.batches, self.wait_s, self.step_s, self.queue = 0, 0.0, 0.0, 0.0
 
     def add(self, batches: int, wait_s: float, step_s: float, queue: float) -> None:
-        """Add batches that came at once, and the step that followed."""
+        """Add ``batches`` that came at once, the wait for them, and the step that followed."""
         self.batches += batches
         self.wait_s += wait_s
         self.step_s += step_s
         self.queue += queue * batches
 
     def window(self, now: float, to: Totals, workers: int, threads: float) -> ScalingWindow | None:
-        """Return the figures of the window; None if no partition was made in it."""
+        """Return the figures of the window, ending now; None if no partition was made in it."""
         each = to.handed / (self.before + self.batches)  # partitions of a batch
-        made, busy_s = to.made - self.at.made, (to.busy_s - self.at.busy_s) / threads
+        made, busy_s = to.finished - self.at.finished, (to.busy_s - self.at.busy_s) / threads
         if made <= 0 or busy_s <= 0:
             return None
         whole = (now - self.begun) * workers * threads
@@ -87,9 +88,9 @@ class WindowSums:
 class TrainerMeter(Received):
     """Counts delivered elements, and after every window decides the number of workers.
 
-    A window is ``asked.window`` batches, and at least one slice of every worker. Windows count
-    while the number of workers is constant, and while work waits for workers: the end of an epoch
-    is not representative. While one run scales the cluster, other runs do not.
+    A window is ``asked.window`` batches, and at least as many slices as there are workers. Windows
+    count only while the number of workers is constant, and while slices wait for workers: the end
+    of an epoch is not representative. While one run scales the cluster, other runs do not.
     """
 
     def __init__(
@@ -106,8 +107,8 @@ class TrainerMeter(Received):
         self.changes: list[Scaled] = []
         self.seen: ScalingWindow | None = None
         self._sums: WindowSums | None = None
-        self._last = (0.0, 0, 0.0)  # time of the last chunk, its batches, the wait for it
-        self._skip = 1.0  # batches to ignore: the first ones wait for the start
+        self._last = (0.0, 0, 0.0)  # of the last chunk: time, number of batches, seconds waited
+        self._skip = 1.0  # batches to ignore: the first ones wait for the run to start
         self._workers = self._count = 0
         self._told_of: set[str] = set()
         self.staff: Staff | None = None
@@ -116,17 +117,17 @@ class TrainerMeter(Received):
 
     @property
     def crews(self) -> list[DaskCrew]:
-        """The crews of the run on the cluster, ended ones included."""
+        """The crews of the run on the cluster, including those that have ended."""
         every = [each.open for each in self.streaming.running.all]
         return [crew for each in every for crew in crews_of(each)]
 
     @property
     def going(self) -> bool:
-        """True while the run goes on."""
+        """True while a crew of the run is active."""
         return any(not crew.closing for crew in self.crews)
 
     def chunk(self, chunk: ElementChunk, ready: Any, waited_s: float) -> None:
-        """Count arrived batches; the time since the last ones, less the wait, is the trainer's."""
+        """Count arrived batches; the trainer has the time since the last ones, without the wait."""
         super().chunk(chunk, ready, waited_s)
         now, (then, batches, wait_s) = self.clock(), self._last
         self._last = now, len(chunk.elements) if chunk.skipped < 0 else 1, waited_s
@@ -148,7 +149,7 @@ class TrainerMeter(Received):
             self._add(staff, crews, batches, wait_s, step_s)
 
     def _warn(self, staff: Staff) -> None:
-        """Warn of an error of the cluster, once: scaling is tried again after the next window."""
+        """Warn of an error of the cluster, once; scaling is retried after the next window."""
         error, staff.error = staff.error, None
         text = f"the cluster could not be scaled: {error!r}"
         if text not in self._told_of:
@@ -156,7 +157,7 @@ class TrainerMeter(Received):
             self.warn("NotScaled", text)
 
     def _another(self, staff: Staff) -> None:
-        """Restart the figures for another number of workers, once that has settled."""
+        """Restart the figures for another number of workers, once a change is done."""
         self._sums = None
         if not staff.changing:
             self._skip = PAUSE * self.asked.window if self._workers else 1
@@ -190,7 +191,7 @@ class TrainerMeter(Received):
         if asked == window.workers:
             return
         reason = decision.reason if asked == decision.workers else "the bounds of autoscale"
-        told = self._told(window.workers, asked, reason)
+        told = self._scaled_event(window.workers, asked, reason)
         self.changes.append(dataclasses.replace(told, at=time.time()))
         staff.follow(asked, crews, self.patience_s)
 
@@ -213,12 +214,12 @@ class TrainerMeter(Received):
     # ---------------------------------------------------------------------------------- the account
 
     def events(self, run: str, at: float) -> list[Event]:
-        """Return the events of every change, and the current figures."""
+        """Return one event for every change, and one for the current figures."""
         workers = self._workers if self.staff is None else self.staff.count
-        now = [*self.changes, dataclasses.replace(self._told(workers, workers, ""), at=at)]
+        now = [*self.changes, dataclasses.replace(self._scaled_event(workers, workers, ""), at=at)]
         return [dataclasses.replace(each, run=run) for each in now]
 
-    def _told(self, workers: int, asked: int, reason: str) -> Scaled:
+    def _scaled_event(self, workers: int, asked: int, reason: str) -> Scaled:
         seen = self.seen
         return Scaled(
             batches=self._count,

@@ -1,4 +1,4 @@
-"""A scaling policy by processor use, as in Kubernetes, serves as a baseline."""
+"""Scale by processor use, as Kubernetes does; a baseline."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ STEADY = 3  # windows whose largest wish counts before workers are removed
 class Utilisation:
     """Chooses the workers at which processor use is ``target``, whatever the trainer's waits.
 
-    n = ceil(n * use / target), unless that is within a tenth; workers are removed once the last
-    three windows agree. Source: the Horizontal Pod Autoscaler of Kubernetes, at the 80 % of the
-    comparison in Cachew's section 6. It sees neither workers that wait for data, nor a waiting
-    trainer.
+    n = ceil(n * use / target), unless use is within a tenth of the target; workers are removed once
+    the last three windows agree. Source: the Horizontal Pod Autoscaler of Kubernetes, at the 80 %
+    of the comparison in Cachew's section 6. The policy sees neither workers that wait for data, nor
+    a waiting trainer.
     """
 
     def __init__(self, least: int = 1, most: int = 1024, target: float = TARGET) -> None:

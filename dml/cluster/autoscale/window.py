@@ -1,4 +1,4 @@
-"""The input of scaling decisions is defined here: figures of some batches."""
+"""Define the input of scaling decisions: figures of some batches."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ class ScalingWindow(NamedTuple):
     """Means over consecutive batches of the trainer, with a constant number of ``workers``.
 
     ``batch_time_s`` is the time to get a batch and to process it, ``step_s`` the trainer's own part
-    of it; ``busy_s`` are the seconds that workers were busy for one batch, computing or waiting for
-    data; ``result_queue_size`` is the number of ready batches, ``cpu_share`` the used share of the
-    workers' processors. Source of batch_time and result_queue_size: Cachew, table 1.
+    of that time; ``busy_s`` is the time that workers were busy for one batch, computing or waiting
+    for data; ``result_queue_size`` is the number of ready batches, ``cpu_share`` the used share of
+    the workers' processors. Source of batch_time and result_queue_size: Cachew, table 1.
     """
 
     workers: int
@@ -24,7 +24,7 @@ class ScalingWindow(NamedTuple):
 
 
 class ScalingDecision(NamedTuple):
-    """The number of workers that there should be now, and why; the current number changes nothing.
+    """The number of workers to have now, and the reason.
 
     ``settled`` means that no trial is pending: the policy has reached its target.
     """
@@ -42,7 +42,7 @@ class ScalingPolicy(Protocol):
 
 
 class Log:
-    """The mean and its standard error of figures with relative scatter, in logarithms.
+    """The mean of positive figures with relative scatter, and its standard error, by logarithms.
 
     ``expected`` is the scatter that is assumed until there are enough figures to measure it. Only
     the last ``most`` figures count.
@@ -68,12 +68,12 @@ class Log:
 
     @property
     def error(self) -> float:
-        """The standard error of ``mean``, as a share of it."""
+        """The standard error of ``mean``, as a share of the mean."""
         middle, n = sum(self.figures) / len(self.figures), len(self.figures)
         spread = sum((each - middle) ** 2 for each in self.figures)
         variance = (self.PRIOR * self.expected**2 + spread) / (self.PRIOR + n - 1)
         return math.sqrt(variance / n)
 
     def far(self, figure: float, share: float) -> bool:
-        """Return True if ``figure`` is so far from the mean that the load has changed."""
+        """Return True if ``figure`` differs from the mean by more than ``share``: another load."""
         return bool(self.figures) and abs(math.log(figure / self.mean)) > math.log1p(share)

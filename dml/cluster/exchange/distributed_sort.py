@@ -1,10 +1,10 @@
-"""An operator that needs all rows runs on the workers of a cluster, in two rounds.
+"""Run an operator that needs all rows on the workers of a cluster, in two rounds of tasks.
 
-In the first, the tasks of the stages write each partition as a sorted run to the disk of their
-worker, and return its first keys only. In the second, each task merges one range of all runs. Both
-are ordinary runs of a driver: the core bounds their memory, Dask reruns the tasks of a lost worker.
-Runs that are lost with their worker are remade by the tasks that made them, and the second round
-resumes behind the last row that was delivered.
+In the first round, the tasks of the stages write each partition as a sorted run to the disk of
+their worker, and return only the first key of each batch. In the second round, each task merges one
+range of all runs. Both are ordinary runs of a driver: the scheduling core bounds their memory, and
+Dask reruns the tasks of a lost worker. Runs that are lost with their worker are remade by the tasks
+that made them, and the second round resumes behind the last row that was delivered.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dml.cluster.exchange.range_partition import (
     check_same,
 )
 from dml.cluster.exchange.sorted_run_transfer import Exchange, RunFetcher, shelf_here, unknown
-from dml.cluster.exchange.sorted_runs import RunsGoneError, kept
+from dml.cluster.exchange.sorted_runs import RunsGoneError, store_run
 from dml.data.block import Block
 from dml.errors import DmlError, MemoryContractError, WorkerLostError
 from dml.events import Tally
@@ -49,16 +49,16 @@ if TYPE_CHECKING:
     from dml.exec.streams.stream import Streaming
     from dml.expr.node import Node
 
-# Extra memory, in partitions, to write a run: the joined rows, and sorted batches.
+# Extra memory for writing a run, in partitions: the joined rows, and the sorted batches.
 SORTING = 2
-# Ranges for each thread of the cluster, unless memory requires more, and bounds of their bytes.
+# Ranges for each thread of the cluster, unless memory requires more; bounds of a range's bytes.
 RANGES, LEAST_RANGE, MOST_RANGE = 4, 1 << 20, 64 << 20
-# A range is planned from a sample, and made in one pass unless it is larger by more than LARGER; no
-# range is planned larger than PLANNED / LARGER of the memory of a thread.
+# A range is planned from a sample, and made in one pass unless it is LARGER times its planned size.
+# No range is planned larger than PLANNED / LARGER of the memory of a thread.
 PLANNED, LARGER = 2, 3
 # Divisor of the memory limit for the reports of all runs, which each process holds.
 TOLD_PART = 4
-# Losses of runs that are tolerated without a row delivered in between.
+# Losses of runs that are tolerated while no row is delivered.
 MOST_LOSSES = 5
 
 
@@ -71,27 +71,27 @@ class RunsJob(Job):
     root: str | None = None
 
     def starts(self, mine: Callable[[], Tally]) -> tuple[Start, ...]:
-        """Return the stages' starts, with the last one writing runs."""
+        """Return the start function of each stage, of which the last one writes runs."""
         *before, last = super().starts(mine)
         return (*before, partial(self._written, last))
 
     def _written(self, start: Start, argument: Any) -> Iterator[Outcome]:
         for made in start(argument):
-            yield _told(made, self._kept(made.value))
+            yield _with_report(made, self._store_run(made.value))
 
-    def _kept(self, pieces: list[Piece]) -> Block | None:
+    def _store_run(self, pieces: list[Piece]) -> Block | None:
         shelf = shelf_here(self.exchange, self.root)
         try:
-            return kept(shelf, pieces, self.by)
+            return store_run(shelf, pieces, self.by)
         except (MemoryContractError, OSError):
             if Path(shelf.path).exists():
                 raise
         # The folder was removed while it was written to: the worker is about to be closed.
-        return kept(shelf_here(self.exchange, self.root), pieces, self.by)
+        return store_run(shelf_here(self.exchange, self.root), pieces, self.by)
 
 
-def _told(made: Outcome, told: Block | None) -> Outcome:
-    """Replace rows by the report of their run; errors and losses stay in place."""
+def _with_report(made: Outcome, told: Block | None) -> Outcome:
+    """Replace the rows of ``made`` by ``told``, the report of their run; keep errors and losses."""
     pieces = [
         dataclasses.replace(piece, block=None, firsts=())
         for piece in made.value
@@ -106,14 +106,14 @@ def _told(made: Outcome, told: Block | None) -> Outcome:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MergeJob(Job):
-    """The job of the second round: a task for each range; ``groups`` are made of its rows."""
+    """The job of the second round: a task for each range; ``groups`` groups the rows, if given."""
 
     ranges: Ranges | None = None
     fetching: RunFetcher | None = None
     groups: Any = None
 
     def starts(self, mine: Callable[[], Tally]) -> tuple[Start, ...]:
-        """Return the start of the only stage."""
+        """Return the start function of the only stage."""
         del mine
         return (self._partitions,)
 
@@ -122,7 +122,7 @@ class MergeJob(Job):
         return 0 if self.ranges is None else self.ranges.working_bytes
 
     def _partitions(self, task: ReadTask) -> Iterator[Outcome]:
-        """Yield the partitions of a range: about as large as ranges are, most often one."""
+        """Yield the partitions of a range: about as large as ranges are, so usually one."""
         number, held = task.start, list[Piece]()
         held_bytes = rows = 0
         for piece in _ending(self._pieces(number)):
@@ -149,7 +149,7 @@ class MergeJob(Job):
 
 
 def _ending(pieces: Iterator[Piece]) -> Iterator[Piece]:
-    """Yield the pieces, at least one, with the last one marked as the end."""
+    """Yield the pieces, at least one, and mark the last one as the end unless it is an error."""
     held: Piece | None = None
     for piece in pieces:
         if held is not None:
@@ -163,13 +163,13 @@ def _ending(pieces: Iterator[Piece]) -> Iterator[Piece]:
 
 @dataclasses.dataclass
 class _Pulled:
-    """A flow over blocks, as the input of an operator."""
+    """The flow of ``blocks``, as the input of an operator."""
 
     blocks: Iterator[Block]
     rest: Block | None = None
 
     def pull(self, most: int) -> Block | None:
-        """Return up to ``most`` rows."""
+        """Return the next rows, at most ``most``; None at the end."""
         if self.rest is None or not self.rest.n:
             self.rest = next(self.blocks, None)
         if self.rest is None:
@@ -181,9 +181,9 @@ class _Pulled:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SpreadRun:
-    """The first operators of a run's stream, executed in two rounds of tasks.
+    """The first operators of a run's stream, executed in two rounds of tasks on workers.
 
-    ``sorting`` gives the order, ``groups`` makes groups of rows in that order, if any.
+    ``sorting`` is the operator that orders rows; ``groups`` groups rows in that order, or is None.
     """
 
     run: Streaming
@@ -193,18 +193,18 @@ class SpreadRun:
 
     @property
     def count(self) -> int:
-        """The number of operators that are executed."""
+        """The number of operators that are executed by workers."""
         return 1 if self.groups is None else 2
 
     def open(self, epoch: int, position: Position | None) -> Flow:
-        """Open the rows that come out of them, from a position of the operator itself on."""
+        """Open the flow of these operators' output, from a position of the output on."""
         rounds = Rounds(self, epoch)
         flow = Again(rounds.first, rounds.rows, position)
         return Metered(flow, self.run.meter, self.count)
 
 
 class Rounds:
-    """Both rounds of one epoch."""
+    """Both rounds of one epoch of ``spread``."""
 
     def __init__(self, spread: SpreadRun, epoch: int) -> None:
         self.spread, self.run = spread, spread.run
@@ -227,7 +227,7 @@ class Rounds:
     # ------------------------------------------------------------------------------ the first round
 
     def first(self) -> StageFlow:
-        """Begin the first round, and return the reports of all runs, in order."""
+        """Begin the first round, and return the flow of the reports of all runs, in order."""
         return self._stages(cast("Sequence[ReadTask]", self.tasks), self.run.meter, self.run.lost)
 
     def _stages(self, tasks: Sequence[ReadTask], meter: Meter, lost: Any) -> StageFlow:
@@ -245,11 +245,11 @@ class Rounds:
         return StageFlow(feed, None, meter, lost)
 
     def _spare(self, demand: Demand) -> int:
-        """Return the memory that a slice may take beyond its demand."""
+        """Return the bytes that a slice may take beyond its demand."""
         return self.opening.budget.stage_bytes - demand.output_bytes - demand.open_bytes
 
     def _heard(self, flow: Flow) -> list[Block]:
-        """Return the reports of runs, a block each, and count the written bytes."""
+        """Return the reports of all runs, a block each, and count the bytes written."""
         told, told_bytes = [], 0
         most_bytes = self.opening.budget.limit_bytes // TOLD_PART
         while (block := flow.pull(1 << 62)) is not None:
@@ -263,7 +263,7 @@ class Rounds:
         return told
 
     def _again(self, index: RunIndex, missing: Sequence[int]) -> None:
-        """Remake lost runs, by the tasks that made them."""
+        """Run the tasks that made the ``missing`` runs once more."""
         wanted = sorted({index.places[number] // self.each for number in missing})
         tasks = [self.tasks[number] for number in wanted]
         flow = self._stages(tasks, Meter(0), lambda *_, **__: None)
@@ -272,7 +272,7 @@ class Rounds:
     # ----------------------------------------------------------------------------- the second round
 
     def rows(self, first: Flow) -> Iterator[Block]:
-        """Yield the rows in order."""
+        """Yield the rows in order, after the first round, whose flow is ``first``, has ended."""
         try:
             told = self._heard(first)
             if told:
@@ -284,7 +284,7 @@ class Rounds:
             self.exchange.close()
 
     def _divided(self, index: RunIndex) -> Ranges:
-        """Return ranges that fit a thread's share of the memory, and enough for all threads."""
+        """Return ranges that fit into a thread's share of memory, enough for all threads."""
         workers = max(1, self.opening.workers)
         most = max(1, self.opening.budget.stage_bytes // workers // (HELD + 2))
         wanted = max(LEAST_RANGE, index.total_bytes // (RANGES * workers))
@@ -319,16 +319,19 @@ class Rounds:
         raise _lost(cause) from cause
 
     def _settled(self, index: RunIndex) -> tuple[Any, int]:
-        """Locate all runs, and remake missing ones; None, and a loss, if some still are missing."""
+        """Locate all runs, after remaking the missing ones; return locations, and the losses.
+
+        The locations are None, and there is one loss, if some runs still are missing.
+        """
         homes = self.exchange.homes()
         if missing := unknown(index.names, homes):
             self._again(index, missing)
-            self.exchange.made(index.names[number] for number in missing)
+            self.exchange.note_remade(index.names[number] for number in missing)
             homes = self.exchange.homes()
         return (None, 1) if unknown(index.names, homes) else (homes, 0)
 
     def _ranged(self, ranges: Ranges, homes: Any, position: Position | None) -> StageFlow:
-        """Return the rows of all ranges from a position on."""
+        """Return the flow of the rows of all ranges, from ``position`` on."""
         index, settings = ranges.index, self.opening.settings
         fetching = RunFetcher(
             *(index.names, index.schema, tuple(homes[name] for name in index.names)),
@@ -354,7 +357,7 @@ class Rounds:
         return StageFlow(feed, position, Meter(0), lambda *_, **__: None)
 
     def _alone(self) -> Any:
-        """Return the operator that makes groups, without the tree below it."""
+        """Return the operator that groups rows, without the tree below it, or None."""
         if self.spread.groups is None:
             return None
         node = copy(self.spread.groups)

@@ -1,8 +1,8 @@
-"""Operators that need all rows run on the workers of a cluster if that is possible and worthwhile.
+"""Choose whether an operator that needs all rows runs on the workers of a cluster.
 
-These are a sort, a full shuffle, or groups directly over the stages, if the input is more than a
-small part of the memory limit: else the rows are sent to the consuming process, and sorted there.
-The bytes are the same.
+Such an operator is a sort, a full shuffle, or a grouping directly over the stages. It runs on
+workers if its input is more than a small part of the memory limit: else the rows are sent to the
+consuming process, and sorted there. The resulting bytes are the same.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from dml.exec.drivers.driver_choice import Opening
     from dml.exec.streams.stream import Streaming
 
-# An input of at most the memory limit divided by this is sorted without the disk.
+# An input of at most the memory limit divided by SMALL is sorted without the disk.
 SMALL = 10
 
 
 def spreading(run: Streaming, settings: Settings, *, finishing: bool) -> SpreadRun | None:
-    """Return the spread operators of ``run``, which is on a cluster; None if there are none."""
+    """Return the operators of ``run`` that run on workers of its cluster; None without any."""
     if run.watching is not None or run.taps is not None:
         return None
     sorting, groups = _spreadable(run.plan)
@@ -37,8 +37,8 @@ def spreading(run: Streaming, settings: Settings, *, finishing: bool) -> SpreadR
     return distributed_sort.SpreadRun(run, finishing, sorting, groups)
 
 
-def told(plan: Plan, settings: Settings, limit_bytes: int) -> str:
-    """Return the line of ``explain`` on spreading; empty if nothing could be spread."""
+def describe_spreading(plan: Plan, settings: Settings, limit_bytes: int) -> str:
+    """Return the line of ``explain`` on spreading; "" if nothing could be spread."""
     sorting, groups = _spreadable(plan)
     if sorting is None:
         return ""

@@ -1,10 +1,10 @@
-"""Sorted runs are divided into ranges of one order, and a range of all runs is merged.
+"""Divide sorted runs into ranges of one total order, and merge each range from all runs.
 
-The first keys of all batches are a sample of all rows, evenly spaced by bytes: bounds of ranges are
-taken from them. A range reads from each run the batches that overlap it, and cuts the first and
-the last. Rows of equal keys may be separated, as the place of a row (run, row) breaks ties; if they
-must stay together, all of them are in one range, which is then made in several passes
-(``passes``).
+The first keys of all batches are a sample of all rows, evenly spaced by bytes; the bounds of ranges
+are chosen from these keys. To make a range, a task reads from each run the batches that overlap the
+range, and cuts the first and the last of them. Rows of equal keys may fall into different ranges,
+as the place of a row (run, row) breaks ties. Where equal keys must stay together, all their rows
+are in one range, which is then made in several passes over the runs (``RangePasses``).
 """
 
 from __future__ import annotations
@@ -37,16 +37,17 @@ from dml.kernels.vec import Vec
 from dml.ops.sort.external_sort import Keys, ordered_by
 from dml.ops.sort.row_order import Ordering
 
-# Letters, or bytes, of a cut value.
+# Number of letters, or of bytes, to which long key values are cut.
 LONGEST = 256
-# The greatest letter and byte, and the code points that are no letters.
+# The greatest code point, the greatest byte, and the code points of surrogates.
 LAST_LETTER, LAST_BYTE, SURROGATES = 0x10FFFF, 0xFF, range(0xD800, 0xE000)
 
 
 def bounded(value: Any, *, down: bool) -> Any:
-    """Return ``value``, or a short bound before it and behind all values with another prefix.
+    """Return ``value`` if it is short, else a short bound that keeps comparisons of rows correct.
 
-    With ``down``, that is the least value above all with its prefix; itself if there is none.
+    The bound is the prefix of ``value``, which sorts before it. With ``down`` (descending order),
+    it is the least value above all values with that prefix, or ``value`` itself if there is none.
     """
     if len(value) <= LONGEST:
         return value
@@ -71,13 +72,16 @@ def _above_bytes(begin: bytes) -> bytes | None:
 
 
 KEY = "\0key"
-# Bytes in memory while a range is made, for each byte held of it: as read, joined, and sorted.
+# Bytes in memory for each byte of a range while it is made: as read, joined, and sorted.
 HELD = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class ByColumns(Ordering):
-    """Order by values of columns; equal rows keep their order, or are ``together`` in one range."""
+    """The order by values of columns; equal rows keep their order, or are ``together``.
+
+    Rows that are together are in the same range.
+    """
 
     together: bool = False
     by_run: ClassVar[bool] = True  # equal rows stay run by run
@@ -87,9 +91,9 @@ class ByColumns(Ordering):
         return block
 
     def shortened(self, heads: Block) -> tuple[Block, int]:
-        """Cut long values of the keys ``heads``; also returns the columns up to the first cut one.
+        """Return the keys ``heads`` with long values cut, and the number of columns to compare by.
 
-        That number is 0 if nothing was cut. Columns behind it must be left out of comparisons.
+        These are the columns up to the first one with a cut value; 0 if no value was cut.
         """
         columns, first = list(heads.columns), 0
         for number, (name, down) in enumerate(zip(self.names, self.descending, strict=True)):
@@ -104,7 +108,7 @@ class ByColumns(Ordering):
         return Block(heads.schema, tuple(columns), heads.ids), first
 
     def placing(self, count: int) -> ByColumns:
-        """Return the order by the first ``count`` columns, if later ones are unknown in bounds."""
+        """Return the order for comparing with bounds, which have ``count`` columns; 0 for all."""
         if not count:
             return self
         names, down = self.names[:count], self.descending[:count]
@@ -113,7 +117,7 @@ class ByColumns(Ordering):
 
 @dataclasses.dataclass(frozen=True)
 class ByKey:
-    """Order by numbers derived from ids, then by ids; the numbers are stored as a column."""
+    """The order by 64-bit keys derived from row ids, then by ids; keys are stored as a column."""
 
     keys: Keys | None
     together: bool = True
@@ -124,7 +128,7 @@ class ByKey:
         """Accept any schema, as all rows have ids."""
 
     def stored(self, block: Block) -> Block:
-        """Return the rows with their keys."""
+        """Return the rows with the column of their keys, unless no keys are used."""
         if self.keys is None or KEY in block.schema:
             return block
         keys = Vec(self.keys(block.ids), None)
@@ -132,30 +136,31 @@ class ByKey:
         return Block(kinds, (*block.columns, keys), block.ids)
 
     def order(self, block: Block) -> np.ndarray:
-        """Return the order of the rows of ``block``."""
+        """Return the row numbers of ``block`` in this order, int64."""
         return ordered_by(self.keyed(block), block.ids)
 
     def keyed(self, block: Block) -> np.ndarray:
-        """Return the stored numbers."""
+        """Return the stored keys of the rows of ``block``, uint64."""
         return np.asarray(block[KEY][0])
 
     def shortened(self, heads: Block) -> tuple[Block, int]:
-        """Return the keys unchanged, as numbers are short."""
+        """Return ``heads`` unchanged and 0, as numbers are never cut."""
         return heads, 0
 
     def placing(self, count: int) -> ByKey:
-        """Return the same order."""
+        """Return this order unchanged, as bounds contain whole keys."""
         del count
         return self
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunIndex:
-    """All batches of all runs, run by run in the order of the stream.
+    """All batches of all runs, by run in the order of the stream, and by place within a run.
 
-    ``heads`` are the first keys of batches, with the number of the run (``run``) and of the row in
-    it (``row``), ``rows`` and ``nbytes`` their sizes; the batches of run j begin at ``offsets[j]``.
-    ``short`` is the number of columns up to the first that was cut; 0 if none was.
+    Of each batch, ``heads`` has the first key, ``run`` the number of its run, ``row`` the number of
+    its first row in the run, ``rows`` and ``nbytes`` its size. The batches of run j begin at
+    ``offsets[j]``. ``short`` is the number of key columns up to the first one with cut values; 0 if
+    none was cut.
     """
 
     schema: Schema
@@ -171,17 +176,17 @@ class RunIndex:
 
     @property
     def total_bytes(self) -> int:
-        """The bytes of all runs."""
+        """The bytes of all runs on disk."""
         return int(self.nbytes.sum())
 
     @property
     def batch_bytes(self) -> int:
-        """The bytes of the largest batch."""
+        """The bytes of the largest batch on disk."""
         return int(self.nbytes.max(initial=1))
 
     @staticmethod
     def of(told: Sequence[Block], by: ByColumns | ByKey) -> RunIndex:
-        """Build the index from the reports of runs, of which there is at least one."""
+        """Build the index from the reports of runs, at least one; see ``sorted_runs.described``."""
         counts = np.array([each.n for each in told])
         rows = [_numbers(each, ROWS) for each in told]
         short = [int(_numbers(each, SHORT)[0]) for each in told]
@@ -209,7 +214,7 @@ def _numbers(block: Block, name: str) -> np.ndarray:
 
 
 def check_same(index: RunIndex, told: Sequence[Block]) -> None:
-    """Raise NonDeterminismError if remade runs are not among the runs of ``index``."""
+    """Raise NonDeterminismError if reports of remade runs name runs that ``index`` lacks."""
     known = set(index.names)
     strange = [each for each in told if _first(each, NAME).hex() not in known]
     if strange:
@@ -221,9 +226,9 @@ def check_same(index: RunIndex, told: Sequence[Block]) -> None:
 
 
 def bounds_of(index: RunIndex, by: ByColumns | ByKey, range_bytes: int) -> tuple[int, ...]:
-    """Return the batches whose first rows begin the second range, the third, and so on.
+    """Return the numbers of the batches whose first keys are the bounds between ranges, ascending.
 
-    Ranges have about ``range_bytes``, but for rows that must stay together.
+    Ranges have about ``range_bytes``, or more where rows of equal keys must stay together.
     """
     by = by.placing(index.short)
     order = by.order(index.heads)
@@ -232,7 +237,7 @@ def bounds_of(index: RunIndex, by: ByColumns | ByKey, range_bytes: int) -> tuple
     found = order[np.flatnonzero(number[1:] > number[:-1]) + 1].tolist()
     if not by.together:
         return tuple(found)
-    # a row of a key begins a range of all its rows; the least key is in the first range anyway
+    # a range begins with the first row of a key; the least key is in the first range anyway
     keyed, kept = by.keyed(index.heads), list[int]()
     last = keyed[int(order[0])]
     for each in found:
@@ -246,14 +251,14 @@ class BatchReader(Protocol):
     """Reads batches of runs, on any worker."""
 
     def all(self, spans: Sequence[BatchSpan]) -> list[Block]:
-        """Return the rows of each span."""
+        """Return for each span the rows of its batches, as one block."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ranges:
-    """The ranges of all runs; range r begins at ``bounds[r - 1]`` and ends at ``bounds[r]``.
+    """The ranges of all runs: range r begins at ``bounds[r - 1]`` and ends before ``bounds[r]``.
 
-    At most ``most_bytes`` of rows may be held while a range is made.
+    ``most_bytes`` is the limit for the rows in memory while a range is made.
     """
 
     index: RunIndex
@@ -266,22 +271,22 @@ class Ranges:
         return len(self.bounds) + 1
 
     def __getstate__(self) -> dict[str, object]:
-        """Return the fields, without cached values."""
+        """Return the fields without the cached properties, for pickling."""
         return {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
 
     @property
     def working_bytes(self) -> int:
-        """The bytes that making a range takes: rows that are held, or batches that are read."""
+        """The memory for making one range: held rows, or the batches of one read."""
         return HELD * max(self.most_bytes, 2 * self.index.batch_bytes)
 
     @cached_property
     def placing(self) -> ByColumns | ByKey:
-        """The order that compares rows with bounds."""
+        """The order by which rows are compared with bounds."""
         return self.by.placing(self.index.short)
 
     @cached_property
     def heads(self) -> Any:
-        """The keys of all heads."""
+        """The comparable keys of the first rows of all batches."""
         return self.placing.keyed(self.index.heads)
 
     @cached_property
@@ -290,7 +295,7 @@ class Ranges:
 
     @cached_property
     def _before(self) -> list[int]:
-        """The number of heads of all runs that precede each bound."""
+        """The number of batch heads that precede each bound in the order."""
         if self.placing.together:
             order, heads = self._order.tolist(), self.heads
             return [
@@ -301,13 +306,13 @@ class Ranges:
         return [int(place[bound]) for bound in self.bounds]
 
     def spans(self, number: int) -> list[BatchSpan]:
-        """Return the batches that range ``number`` reads of each run."""
+        """Return the batches of each run that may have rows of range ``number``."""
         base, end = self.index.offsets[:-1], self.index.offsets[1:]
         first, stop = base, end
         if number:
             bound = self.bounds[number - 1]
             place = base + self._counts(self._before[number - 1])
-            # rows of the previous batch may belong here, unless its head is its only row
+            # the last rows of the previous batch may belong here, unless its head is its only row
             reaching = (place > base) & (self.index.rows[np.maximum(place, 1) - 1] > 1)
             if not self.placing.together:
                 reaching[self.index.run[bound]] = False
@@ -320,12 +325,12 @@ class Ranges:
         ]
 
     def _counts(self, before: int) -> np.ndarray:
-        """Return how many of the first heads in the order each run has."""
+        """Return, for each run, how many of the first ``before`` heads in the order it has."""
         runs = self.index.run[self._order[:before]]
         return np.bincount(runs, minlength=len(self.index.names))
 
     def cut(self, number: int, run: int, block: Block) -> tuple[int, int]:
-        """Return start and stop of the rows of a run's ``block`` in range ``number``."""
+        """Return the first and the end row number of range ``number`` in a run's ``block``."""
         keys, start, stop = self.placing.keyed(block), 0, block.n
         if number:
             start = self._place(self.bounds[number - 1], run, keys, 0)
@@ -334,9 +339,9 @@ class Ranges:
         return start, stop
 
     def _place(self, bound: int, run: int, keys: Any, exact: int) -> int:
-        """Return how many of the sorted ``keys`` of a run precede a bound.
+        """Return how many of the sorted ``keys``, from run ``run``, precede bound ``bound``.
 
-        For a bound that begins a batch of the same run, that is ``exact``.
+        If the bound is the head of a batch of the same run, that number is ``exact``.
         """
         own = int(self.index.run[bound])
         if run == own and not self.placing.together:
@@ -345,19 +350,19 @@ class Ranges:
         return find(keys, self.heads[bound], 0, len(keys))
 
     def rows(self, number: int, reader: BatchReader) -> Iterator[Block]:
-        """Yield the rows of range ``number`` in order, with their original columns."""
+        """Yield the rows of range ``number`` in order, without the column of keys."""
         names = tuple(name for name in self.index.schema.names if name != KEY)
         for block in RangePasses(self, number, reader):
             yield block.select(names) if KEY in block.schema else block
 
 
-# What is read at once, of what is kept; and what is kept of it once it is too much.
+# Divisors of ``most_bytes``: for the bytes read at once, and for the rows kept when trimming.
 PORTION, REST = 4, 2
 
 
 @dataclasses.dataclass(slots=True)
 class _Strand:
-    """Batches ``first`` to ``stop`` of a run, whose rows before ``row`` were delivered."""
+    """The batches ``first`` up to ``stop`` of a run, whose rows before ``row`` were delivered."""
 
     run: int
     first: int
@@ -367,7 +372,7 @@ class _Strand:
 
 @dataclasses.dataclass(slots=True)
 class _Part:
-    """Rows ``row`` to ``row + count`` of a strand, in memory."""
+    """The rows ``row`` up to ``row + count`` of a strand, which are in memory."""
 
     strand: _Strand
     row: int
@@ -375,10 +380,10 @@ class _Part:
 
 
 class _Held:
-    """The first rows of several runs, run by run.
+    """The rows in memory: the first rows of several runs, run by run.
 
-    ``last`` is the number of the last of them in the order, and ``key`` its key, once later rows
-    were dropped.
+    Once later rows were dropped, ``last`` is the number of the row that comes last in the order,
+    and ``key`` is the key of that row.
     """
 
     def __init__(self, by: Any) -> None:
@@ -390,13 +395,13 @@ class _Held:
         self.key: Any = None
 
     def add(self, part: _Part, block: Block) -> None:
-        """Add rows that follow the held rows of their run, or are of a later run."""
+        """Add rows that follow the rows of ``part.strand`` in memory, or begin a later run."""
         self.parts.append(part)
         self.blocks.append(block)
         self.nbytes += stored_bytes(block)
 
     def _ordered(self) -> tuple[Block, np.ndarray]:
-        """Return all rows, and the order of those up to the last one."""
+        """Return all rows as one block, and its row numbers in order, up to row ``last``."""
         whole = concat(self.blocks)
         self.blocks.clear()
         order = self.by.order(whole)
@@ -405,14 +410,14 @@ class _Held:
         return whole, order
 
     def _keep(self, chosen: np.ndarray) -> None:
-        """Keep only the rows ``chosen``, which are sorted numbers: the first of each strand."""
+        """Reduce the parts' counts to the rows ``chosen``, ascending: the first of each strand."""
         ends = np.cumsum([part.count for part in self.parts])
         counts = np.diff(np.searchsorted(chosen, ends), prepend=0)
         for part, count in zip(self.parts, counts.tolist(), strict=True):
             part.count = count
 
     def trim(self, most_bytes: int) -> None:
-        """Drop the rows that come last, if all take more than ``most_bytes``."""
+        """Drop rows from the end of the order until the others take at most ``most_bytes``."""
         if self.nbytes <= most_bytes or sum(part.count for part in self.parts) == 1:
             return
         whole, order = self._ordered()
@@ -427,7 +432,7 @@ class _Held:
         self.last = int(np.searchsorted(chosen, order[count - 1]))
         self.key = self.by.keyed(kept)[self.last]
 
-    def taken(self) -> Block | None:
+    def take_rows(self) -> Block | None:
         """Return all rows in order, and mark them as delivered; None if there are none."""
         if not self.blocks:
             return None
@@ -440,7 +445,7 @@ class _Held:
 
 
 class RangePasses:
-    """The rows of range ``number`` in order, read by ``reader``."""
+    """Iterates over the rows of range ``number`` in order, in as many passes as memory requires."""
 
     def __init__(self, ranges: Ranges, number: int, reader: BatchReader) -> None:
         self.ranges, self.number, self.reader = ranges, number, reader
@@ -450,7 +455,7 @@ class RangePasses:
         ]
 
     def __iter__(self) -> Iterator[Block]:
-        """Yield the rows, a block of each pass."""
+        """Yield one block of rows for each pass."""
         going = True
         while going:
             held = _Held(self.by)
@@ -458,7 +463,7 @@ class RangePasses:
                 self._read(some, held)
                 held.trim(self.ranges.most_bytes)
             going = held.last is not None
-            block = held.taken()
+            block = held.take_rows()
             held.parts.clear()
             if block is not None:
                 yield block
@@ -466,7 +471,7 @@ class RangePasses:
             self._move_on()
 
     def _move_on(self) -> None:
-        """Move each strand to the batch of its first undelivered row."""
+        """Move each strand to the batch of its first undelivered row, and drop finished ones."""
         for strand in self.strands:
             base, end = self.index.offsets[strand.run : strand.run + 2]
             behind = int(np.searchsorted(self.index.row[base:end], strand.row, "right")) - 1
@@ -475,7 +480,7 @@ class RangePasses:
         self.strands = [strand for strand in self.strands if strand.first < strand.stop]
 
     def _portions(self, held: _Held) -> Iterator[list[tuple[_Strand, BatchSpan]]]:
-        """Yield the spans to read at once: of neighbouring strands, each once."""
+        """Yield spans to read at once, of consecutive strands, until all needed rows are read."""
         most = self.ranges.most_bytes // PORTION
         some, size = list[tuple[_Strand, BatchSpan]](), 0
         for strand in self.strands:
@@ -495,7 +500,7 @@ class RangePasses:
             yield some
 
     def _reach(self, strand: _Strand, at: int, held: _Held) -> int:
-        """Return the first batch of a strand, from ``at`` on, that need not be read."""
+        """Return the first batch of a strand, from ``at`` on, behind all rows that are needed."""
         if held.last is None:
             return strand.stop
         base = int(self.index.offsets[strand.run])
@@ -504,11 +509,11 @@ class RangePasses:
 
     @property
     def _find(self) -> Any:
-        """The search for rows that may precede the last one: among equal keys, an id may decide."""
+        """The bisection for the end of the rows that may precede row ``last``; ids break ties."""
         return bisect_left if self.by.by_run else bisect_right
 
     def _fitting(self, run: int, first: int, stop: int, most_bytes: int) -> tuple[int, int]:
-        """Return the end of the batches from ``first`` that fit ``most_bytes``, and their bytes."""
+        """Return the end of the batches from ``first`` on that fit ``most_bytes``; their bytes."""
         base = int(self.index.offsets[run])
         sizes = np.cumsum(self.index.nbytes[base + first : base + stop])
         count = int(np.searchsorted(sizes, most_bytes, "right"))
@@ -526,6 +531,6 @@ class RangePasses:
                 stop = self._find(self.by.keyed(block), held.key, start, stop)
             if start < stop:
                 part = block.slice(start, stop)
-                if part.n < block.n:  # a view would keep all of it
+                if part.n < block.n:  # a view would keep the whole block in memory
                     part = part.take(np.arange(part.n))
                 held.add(_Part(strand, row + start, part.n), part)

@@ -1,11 +1,11 @@
-"""Sorted runs are stored on the workers of a Dask cluster: written by one worker, read by any.
+"""Store sorted runs on the workers of a Dask cluster: written by one worker, read by any.
 
-A worker has one folder for the runs of an operator, below ``spill_dir`` or Dask's own folder of
-that worker, from its first run on. The folder is removed when the operator ends, when the worker is
+A worker has one folder for the runs of an operator, from its first run on, below ``spill_dir`` or
+Dask's own folder of the worker. The folder is removed when the operator ends, when the worker is
 closed, and when the scheduler no longer knows the operator's lease: a Dask key that the client
-holds, so that it ends with the client. Runs are not part of Dask's data, which it moves or spills.
-A task that needs a run reads it from the disk if that is visible to its worker, else requests it
-from the worker that has it. Runs are never copied: lost runs are made again.
+holds, so that the lease ends with the client. Runs are not part of Dask's data, which Dask moves or
+spills. A task that needs a run reads the file if the disk is visible to its worker, and otherwise
+requests batches from the worker that has the run. Runs are never copied: lost runs are remade.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from dml.errors import InternalError
 from dml.exec.memory.spill import LOCK
 from dml.settings import Settings
 
-ASK_S = 10.0  # to list the runs of all workers; a silent worker counts as having none
-CONNECT_S = 5.0  # to connect to another worker; a dead one refuses at once
+ASK_S = 10.0  # seconds to list the runs of all workers; a silent worker counts as having none
+CONNECT_S = 5.0  # seconds to connect to another worker; a dead one refuses at once
 OP = "dml_runs"  # name of the workers' handler and extension
-LOOK_S = 2.0  # between two checks of leases by a worker
+LOOK_S = 2.0  # seconds between two checks of leases by a worker
 CLOSED = ("closed", "failed")  # Dask's status of a worker that ends
-MOST_SENT = 8 << 20  # bytes of an answer, or one batch
+MOST_SENT = 8 << 20  # most bytes of an answer, unless one batch is larger
 ENDED = 1000  # ended exchanges that are remembered, so that late tasks make no folder
 UNREAD = (OSError, pa.ArrowException)  # errors of a missing or damaged run
 
@@ -65,11 +65,11 @@ class Shelves:
         self._ended: deque[str] = deque(maxlen=ENDED)
         self._lock = threading.Lock()
         self._looking: asyncio.Task[None] | None = None
-        worker.handlers[OP] = _asked
+        worker.handlers[OP] = _serve_batches
 
     @staticmethod
     def on(worker: Any) -> Shelves:
-        """Return the shelves of ``worker``."""
+        """Return the shelves of ``worker``, created on first use."""
         with _MAKING:
             found: Shelves | None = worker.extensions.get(OP)
             if found is None:
@@ -77,7 +77,7 @@ class Shelves:
             return found
 
     def of(self, exchange: str, root: str | None) -> RunShelf:
-        """Return the shelf, created on first use, and again if its folder was removed."""
+        """Return the shelf of ``exchange``, created on first use and if its folder was removed."""
         with self._lock:
             if exchange in self._ended:
                 raise InternalError("runs are written after the end", why=f"exchange {exchange}")
@@ -87,12 +87,12 @@ class Shelves:
                 self._worker.loop.add_callback(self._look)
             return shelf
 
-    def found(self, exchange: str) -> RunShelf | None:
-        """Return the shelf, or None."""
+    def find_shelf(self, exchange: str) -> RunShelf | None:
+        """Return the shelf of ``exchange``, or None if it does not exist."""
         return self._shelves.get(exchange)
 
     def end(self, exchange: str) -> None:
-        """Remove the shelf for good."""
+        """Remove the shelf of ``exchange``, which cannot be created again."""
         with self._lock:
             self._ended.append(exchange)
         self._remove([exchange])
@@ -109,7 +109,7 @@ class Shelves:
                 shelf.close()
 
     def _look(self) -> None:
-        """Start to check leases; on the loop."""
+        """Start the task that checks leases; on the event loop."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.ensure_future(self._leases())
 
@@ -124,7 +124,7 @@ class Shelves:
     async def _unleased(self) -> list[str]:
         """Return the exchanges whose lease is gone: it existed before any run was written.
 
-        They are not ended for good: a client that restarts its workers still has its exchanges.
+        These exchanges may continue: a client that restarts its workers still has its exchanges.
         """
         keys = {lease_key(each): each for each in list(self._shelves)}
         try:
@@ -138,28 +138,28 @@ _MAKING = threading.Lock()
 
 
 def lease_key(exchange: str) -> str:
-    """Return the Dask key that the client holds while the exchange goes on."""
+    """Return the Dask key of the lease that the client holds until the exchange is closed."""
     return f"dml-runs-{exchange}"
 
 
 def _leased() -> None:
-    """Return the value of a lease, None: it may be lost, moved or made again."""
+    """Do nothing: a lease has no value, so Dask may lose, move or recompute it."""
 
 
 def shelf_here(exchange: str, root: str | None) -> RunShelf:
-    """Return the shelf of the worker that runs this task."""
+    """Return the shelf of ``exchange`` on the worker that runs the current task."""
     return Shelves.on(get_worker()).of(exchange, root)
 
 
 def _listed(exchange: str, dask_worker: Any) -> tuple[str, list[str]]:
-    """Return the folder and the run names of a worker."""
-    shelf = Shelves.on(dask_worker).found(exchange)
+    """Return the folder of ``exchange`` on a worker, and the names of the complete runs there."""
+    shelf = Shelves.on(dask_worker).find_shelf(exchange)
     return ("", []) if shelf is None else (shelf.path, shelf.names)
 
 
 async def _dropped(exchange: str, names: Sequence[str], dask_worker: Any) -> None:
-    """Remove the runs ``names`` and all unreadable runs; they are made again."""
-    shelf = Shelves.on(dask_worker).found(exchange)
+    """Remove the runs ``names`` and all unreadable runs from a worker; they are made again."""
+    shelf = Shelves.on(dask_worker).find_shelf(exchange)
     if shelf is not None:
         await asyncio.to_thread(_drop, shelf, set(names))
 
@@ -175,8 +175,11 @@ async def _left(exchange: str, dask_worker: Any) -> None:
     await asyncio.to_thread(Shelves.on(dask_worker).end, exchange)
 
 
-async def _asked(folder: str, wanted: Sequence[Sequence[Any]]) -> Any:
-    """Return batches of runs for another worker, or the names of the unreadable runs."""
+async def _serve_batches(folder: str, wanted: Sequence[Sequence[Any]]) -> Any:
+    """Return batches of runs, serialized, for another worker; or the unreadable runs' names.
+
+    ``wanted`` has name, first batch and end batch for each run.
+    """
     return await asyncio.to_thread(_read, folder, wanted)
 
 
@@ -199,7 +202,10 @@ def _is_unread(folder: str, wanted: Sequence[Any]) -> bool:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunFetcher:
-    """Reads runs within a task: ``homes`` is the location of each. Raises RunsGoneError."""
+    """Reads batches of runs within a task; raises RunsGoneError if a run or its worker is gone.
+
+    ``homes`` has the location of each run in ``names``.
+    """
 
     names: tuple[str, ...]
     schema: Schema
@@ -209,7 +215,7 @@ class RunFetcher:
     gone: set[str] = dataclasses.field(default_factory=set)  # workers that did not answer
 
     def all(self, spans: Sequence[BatchSpan]) -> list[Block]:
-        """Return the rows of each span, with one request to a worker for about 8 MiB of rows."""
+        """Return the rows of each span, requesting about 8 MiB of rows from a worker at a time."""
         found = {span.run: self._read(span) for span in spans if self._is_near(span)}
         for group in self._far([span for span in spans if span.run not in found]):
             blocks = self._ask(group)
@@ -232,7 +238,7 @@ class RunFetcher:
             ) from error
 
     def _far(self, spans: Sequence[BatchSpan]) -> Iterator[list[BatchSpan]]:
-        """Yield spans of one worker together, as many as one answer may hold."""
+        """Yield groups of spans: each of one worker, and small enough for one answer."""
         by_home: dict[Where, list[BatchSpan]] = {}
         for span in spans:
             by_home.setdefault(self.homes[span.run], []).append(span)
@@ -248,7 +254,7 @@ class RunFetcher:
             yield some
 
     def _ask(self, spans: Sequence[BatchSpan]) -> Iterator[Block]:
-        """Request the batches of spans of one worker, in order."""
+        """Request the batches of spans of one worker, and return them in order."""
         address, folder = self.homes[spans[0].run]
         wanted = [(self.names[span.run], span.first, span.stop) for span in spans]
         if address in self.gone:
@@ -268,7 +274,7 @@ class RunFetcher:
 
 
 async def _answer(worker: Any, address: str, patience_s: float, folder: str, wanted: Any) -> Any:
-    """Return another worker's answer; Dask itself would retry a dead worker for long."""
+    """Return the answer of worker ``address``; Dask itself would retry a dead worker for long."""
     comm = await asyncio.wait_for(worker.rpc.connect(address), CONNECT_S)
     worker.rpc.reuse(address, comm)
     asked = getattr(worker.rpc(address), OP)
@@ -279,7 +285,7 @@ async def _answer(worker: Any, address: str, patience_s: float, folder: str, wan
 
 
 class Exchange:
-    """The runs of one operator on the cluster that ``settings`` name, until it is closed."""
+    """The runs of one operator on the cluster that ``settings`` name, until ``close`` is called."""
 
     def __init__(self, settings: Settings) -> None:
         self.name, self.settings = uuid.uuid4().hex, settings
@@ -294,7 +300,7 @@ class Exchange:
         self._renew()
 
     def _renew(self) -> None:
-        """Hold the lease; renew it after a restart of the cluster has dropped it."""
+        """Hold the lease; create it again after a restart of the cluster has dropped it."""
         if not self._lease or self._lease[0].cancelled():
             key = lease_key(self.name)
             self._lease[:] = [self.hub.submit(_leased, key=key, pure=False)]
@@ -302,7 +308,7 @@ class Exchange:
     def homes(self) -> Mapping[str, Where]:
         """Return the location of each run, by the answers of all workers.
 
-        A worker that was ``avoided`` counts only for remade runs that no other worker has.
+        A worker that is avoided counts only for remade runs that no other worker has.
         """
         self.hub = met(self.settings)
         self._renew()
@@ -315,15 +321,15 @@ class Exchange:
         return found
 
     def avoid(self, gone: RunsGoneError) -> None:
-        """Remove unreadable runs, or ignore all runs of a worker that did not answer."""
+        """Remove unreadable runs, or avoid all runs of a worker that did not answer."""
         if gone.unread:
             self.hub.wait(self._drop, gone.unread)
         else:
             self._avoided.update(gone.places)
             self._again.clear()
 
-    def made(self, names: Iterable[str]) -> None:
-        """Note that these runs were remade: they may be read from any worker."""
+    def note_remade(self, names: Iterable[str]) -> None:
+        """Note that the runs ``names`` were remade: they may be read from any worker."""
         self._again.update(names)
 
     async def _drop(self, unread: Sequence[tuple[str, str]]) -> None:
@@ -349,7 +355,7 @@ class Exchange:
         return {address: there for address, there in found if isinstance(there, tuple)}
 
     def close(self) -> None:
-        """Remove all runs, soon; never blocks."""
+        """Remove all runs soon, without waiting."""
         self._finalizer()
 
 
@@ -358,7 +364,7 @@ async def _run(hub: Any, work: Any, address: str, *args: Any) -> Any:
 
 
 def _let_go(hub: Any, exchange: str, lease: list[Any]) -> None:
-    """End the exchange on all members; other workers see that the lease is gone. On the loop."""
+    """End the exchange on all members; other workers see the missing lease. On the event loop."""
     for address in hub.members:
         hub.asking(_run(hub, _left, address, exchange))
     for future in lease:
@@ -367,5 +373,5 @@ def _let_go(hub: Any, exchange: str, lease: list[Any]) -> None:
 
 
 def unknown(names: Sequence[str], homes: Mapping[str, Where]) -> list[int]:
-    """Return the numbers of runs that no worker has."""
+    """Return the numbers of the runs that no worker has."""
     return [number for number, name in enumerate(names) if name not in homes]

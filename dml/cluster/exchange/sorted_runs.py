@@ -1,4 +1,4 @@
-"""Sorted runs are stored on the disk of a worker, in batches that can be read individually.
+"""Store sorted runs on the disk of a worker, in batches that can be read individually.
 
 A run is the rows of one partition in order, as an Arrow file of small batches, named by its
 content. A worker that remakes the partition makes the same run under the same name. The report of a
@@ -30,11 +30,11 @@ from dml.kernels.vec import Vec
 if TYPE_CHECKING:
     from dml.exec.tasks.partition import Piece
 
-# Batches of a run at most, and bounds of their bytes: none should be too small for a read.
+# Most batches of a run; least and most bytes of a batch, which should be large enough for a read.
 BATCHES, LEAST_BATCH, MOST_BATCH = 256, 16 << 10, 1 << 20
-# Bytes of a row on disk beside its columns: its id.
+# Bytes of the id of a row on disk.
 ID_BYTES = 16
-# Columns of the report of a run, a row for each batch; columns of keys stand beside them.
+# Columns of the report of a run, with a row for each batch, besides the columns of keys.
 NAME, PLACE, ROWS, BYTES, SCHEMA = "\0run", "\0place", "\0rows", "\0bytes", "\0schema"
 SHORT = "\0short"
 TOLD = {
@@ -49,7 +49,7 @@ TOLD = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BatchSpan:
-    """Batches ``first`` to ``stop`` of run ``run``; some rows at either end may be left out."""
+    """The batches ``first`` up to ``stop`` of run ``run``; not all of their rows may be needed."""
 
     run: int
     first: int
@@ -57,29 +57,32 @@ class BatchSpan:
 
 
 class By(Protocol):
-    """The order of rows, by columns that are stored with them."""
+    """The order of rows, by key columns that are stored with the rows."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The key columns."""
+        """The names of the key columns."""
 
     def check(self, given: Schema) -> None:
-        """Raise SchemaError if rows of this schema have no such order."""
+        """Raise SchemaError if rows of schema ``given`` cannot be ordered this way."""
 
     def stored(self, block: Block) -> Block:
-        """Return the rows with all key columns."""
+        """Return the rows of ``block`` with all key columns."""
 
     def order(self, block: Block) -> np.ndarray:
-        """Return the order of the rows of ``block``."""
+        """Return the row numbers of ``block`` in order."""
 
     def shortened(self, heads: Block) -> tuple[Block, int]:
-        """Return keys cut to bounds, and the columns up to the first cut one, 0 if none."""
+        """Return the keys with long values cut, and the number of columns up to the first cut one.
+
+        That number is 0 if no value was cut.
+        """
 
 
 class RunsGoneError(DmlError):
     """Raised when runs cannot be read where they were written; ``places`` are those workers.
 
-    ``unread`` has worker and name of each missing or damaged run; empty if the worker did not
+    ``unread`` has worker and name of each missing or damaged run; it is empty if the worker did not
     answer.
     """
 
@@ -96,7 +99,7 @@ class RunsGoneError(DmlError):
 
 
 class RunShelf:
-    """The runs of one spread operator in one process, in a folder below ``root``."""
+    """The runs of one operator on one worker, in a folder below ``root``."""
 
     def __init__(self, root: str | None = None) -> None:
         self._folder = SpillFolder(root)
@@ -112,7 +115,7 @@ class RunShelf:
         return [each.stem for each in Path(self.path).glob("*.arrow")]
 
     def write(self, name: str, schema: Schema, blocks: Iterable[Block]) -> None:
-        """Write a run, unless it exists: an existing run is the same."""
+        """Write run ``name``, unless it exists: runs of one name are equal."""
         path = run_path(self.path, name)
         if not path.exists():
             fresh = path.with_suffix(f".{threading.get_ident()}")
@@ -125,12 +128,12 @@ class RunShelf:
 
 
 def run_path(folder: str, name: str) -> Path:
-    """Return the path of a run."""
+    """Return the path of run ``name``."""
     return Path(folder) / f"{name}.arrow"
 
 
 def batches(path: Path, schema: Schema, first: int, stop: int) -> Iterator[Block]:
-    """Yield batches ``first`` to ``stop`` of a run; OSError or ArrowInvalid if it is damaged."""
+    """Yield batches ``first`` up to ``stop`` of a run; raise OSError or ArrowInvalid if damaged."""
     with pa.OSFile(str(path)) as source:
         reader = pa.ipc.open_file(source)
         for number in range(first, stop):
@@ -138,7 +141,10 @@ def batches(path: Path, schema: Schema, first: int, stop: int) -> Iterator[Block
 
 
 def sent(paths: Sequence[tuple[Path, int, int]]) -> bytes:
-    """Serialize batches of several runs of one schema as an Arrow stream, for another process."""
+    """Serialize batches of several runs of one schema as an Arrow stream, for another process.
+
+    ``paths`` has file, first batch and end batch for each run.
+    """
     sink, writer = pa.BufferOutputStream(), None
     for path, first, stop in paths:
         with pa.OSFile(str(path)) as source:
@@ -152,15 +158,15 @@ def sent(paths: Sequence[tuple[Path, int, int]]) -> bytes:
 
 
 def received(stream: bytes, schema: Schema) -> Iterator[Block]:
-    """Yield the batches of a stream that ``sent`` wrote."""
+    """Yield the batches of a stream that ``sent`` returned."""
     for batch in pa.ipc.open_stream(stream):
         yield block_read(schema, batch)
 
 
-def kept(shelf: RunShelf, pieces: Sequence[Piece], by: By) -> Block | None:
+def store_run(shelf: RunShelf, pieces: Sequence[Piece], by: By) -> Block | None:
     """Write the rows of a partition as a run, and return its report; None if there are no rows.
 
-    The result depends on the pieces alone, wherever and however often they are made.
+    The run depends on the pieces alone, on whatever worker and however often they are made.
     """
     blocks = [piece.block for piece in pieces if piece.block is not None and piece.block.n]
     if not blocks:
@@ -174,7 +180,7 @@ def kept(shelf: RunShelf, pieces: Sequence[Piece], by: By) -> Block | None:
     sizes = list[int]()
     sorted_ = _counted((whole.take(order[start : start + each]) for start in starts), sizes)
     shelf.write(name, whole.schema, sorted_)
-    for _ in sorted_:  # if the run existed already
+    for _ in sorted_:  # collects sizes if the run existed already
         pass
     heads, short = by.shortened(whole.select(by.names).take(order[::each]))
     counts = np.minimum(whole.n - np.arange(0, whole.n, each), each)
@@ -183,26 +189,26 @@ def kept(shelf: RunShelf, pieces: Sequence[Piece], by: By) -> Block | None:
 
 
 def _counted(blocks: Iterable[Block], sizes: list[int]) -> Iterator[Block]:
-    """Yield the same blocks, and append their stored bytes to ``sizes``."""
+    """Yield ``blocks`` unchanged, and append the stored bytes of each to ``sizes``."""
     for block in blocks:
         sizes.append(stored_bytes(block))
         yield block
 
 
 def stored_bytes(block: Block) -> int:
-    """Return the bytes of a block with all ids written out, as on disk."""
+    """Return the bytes of a block on disk, where the ids of all rows are written out."""
     return block.nbytes - block.ids.nbytes + ID_BYTES * block.n
 
 
 def _batch_rows(whole: Block) -> int:
-    """Return the rows of a batch."""
+    """Return the number of rows of each batch of a run."""
     nbytes = whole.nbytes + ID_BYTES * whole.n
     most = max(LEAST_BATCH, min(nbytes // BATCHES, MOST_BATCH))
     return max(1, most * whole.n // nbytes)
 
 
 def _named(pieces: Sequence[Piece], whole: Block) -> str:
-    """Return the name of a run's content: the ids of all rows, and a sample of their values."""
+    """Return the name of a run: a digest of the ids of all rows and of a sample of their values."""
     found = blake2b(after(b"", pieces), digest_size=16)
     for half in whole.ids.arrays():
         found.update(np.ascontiguousarray(half).data)
@@ -212,9 +218,10 @@ def _named(pieces: Sequence[Piece], whole: Block) -> str:
 def described(
     name: str, schema: Schema, heads: Block, of: tuple[int, np.ndarray, Sequence[int], int]
 ) -> Block:
-    """Return the report of a run: a row for each batch, with its first key.
+    """Return the report of a run: a row for each batch, with the batch's first key.
 
-    ``of`` has the place of the run, rows and bytes of batches, and the result of ``By.shortened``.
+    ``of`` has the place of the run, rows and bytes of batches, and the number of key columns up to
+    the first one with cut values.
     """
     (place, counts, sizes, short), count = of, heads.n
     told = (

@@ -1,9 +1,9 @@
-"""A plan is compiled to a static Dask graph: one task per stage and run of units.
+"""Compile a plan to a static Dask graph: one task for each stage and run of units.
 
 A key is (layer, first unit, end, epoch); the layer's name holds the operator's fingerprint and a
-nonce, so that no two graphs share a key. The resources of a stage are an annotation of its layer,
-and the graph of a ``DelayedPart`` keeps it through ``dask.optimize``, ``persist`` and submission:
-its optimiser only drops unneeded tasks (other optimisers drop annotations: dask#7036).
+nonce, so that no two graphs share a key. The resources of a stage are an annotation of its layer.
+The graph of a ``DelayedPart`` keeps annotations through ``dask.optimize``, ``persist`` and
+submission: its optimiser only drops unneeded tasks (other optimisers drop annotations: dask#7036).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from dml.ops.cache.cache import FIRST
 from dml.physical.plan import Plan
 
 Key: TypeAlias = "tuple[Any, ...]"
-Ref: TypeAlias = Any  # a TaskRef: stands for the value of a task of the graph
+Ref: TypeAlias = Any  # a TaskRef, which stands for the result of a task of the graph
 # Default decoded bytes of the rows of one task: 200 ms of work or more, and
 # small enough for a worker to hold several.
 TASK_BYTES = 64 << 20
@@ -47,7 +47,7 @@ GPU = "GPU"
 
 
 class DelayedPart(Delayed):
-    """Rows of a run of units, as one ``pyarrow.Table``; a ``dask.delayed`` value like any other."""
+    """The rows of a run of units as one ``pyarrow.Table``; a ``dask.delayed`` value."""
 
     __slots__ = ()
 
@@ -55,7 +55,7 @@ class DelayedPart(Delayed):
         return self._rebuild, ()
 
     def _rebuild(self, dsk: Any, *, rename: Mapping[str, str] | None = None) -> DelayedPart:
-        """Return the same part over a graph that was optimised, computed or renamed."""
+        """Return this part over a graph ``dsk`` that Dask has optimised, computed or renamed."""
         new = rename or {}
         key = replace_name_in_key(self.key, new)
         if not isinstance(dsk, HighLevelGraph):
@@ -65,7 +65,7 @@ class DelayedPart(Delayed):
 
     @staticmethod
     def __dask_optimize__(dsk: HighLevelGraph, keys: Any, **_: Any) -> HighLevelGraph:
-        """Return the tasks that ``keys`` need, unchanged: none is fused, no annotation dropped."""
+        """Return the tasks that ``keys`` need, without fusing tasks or dropping annotations."""
         return dsk.cull(set(flatten(keys)))
 
 
@@ -75,7 +75,7 @@ def _part(key: Key, graph: HighLevelGraph) -> DelayedPart:
 
 
 def _name(layer: str) -> str:
-    """Return the first element of a layer's keys; the layer may add a dot and its graph."""
+    """Return the first element of a layer's keys: the layer's name up to a dot, if there is one."""
     return layer.partition(".")[0]
 
 
@@ -84,7 +84,7 @@ def layered(
     annotations: Mapping[str, Mapping[str, Any] | None],
     suffix: str = "",
 ) -> HighLevelGraph:
-    """Return the tasks of the layers in ``annotations``; a key begins with its layer's name."""
+    """Return a graph of ``tasks``; a key begins with the name of its layer in ``annotations``."""
     layers: dict[str, dict[Key, Any]] = {}
     below: dict[str, set[str]] = {}
     for key, task in tasks.items():
@@ -108,35 +108,39 @@ _relayered_from: WeakValueDictionary[tuple[int, str], HighLevelGraph] = WeakValu
 def _relayered(
     tasks: Mapping[Any, Any], annotations: Mapping[str, Mapping[str, Any] | None]
 ) -> HighLevelGraph:
-    """Return ``layered`` tasks, in layers of new names: Dask merges graphs by the names of layers.
+    """Return the graph of ``layered`` with new names: Dask merges graphs by the names of layers.
 
-    Parts that Dask rebuilds from one dict share one graph, so that many cost no more than one.
+    Parts that Dask rebuilds from one dict of tasks share one graph, so that many parts cost no more
+    than one.
     """
     key = id(tasks), min(annotations)
     made = _relayered_from.get(key)
     if made is None:
         made = layered(tasks, annotations, f".{uuid.uuid4().hex[:8]}")
-        made.made_of = tasks  # while it lives, no other object has that id
+        made.made_of = tasks  # while ``tasks`` lives, no other object has its id
         _relayered_from[key] = made
     return made
 
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """The tasks of one kind in a graph under construction."""
+    """The layer ``name`` of a graph under construction; ``tasks`` are the tasks of all layers."""
 
     name: str
     tasks: dict[Key, Any]
 
     def add(self, place: Key, function: Callable[..., Any], *arguments: Any) -> Ref:
-        """Add a task, whose arguments may be references to other tasks."""
+        """Add a task with the key (layer's name, *place), and return a reference to the task.
+
+        ``arguments`` may be references to other tasks.
+        """
         key = (self.name, *place)
         self.tasks[key] = Task(key, function, *arguments)
         return TaskRef(key)
 
 
 class Graph:
-    """The graph of ``recipe`` under construction; ``epochs`` are those of its stages, in order."""
+    """The graph of ``recipe`` under construction; ``epochs`` are those of the stages, in order."""
 
     def __init__(self, recipe: Recipe, epoch: int, task_bytes: int | None) -> None:
         self.plan, self.start = recipe.plan, epoch
@@ -157,7 +161,7 @@ class Graph:
             self._settle()
 
     def layer(self, node: Node, needs: Sequence[Needs] = (), word: str = "") -> Layer:
-        """Make a layer named after ``node``, with the maximum of the resources in ``needs``."""
+        """Create a layer named after ``node``, with the maximum of the resources in ``needs``."""
         title = f"{type(node).__name__.lower()}{word}"
         name = f"dml-{title}-{node.digest.hex()[:16]}{self.nonce}"
         # the user's annotations around this call apply as well
@@ -173,28 +177,31 @@ class Graph:
         return [first, *links]
 
     def _program(self, program: GraphProgram) -> Ref:
-        """Add the plan as a value of its own: sent to each worker once, not with each task."""
+        """Add the plan as a separate value: it is sent to each worker once, not with each task."""
         layer = self.layer(self.plan.stage.source, word="-program")
         key = layer.name, "whole"
         self.tasks[key] = DataNode(key, program)
         return TaskRef(key)
 
     def _settle(self) -> None:
-        """Add a task that runs until all schemas are known, and one for the small schemas alone."""
+        """Add a task that runs until all schemas are known, and a task for the schemas alone."""
         layer = self.layer(self.plan.on_blocks[-1], one_place(self.plan), "-settled")
         given = self.program, self.epochs[0], self.units
         self.settled = layer.add(("rows",), work.settled, *given)
         self.types = layer.add(("types",), attrgetter("types"), self.settled)
 
     def values(self, epoch: int, number: int, *, rows: bool) -> Ref:
-        """Add the stages of task ``number``, which give pieces or ``rows``."""
+        """Add the stages of task ``number``; return a reference to pieces, a table if ``rows``."""
         task = self.units[number]
         place = task.start, task.stop, epoch
         if self.settled is not None and (epoch, number) == (self.epochs[0], 0):
             if rows:
                 return self.stages[-1].add(place, work.first_rows, self.program, self.settled)
             return self.stages[-1].add(place, attrgetter("values"), self.settled)
-        functions: list[Callable[..., Any]] = [work.made, *[work.carried] * len(self.plan.links)]
+        functions: list[Callable[..., Any]] = [
+            work.run_first,
+            *[work.carried] * len(self.plan.links),
+        ]
         if rows:
             functions[-1] = partial(work.as_rows, functions[-1])
         found: Ref = task
@@ -204,7 +211,7 @@ class Graph:
         return found
 
     def rows(self) -> Iterator[Ref]:
-        """Yield the tables of all tasks, in order; one empty table if there are no tasks."""
+        """Yield references to the tables of all tasks, in order; one empty table without tasks."""
         count = len(self.units)
         turns = [(epoch, n, n == count - 1) for epoch in self.epochs for n in range(count)]
         if not turns:
@@ -215,7 +222,7 @@ class Graph:
             yield from self._chained(turns)
 
     def _chained(self, turns: Sequence[tuple[int, int, bool]]) -> Iterator[Ref]:
-        """Yield the tables of a chain of tasks; each task resumes where the previous stopped."""
+        """Yield references to tables of a chain of tasks; each resumes where the last stopped."""
         stream = self.plan.stream
         chain = self.layer(stream[-1], [node.needs for node in stream], "-chain")
         tables = self.layer(stream[-1])
@@ -229,13 +236,13 @@ class Graph:
             yield tables.add(place, attrgetter("rows"), before)
 
     def parts(self, found: Sequence[Ref]) -> list[DelayedPart]:
-        """Return the values of some tasks, over the whole graph."""
+        """Return the values of the tasks ``found``, each with the whole graph."""
         whole = layered(self.tasks, self.annotations)
         return [_part(each.key, whole) for each in found]
 
 
 def units_of_a_task(reading: Reading, task_bytes: int) -> int:
-    """Return the units of one task: as many as make about ``task_bytes``, judged by a few."""
+    """Return the number of units whose rows take about ``task_bytes``, judged by two units."""
     if not reading.places:
         return 1
     sample = [reading.unit_at(place).nbytes for place in (0, reading.places // 2)]
@@ -243,7 +250,7 @@ def units_of_a_task(reading: Reading, task_bytes: int) -> int:
 
 
 def resources_of(needs: Sequence[Needs]) -> dict[str, float]:
-    """Return the Dask resources of a task of operators with ``needs``, without processors."""
+    """Return the Dask resources of a task that runs operators with ``needs``, without CPUs."""
     most: dict[str, float] = {}
     for each in needs:
         for name, amount in ((GPU, each.num_gpus), *each.resources):
@@ -252,7 +259,7 @@ def resources_of(needs: Sequence[Needs]) -> dict[str, float]:
 
 
 def _of_one_input(plan: Plan) -> None:
-    """Raise PlanError for operators of several inputs."""
+    """Raise PlanError if an operator of the plan merges several inputs."""
     for node, plans in zip(plan.stream, plan.beside, strict=True):
         if plans:
             verb = type(node).__name__.lower()
@@ -265,7 +272,7 @@ def _of_one_input(plan: Plan) -> None:
 
 
 def _repeatable(plan: Plan) -> None:
-    """Raise PlanError for functions that must not be called again, as Dask may rerun tasks."""
+    """Raise PlanError if a function must not be called twice, as Dask may rerun tasks."""
     if once := impure(plan.operators):
         raise PlanError(
             "a function declared pure=False cannot be a part of a static graph",
@@ -276,7 +283,7 @@ def _repeatable(plan: Plan) -> None:
 
 
 def one_place(plan: Plan) -> list[Needs]:
-    """Return the needs of all stages; PlanError if no single task can have them all."""
+    """Return the needs of all stages, in one task; raise PlanError if these are incompatible."""
     needs = [link.needs for link in plan.links]
     if len({tuple(sorted(resources_of([each]))) for each in needs} - {()}) < 2:
         return needs
@@ -291,7 +298,7 @@ def one_place(plan: Plan) -> list[Needs]:
 def epochs_of(plan: Plan, epoch: int) -> list[int]:
     """Return the epochs of the stages in ``epoch`` of the plan: several under ``repeat``.
 
-    PlanError if the stream needs all rows at once.
+    Raise PlanError if an operator of the stream cannot run in a static graph.
     """
     epochs = [epoch]
     for node in reversed(plan.stream):
@@ -324,7 +331,7 @@ def epochs_of(plan: Plan, epoch: int) -> list[int]:
 
 
 def compiled(recipe: Recipe, epoch: int, task_bytes: int | None = None) -> list[DelayedPart]:
-    """Return a Delayed for each run of units, in order; PlanError for unsupported plans."""
+    """Return a Delayed for each run of units, in order; raise PlanError for unsupported plans."""
     graph = Graph(recipe, epoch, task_bytes)
     return graph.parts(list(graph.rows()))
 
@@ -332,7 +339,7 @@ def compiled(recipe: Recipe, epoch: int, task_bytes: int | None = None) -> list[
 def data_frame(recipe: Recipe, epoch: int, task_bytes: int | None = None) -> Any:
     """Return a ``dask.dataframe`` of columns in their Arrow types, a partition for each part.
 
-    PlanError without pandas, and if annotations or types would be lost.
+    Raise PlanError if pandas is missing, resources would be lost, or column types are unknown.
     """
     try:
         import dask.dataframe as frames  # noqa: PLC0415 - an extra, and half a second
@@ -363,9 +370,9 @@ def data_frame(recipe: Recipe, epoch: int, task_bytes: int | None = None) -> Any
 
 
 def persisted(parts: Sequence[DelayedPart]) -> list[DelayedPart]:
-    """Return the parts, being computed on the current client, or computed here if there is none.
+    """Return the parts, being computed on the current client, or computed here without one.
 
-    PlanError if no worker has the resources of some task: Dask would wait for ever.
+    Raise PlanError if no worker has the resources of some task: Dask would wait for ever.
     """
     layers = parts[0].dask.layers.values()
     wanted = [dict((layer.annotations or {}).get("resources", {})) for layer in layers]
@@ -384,10 +391,10 @@ def _offered(needed: Mapping[str, float]) -> None:
     if not there or any(_covers(offered, needed) for offered in there):
         return
     raise PlanError(
-        f"no worker has {_told(needed)}",
+        f"no worker has {_amounts(needed)}",
         at="persist",
-        why=f"{len(there)} workers have {', '.join(sorted({_told(each) for each in there}))}",
-        try_=f'dask worker --resources "{_told(needed).replace(" and ", " ")}"',
+        why=f"{len(there)} workers have {', '.join(sorted({_amounts(each) for each in there}))}",
+        try_=f'dask worker --resources "{_amounts(needed).replace(" and ", " ")}"',
     )
 
 
@@ -395,5 +402,5 @@ def _covers(offered: Mapping[str, float], needed: Mapping[str, float]) -> bool:
     return all(offered.get(name, 0) >= amount for name, amount in needed.items())
 
 
-def _told(resources: Mapping[str, float]) -> str:
+def _amounts(resources: Mapping[str, float]) -> str:
     return " and ".join(f"{name}={amount:g}" for name, amount in resources.items()) or "nothing"

@@ -1,4 +1,4 @@
-"""Operators that see rows in order run as a chain of tasks, none of which holds all rows.
+"""Run operators that see rows in order as a chain of tasks, none of which holds all rows.
 
 Each task opens the flow of the stream operators where the previous task stopped, returns the
 elements that the available rows allow, and passes on its position and the pieces that it needs.
@@ -32,8 +32,8 @@ class StarvedError(Exception):
 class Carried:
     """The state of a chain of tasks: a position, the pieces it needs, and the settled schemas.
 
-    ``pieces`` have their epochs, from the cut of ``position`` on. ``columns`` are the schema of the
-    rows returned so far; ``ended``: nothing follows.
+    ``pieces`` have their epochs, and begin at the cut of ``position``. ``columns`` are the schema
+    of the rows returned so far. If ``ended``, nothing follows.
     """
 
     position: Position | None = None
@@ -53,7 +53,7 @@ class ChainLink:
 
 @dataclasses.dataclass
 class PieceTape:
-    """The available pieces, in place of a driver; ``whole`` epochs have no further pieces.
+    """The available pieces, in place of a driver; epochs that are ``whole`` have no more pieces.
 
     ``cut`` is the position from which the flow requested pieces, when it was first opened.
     """
@@ -63,7 +63,7 @@ class PieceTape:
     cut: tuple[int, int, int] | None = None
 
     def open(self, tasks: Any, job: Job, tallies: Tallies, **_: Any) -> PartitionFeed:
-        """Return the pieces of the epoch of ``job`` from the first of ``tasks`` on."""
+        """Return a feed of the pieces of the epoch of ``job``, from the first of ``tasks`` on."""
         epoch = job.at.epoch
         cut = epoch, tasks.first, tasks.skip_atoms
         self.cut = self.cut or cut
@@ -79,7 +79,7 @@ class Played:
     whole: bool
 
     def next(self) -> Outcome | None:
-        """Return all pieces at once; then None, or StarvedError if further pieces would follow."""
+        """Return all pieces at once, then None; raise StarvedError if more pieces would follow."""
         if self.pieces:
             pieces, self.pieces = self.pieces, []
             return Outcome(pieces, 0, sum(p.block.n for p in pieces if p.block is not None))
@@ -99,7 +99,7 @@ class Played:
 
 @dataclasses.dataclass(frozen=True)
 class Turn:
-    """One task of the chain: the first epoch, the ``epoch`` of its pieces, and if it ends there."""
+    """One task of the chain: the first epoch, the epoch of its pieces, and if that ends there."""
 
     start: int
     epoch: int

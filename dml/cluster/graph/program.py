@@ -1,4 +1,4 @@
-"""Each task of a static graph executes a plan, which is sent once, on a run of units.
+"""Execute a plan, which is sent once, on a run of units in each task of a static graph.
 
 The stages of the plan compute runs of units on any worker and in any order; ``ordered_chain.py``
 has the operators that need all rows in order.
@@ -36,7 +36,7 @@ Values = list[list[Piece]]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Recipe:
-    """A plan with all settings of its tasks; ``sizes`` are those of a partition."""
+    """A plan with all settings of its tasks; ``sizes`` are the sizes of a partition."""
 
     plan: Plan
     at: At
@@ -75,7 +75,7 @@ class GraphProgram:
 
     @staticmethod
     def of(recipe: Recipe) -> GraphProgram:
-        """Serialize a recipe; PlanError if a function of the plan cannot be pickled."""
+        """Serialize a recipe; raise PlanError if a function of the plan cannot be pickled."""
         try:
             return GraphProgram(pickled(recipe))
         except Exception as error:  # a user's object may raise anything when pickled
@@ -98,11 +98,11 @@ class GraphProgram:
 
     @cached_property
     def jobs(self) -> dict[int, Job]:
-        """Jobs by epoch, as far as they were needed here."""
+        """The jobs that were needed in this process, by epoch."""
         return {}
 
     def job(self, epoch: int, types: Types | None = None) -> Job:
-        """Return the job of ``epoch``, shared by all tasks here; ``types`` are adopted."""
+        """Return the job of ``epoch``, shared by all tasks here, after adopting ``types``."""
         if types is not None:
             self.recipe.at.schemas.update(types.schemas)
         return self.jobs.setdefault(epoch, self.recipe.job(epoch))
@@ -110,7 +110,7 @@ class GraphProgram:
 
 @dataclasses.dataclass(frozen=True)
 class Types:
-    """The types that the first rows have settled: schemas by operator, columns, and the task.
+    """The types that the first rows have settled: schemas by operator, and the output columns.
 
     To settle them, the tasks of ``epoch`` with numbers below ``settling`` were run; the first part
     contains the rows of these tasks.
@@ -124,14 +124,14 @@ class Types:
 
 @dataclasses.dataclass(frozen=True)
 class SettledTypes:
-    """The types, and the pieces of the tasks that settled them."""
+    """The settled types, and the pieces of the tasks that settled them."""
 
     types: Types
     values: Values
 
 
 def settled(program: GraphProgram, epoch: int, tasks: TaskList) -> SettledTypes:
-    """Run tasks through all stages in order until every type is known, or there are no more."""
+    """Run tasks through all stages in order until every type is known, or no tasks are left."""
     job = program.job(epoch)
     values: Values = []
     done = 0
@@ -153,10 +153,10 @@ def first_rows(program: GraphProgram, found: SettledTypes) -> pa.Table:
     return table(program, found.values, found.types)
 
 
-def made(
+def run_first(
     program: GraphProgram, epoch: int, number: int, task: ReadTask, types: Types | None
 ) -> Values:
-    """Run the first stage for task ``number``; empty if the first part has its rows."""
+    """Run the first stage for task ``number``; empty if the first part has the task's rows."""
     if types is not None and types.epoch == epoch and number < types.settling:
         return []
     return _begun(program.job(epoch, types), task)
@@ -170,7 +170,7 @@ def carried(
 
 
 def as_rows(function: Callable[..., Values], program: GraphProgram, *given: Any) -> pa.Table:
-    """Return the output of ``made`` or ``carried`` as a table; the types are given last."""
+    """Return the output of ``run_first`` or ``carried`` as a table; ``given`` ends with types."""
     return table(program, function(program, *given), given[-1])
 
 
@@ -183,7 +183,7 @@ def _gone_on(start: Start, values: Values) -> Values:
 
 
 def _checked(outcome: Outcome) -> list[Piece]:
-    """Return the pieces of a partition; raises the error of a piece, if any."""
+    """Return the pieces of a partition; raise the error of a piece, if any."""
     pieces: list[Piece] = outcome.value
     for piece in pieces:
         if piece.error is not None:
@@ -192,14 +192,14 @@ def _checked(outcome: Outcome) -> list[Piece]:
 
 
 def table(program: GraphProgram, values: Values, types: Types | None) -> pa.Table:
-    """Return the rows of a task, in order."""
+    """Return the rows of a task as a table, in order."""
     blocks = [piece.block for value in values for piece in value if piece.block is not None]
     batches = [block.to_arrow() for block in blocks if block.n]
     return joined(program, batches, pa.schema([]) if types is None else types.columns)
 
 
 def joined(program: GraphProgram, batches: list[pa.RecordBatch], columns: pa.Schema) -> pa.Table:
-    """Return the rows as a table; if there are none, with the plan's schema, else ``columns``."""
+    """Return batches as a table; if there are none, with the plan's schema, else ``columns``."""
     if batches:
         return pa.Table.from_batches(batches)
     schema = program.recipe.plan.schema

@@ -1,4 +1,4 @@
-"""The account of one run: delivered rows, the work of each operator, warnings."""
+"""Keep the account of one run: delivered rows, the work of each operator, warnings."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ class Scaling(Protocol):
     """Decides the number of workers, and reports its decisions."""
 
     def events(self, run: str, at: float) -> list[Event]:
-        """Return the decisions so far, and the present state, as events."""
+        """Return the decisions so far and the current state as events, at time ``at``."""
 
 
 class Account:
-    """Counts the work of one run; ``tell`` gets every event when the run ends, once.
+    """Counts the work of one run; ``tell`` receives every event once, when the run ends.
 
-    ``counts`` are those of the kernels' tiers, which the runs of a process share; ``names`` gives
-    the fingerprints of all operators by ordinal, if there are any, and ``complete`` adds to the
-    events of a run that came to its end.
+    ``counts`` are the kernel counts that all runs of the process share. ``names`` returns the
+    fingerprints of all operators by ordinal, or nothing. ``complete`` adds to the events of a run
+    that finished.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Account:
         self.started = dataclasses.replace(self.started, resumed=True)
 
     def stalled(self, told: dict[str, Any]) -> None:
-        """Report a stall that the driver's watchdog found, as an event and a log line."""
+        """Report a stall, which the driver's watchdog found, as an event and a log line."""
         place = ", ".join(f"{key} {told[key]}" for key in ("stage", "unit", "slice") if key in told)
         text = f"no progress for {told['waited_s']:.0f} s, waiting for {place or 'work to begin'}"
         self.warn("Stalled", text)
@@ -92,7 +92,7 @@ class Account:
         _log.warning("%s: %s", name, text)
 
     def finished(self, status: str, error: BaseException | None) -> None:
-        """Close the account and publish its events, once."""
+        """Close the account and pass its events to ``tell``; a second call does nothing."""
         with self._once:
             if self.final is not None:
                 return
@@ -131,25 +131,25 @@ class Account:
         ]
 
     def _skipped(self, now: float) -> list[Warned]:
-        """Return warnings of lost rows with the text of the first error, which may quote values."""
+        """Return a warning for each operator that lost rows; texts may quote user values."""
         return [
             Warned(
                 run=self.started.run,
                 at=now,
                 name=SKIPPED,
-                text=_told(loss, streaming.plan.operators[ordinal]),
+                text=_loss_text(loss, streaming.plan.operators[ordinal]),
             )
             for streaming in self.streaming.running.all
             for ordinal, loss in sorted(streaming.losses.by_operator.items())
         ]
 
     def _verified(self, now: float) -> list[Event]:
-        """Return the result of the comparison with the plan as written, if it was asked for."""
+        """Return the result of the comparison with the plan as written, or [] if there is none."""
         watching = self.streaming.watching
         return [] if watching is None else [watching.event(self.started.run, now)]
 
     def _wrong(self, operators: Sequence[OperatorTotals], now: float) -> list[Warned]:
-        """Return a warning for each operator with a cache entry that a worker found to be wrong."""
+        """Return a warning for each operator whose cache entry a worker found to be wrong."""
         text = "stored rows of {} were not those that are computed: their entry is quarantined"
         return [
             Warned(run=self.started.run, at=now, name=QUARANTINED, text=text.format(each.name))
@@ -183,7 +183,7 @@ class Account:
         )
 
     def _bytes_read(self, operators: Sequence[OperatorTotals]) -> int:
-        """Return the bytes that all sources fetched: each is the first operator of its plan."""
+        """Return the bytes that all sources fetched; a source is the first operator of its plan."""
         sizes = [len(plan.operators) for plan in self.streaming.running.plan.all]
         return sum(operators[sum(sizes[:i])].bytes_in for i in range(len(sizes)))
 
@@ -197,7 +197,7 @@ class Account:
         ]
 
     def _stream(self, streaming: Streaming, now: float) -> list[OperatorTotals]:
-        """Return the totals of operators over the stream; seconds exclude operators below."""
+        """Return the totals of stream operators; their seconds exclude the operators below."""
         plan, cells = streaming.plan, streaming.meter.cells
         found = []
         sliced = self._sliced(streaming, now)
@@ -225,13 +225,13 @@ class Account:
                     blocks=own.blocks,
                     python_calls=own.blocks if node.batched and described.lifted else calls,
                     skipped=_skipped(streaming, len(plan.on_blocks) + number),
-                    **_kept(streaming, node),
+                    **_cache_figures(streaming, node),
                 )
             )
         return found
 
     def _sliced(self, streaming: Streaming, now: float) -> dict[int, OperatorTotals]:
-        """Return the totals of stream operators that ran as slices, as counted by their workers."""
+        """Return totals of stream operators that ran as slices on workers, by operator number."""
         plan, tally = streaming.plan, streaming.tallies.total()
         first = len(plan.on_blocks)
         ran = sorted(ordinal - first for ordinal, _ in tally.cells() if ordinal >= first)
@@ -255,7 +255,7 @@ class Account:
         )
 
     def _tier(self) -> str:
-        """Return the kernel tiers that computed expressions in this process since the run began."""
+        """Return the kernel tiers that have computed expressions in this process during the run."""
         numpy = self.counts.numpy > self._before.numpy
         compiled = self.counts.compiled > self._before.compiled
         return "+".join(["numpy"] * numpy + ["compiled"] * compiled)
@@ -267,23 +267,23 @@ def _skipped(streaming: Streaming, ordinal: int) -> int:
     return 0 if found is None else found.rows
 
 
-def _told(loss: Loss, node: Node) -> str:
+def _loss_text(loss: Loss, node: Node) -> str:
     rows, errors = counted(loss.rows, "row", "rows"), counted(loss.errors, "error", "errors")
     return f"{node.title()} lost {rows} to {errors}; the first: {loss.what}, at {loss.at}"
 
 
-def _kept(streaming: Streaming, node: Node) -> dict[str, Any]:
-    """Return what a cache keeps now, and its hits and misses in blocks."""
+def _cache_figures(streaming: Streaming, node: Node) -> dict[str, Any]:
+    """Return the counts and bytes of a cache, by their field names; {} for other operators."""
     return {} if node.rows is not Rows.KEPT else streaming.at.keep.kept_figures(node)
 
 
 def _numbered(operators: Sequence[OperatorTotals], first: int) -> list[OperatorTotals]:
-    """Number the operators from ``first`` on."""
+    """Return the operators with ordinals from ``first`` on."""
     return [dataclasses.replace(each, ordinal=n) for n, each in enumerate(operators, first)]
 
 
 def lifted(node: Node) -> str:
-    """Return whether a function runs as expressions: "yes", "no: <why>"; "" if there is none."""
+    """Return whether a function runs as expressions: "yes", "no: <why>", or "" for no function."""
     if isinstance(node, LiftedNode):
         trust = node.trust
         if trust.differs:

@@ -1,8 +1,8 @@
-"""Saved states get their checksum here, and are refused if they do not fit the loading pipeline.
+"""Add a checksum to saved states, and refuse states that do not fit the loading pipeline.
 
-A state has a checksum, but that is no secret: its contents may be anything. Errors that show in the
-state alone are refused when it is loaded; the rest are raised by the operator that resumes at a
-position and finds that it does not exist, before the first element.
+The checksum is no secret, so the contents of a state may be anything. Errors that the state alone
+shows are raised when it is loaded. Other errors are raised before the first element, by the
+operator that resumes at a position and finds that the position does not exist.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import xxhash
 from dml.errors import DmlError, FingerprintError, InternalError, ResumeMismatchError
 
 MOST = 1 << 63
-# Errors of the system, which are never blamed on a state.
+# Errors of the system, which are never attributed to a state.
 SYSTEM = (MemoryError, OSError)
-# Parts of a position that users have made, and that may be any JSON data.
+# Parts of a position that come from users, and may be any JSON data.
 ANYTHING = frozenset({"state", "schemas"})
 # Keys that count from zero; other numbers may be negative.
 COUNTED = frozenset(
@@ -37,7 +37,7 @@ SAME = {
 
 
 def sealed(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the state with a checksum over its other entries."""
+    """Return ``state`` with a checksum over its other entries under "check"."""
     rest = {key: value for key, value in state.items() if key != "check"}
     text = json.dumps(rest, sort_keys=True, default=repr)
     return {**rest, "check": xxhash.xxh3_64_hexdigest(text.encode())}
@@ -46,7 +46,8 @@ def sealed(state: dict[str, Any]) -> dict[str, Any]:
 def check(state: Any, mine: dict[str, Any], process: str, at: str) -> None:
     """Refuse a state that is damaged, or of another pipeline, data or process than ``mine``.
 
-    ``process`` names this process if a function has no name beyond it; ``at`` is for errors.
+    ``process`` names this process if a function has no name that is valid in others, else it is
+    empty. ``at`` is the place for errors.
     """
     if not isinstance(state, dict) or set(mine) - set(state):
         raise ResumeMismatchError(
@@ -77,14 +78,14 @@ def check(state: Any, mine: dict[str, Any], process: str, at: str) -> None:
 
 
 def mismatch(what: str, why: str) -> ResumeMismatchError:
-    """The error for a state that was changed after it was saved."""
+    """Return the error for a state that was changed after it was saved."""
     return ResumeMismatchError(
         what, why=why, try_="restore an older state; states are not meant to be edited"
     )
 
 
 def refuse(state: dict[str, Any]) -> None:
-    """ResumeMismatchError for a state that no run can have saved, judged by the state alone."""
+    """Raise ResumeMismatchError for a state that no run can have saved, from the state alone."""
     wrong = next(_wrong(state), None)
     if wrong is not None:
         raise mismatch("the saved state names no place in the pipeline", wrong)
@@ -104,7 +105,7 @@ def _wrong(state: dict[str, Any]) -> Iterator[str]:
 
 
 def _odd(found: Any, key: str = "") -> Iterator[str]:
-    """Yield the entries of a position that are no number, or not a valid one for their ``key``."""
+    """Yield a text for each entry of a position that is no valid number for its ``key``."""
     if isinstance(found, dict):
         for name, each in found.items():
             if name not in ANYTHING:
@@ -117,7 +118,7 @@ def _odd(found: Any, key: str = "") -> Iterator[str]:
 
 
 def unreached(rows: int) -> ResumeMismatchError:
-    """Return the error of a resumption that should skip ``rows`` more rows than there are."""
+    """Return the error of a resumed run that should skip ``rows`` more rows than there are."""
     return mismatch(
         "the saved state names a row that is not there",
         f"{rows} rows were to be passed where there are no more",
@@ -125,10 +126,10 @@ def unreached(rows: int) -> ResumeMismatchError:
 
 
 def blamed(error: BaseException) -> BaseException:
-    """Return the error to raise for one before the first element after a state was loaded.
+    """Return the error to raise for ``error``, which came before a resumed run's first element.
 
-    A position that does not exist can fail anywhere below; errors of users, of data and of the
-    system stay as they are.
+    A position that does not exist can fail in any operator. Errors of users, of data and of the
+    system are returned unchanged.
     """
     ours = isinstance(error, InternalError) or not isinstance(error, DmlError)
     if not ours or not isinstance(error, Exception):

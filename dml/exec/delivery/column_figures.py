@@ -1,6 +1,6 @@
-"""Figures of columns are computed in one pass: sums, extremes, distinct values, bytes.
+"""Compute figures of columns in one pass: sums, extremes, distinct values, bytes.
 
-No figure depends on how rows are divided into record batches, or on the workers.
+No figure depends on how rows are divided into record batches, or on the number of workers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dml.udfs.calling.python_rows import to_list
 Batches = Iterable[pa.RecordBatch]
 Figure = Any
 
-# Overhead of a distinct value: its entry in a dict, its count, its part of the result.
+# Bytes of overhead of a distinct value: dict entry, count, and part of the result.
 ENTRY_BYTES = 160
 
 
@@ -45,18 +45,18 @@ class Nulls:
 
 
 class ColumnSums:
-    """The exact sum of a column, and figures derived from it."""
+    """The exact sum of a column, and the mean and deviation derived from it."""
 
     def __init__(self, kind: pa.DataType, *, squared: bool = True) -> None:
         self.exact = ExactSums(np.dtype(kind.to_pandas_dtype()), squared=squared)
 
     def add(self, array: pa.Array) -> None:
-        """Add the values of ``array``."""
+        """Add the values of ``array`` that are not null."""
         self.exact.add(array.drop_null().to_numpy(zero_copy_only=False))
 
 
 class Ends:
-    """The least and greatest value of a column; NaN if any value is, and -0.0 is less than 0.0."""
+    """The least and greatest value of a column; NaN if any value is NaN; -0.0 is less than 0.0."""
 
     def __init__(self, kind: pa.DataType) -> None:
         self.kind = kind
@@ -73,7 +73,7 @@ class Ends:
         self.ends = pa.array(least(seen), self.stored)
 
     def end(self, place: int) -> Any:
-        """Return the least (0) or greatest (-1) value, as rows show it; None if there is none."""
+        """Return the least (0) or greatest (-1) value as a Python object; None without values."""
         if not len(self.ends):
             return None
         return to_list(from_arrow(self.ends.view(self.kind)))[place]
@@ -96,12 +96,12 @@ def _least_float(values: pa.Array) -> list[float]:
 
 
 def number(kind: pa.DataType) -> bool:
-    """Return whether values can be added up: integers, floats and booleans."""
+    """Return whether values of type ``kind`` can be added up: integers, floats and booleans."""
     return kind in CODES or pa.types.is_float16(kind)
 
 
 def ordered(kind: pa.DataType) -> bool:
-    """Return whether values of a type have an order."""
+    """Return whether values of type ``kind`` have an order."""
     types = pa.types
     text = types.is_string(kind) or types.is_large_string(kind)
     data = types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
@@ -121,7 +121,7 @@ FIGURES: dict[str, tuple[Callable[..., Any], Callable[..., bool], Callable[..., 
 
 
 def figure(batches: Batches, schema: Schema, name: str, verb: str) -> Figure:
-    """Compute the figure ``verb`` of column ``name``; SchemaError if its type has none."""
+    """Compute figure ``verb`` of column ``name``; raise SchemaError if its type has none."""
     kind_of, able, asked = FIGURES[verb]
     seen = kind_of(_able(schema[name], name, verb, able)) if schema.known else None
     for batch in batches:
@@ -148,7 +148,7 @@ def _able(
 
 
 def described(batches: Batches, schema: Schema) -> dict[str, dict[str, Figure]]:
-    """Compute counts, mean, deviation and extremes of every column of integers or floats."""
+    """Return count, nulls, mean, deviation and extremes of each column of integers or floats."""
     seen = {name: _Described(kind) for name, kind in schema.items() if measured(kind)}
     for batch in batches:
         for field, array in zip(batch.schema, batch.columns, strict=True):
@@ -160,7 +160,7 @@ def described(batches: Batches, schema: Schema) -> dict[str, dict[str, Figure]]:
 
 
 def measured(kind: pa.DataType) -> bool:
-    """Return whether ``described`` includes a type: integers and floats."""
+    """Return whether ``described`` includes columns of type ``kind``: integers and floats."""
     return number(kind) and not pa.types.is_boolean(kind)
 
 
@@ -174,7 +174,7 @@ class _Described:
             part.add(array)
 
     def figures(self) -> dict[str, Figure]:
-        """Return the figures, by name."""
+        """Return the figures of one column under their names in ``describe``."""
         return {
             "count": self.nulls.count,
             "null_count": self.nulls.nulls,
@@ -191,7 +191,8 @@ class _Described:
 class Distinct:
     """The distinct values of a column, in order of first appearance, with their counts.
 
-    Null is a value; so is NaN, whatever its bits; -0.0 is 0.0, and shown as that.
+    Null counts as a value. All NaNs are one value, whatever their bits. -0.0 and 0.0 are one value,
+    0.0.
     """
 
     def __init__(self, name: str, kind: pa.DataType, most_bytes: int) -> None:
@@ -206,7 +207,7 @@ class Distinct:
         self.rows = self.nbytes = 0
 
     def add(self, array: pa.Array) -> None:
-        """Count the values of ``array``; MemoryContractError if too many are distinct."""
+        """Count the values of ``array``; raise MemoryContractError if too many are distinct."""
         self.rows += len(array)
         found = pc.value_counts(array.view(_stored(self.kind)))
         pairs = zip(found.field(0).to_pylist(), found.field(1).to_pylist(), strict=True)
@@ -229,7 +230,7 @@ class Distinct:
         )
 
     def values(self) -> pa.Array:
-        """Return the values."""
+        """Return the distinct values, in order of first appearance."""
         return self._array(list(self.counts))
 
     def table(self, counts: str) -> pa.Table:
@@ -244,7 +245,7 @@ class Distinct:
 
 
 def _stored(kind: pa.DataType) -> pa.DataType:
-    """Return the type for comparing: temporal values compare as integers, which loses no digit."""
+    """Return the type for comparing values: integers for temporal types, which loses no digit."""
     if not pa.types.is_temporal(kind):
         return kind
     return pa.int32() if kind.bit_width == 32 else pa.int64()
@@ -255,7 +256,7 @@ def _one(kind: pa.DataType) -> bool:
 
 
 def distinct(batches: Batches, schema: Schema, name: str, most_bytes: int) -> Distinct:
-    """Collect the distinct values of column ``name``."""
+    """Return the distinct values of column ``name``, within ``most_bytes``."""
     seen = Distinct(name, schema[name], most_bytes) if schema.known else None
     for batch in batches:
         array = batch.column(name)
@@ -265,7 +266,7 @@ def distinct(batches: Batches, schema: Schema, name: str, most_bytes: int) -> Di
 
 
 def listed(seen: Distinct) -> list[Any]:
-    """Return the values as rows show them."""
+    """Return the distinct values as Python objects, as rows show them."""
     return to_list(from_arrow(seen.values()))
 
 
@@ -273,12 +274,12 @@ def listed(seen: Distinct) -> list[Any]:
 
 
 def size_of(batches: Batches) -> int:
-    """Return the bytes of all values, nulls included; without masks and padding."""
+    """Return the bytes of all values, nulls included, without masks and padding."""
     return sum(bytes_of(array) for batch in batches for array in batch.columns)
 
 
 def row_bytes(schema: Schema) -> int | None:
-    """Return the bytes of one row's values; None where rows may differ, or types are unknown."""
+    """Return the bytes of one row's values; None if rows may differ or types are unknown."""
     if not schema.known:
         return None
     none = [bytes_of(pa.nulls(1, kind)) for kind in schema.values() if fixed(kind)]
@@ -286,7 +287,7 @@ def row_bytes(schema: Schema) -> int | None:
 
 
 def fixed(kind: pa.DataType) -> bool:
-    """Return whether all values of ``kind`` take the same bytes."""
+    """Return whether all values of type ``kind`` take the same number of bytes."""
     types = pa.types
     if isinstance(kind, pa.BaseExtensionType):
         return fixed(kind.storage_type)
@@ -297,7 +298,7 @@ def fixed(kind: pa.DataType) -> bool:
 
 
 def bytes_of(array: pa.Array) -> int:
-    """Return the bytes of the values of one array: the same however it is sliced."""
+    """Return the bytes of the values of ``array``, which do not depend on how it is sliced."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     kind = array.type

@@ -1,4 +1,4 @@
-"""The iterator delivers elements to the training loop: in order, resumable, exactly once."""
+"""Deliver elements to the training loop: in order, resumable, each exactly once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ VERSION = 1
 
 
 class StreamMark(NamedTuple):
-    """A place in the stream: position, whether it is the end, bytes of the element before it."""
+    """A place in the stream: position, whether the stream ends there, bytes of the last element."""
 
     position: Position | None
     over: bool
@@ -46,7 +46,7 @@ class StreamMark(NamedTuple):
 
 
 class Report(Protocol):
-    """The account of a run, as the iterator sees it; keeps telemetry out of ``exec``."""
+    """The account of a run as the iterator sees it, which keeps telemetry out of ``exec``."""
 
     received: Received
 
@@ -68,10 +68,10 @@ class Far(Protocol):
         """The account of the run."""
 
     def begin(self, epoch: int, position: Position | None) -> Maker:
-        """Return a maker that fetches the chunks from ``position`` on."""
+        """Return a maker that fetches the chunks of ``epoch`` from ``position`` on."""
 
     def same(self) -> dict[str, Any]:
-        """Return the values that a resuming run must match; {} if they are those of a local run."""
+        """Return the values that a resuming run must match; {} if a local run has the same."""
 
     def told_of_memory(self) -> MemoryReport:
         """Return the memory report of the run in the other process."""
@@ -80,10 +80,10 @@ class Far(Protocol):
 class Elements(Iterator[Element]):
     """Iterator over a run: dicts of arrays (batches) or dicts of scalars (rows).
 
-    ``state_dict()`` at any moment is the caller's position; loaded into a new iterator of the same
-    pipeline, in any process, it gives exactly the rest. Safe to call from several threads.
-
-    ``ahead`` chunks are made before they are requested; None starts this where chunks are slow.
+    ``state_dict()`` returns the caller's position at any moment. A new iterator of the same
+    pipeline, in any process, that loads the state delivers exactly the remaining elements. Several
+    threads may call the iterator. ``ahead`` chunks are made before they are requested; None makes
+    chunks ahead once they prove slow.
     """
 
     def __init__(
@@ -128,12 +128,12 @@ class Elements(Iterator[Element]):
             return self._refill()
 
     def handed_over(self, far: Far) -> Self:
-        """Let ``far`` make the elements; before the first element."""
+        """Let ``far`` make the elements, and return the iterator; only before the first element."""
         self._far, self.report = far, far.report
         return self.when_asked()
 
     def when_asked(self) -> Self:
-        """Make no element before it is requested, unless settings set a number."""
+        """Make no element before it is requested, unless settings say so; return the iterator."""
         self._pace.stop()
         return self
 
@@ -160,12 +160,12 @@ class Elements(Iterator[Element]):
         self._now, self._resumed = (chunk, ready), False
         now = perf_counter()
         self.report.received.chunk(chunk, ready, now - started)
-        if pace.from_s < math.inf:  # unless that is already decided
+        if pace.from_s < math.inf:  # unless it is already decided whether chunks are made ahead
             pace.gave(len(chunk.elements), chunk.nbytes, started, now)
         return next(ready)
 
     def _goes_on(self) -> Maker:
-        """Return the maker of the next chunk: a new one, or the present one, from now on ahead."""
+        """Return the maker of the next chunk: a new one, or the current one, moved to a thread."""
         # After an interruption here the maker belongs to the thread, if that has started.
         maker, self._maker = self._maker, None
         if maker is None:
@@ -179,7 +179,7 @@ class Elements(Iterator[Element]):
             return maker
 
     def placed(self, raised: BaseException) -> BaseException:
-        """Add to an error the operator and the source row that it is about."""
+        """Return an error with the operator and the source row at fault added to it."""
         error = exhausted("") if isinstance(raised, MemoryError) else raised
         if isinstance(error, DmlError):
             plan = self._streaming.running.plan
@@ -188,7 +188,7 @@ class Elements(Iterator[Element]):
         return error
 
     def maker(self) -> Maker:
-        """Return the maker of elements from the caller's position on, for other delivery code."""
+        """Return a maker of the elements from the caller's position on, for other delivery code."""
         far = self._far
         return self._start() if far is None else far.begin(self.epoch, self._begin)
 
@@ -210,7 +210,7 @@ class Elements(Iterator[Element]):
         return chunk.position(len(chunk.elements) - length_hint(ready))
 
     def _finish(self, status: str, error: BaseException | None) -> None:
-        """End the iteration; the delivered counts and the position stay as they are."""
+        """End the iteration; the counts of delivered elements and the position stay as they are."""
         self._over = True
         maker, self._maker = self._maker, None
         self._begin = self._where()
@@ -220,7 +220,7 @@ class Elements(Iterator[Element]):
             maker.close()
 
     def close(self) -> None:
-        """Stop; the state stays as it is."""
+        """Stop the run; the position of the iterator does not change."""
         with self._lock:
             if not self._over and self._maker is not None:
                 self._finish("stopped", None)
@@ -250,7 +250,7 @@ class Elements(Iterator[Element]):
 
     @property
     def told_of_memory(self) -> Callable[[], MemoryReport]:
-        """A function that reports the memory of this run, without keeping its iterator alive."""
+        """A function that reports the memory of this run, without keeping this iterator alive."""
         if self._far is not None:
             return self._far.told_of_memory
         return partial(memory_report, self._streaming, self._limit_bytes)
@@ -261,11 +261,11 @@ class Elements(Iterator[Element]):
 
     @property
     def ahead_bytes(self) -> int:
-        """The most bytes of elements that may wait for their consumer."""
+        """Upper bound on the bytes of elements that wait for their consumer."""
         return self._ahead_bytes
 
     def mark(self) -> StreamMark:
-        """Return the caller's position in short form, for a later ``state_dict``."""
+        """Return the caller's position in short form, as an argument of ``state_dict``."""
         chunk = self._now[0]
         nbytes = 0 if chunk is None else chunk.nbytes // max(1, len(chunk.elements))
         return StreamMark(self._where(), self._ended, nbytes)
@@ -273,8 +273,8 @@ class Elements(Iterator[Element]):
     def state_dict(self, mark: StreamMark | None = None) -> dict[str, Any]:
         """Return the caller's position, now or at ``mark``, as plain JSON data.
 
-        At most 4 kB for operators with bounded state. Never waits: it may be called while another
-        thread is in ``next``, or by a user's function.
+        The state has at most 4 kB for operators with bounded state. This never waits: it may be
+        called while another thread is in ``next``, or by a user's function.
         """
         at, mark = self._streaming.running.at, mark or self.mark()
         schemas = {key: schema_text(schema) for key, schema in at.schemas.copy().items()}
@@ -302,7 +302,7 @@ class Elements(Iterator[Element]):
     def begin_at(
         self, epoch: int, position: Position | None, schemas: Mapping[str, Schema]
     ) -> None:
-        """Begin at another iterator's position in the same pipeline; before the first element."""
+        """Begin at ``position`` of another iterator of the pipeline; before the first element."""
         self.epoch, self._begin = epoch, position
         self._streaming.at.schemas.update(schemas)
 
@@ -314,8 +314,9 @@ class Elements(Iterator[Element]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state``; only before the first element.
 
-        ResumeMismatchError if it belongs to another pipeline, data or version; FingerprintError if
-        the pipeline has a function without a name that other processes can check.
+        Raise ResumeMismatchError if ``state`` belongs to another pipeline, data or version; raise
+        FingerprintError if the pipeline has a function without a name that other processes can
+        check.
         """
         with self._lock:
             if self._maker is not None or self._over:
@@ -339,7 +340,7 @@ class Elements(Iterator[Element]):
 
 
 def _data_of(streaming: Streaming) -> list[int | str | None]:
-    """Return values that identify data without reading it: rows, units, atoms, and footers."""
+    """Return what identifies the data without reading rows: each source's counts and a digest."""
     found: list[int | str | None] = []
     for plan in streaming.plan.all:
         source = plan.stage.source

@@ -1,4 +1,4 @@
-"""Facts of a pipeline that are known without running it: its length, its files."""
+"""Find facts of a pipeline that are known without running it: its length, its files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counters of a run: tallies for workers, a meter for stream operators and waits."""
+"""Counters of a run: tallies for workers, and a meter for stream operators and waits."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from dml.expr.flow import UNBOUNDED, Flow, GatherQuota, Position
 
 # Seconds of wall time for which a thread's CPU time is estimated before it is measured again.
 ASKED_S = 1e-4
-# Of so many blocks of a stream operator, the bytes of one are measured, and stand for all.
+# The bytes of one in so many blocks of a stream operator are measured, and stand for all of them.
 WEIGHED = 32
-# Seconds between two looks at the memory of the process, which take some 10 microseconds.
+# Seconds between two measurements of the process's memory, which take some 10 microseconds each.
 LOOK_S = 0.01
-# Seconds between two requests to the allocators, which walk all they have.
+# Seconds between two requests to the allocators, which then search all their memory.
 GIVE_BACK_S = 0.1
 
 
 class Tallies:
     """One tally per thread, so that counting takes no lock.
 
-    Keyed by the thread's number, which the next thread may inherit together with the tally, and not
-    in a threading.local: see ``Bench`` in dml/exec/process/task_runner.py.
+    The key is the thread's number, which a later thread may get together with the tally. Why this
+    is not a threading.local: see ``Bench`` in dml/exec/process/task_runner.py.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Processor:
         self._asked_at, self._seconds, self._thread = -math.inf, 0.0, -1
 
     def at(self, now: float) -> float:
-        """Return the seconds of this thread at time ``now``, right to a tenth of a millisecond."""
+        """Return the CPU seconds of this thread at time ``now``, exact to 0.1 milliseconds."""
         thread, past = threading.get_ident(), now - self._asked_at
         if past <= ASKED_S and thread == self._thread:
             return self._seconds + past
@@ -65,7 +65,7 @@ class Processor:
 
 
 class Cell:
-    """The sums at one place in the stream: the rows that passed, and the seconds spent below."""
+    """The sums at one place in the stream: rows that passed, and seconds spent below the place."""
 
     __slots__ = ("blocks", "cpu_s", "rows", "seconds", "weighed_bytes", "weighed_rows")
 
@@ -80,7 +80,7 @@ class Cell:
 
 
 class Meter:
-    """Counts in ``cells[0]`` the stage's output and waits, in ``cells[i]`` stream operator i."""
+    """Counts the stage's output and waits in ``cells[0]``, stream operator i in ``cells[i]``."""
 
     def __init__(self, operators: int, most_bytes: int = UNBOUNDED) -> None:
         self.cells, self.processor = [Cell() for _ in range(operators + 1)], Processor()
@@ -88,13 +88,16 @@ class Meter:
         self._look_at = self._give_back_at = 0.0
 
     def waited(self, started: float, cpu_s: float, now: float) -> None:
-        """Add a wait for the stage, or its work in this thread, which had used ``cpu_s`` before."""
+        """Add a wait for the stage from ``started`` to ``now``, or work in this thread.
+
+        ``cpu_s`` is the thread's CPU time in seconds at ``started``.
+        """
         cell = self.cells[0]
         cell.seconds += now - started
         cell.cpu_s += self.processor.at(now) - cpu_s
 
     def partition(self, rows: int, nbytes: int, now: float) -> None:
-        """Add a partition that the stage delivered."""
+        """Add a partition of ``rows`` rows and ``nbytes`` bytes that the stage delivered."""
         cell = self.cells[0]
         cell.blocks += 1
         cell.rows += rows
@@ -103,12 +106,12 @@ class Meter:
         self.seen(now)
 
     def seen(self, now: float) -> None:
-        """Check memory again, if that is due."""
+        """Measure the memory of the process if the next measurement is due at ``now``."""
         if now >= self._look_at:
             self.look(now)
 
     def look(self, now: float) -> None:
-        """Measure the memory of the process; near the limit, free memory that allocators hold."""
+        """Measure the memory of the process; above the limit, free what the allocators keep."""
         self._look_at = now + LOOK_S
         found = anonymous_bytes() or 0
         self.peak_bytes = max(self.peak_bytes, found)
@@ -118,9 +121,9 @@ class Meter:
 
 
 class Metered:
-    """A flow whose rows and time are added up, time below it included; a microsecond a pull.
+    """A flow whose rows and seconds, those below it included, count in ``meter.cells[number]``.
 
-    They are added to ``meter.cells[number]``.
+    Measuring takes a microsecond per pull.
     """
 
     def __init__(self, flow: Flow, meter: Meter, number: int) -> None:
@@ -132,7 +135,7 @@ class Metered:
         )  # positions inside the last block
 
     def pull(self, most: int) -> Block | None:
-        """As ``pull`` of the flow."""
+        """Return what ``pull`` of the flow returns, and count it."""
         cell, started = self.cell, perf_counter()
         cpu_s = self.processor.at(started)
         block = self.flow.pull(most)
@@ -149,7 +152,7 @@ class Metered:
         return block
 
     def pull_run(self, fits: Fits) -> BatchRun | None:
-        """Return batches that lie side by side in memory, if the flow has any."""
+        """Return batches that are adjacent in memory; None if the flow has none."""
         if self._pull_run is None:
             return None
         cell, started = self.cell, perf_counter()
@@ -168,7 +171,7 @@ class Metered:
         return run
 
     def pull_piece(self, room: GatherQuota) -> list[Block] | None:
-        """Return all rows of a unit, where the flow can tell units apart."""
+        """Return all rows of the next unit; None if exhausted. Only for flows that know units."""
         started = perf_counter()
         blocks: list[Block] | None = self.flow.pull_piece(room)  # type: ignore[attr-defined]
         self.cell.seconds += perf_counter() - started
@@ -178,9 +181,9 @@ class Metered:
         return blocks
 
     def position(self) -> Position:
-        """As ``position`` of the flow."""
+        """Return the position of the flow."""
         return self.flow.position()
 
     def close(self) -> None:
-        """As ``close`` of the flow."""
+        """Close the flow."""
         self.flow.close()

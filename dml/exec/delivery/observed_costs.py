@@ -1,7 +1,7 @@
-"""Costs of operators in the runs of this process, by the fingerprint of their work.
+"""Observe the costs of operators in the runs of this process, by the fingerprint of their work.
 
-Telemetry gives the same to all processes, once a run has ended; these are there while it goes on,
-and where telemetry is off.
+Telemetry gives the same costs to all processes, once a run has ended. Observed costs are available
+while the run goes on, and where telemetry is off.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_RUNS, MOST_NAMES = 32, 4096
 
 @dataclasses.dataclass(frozen=True)
 class OperatorWork:
-    """The work of an operator: rows that cost seconds, rows out and their bytes."""
+    """The work of an operator: ``rows`` that took ``seconds``; rows ``given`` out, their bytes."""
 
     rows: float = 0.0
     seconds: float = 0.0
@@ -37,7 +37,7 @@ NOTHING = OperatorWork()
 
 
 class ObservedCosts:
-    """The work of all runs of a process, those that go on included."""
+    """The work of all runs of this process, including those in progress."""
 
     def __init__(self) -> None:
         self._ended: OrderedDict[str, OperatorWork] = OrderedDict()
@@ -47,7 +47,7 @@ class ObservedCosts:
     def watch(
         self, run: Streaming, names: Sequence[str], workers: int, rows: Mapping[int, str]
     ) -> None:
-        """Count the work of ``run``, whose operators have these names, plans beside it included.
+        """Count the work of ``run``; ``names`` are fingerprints of the operators of all its plans.
 
         ``rows`` maps numbers of operators to the fingerprint of their rows for the present data:
         the name of an operator is the same for all data.
@@ -61,7 +61,7 @@ class ObservedCosts:
                 self._ended.popitem(last=False)
 
     def of(self, names: Sequence[str]) -> list[OperatorWork]:
-        """Return the work of each operator with one of ``names``."""
+        """Return the work under each of ``names``, in their order."""
         with self._lock:
             runs, ended = list(self._runs), dict(self._ended)
         found = [run.did() for run in runs]
@@ -71,7 +71,7 @@ class ObservedCosts:
         ]
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove the work of all runs."""
         with self._lock:
             self._runs.clear()
             self._ended.clear()
@@ -88,9 +88,9 @@ class OperatorKind(NamedTuple):
 
 
 class Watched:
-    """One run on ``workers`` workers: the object refers only to the run's counters.
+    """One run on ``workers`` workers; this object refers only to the run's counters.
 
-    It does not refer to the run or its operators, which have functions and data of the user.
+    It does not refer to the run or its operators, which hold functions and data of the user.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Watched:
         self.names, self.turns = names, min(TURNS, workers - 1)
 
     def did(self) -> dict[str, OperatorWork]:
-        """Return the work of every operator so far."""
+        """Return the work of every operator so far, by name."""
         found: dict[str, OperatorWork] = {}
         names = iter(self.names)
         for kinds, tallies, cells in self.parts:
@@ -128,7 +128,8 @@ class Watched:
     def _of_cell(self, cell: Any, kind: OperatorKind) -> OperatorWork:
         """Return the work of one operator in a stage.
 
-        As in ``profile.work_s``, waits count if they are too long to be turns of other threads.
+        As in ``profile.work_s``, time spent waiting is included if it is too long to be explained
+        by other threads holding the GIL.
         """
         worked = waited = min(cell.cpu_s, cell.seconds)
         if kind.reads or kind.calls:

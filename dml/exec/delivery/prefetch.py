@@ -1,4 +1,4 @@
-"""Elements for the training loop are made in chunks, in its thread or ahead in another one."""
+"""Make elements for the training loop in chunks, in the loop's thread or ahead in another."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ from dml.udfs.calling.python_rows import own_rows
 
 # Rows per chunk where rows are delivered one by one.
 ROWS = 1024
-# Where dml decides: a quicker element is made when it is asked for, since passing it to a thread
-# costs much of that time (benchmarks/results/prefetch.md). After so many more slow chunks than
-# quick ones, up to so many of the following are made ahead, within their limit of bytes.
+# Used unless the settings decide. An element that takes less than SLOW_S is made on request, since
+# passing it between threads costs much of that time (benchmarks/results/prefetch.md). After
+# SLOW_CHUNKS more slow chunks than quick ones, up to DEPTH chunks are made ahead, within a limit.
 SLOW_S, SLOW_CHUNKS, DEPTH = 1e-4, 3, 2
-# Nor are elements made ahead where the loop takes less than this for each: no time would be saved.
+# Elements are made on request if the loop takes less than this for each: no time would be saved.
 LOOP_S = 5e-5
-# Seconds per byte of memory that was not used before, which chunks made ahead need.
+# Seconds per byte of new memory, which chunks that are made ahead need.
 NEW_BYTE_S = 7e-10
 # Seconds that an ending process, or the close of a run, waits for elements still being made.
 ENDING_S = 5.0
 # Operators that leave rows as they are.
 MOVING = (Fact.PERMUTED, Fact.GROUPED, Fact.REPEATED, Fact.SLICE)
-# Those of them that give no row twice.
+# Operators of ``MOVING`` that deliver no row twice.
 ONCE = (Fact.PERMUTED, Fact.GROUPED, Fact.SLICE)
-ALIKE = (Fact.SAME, Fact.FEWER)  # steps of which the same is true, if they call no function
+ALIKE = (Fact.SAME, Fact.FEWER)  # steps that deliver no row twice, if they call no function
 
 Element = dict[str, Any]
 Figures = tuple[int, int, int, float, float, float | None]
@@ -63,12 +63,12 @@ Figures = tuple[int, int, int, float, float, float | None]
 
 
 class ElementChunk:
-    """Elements that were made together: batches, or some rows; and their positions.
+    """Elements that were made together, batches or rows, with the positions around them.
 
-    ``base`` is the flow's position before the rows, of which ``skipped`` were dropped, or behind
-    the batches (``skipped`` is -1); ``between`` gives the position after a number of rows inside
-    the chunk. Rows that another run could deliver in another order have positions ``between`` them,
-    too, up to ``base``.
+    ``base`` is the flow's position before the rows, of which ``skipped`` were dropped, or after the
+    batches (``skipped`` is then -1). ``between`` returns the position after a number of rows inside
+    the chunk. Rows that another run may deliver in another order also use ``between``, and ``base``
+    is then the position after them.
     """
 
     __slots__ = ("base", "between", "each", "elements", "nbytes", "rows", "skipped")
@@ -88,7 +88,7 @@ class ElementChunk:
         self.each = rows // len(elements)
 
     def position(self, given: int) -> Position:
-        """Return the position of a caller that got ``given`` elements."""
+        """Return the position of a caller that has received ``given`` elements of this chunk."""
         if self.between is None:
             return self.base if self.skipped < 0 else {"in": self.base, "row": self.skipped + given}
         inside = given < len(self.elements)
@@ -97,38 +97,38 @@ class ElementChunk:
 
 
 class Received:
-    """Counts the elements that the caller got, and its waits; exact at any moment."""
+    """The number of elements that the caller received, and its waits; exact at any moment."""
 
     __slots__ = ("_chunk", "_made", "first_s", "started", "wait_s")
 
     def __init__(self) -> None:
-        self._made = (0, 0, 0)  # rows, batches and bytes, those of the chunk at hand among them
+        self._made = (0, 0, 0)  # rows, batches and bytes, with all of the current chunk
         self.wait_s, self.started = 0.0, time.perf_counter()
         self.first_s: float | None = None
-        self._chunk: tuple[Any, int, int, int] = (iter(()), 0, 0, 0)  # elements left; of each
+        self._chunk: tuple[Any, int, int, int] = (iter(()), 0, 0, 0)  # elements; figures of one
 
     @property
     def rows(self) -> int:
-        """Rows delivered."""
+        """Rows delivered so far."""
         return self._left(0)
 
     @property
     def batches(self) -> int:
-        """Batches delivered."""
+        """Batches delivered so far."""
         return self._left(1)
 
     @property
     def nbytes(self) -> int:
-        """Bytes delivered."""
+        """Bytes delivered so far."""
         return self._left(2)
 
     def figures(self) -> Figures:
-        """Return all counts at this moment, to be sent to another process."""
+        """Return all counts at this moment, in a form for another process."""
         return self.rows, self.batches, self.nbytes, self.wait_s, self.started, self.first_s
 
     @staticmethod
     def of(figures: Figures) -> Received:
-        """Return the counts that ``figures`` of another process hold."""
+        """Return the counts in ``figures``, which another process sent."""
         made = Received()
         made._made = figures[:3]
         made.wait_s, made.started, made.first_s = figures[3:]
@@ -139,7 +139,7 @@ class Received:
         return self._made[what] - length_hint(ready) * each[what]
 
     def chunk(self, chunk: ElementChunk, ready: Any, waited_s: float) -> None:
-        """Add a chunk, which is counted as its elements leave ``ready``."""
+        """Add ``chunk``, which is counted as its elements leave the iterator ``ready``."""
         number = len(chunk.elements)
         rows, batches, nbytes = self._made
         one = int(chunk.skipped < 0)
@@ -151,20 +151,20 @@ class Received:
 
 
 class Working(Protocol):
-    """Makes objects with ``nbytes``, one after the other."""
+    """Makes objects that have ``nbytes``, one after the other."""
 
     def make(self) -> Any:
-        """Return the next object; None at the end."""
+        """Return the next object; None if exhausted."""
 
     def close(self) -> None:
-        """Stop; safe to call twice."""
+        """Stop; a second call does nothing."""
 
 
 class Maker(Working, Protocol):
     """Makes chunks, one after the other."""
 
     def make(self) -> ElementChunk | None:
-        """Return the next chunk; None at the end."""
+        """Return the next chunk; None if exhausted."""
 
 
 class BatchMaker:
@@ -173,8 +173,8 @@ class BatchMaker:
     def __init__(
         self, streaming: Streaming, epoch: int, position: Position | None, *, runs: bool = True
     ) -> None:
-        # Where rows only move from here on, and no operator reads them, workers finish them;
-        # otherwise it is done at the end.
+        # If stream operators only move rows and none reads them, workers convert the columns to
+        # the form as delivered; otherwise the conversion is done at the end.
         stream = streaming.plan.stream
         finishing = all(node.rows in MOVING and node.looks_at is None for node in stream)
         free = not streaming.in_order
@@ -193,7 +193,7 @@ class BatchMaker:
         self.row_bytes: int | None = None
 
     def make(self) -> ElementChunk | None:
-        """Return the next batch or batches, with the position after them."""
+        """Return a chunk with the next batch or batches; None if exhausted."""
         pull_run = self.pull_run
         run = None if pull_run is None else guarded(partial(pull_run, self.fits))
         if run is not None:
@@ -216,7 +216,7 @@ class BatchMaker:
 
 
 def _batches(streaming: Streaming) -> Expected | None:
-    """Return the rows expected of the last function, if each is delivered once, in batches.
+    """Return the last function's digest and batch size if its rows go once into batches, or None.
 
     No other code may see its results: later steps call no function, and nothing is cached.
     """
@@ -251,7 +251,7 @@ def once(streaming: Streaming) -> bool:
 
 
 def _over_stored(streaming: Streaming) -> list[Node] | None:
-    """Return the workers' steps that stored rows may go through; None if no store is read."""
+    """Return the workers' steps that stored rows may pass; None if no stored rows are read."""
     plan, looks = streaming.plan, streaming.at.store.looks
     steps = [*plan.stage.steps, *(step for link in plan.links for step in link.steps)]
     stored = [step.rows is Fact.STORED for step in steps]
@@ -262,11 +262,11 @@ def _over_stored(streaming: Streaming) -> list[Node] | None:
 
 
 class RowMaker:
-    """Makes rows as dicts, 1024 at once; positions count within the block of the rows."""
+    """Makes rows as dicts, 1024 in each chunk; positions count rows within a block."""
 
     def __init__(self, streaming: Streaming, epoch: int, position: Position | None) -> None:
         start = position or {"in": None, "row": 0}
-        # rows to be dropped are the next ones in order
+        # ``skip`` counts rows in order, so rows may come in any order only without it
         free = not (streaming.in_order or start["row"])
         self.flow = streaming.flow(epoch, start["in"], free=free)
         self.inside: Callable[[Position, int], Between] | None = getattr(self.flow, "inside", None)
@@ -274,7 +274,7 @@ class RowMaker:
         self.allowance = streaming.allowance
 
     def make(self) -> ElementChunk | None:
-        """Return the next rows that were not delivered before."""
+        """Return the next rows that no earlier run delivered; None if exhausted."""
         while True:
             before = self.flow.position()
             pull = partial(guarded, partial(self.flow.pull, ROWS))
@@ -300,30 +300,30 @@ class RowMaker:
 
 
 class PrefetchPace:
-    """Decides whether elements are so slow that they are better made ahead.
+    """Decides whether elements are so slow that they should be made ahead.
 
-    ``slow`` is how many more chunks were slow than quick; a wait of no more than ``from_s`` is
-    quick, however few elements it was for, and so is any wait of a loop that takes next to no time.
-    ``missed_s`` is the time that could have been saved so far; making ahead pays once that covers
-    the cost of the memory of the chunks ahead, which is high where chunks are large.
+    ``slow`` counts the slow chunks less the quick ones. A wait of at most ``from_s`` seconds is
+    quick, however few elements it was for, and so is any wait of a loop that takes almost no time
+    itself. ``missed_s`` are the seconds that could have been saved so far. Making ahead pays once
+    they exceed the cost of the memory for the chunks ahead, which is high where chunks are large.
     """
 
     __slots__ = ("elements", "from_s", "loop_s", "missed_s", "nbytes", "slow", "until")
 
     def __init__(self, from_s: float) -> None:
         self.from_s, self.slow = from_s, 0
-        self.until = math.inf  # when the first element of the chunk at hand was given
-        # how long the loop took for so many elements, newer ones counting for more
+        self.until = math.inf  # time at which the first element of the current chunk was delivered
+        # seconds that the loop took for ``elements``, with more weight for newer ones
         self.loop_s = self.elements = self.missed_s = 0.0
         self.nbytes = 0  # of the largest chunk
 
     def pays(self) -> bool:
-        """Return whether the following chunks are better made ahead."""
+        """Return whether the following chunks should be made ahead."""
         costs_s = NEW_BYTE_S * (DEPTH + 1) * self.nbytes
         return self.slow >= SLOW_CHUNKS and self.missed_s >= costs_s
 
     def gave(self, elements: int, nbytes: int, started: float, until: float) -> None:
-        """Record a chunk of elements and bytes, after a wait from ``started`` to ``until``."""
+        """Record a chunk that the caller awaited from ``started`` to ``until``, both in seconds."""
         loop_s = max(0.0, started - self.until)
         self.loop_s = self.loop_s / 2 + loop_s
         self.missed_s += min(loop_s, until - started)
@@ -342,25 +342,25 @@ class PrefetchPace:
             self.slow -= 1
 
     def stop(self) -> None:
-        """Stop deciding: no chunk counts as slow from now on."""
+        """Stop deciding: from now on no chunk counts as slow."""
         self.from_s, self.slow = math.inf, 0
 
 
 class ChunkShelf:
-    """A queue of chunks between a maker's thread and the caller, limited in number and bytes.
+    """A queue of chunks from a maker's thread to the caller, limited in chunks and bytes.
 
-    Only the maker keeps the counts, from messages about chunks that were taken.
+    Only the maker's thread changes the counts; the caller sends it the size of each chunk it takes.
     """
 
     def __init__(self, depth: int, most_bytes: int) -> None:
         self.depth, self.most_bytes = depth, most_bytes
         self.chunks: SimpleQueue[Any] = SimpleQueue()
-        self.taken: SimpleQueue[int] = SimpleQueue()  # the size of each
+        self.taken: SimpleQueue[int] = SimpleQueue()  # the bytes of each taken chunk
         self.held = self.nbytes = 0
         self.stopped = False
 
     def put(self, chunk: Any) -> bool:
-        """Add a chunk or an exception once there is room, or an end; False once stopped."""
+        """Add a chunk or exception once there is room, or None as the end; False once stopped."""
         size = _size(chunk)
         if chunk is not None:
             self.wait(size)
@@ -370,7 +370,7 @@ class ChunkShelf:
         return not self.stopped
 
     def wait(self, size: int) -> bool:
-        """Wait until there is room for a chunk of that size; False once stopped."""
+        """Wait until a chunk of ``size`` bytes has room; return False once stopped."""
         while not self.stopped and self._full(size):
             self.nbytes -= self.taken.get()
             self.held -= 1
@@ -380,13 +380,13 @@ class ChunkShelf:
         return self.held >= self.depth or (self.held > 0 and self.nbytes + size > self.most_bytes)
 
     def get(self, timeout_s: float | None = None) -> Any:
-        """Return the next chunk; ``queue.Empty`` if there is none within ``timeout_s``."""
+        """Return the next chunk; raise ``queue.Empty`` if there is none within ``timeout_s``."""
         chunk = self.chunks.get(timeout=timeout_s)
         self.taken.put(_size(chunk))
         return chunk
 
     def stop(self) -> None:
-        """Tell the thread to end; safe during garbage collection, as are these queues."""
+        """Tell the maker's thread to end; safe during garbage collection, as ``SimpleQueue`` is."""
         self.stopped = True
         self.taken.put(0)
 
@@ -400,28 +400,28 @@ class Ahead:
 
     def __init__(self, maker: Working, shelf: ChunkShelf) -> None:
         self.shelf = shelf
-        # context variables of the caller (a decimal context) hold there, too
+        # the caller's context variables (such as a decimal context) are set in the thread, too
         work = partial(copy_context().run, _work, maker, shelf)
         self.thread = threading.Thread(target=work, name="dml-ahead", daemon=True)
         self.stop = weakref.finalize(self, shelf.stop)
         _WORKING[self.thread] = shelf
         try:
             started(self.thread)
-        except BaseException:  # by an interrupt, the thread may have begun
+        except BaseException:  # after an interrupt, the thread may have begun
             shelf.stop()
             raise
 
     def make(self) -> Any:
-        """Return the next chunk; raises the error of making it."""
+        """Return the next chunk, or raise the error that ended the thread."""
         got = self.shelf.get()
         if isinstance(got, BaseException):
             raise got
         return got
 
     def close(self) -> None:
-        """Stop making; returns when the thread has released the run.
+        """Stop the thread, and wait until it has released the run, at most ``ENDING_S`` seconds.
 
-        A function called by the thread that does not return for long is left to the thread.
+        A user's function that does not return by then is left to the thread.
         """
         self.stop()
         if self.thread is not threading.current_thread():
@@ -429,7 +429,7 @@ class Ahead:
 
 
 def _work(maker: Working, shelf: ChunkShelf) -> None:
-    outer = LEFT.get()  # of a thread that waits for this one
+    outer = LEFT.get()  # the check of the thread that waits for this one
     LEFT.set(lambda: shelf.stopped or outer())
     try:
         while not shelf.stopped:
@@ -446,7 +446,7 @@ _WORKING: weakref.WeakKeyDictionary[threading.Thread, ChunkShelf] = weakref.Weak
 
 
 def _end_all() -> None:
-    """End the makers of runs that are still open, before libraries that they use are torn down."""
+    """Stop the makers of open runs at interpreter exit, before the libraries they use are gone."""
     working, deadline = list(_WORKING.items()), time.perf_counter() + ENDING_S
     for _, shelf in working:
         shelf.stop()

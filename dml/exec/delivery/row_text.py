@@ -1,4 +1,4 @@
-"""A few rows are formatted as text: a column under each name, with its type."""
+"""Format a few rows as text: a column under each name, with its type."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NULL = "null"
 
 
 def drawn(table: pa.Table) -> str:
-    """Format the rows of ``table``, aligned: numbers to the right, all else to the left."""
+    """Return the rows of ``table`` as text, aligned: numbers to the right, all else to the left."""
     if not table.num_columns:
         return f"{_rows(table.num_rows)}, no columns\n"
     columns = [_column(field, table.column(i)) for i, field in enumerate(table.schema)]
@@ -29,7 +29,7 @@ def _rows(count: int) -> str:
 
 
 def _column(field: pa.Field, values: pa.ChunkedArray) -> list[str]:
-    """Return the name, type and values of one column, all of one width."""
+    """Return the name, type and values of one column as texts of equal width."""
     found = [value for chunk in values.chunks for value in to_list(from_arrow(chunk))]
     cells = [_cut(field.name), _cut(short(field.type)), *map(_cell, found)]
     width = max(map(len, cells))

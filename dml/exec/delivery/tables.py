@@ -1,4 +1,4 @@
-"""Rows are delivered as Arrow: record batches as they are made, or tables one by one."""
+"""Deliver rows as Arrow: record batches as they are made, or tables one by one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from dml.udfs.calling.data_frames import in_pandas
 def record_batches(streaming: Streaming, epoch: int) -> Generator[pa.RecordBatch, None, None]:
     """Yield the rows in order; errors name their operator and their row of the source.
 
-    Batches of the pipeline come whole; other ends of record batches have no meaning.
+    Batches of the pipeline come whole; otherwise record batches may end at any row.
     """
     plan = streaming.plan
     try:
@@ -42,7 +42,7 @@ def record_batches(streaming: Streaming, epoch: int) -> Generator[pa.RecordBatch
 
 
 def with_library(name: str, verb: str) -> None:
-    """PlanError if the library ``name`` is not installed; checked before any row is read."""
+    """Raise PlanError if the library ``name`` is not installed, before any row is read."""
     if importlib.util.find_spec(name) is None:
         raise PlanError(
             f"{verb} needs {name}", why="it is not installed", try_=f"pip install {name}"
@@ -79,7 +79,7 @@ class TableElements(Elements):
 
     @staticmethod
     def form(table: pa.Table) -> Any:
-        """Convert a batch to the delivered format."""
+        """Return a batch in the delivered form: the table itself."""
         return table
 
 
@@ -94,7 +94,7 @@ class PolarsFrames(TableElements):
 
     @staticmethod
     def form(table: pa.Table) -> Any:
-        """Convert a batch to the delivered format."""
+        """Return a batch in the delivered form: a Polars data frame."""
         return importlib.import_module("polars").from_arrow(table)
 
 
@@ -102,7 +102,7 @@ FORMS = {"arrow": TableElements, "pandas": Frames, "polars": PolarsFrames}
 
 
 class _Maker:
-    """Makes each batch as a table, in the delivered format."""
+    """Makes a chunk of each batch, with ``form`` applied to its table."""
 
     def __init__(
         self, streaming: Streaming, epoch: int, position: Position | None, form: Any
@@ -110,7 +110,7 @@ class _Maker:
         self.flow, self.form = streaming.flow(epoch, position), form
 
     def make(self) -> ElementChunk | None:
-        """Return the next batch, with the position after it."""
+        """Return the next batch, with the position after it; None if exhausted."""
         block = self.flow.pull(1)
         if block is None:
             return None
@@ -124,5 +124,5 @@ class _Maker:
 
 
 def nothing(schema: Schema) -> dict[str, np.ndarray]:
-    """Return a batch without rows."""
+    """Return a batch of ``schema`` without rows."""
     return arrays_of(empty(schema))

@@ -1,4 +1,4 @@
-"""The common base of drivers with workers: a loop under one lock, and its consumer."""
+"""The common base of drivers with workers: a loop under one lock, and the feed that consumes it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from dml.exec.scheduler.messages import Consumed, Event, Run, Tick
 from dml.exec.tasks.slices import DriverLoop, Failure, OnEvent, Outcome
 
 TICK_S = 0.5  # between two checks by a waiting consumer
-MORE_S = 0.1  # the same, of a consumer that adds tasks while it waits
-CLEAN_S = 0.1  # after which a lock shared by crews is taken to be this thread's own
+MORE_S = 0.1  # between two checks by a consumer that adds tasks while it waits
+CLEAN_S = 0.1  # wait after which this thread is taken to hold the lock that crews share
 
 
 class Crew(abc.ABC):
-    """Workers of one kind and their scheduling loop; holds no feed, so that a dropped feed can die.
+    """Workers of one kind and their loop; references no feed, so that a dropped feed is freed.
 
-    The core is stepped by any thread with news, under one lock. A subclass defines how slices are
-    handed out (``hand_out``) and how its workers are dismissed (``leave``); it passes the result of
-    each slice to ``ended``. ``dismiss`` takes no lock, since it may run inside garbage collection
-    in any thread.
+    Any thread with news steps the core, under one lock. A subclass defines how slices are handed
+    out (``hand_out``) and how its workers are dismissed (``leave``), and passes the result of each
+    slice to ``ended``. ``dismiss`` takes no lock, since garbage collection may call it in any
+    thread.
     """
 
     def __init__(self, loop: DriverLoop) -> None:
@@ -42,13 +42,13 @@ class Crew(abc.ABC):
 
     @abc.abstractmethod
     def leave(self) -> None:
-        """Ask all workers to stop; never blocks."""
+        """Ask all workers to stop, without blocking."""
 
     def join(self, deadline: float) -> None:  # noqa: B027 (not every kind of worker needs it)
-        """Wait for slices that still run, until ``deadline`` at the latest."""
+        """Wait until running slices have ended, at most until ``deadline``."""
 
     def ended(self, run: Run, result: Outcome | Failure | None, seconds: float) -> None:
-        """Pass the result of a slice to the loop, and hand out the next slices; from any thread."""
+        """Pass a slice's result to the loop, and hand out the next slices, from any thread."""
         with self.lock:
             try:
                 self.hand_out([] if self.closing else self.loop.end(run, result, seconds))
@@ -59,12 +59,12 @@ class Crew(abc.ABC):
                 self.wake()
 
     def others(self) -> None:
-        """Let the run's other crews start slices that now can; the caller holds the lock."""
+        """Let the run's other crews start slices if they can; the caller holds the lock."""
         if self.ledger is not None:
             self.ledger.changed(self.loop.core)
 
     def relaunch(self) -> None:
-        """Start slices that now can, after another crew has freed resources; the lock is held."""
+        """Start slices after another crew has freed resources; the caller holds the lock."""
         if not self.closing:
             try:
                 self.hand_out(self.loop.take(Tick()))
@@ -73,28 +73,28 @@ class Crew(abc.ABC):
                 self.wake()
 
     def tick(self) -> None:  # noqa: B027 (not every kind of worker needs it)
-        """Do periodic work while the consumer waits."""
+        """Do periodic work of this kind of worker while the consumer waits."""
 
     def opened(self, outcome: Outcome) -> Outcome:
-        """Return a stored partition, ready for the consumer."""
+        """Return a stored partition in the form for the consumer."""
         return outcome
 
     def wake(self) -> None:
-        """Wake the consumer if it waits and there is news; the caller holds the lock."""
+        """Wake the consumer if it waits and has news to see; the caller holds the lock."""
         seen = self.loop.offers or self.loop.core.finished or self.broken
         if self.waiting and (seen or self.eager):
             self.waiting = False
             self.news.put(None)
 
     def dismiss(self) -> None:
-        """Ask all workers to stop, and wake the consumer; never blocks."""
+        """Ask all workers to stop, and wake the consumer, without blocking."""
         self.closing = True
         self.leave()
         self.news.put(None)
 
     def clean(self) -> None:
-        """Drop stored and parked partitions, unless another thread holds the lock and does it."""
-        # a lock shared with other crews is free in a moment, unless this thread holds it
+        """Drop stored and parked partitions, unless another thread holds the lock and will."""
+        # other crews release a shared lock soon, unless this thread holds it
         if self.lock.acquire(timeout=0.0 if self.ledger is None else CLEAN_S):
             try:
                 self.loop.forget()
@@ -107,10 +107,9 @@ class Crew(abc.ABC):
 class CrewFeed(SyncFeed):
     """Partitions of a run, in order, made ahead by a crew as far as memory allows.
 
-    The laws are those of ``SyncFeed``. The crew is dismissed by ``close``, when the feed is
-    dropped, and at interpreter exit; a slice that is running then ends first, its result is
-    dropped, and no thread waits for it. Arguments of tasks must not hold the feed, or it is never
-    freed.
+    The guarantees are those of ``SyncFeed``. The crew is dismissed by ``close``, when the feed is
+    dropped, and at interpreter exit. A running slice then ends first, its result is dropped, and no
+    thread waits for it. Arguments of tasks must not reference the feed, or it is never freed.
     """
 
     def __init__(self, crew: Crew, watchdog_s: float, on_event: OnEvent | None) -> None:
@@ -125,7 +124,7 @@ class CrewFeed(SyncFeed):
             self._crew.hand_out(self._loop.begin())
 
     def next(self, more: Callable[[], None] | None = None) -> Outcome | None:
-        """Return the next partition, or None after the last; raises the error of its unit."""
+        """Return the next partition, or None after the last; raise the error of its unit."""
         crew, loop = self._crew, self._loop
         crew.eager = more is not None
         while not crew.closing:
@@ -148,9 +147,9 @@ class CrewFeed(SyncFeed):
         return None
 
     def close(self, join_s: float = 0.0) -> None:
-        """Stop and drop everything; may be called at any time, from any thread, and never hangs.
+        """Stop and drop everything; any thread may call it at any time, and it never hangs.
 
-        ``join_s`` waits up to so many seconds for slices that still run.
+        Wait up to ``join_s`` seconds for slices that still run.
         """
         self._held = None
         self._dismiss()
@@ -171,7 +170,7 @@ class CrewFeed(SyncFeed):
             self._step(Consumed(held))
 
     def _step(self, event: Event) -> None:
-        """Step the core from the consumer's side; the lock is held."""
+        """Step the core from the consumer's side; the caller holds the lock."""
         try:
             self._crew.hand_out(self._loop.take(event))
             self._crew.others()
@@ -180,7 +179,7 @@ class CrewFeed(SyncFeed):
             raise
 
     def _offered(self) -> Outcome | Failure | None:
-        """Return the next partition in order, if it is made; the lock is held."""
+        """Return the next partition in order, or None; the caller holds the lock."""
         if not self._loop.offers:
             return None
         self.at = self._held = self._loop.offers.popleft()
@@ -194,9 +193,10 @@ class CrewFeed(SyncFeed):
             ) from self._crew.broken
 
     def _wait(self, more: Callable[[], None] | None) -> None:
-        """Sleep until a worker has news, calling ``on_event`` when it takes long.
+        """Wait until a worker has news, and report to ``on_event`` when it takes long.
 
-        LeftError once the consumer itself is abandoned, since its thread would stay otherwise.
+        Raise LeftError once the consumer itself is abandoned, since its thread would stay
+        otherwise.
         """
         start, told, left = time.perf_counter(), 1, LEFT.get()
         tick_s = min(TICK_S if more is None else MORE_S, self._watchdog_s)
@@ -219,7 +219,7 @@ class CrewFeed(SyncFeed):
         self._waited_s += time.perf_counter() - start
 
     def _over(self) -> bool:
-        """Return whether there will be no more news."""
+        """Return whether no more news will come."""
         return False
 
     def _watch(self, waited_s: float) -> None:

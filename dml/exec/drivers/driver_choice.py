@@ -1,4 +1,4 @@
-"""The driver that settings name is opened here: it runs the tasks of a stage."""
+"""Open the driver that settings name, which runs the tasks of a stage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dml.settings import Settings
 
 
 class TaskCluster(Protocol):
-    """A cluster that takes the tasks of a run; its driver is in ``dml/cluster``."""
+    """A cluster that runs the tasks of a run; its driver is in ``dml/cluster``."""
 
     def open(
         self, tasks: Tasks, job: Job, tallies: Tallies, **options: Unpack[Options]
@@ -30,7 +30,7 @@ class TaskCluster(Protocol):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Opening:
-    """Opens a driver, with all that is decided before the first task.
+    """Opens a driver, with everything that is decided before the first task.
 
     ``slots`` are those of this host; a cluster knows its own.
     """
@@ -44,18 +44,18 @@ class Opening:
 
     @property
     def workers(self) -> int:
-        """How many slices of this host run at once."""
+        """Number of slices that run at once on this host."""
         return int(self.slots["cpu"])
 
     @property
     def limit_bytes(self) -> int:
-        """Most bytes of partitions, for all crews that work side by side."""
+        """Upper bound on the bytes of partitions, for all crews that run at the same time."""
         return self.budget.stage_bytes if self.ledger is None else self.ledger.limit_bytes
 
     def __call__(
         self, tasks: Tasks, job: Job, tallies: Tallies, **options: Unpack[Options]
     ) -> SyncFeed | PromotingFeed | MovingFeed | PartitionFeed:
-        """Begin the tasks of ``job``."""
+        """Begin the tasks of ``job`` in the driver of the settings, and return the partitions."""
         demands = options.get("stages", self.demands[: 1 + len(job.links)])
         pairs = zip(demands, job.once, strict=True)
         demands = tuple(dataclasses.replace(each, once=once) for each, once in pairs)

@@ -1,8 +1,8 @@
-"""A driver that runs tasks in processes of this host, for work that holds Python's lock.
+"""A driver runs tasks in processes of this host, for work that holds the GIL.
 
 The runs of one pipeline share worker processes, so that there are no more than needed: a pipeline
-with several inputs has a run for each. If each had its own workers, sixteen inputs on two workers
-would be thirty-two processes, each with libraries and freed memory.
+with several inputs has a run for each input. If each run had its own workers, sixteen inputs on two
+workers would be thirty-two processes, each with libraries and freed memory.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from dml.exec.tasks.slices import WATCHDOG_S, DriverLoop, Options, Tasks
 class PendingAnswer:
     """An answer, or the error raised instead; neither if the answer is no longer needed.
 
-    ``place`` is the unit that a lost worker was reading, -1 if that is not known.
+    ``place`` is the unit that a lost worker was reading, -1 if that is unknown.
     """
 
     answer: Answer | None = None
@@ -47,7 +47,7 @@ class PendingAnswer:
 
 
 class SharedWorker:
-    """A shared worker process, which takes orders one after another; replaced if it dies."""
+    """A worker process shared by runs, which runs one order at a time; replaced if it dies."""
 
     def __init__(self) -> None:
         self.desks = Counter[str]()  # by run; the company's lock guards them
@@ -57,11 +57,11 @@ class SharedWorker:
 
     @property
     def orders(self) -> int:
-        """The number of unanswered orders, of all runs."""
+        """The number of unanswered orders of all runs."""
         return sum([*self.waiting.values()])  # a copy, since other runs join and leave
 
     def ask(self, order: SliceOrder, job: Message, unwanted: Callable[[], bool]) -> PendingAnswer:
-        """Return the worker's answer to an order; after an error the worker is replaced."""
+        """Return the worker's answer to ``order``; after an error the worker is replaced."""
         with self._lock:
             if unwanted():
                 return PendingAnswer()
@@ -71,9 +71,9 @@ class SharedWorker:
                 return PendingAnswer(error=error, place=self._gone())
 
     def _answer(self, order: SliceOrder, job: Message, unwanted: Callable[[], bool]) -> Answer:
-        """Return the answer; if a worker used before dies, a new one tries once more.
+        """Return the answer to ``order``; if a worker used before dies, a new one tries once more.
 
-        An order that must not be given twice goes to a new worker at once.
+        An order that must not be run twice goes to a new worker at once.
         """
         self._worker = self._worker or POOL.take(fresh=order.once)
         past = self._worker.used and not self._worker.jobs
@@ -86,7 +86,7 @@ class SharedWorker:
         return self._worker.do(order, job, unwanted)
 
     def _gone(self) -> int:
-        """Drop the worker; returns the place that it was reading."""
+        """Drop the worker, and return the place that it was reading, or -1."""
         worker, self._worker = self._worker, None
         if worker is None:
             return -1
@@ -94,7 +94,7 @@ class SharedWorker:
         return worker.place
 
     def forget(self, run: str, *, last: bool) -> None:
-        """Release a run; after the ``last`` one, the worker returns to the pool."""
+        """Release ``run``; with ``last``, the worker also returns to the pool."""
         with self._lock:
             worker = self._worker
             if worker is None:
@@ -114,10 +114,10 @@ class Company:
         self._lock = threading.Lock()
 
     def join(self, run: str, *, shared: bool = False) -> SharedWorker:
-        """Add a desk for ``run`` at the least busy worker where it has none.
+        """Add a desk for ``run`` at the least busy worker that has none of that run, and return it.
 
-        With ``shared``, where all runs together have no more orders than there are slots, the
-        worker must be idle.
+        With ``shared`` the worker must be idle, since all runs together have no more orders than
+        slots.
         """
         with self._lock:
             free = [member for member in self._members if not member.desks[run]]
@@ -131,7 +131,7 @@ class Company:
             return member
 
     def leave(self, run: str, member: SharedWorker) -> None:
-        """Remove a desk; may wait until the worker has finished its order."""
+        """Remove the desk of ``run`` at ``member``; may wait for an order in progress."""
         with self._lock:
             del member.desks[run]
             member.waiting.pop(run, None)
@@ -141,26 +141,24 @@ class Company:
         member.forget(run, last=last)
 
 
-# By an object that only the runs of one pipeline share: the maker of their spills.
+# Companies by an object that only the runs of one pipeline share: the creator of their spills.
 COMPANIES: WeakKeyDictionary[object, Company] = WeakKeyDictionary()
 os.register_at_fork(after_in_child=COMPANIES.clear)
 
 
 def company_of(common: object) -> Company:
-    """Return the company of all runs with the same ``common``; a class is too widely shared."""
+    """Return the company of all runs with the same object ``common``; classes are not shared."""
     if isinstance(common, type):
         return Company()
     return COMPANIES.setdefault(common, Company())
 
 
 class _Processes(RemoteCrew):
-    """A thread per worker process sends orders and waits for answers.
+    """Runs slices in worker processes; a thread per process sends orders and waits for answers.
 
     A desk, with its thread, is added when a slice finds all desks busy; the core hands out no more
-    slices than there are slots.
-
-    A desk's worker may also serve desks of other runs of the same pipeline. The job, with the
-    arrays in it, lies in memory once for all workers.
+    slices than there are slots. A desk's worker may also serve desks of other runs of the pipeline.
+    The job, with its arrays, lies in memory once for all workers.
     """
 
     def __init__(self, loop: DriverLoop, job: Job, tallies: Tallies) -> None:
@@ -172,7 +170,7 @@ class _Processes(RemoteCrew):
         self.at_work = 0
 
     def hand_out(self, runs: Iterable[Run]) -> None:
-        """Give each slice to the home of its task, or to the least busy desk."""
+        """Give each slice to the desk that began its task, or to the least busy desk."""
         for run in runs:
             self.begun(run)
             home = self.homes.get(run.seq)
@@ -198,14 +196,14 @@ class _Processes(RemoteCrew):
         return desk
 
     def leave(self) -> None:
-        """Ask all workers to stop; never blocks."""
+        """Ask all workers to stop, without blocking."""
         if not self.at_work:
             self.message.close()
         for desk in list(self.desks.values()):
             desk.tasks.put(None)
 
     def left(self) -> None:
-        """Note that a desk has stopped; the last one releases the job."""
+        """Record that a desk has stopped; the last one releases the job."""
         with self.lock:
             self.at_work -= 1
             if not self.at_work:
@@ -213,13 +211,13 @@ class _Processes(RemoteCrew):
         self.clean()
 
     def join(self, deadline: float) -> None:
-        """Wait for slices that still run, until ``deadline`` at the latest."""
+        """Wait until running slices have ended, at most until ``deadline``."""
         for desk in list(self.desks.values()):
             desk.thread.join(max(0.0, deadline - time.perf_counter()))
 
 
 class _Desk:
-    """This run's queue at one worker, which may serve other runs in between."""
+    """This run's queue of slices at one worker, which may serve other runs in between."""
 
     def __init__(self, crew: _Processes, name: str) -> None:
         self.crew, self.name = crew, name
@@ -237,16 +235,16 @@ class _Desk:
 
     @property
     def busy(self) -> int:
-        """Orders before the next one; with a slot for each, also the orders of other runs."""
+        """Unanswered orders before the next one; if slots are shared, also those of other runs."""
         return self.member.orders if self.shared else self.member.waiting[self.crew.name]
 
     def take(self, run: Run) -> None:
-        """Add one slice to the queue; the caller holds the lock."""
+        """Add a slice to the queue; the caller holds the lock."""
         self.member.waiting[self.crew.name] += 1
         self.tasks.put(run)
 
     def work(self) -> None:
-        """Serve slices until the crew is dismissed."""
+        """Serve slices until the crew is closing."""
         crew = self.crew
         try:
             while (run := self.tasks.get()) is not None and not crew.closing:
@@ -256,10 +254,10 @@ class _Desk:
             crew.left()
 
     def serve(self, run: Run) -> None:
-        """Run one slice: its answer, the loss of the worker or the failure goes to the crew."""
+        """Run one slice, and pass its answer, its failure or the loss of the worker to the crew."""
         crew = self.crew
         try:
-            found = self.asked(run)
+            found = self.request(run)
         except BaseException as error:  # noqa: BLE001  (or the consumer would wait for ever)
             found = PendingAnswer(error=error)
         if isinstance(found.error, WorkerLostError):
@@ -269,10 +267,10 @@ class _Desk:
         elif found.answer is None:  # another attempt was faster before this one began
             crew.counts(run, lost=True)
         else:
-            self.taken(run, found.answer)
+            self.deliver(run, found.answer)
 
-    def asked(self, run: Run) -> PendingAnswer:
-        """Send the slice to the worker; returns the answer or the error."""
+    def request(self, run: Run) -> PendingAnswer:
+        """Send the slice to the worker, and return its answer or error."""
         crew, unwanted = self.crew, partial(self.crew.unwanted, run)
         try:
             with crew.lock:
@@ -284,8 +282,8 @@ class _Desk:
             with crew.lock:
                 self.member.waiting[crew.name] -= 1
 
-    def taken(self, run: Run, answer: Answer) -> None:
-        """Pass an answer to the crew."""
+    def deliver(self, run: Run, answer: Answer) -> None:
+        """Pass an answer to the crew; an error of the crew fails the slice."""
         crew = self.crew
         try:
             crew.answered(run, self.name, answer)
@@ -299,7 +297,7 @@ class Processes:
     def open(
         self, tasks: Tasks, job: Job, tallies: Tallies, **options: Unpack[Options]
     ) -> CrewFeed:
-        """Begin the tasks of ``job``; for the rest see ``Options``."""
+        """Begin the tasks of ``job``; see ``Options`` for ``options``."""
         loop = DriverLoop.over(tasks, (), options, slots=2)
         crew = _Processes(loop, job, tallies)
         crew.race.repeatable = repeatable(job, options.get("speculative", False))

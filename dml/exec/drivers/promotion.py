@@ -1,8 +1,8 @@
-"""Stages move from threads to processes here if their functions hold Python's lock.
+"""Move stages from threads to processes if their functions hold the GIL.
 
 Two threads that run Python take turns: each is on a processor for half of the time that it works.
-That share is measured, on slices long enough to be worth a process, while at least two run. Only
-functions that are proven pure may move, since slices begun by threads are begun again.
+That share is measured while at least two slices run that are long enough to be worth a process.
+Only functions that are proven pure may move, since slices begun by threads are begun again.
 """
 
 from __future__ import annotations
@@ -53,41 +53,41 @@ class PromotingFeed:
         self.unsettled, self.watching = True, True
 
     def next(self) -> Outcome | None:
-        """Return the next partition; None at the end."""
+        """Return the next partition; None if exhausted."""
         outcome = self.feed.next()
         if self.watching and outcome is not None and outcome.done:
             self._look(self.feed.at[0] + 1)
         return outcome
 
     def _look(self, following: int) -> None:
-        """Continue in processes from task ``following`` on, if that is worth it."""
+        """Continue in processes from task ``following`` on, if that is worthwhile."""
         if self.tasks - following < WORTH:
             self.watching = False
         elif self.busy.slices >= SLICES:
-            # one look is enough where threads do run side by side
+            # one measurement is enough if threads do run in parallel
             self.watching = False
             if self.busy.seconds >= SLICES * SLICE_S and self.busy.share < SHARE:
                 self.feed.close()
                 self.feed = self.onwards(following, self.unsettled)
 
     def release(self) -> None:
-        """Report that the last partition is no longer held."""
+        """Tell the driver that the consumer no longer holds the last partition."""
         self.feed.release()
 
     def settled(self) -> None:
-        """Note that every schema is known."""
+        """Tell the driver that every schema is known."""
         self.unsettled = False
         self.feed.settled()
 
     def close(self) -> None:
-        """Stop."""
+        """Stop the driver."""
         self.feed.close()
 
 
 class MovingFeed:
-    """Slices of a lane on threads; on processes once their functions are known to hold the lock.
+    """Slices of a lane on threads; on processes once their functions are known to hold the GIL.
 
-    Slices under way end where they are; all results are delivered in order.
+    Slices in progress end where they run; all results are delivered in order.
     """
 
     threaded = True
@@ -101,14 +101,14 @@ class MovingFeed:
         self.feeds = [feed]
 
     def give(self, task: Any) -> int:
-        """Add a task; returns its number."""
+        """Add a task, and return its number."""
         number, self.count = self.count, self.count + 1
         self.tasks[number] = self.feed, self.feed.give(task)
         self.order[number] = None
         return number
 
     def next(self, more: Callable[[], None] | None = None) -> Outcome | None:
-        """Return the next partition: in order, or of the tasks that began first."""
+        """Return the next partition: in order, or of the feed with the oldest task."""
         first = next(iter(self.order))
         feed, _ = self.tasks[first]
         outcome = feed.next(more)
@@ -120,24 +120,24 @@ class MovingFeed:
         return outcome
 
     def forget(self, number: int) -> None:
-        """Release a finished task, and threads that have no task left."""
+        """Remove a finished task, and stop threads that have no task left."""
         feed, own = self.tasks.pop(number)
         feed.forget(own)
         if feed is not self.feed and all(other is not feed for other, _ in self.tasks.values()):
             feed.close()
 
     def unordered(self) -> None:
-        """Deliver partitions as they are made, those of threads first."""
+        """Deliver partitions as they are made, those of threads before those of processes."""
         self.in_order = False
         for feed in self.feeds:
             feed.unordered()
 
     def narrow(self, width: int) -> None:
-        """As ``narrow`` of the feed."""
+        """Run at most ``width`` slices at once from now on."""
         self.feed.narrow(width)
 
     def alone(self) -> None:
-        """Continue in processes."""
+        """Give all further tasks to processes."""
         self.threaded = False
         self.feed = self.onwards()
         self.feeds.append(self.feed)
@@ -146,11 +146,11 @@ class MovingFeed:
 
     @property
     def unfinished(self) -> int:
-        """Tasks that have not delivered all their partitions yet."""
+        """Number of tasks that have not delivered all their partitions."""
         return sum(feed.unfinished for feed in self.feeds)
 
     def release(self) -> None:
-        """Report that the last partition is no longer held."""
+        """Tell the drivers that the consumer no longer holds the last partition."""
         for feed in self.feeds:
             feed.release()
 
@@ -158,7 +158,7 @@ class MovingFeed:
         """Do nothing: slices do not depend on schemas to settle."""
 
     def close(self) -> None:
-        """Stop."""
+        """Stop all drivers."""
         for feed in self.feeds:
             feed.close()
 
@@ -178,7 +178,7 @@ class Promoting:
         tallies: Tallies,
         **options: Unpack[Options],
     ) -> CrewFeed | PromotingFeed | MovingFeed:
-        """Begin the tasks of ``job``; for the rest see ``Options``."""
+        """Begin the tasks of ``job``; see ``Options`` for ``options``."""
         if isinstance(tasks, Arriving):
             return self._slices(tasks, job, tallies, **options)
         if job.stage in self.moved:
@@ -211,7 +211,7 @@ class Promoting:
 
 
 def pure(steps: Sequence[Node]) -> bool:
-    """Return whether steps call functions as they are, all of them proven pure."""
+    """Return whether ``steps`` call functions, all of them proven pure and not as expressions."""
     called = [
         node.calls for node in steps if node.calls is not None and not isinstance(node, LiftedNode)
     ]
@@ -219,7 +219,7 @@ def pure(steps: Sequence[Node]) -> bool:
 
 
 def movable(stage: Stage) -> bool:
-    """Return whether a stage reads files and calls functions as they are, all proven pure."""
+    """Return whether ``stage`` reads files and calls only functions that are proven pure."""
     source = stage.source
     if not pure(stage.steps) or not source.unit_count:
         return False
@@ -227,7 +227,7 @@ def movable(stage: Stage) -> bool:
 
 
 def processes() -> Processes:
-    """The driver of processes, loaded by the first run that needs it."""
+    """Return the driver of processes, whose module is loaded when first needed."""
     from dml.exec.drivers.processes import Processes  # noqa: PLC0415
 
     return Processes()

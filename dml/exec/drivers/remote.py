@@ -23,13 +23,13 @@ from dml.exec.tasks.slices import DriverLoop, Failure, Outcome
 class RemoteCrew(Crew):
     """A crew whose slices run in other processes and come back as parcels.
 
-    A partition stays a parcel until the consumer takes it: the parcel of one worker may go to
-    another worker, and this process only passes it on. A parked generator lives in one worker, its
-    home; the next slice of its task goes there.
+    A partition stays a parcel until the consumer takes it: a parcel of one worker may go to another
+    worker, and this process only passes it on. A parked generator is in one worker, the home of its
+    task, where the next slice of the task runs.
 
     For each slice that is ``begun``, exactly one of ``answered``, ``lost`` and ``failed`` is
-    called, from any thread. Where slots are idle a late slice is begun twice: the first to end
-    counts.
+    called, from any thread. Where slots are idle, an overdue slice is begun twice: the attempt that
+    ends first counts.
     """
 
     gathering = False  # answers are being collected, and slices are handed out afterwards
@@ -47,12 +47,12 @@ class RemoteCrew(Crew):
         self.race.begin(run, time.perf_counter())
 
     def counts(self, run: Run, *, lost: bool = False, more: bool = False) -> bool:
-        """Return whether an attempt that ended is its slice's result; true once per slice."""
+        """Record that an attempt ended; return whether it counts, which is true once per slice."""
         with self.lock:
             return self.race.end(run, time.perf_counter(), lost=lost, more=more)
 
     def tick(self) -> None:
-        """Begin late slices again where slots are idle and memory is left."""
+        """Begin overdue slices a second time where slots are idle and memory is left."""
         with self.lock:
             while not (self.closing or self.gathering):
                 run = self.race.late(time.perf_counter(), self._fits)
@@ -61,7 +61,7 @@ class RemoteCrew(Crew):
                 self.hand_out([run])
 
     def _fits(self, run: Run) -> bool:
-        """Return whether there is room for one more attempt, on top of those of the core."""
+        """Return whether slots and memory suffice for one more attempt beyond those of the core."""
         core, copies = self.loop.core, self.race.repeated() + 1
         demand, load = core.demands[run.stage], core.state.loads[run.stage]
         if demand.max_parallel is not None:
@@ -72,14 +72,14 @@ class RemoteCrew(Crew):
         return all(core.free.get(name, 0.0) >= copies * n for name, n in demand.resources)
 
     def order(self, run: Run) -> SliceOrder:
-        """Return the order for a worker; the caller holds the lock."""
+        """Return the order of a slice for a worker; the caller holds the lock."""
         schemas = dict(self.job.at.schemas)
         seen = self.digests.get(run.seq, b"") if run.k else b""
         once = bool(self.loop.core.demands[run.stage].once)
         return SliceOrder(self.name, run, self.loop.argument(run), schemas, seen, once)
 
     def answered(self, run: Run, worker: str, answer: Answer) -> None:
-        """Take the answer of a worker."""
+        """Pass a worker's answer to the loop, unless another attempt at the slice counted."""
         more = answer.parcel is not None and not answer.parcel.outcome.done
         if not self.counts(run, more=more):
             return
@@ -102,13 +102,13 @@ class RemoteCrew(Crew):
         self.ended(run, result, answer.seconds)
 
     def lost(self, run: Run, worker: str, error: WorkerLostError, place: int = -1) -> None:
-        """Handle the loss of a slice's worker, which was reading unit ``place``, if known."""
+        """Fail a slice whose worker was lost while it read unit ``place`` (-1: unknown)."""
         at = self.worked_on(run, place)
         error.at = f"{at}; {error.at}" if error.at else at
         self.failed(run, worker, error)
 
     def failed(self, run: Run, worker: str, error: BaseException) -> None:
-        """Handle a slice that could not be sent, or whose answer could not be taken."""
+        """Fail a slice that could not be sent, or whose answer could not be processed."""
         found: BaseException = error
         if isinstance(error, Exception) and not isinstance(error, DmlError):
             found = InternalError(
@@ -122,11 +122,11 @@ class RemoteCrew(Crew):
             self.ended(run, Failure(found), 0.0)
 
     def unwanted(self, run: Run) -> bool:
-        """Return whether the answer is no longer needed."""
+        """Return whether the answer of slice ``run`` is no longer needed."""
         return self.closing or not self.race.wanted(run)
 
     def worked_on(self, run: Run, place: int) -> str:
-        """Return file and row group of the unit at ``place``, or of all in the task of ``run``."""
+        """Return file and row group of the unit at ``place``, or of all units in the task."""
         task, reading = self.loop.units[run.seq[0]], self.job.reading
         inside = task.start <= place < task.stop
         places = (place,) if inside else (task.start, task.stop - 1)
@@ -137,15 +137,15 @@ class RemoteCrew(Crew):
         return " to ".join(found)
 
     def differing(self, run: Run, why: str) -> DmlError:
-        """Return the error for a repeated partition that differs from the first."""
+        """Return the error for a repeated partition of ``run`` that differs from the first."""
         linked = (node for link in self.job.links[: run.stage] for node in link.steps)
         return differing(why, unproven((*self.job.stage.steps, *linked)), self.worked_on(run, -1))
 
     def moved_out(self, worker: str) -> None:
-        """Forget a lost worker: generators parked there are begun again on other workers."""
+        """Remove a lost worker: generators parked there are begun again on other workers."""
         with self.lock:
             self.homes = {seq: home for seq, home in self.homes.items() if home != worker}
 
     def opened(self, outcome: Outcome) -> Outcome:
-        """Return the partition of a stored parcel."""
+        """Return a stored parcel's partition, ready for the consumer."""
         return unpack(outcome.value) if isinstance(outcome.value, Parcel) else outcome

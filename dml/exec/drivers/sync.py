@@ -1,4 +1,4 @@
-"""A driver that runs tasks in the caller's own thread, so that a debugger sees everything."""
+"""A driver runs tasks in the caller's own thread, so that a debugger sees everything."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from dml.exec.tasks.slices import (
     Tasks,
 )
 
-# Whether the results of this context are no longer needed.
+# Tells whether the results of work in the current context are no longer needed.
 LEFT: ContextVar[Callable[[], bool]] = ContextVar("left", default=lambda: False)
 
 
@@ -41,10 +41,10 @@ class LeftError(BaseException):
 class SyncFeed:
     """Partitions of a run, in order, each made on request.
 
-    Law: the sequence of ``next()`` is that of the units, each unit's partitions in their order,
-    whatever the policy, the slots and the memory; an exception of a unit is raised at its place. A
-    partition is charged to the memory limit until ``release()``, the next ``next()`` or
-    ``close()``. One caller at a time. ``at`` is the place (unit, slice, ...) of the last partition.
+    ``next()`` returns the partitions of each unit in order, unit by unit, whatever the policy, the
+    slots and the memory; the exception of a unit is raised at its place. A partition is charged to
+    the memory limit until ``release()``, the next ``next()`` or ``close()``. Only one thread at a
+    time may call the feed. ``at`` is the place (unit, slice, ...) of the last partition.
     """
 
     at: Seq = ()
@@ -59,33 +59,33 @@ class SyncFeed:
         self._begin()
 
     def give(self, task: Any) -> int:
-        """Add a task to those that arrive; returns its number."""
+        """Add a task to those that arrive, and return its number."""
         number = self._loop.units.add(task)  # type: ignore[union-attr]
         self._tell(Arrive(1, last=False))
         return number
 
     def forget(self, number: int) -> None:
-        """Release a task that has delivered all its partitions."""
+        """Remove a task that has delivered all its partitions."""
         self._loop.units.pop(number, None)  # type: ignore[union-attr]
 
     def narrow(self, width: int) -> None:
-        """Let no more than ``width`` slices of a stage run at once from now on."""
+        """Run at most ``width`` slices of a stage at once from now on."""
         self._loop.core.width = width
         self._tell(Tick())
 
     def alone(self) -> None:
-        """Run slices one at a time, since their functions hold Python's lock."""
+        """Run slices one at a time, since their functions hold the GIL."""
         self.narrow(1)
 
     @property
     def unfinished(self) -> int:
-        """Tasks that have not delivered all their partitions yet."""
+        """Number of tasks that have not delivered all their partitions."""
         return self._loop.core.live
 
     def next(self, more: Callable[[], None] | None = None) -> Outcome | None:
-        """Return the next partition, or None after the last; raises the error of its unit.
+        """Return the next partition, or None after the last; raise the error of its unit.
 
-        After an exception, or after ``close``, it returns None. Where workers run side by side,
+        After an exception, or after ``close``, return None. In a feed with parallel workers,
         ``more`` is called whenever a task has ended and another one is waited for.
         """
         self.release()
@@ -100,13 +100,13 @@ class SyncFeed:
         return self._opened(self._loop.stored[self.at])
 
     def release(self) -> None:
-        """Report that the last partition is no longer held; ``next`` does it too."""
+        """Release the last partition, which the consumer no longer holds; ``next`` does so, too."""
         if self._held is not None:
             held, self._held = self._held, None
             self._tell(Consumed(held))
 
     def settled(self) -> None:
-        """Report that the first rows have settled the schemas: units may run side by side."""
+        """Tell the core that the first rows have settled all schemas: units may run in parallel."""
         self._tell(Settled())
 
     def unordered(self) -> None:
@@ -118,14 +118,14 @@ class SyncFeed:
         self._tell(Resources(slots, limit_bytes))
 
     def close(self) -> None:
-        """Stop, drop stored partitions, end parked generators; may be called at any time."""
+        """Stop, drop stored partitions and close parked generators; may be called at any time."""
         self._held = None
         self._pending.clear()
         self._loop.forget()
         self._loop.runtime.close()
 
     def stats(self) -> dict[str, float]:
-        """Return counts of slices, failures, replays, forced starts; seconds; most bytes held."""
+        """Return counts of slices, failures, replays and forced starts; seconds; peak bytes."""
         loop = self._loop
         return {
             "slices": loop.tally.slices,
@@ -147,7 +147,7 @@ class SyncFeed:
         self._pending.extend(self._loop.take(event))
 
     def _await(self) -> None:
-        """Let the core start the awaited slice, whatever other crews of the run hold."""
+        """Let the core start the awaited slice, whatever the run's other crews occupy."""
         self._loop.core.awaited = True
         self._tell(Tick())
         self._loop.core.awaited = self._loop.core.ledger is None
@@ -159,7 +159,7 @@ class SyncFeed:
         raise result.error
 
     def _work(self) -> None:
-        """Run one slice in this thread; an interrupt leaves it to be run again by the next call."""
+        """Run one slice in this thread; after an interrupt, the next call runs it again."""
         run = self._pending[0]
         result, seconds = self._loop.perform(run)
         self._pending.popleft()
@@ -169,7 +169,7 @@ class SyncFeed:
         self._pending.extend(self._loop.end(run, result, seconds))
 
     def _stalled(self, oldest: tuple[Run, float] | None, waited_s: float) -> None:
-        """Report the slice that the consumer waits for: the longest running, and its seconds."""
+        """Report a stall to ``on_event``, with the slice that has run longest and its seconds."""
         if self._on_event is None:
             return
         event: dict[str, Any] = {"event": "stalled", "waited_s": waited_s}
@@ -188,8 +188,9 @@ class Sync:
     ) -> SyncFeed:
         """Begin a run over ``units``, each passed to ``start``, in delivery order.
 
-        ``start`` is a generator function that yields a unit's partitions; a chain of stages has one
-        each, and the later ones get a partition's value. For the rest see ``Options``.
+        ``start`` is a generator function that yields a unit's partitions. A chain of stages has one
+        such function each; those of later stages get a partition's value. See ``Options`` for
+        ``options``.
         """
         loop = DriverLoop.over(units, start, options, slots=1)
         return SyncFeed(loop, options.get("watchdog_s", WATCHDOG_S), options.get("on_event"))

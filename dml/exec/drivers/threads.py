@@ -1,4 +1,4 @@
-"""A driver that runs tasks in threads of the caller's process, ahead of the caller."""
+"""A driver runs tasks in threads of the caller's process, ahead of the caller."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENDING_S = 5.0
 
 @dataclasses.dataclass(slots=True)
 class Busy:
-    """Totals of slices that ran while at least two did: their number, seconds and CPU seconds."""
+    """Totals of slices that ran while at least two did: number, seconds and CPU seconds."""
 
     slices: int = 0
     seconds: float = 0.0
@@ -31,20 +31,20 @@ class Busy:
 
     @property
     def share(self) -> float:
-        """The share of their time that slices were on a processor."""
+        """The share of their time that slices were on a processor; 1 before any slice."""
         return self.cpu_s / self.seconds if self.seconds else 1.0
 
     def add(self, seconds: float, cpu_s: float) -> None:
-        """Count a slice."""
+        """Count a slice of ``seconds`` and ``cpu_s`` seconds."""
         self.slices += 1
         self.seconds += seconds
         self.cpu_s += cpu_s
 
 
 class _Threads(Crew):
-    """Worker threads; each takes its next slice itself, without a hop through another thread.
+    """Worker threads; each takes its next slice itself, without a switch to another thread.
 
-    Threads are made when a slice finds no idle one, and are daemons.
+    A thread is started when a slice finds no idle one. All threads are daemons.
     """
 
     def __init__(self, loop: DriverLoop, busy: Busy) -> None:
@@ -68,7 +68,7 @@ class _Threads(Crew):
             self.threads.append(worker)
 
     def perform(self, run: Run) -> Run | None:
-        """Run one slice, report it to the core, and return the slice to run next, if any."""
+        """Run one slice, report it to the core, and return the slice to run next, or None."""
         began, cpu = len(self.loop.core.active), time.thread_time()
         try:
             with single_threaded():
@@ -87,7 +87,7 @@ class _Threads(Crew):
                 self.wake()
 
     def finish(self, run: Run, result: Outcome | Failure | None, seconds: float) -> Run | None:
-        """Take a result into the loop; the caller holds the lock."""
+        """Pass a result to the loop, and return the next slice; the caller holds the lock."""
         runs = [] if self.closing else self.loop.end(run, result, seconds)
         self.hand_out(runs[1:])
         self.others()
@@ -97,12 +97,12 @@ class _Threads(Crew):
         return None
 
     def leave(self) -> None:
-        """Ask all threads to stop; never blocks."""
+        """Ask all threads to stop, without blocking."""
         for _ in self.threads:
             self.tasks.put(None)
 
     def join(self, deadline: float) -> None:
-        """Wait for slices that still run, until ``deadline`` at the latest."""
+        """Wait until running slices have ended, at most until ``deadline``."""
         for worker in self.threads:
             worker.join(max(0.0, deadline - time.perf_counter()))
 
@@ -121,7 +121,7 @@ _CREWS: weakref.WeakSet[_Threads] = weakref.WeakSet()
 
 
 def _end_all() -> None:
-    """End slices of runs that are still open, before libraries that they use are torn down."""
+    """End the slices of open runs at interpreter exit, before libraries they use are torn down."""
     deadline = time.perf_counter() + ENDING_S
     for crew in list(_CREWS):
         crew.dismiss()
@@ -133,7 +133,7 @@ atexit.register(_end_all)
 
 
 class ThreadsFeed(CrewFeed):
-    """Partitions that threads of this process make."""
+    """Partitions of a run, in order, made by threads of this process."""
 
     threaded = True
 

@@ -1,4 +1,4 @@
-"""Memory is measured as the contract counts it: the amount that would be free without the run."""
+"""Measure memory as the memory limit counts it: the amount that would be free without the run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-LIBRARY = ctypes.CDLL(None)  # of C
+LIBRARY = ctypes.CDLL(None)  # the C library
 PROC = Path("/proc")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 KIB = 1 << 10
@@ -20,16 +20,17 @@ KIB = 1 << 10
 ADDED = ("Pss_Dirty", "SwapPss")
 # Files in memory that have no name, such as those in which partitions cross between processes.
 NAMELESS = "/memfd:"
-# Pages that the allocator has returned already; the kernel reclaims them at any time.
+# Pages that the allocator has already returned, and that the kernel may reclaim at any time.
 SUBTRACTED = ("LazyFree",)
 
 
 def counted_bytes(pid: int | None = None) -> int | None:
-    """Memory of a process and all its children now; None where the system does not report it.
+    """Return the memory of a process and its children in bytes; None if the system does not tell.
 
-    Private anonymous memory plus shared memory once: PSS without clean pages of files, which the
-    kernel can drop at any time (mapped tables, libraries). Nameless files in memory count whole, as
-    long as any process has them open or mapped. Costs about 1 ms per process and GB.
+    That is private anonymous memory, and shared memory once: PSS without clean pages of files,
+    which the kernel can drop at any time (mapped tables, libraries). Nameless files in memory count
+    whole, as long as any process has them open or mapped. ``pid`` None is this process. The call
+    takes about 1 ms per process and GB.
     """
     tree = list(_tree(os.getpid() if pid is None else pid))
     known = [size for each in tree if (size := _counted(each)) is not None]
@@ -39,7 +40,10 @@ def counted_bytes(pid: int | None = None) -> int | None:
 
 
 def anonymous_bytes() -> int | None:
-    """Anonymous memory of this process alone: a few microseconds, and within 1 % of counted."""
+    """Return this process's anonymous memory in bytes, within 1 % of the counted; None if unknown.
+
+    The call takes a few microseconds; child processes are not included.
+    """
     try:
         with open("/proc/self/statm", "rb", buffering=0) as file:
             fields = file.read(128).split()
@@ -49,7 +53,7 @@ def anonymous_bytes() -> int | None:
 
 
 def resident_bytes() -> int | None:
-    """Resident set size of this process, as the system shows it: includes pages of mapped files."""
+    """Return this process's resident set size in bytes, pages of mapped files included, or None."""
     try:
         return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * PAGE
     except OSError:
@@ -57,7 +61,7 @@ def resident_bytes() -> int | None:
 
 
 def give_back() -> None:
-    """Make the allocators return free memory to the system; takes milliseconds."""
+    """Make the allocators return free memory to the system, which takes milliseconds."""
     pa.default_memory_pool().release_unused()
     trim = getattr(LIBRARY, "malloc_trim", None)  # of the GNU C library
     if trim is not None:
@@ -71,20 +75,20 @@ def _tree(pid: int) -> Iterator[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Child processes of a process, their children, and so on."""
+    """Return the ids of the child processes of ``pid``, of their children, and so on."""
     return list(_tree(pid))[1:]
 
 
 def end_session(pid: int, begun: Sequence[int]) -> None:
-    """Kill those of the processes ``begun`` that are in the session of a process that is gone."""
+    """Kill those of the processes ``begun`` that are in the session of ``pid``, which has ended."""
     for each in begun:
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the process has ended
             if os.getsid(each) == pid:
                 os.kill(each, signal.SIGKILL)
 
 
 def children(pid: int) -> list[int]:
-    """The living child processes of a process; empty where they cannot be determined."""
+    """Return the ids of the living child processes of ``pid``; [] if they cannot be determined."""
     found: list[int] = []
     with suppress(OSError):  # the process, or one of its threads, has ended
         for task in (PROC / str(pid) / "task").iterdir():
@@ -93,11 +97,12 @@ def children(pid: int) -> list[int]:
 
 
 def _nameless(pid: int, found: dict[str, int]) -> int:
-    """Add sizes of the nameless files of a process to ``found``, by inode.
+    """Add the sizes of a process's nameless files to ``found``, in bytes by inode.
 
-    Returns the part of them that ``_counted`` includes already: pages that the process has touched.
+    Return how many of these bytes ``_counted`` includes already: pages that the process has
+    touched.
     """
-    with suppress(OSError):  # it has ended, or is another's
+    with suppress(OSError):  # the process has ended, or belongs to another user
         for file in os.listdir(PROC / str(pid) / "fd"):
             with suppress(OSError):  # closed meanwhile
                 _add_open(PROC / str(pid) / "fd" / file, found)
@@ -133,11 +138,11 @@ def _add_mapped(smaps: str, found: dict[str, int]) -> int:
 
 
 def _of_file(sizes: dict[str, int]) -> int:
-    """KiB that a mapping has touched of its file, without pages copied when written to."""
+    """Return the KiB of its file that a mapping has touched, without pages copied on a write."""
     copied = sizes.get("Anonymous", 0)
     if "Pss_Dirty" not in sizes:  # before Linux 6.0
         return max(0, sizes.get("Private_Dirty", 0) + sizes.get("Shared_Dirty", 0) - copied)
-    share = sizes.get("Pss", 0) / max(1, sizes.get("Rss", 0))  # of forks, as in the other figure
+    share = sizes.get("Pss", 0) / max(1, sizes.get("Rss", 0))  # of pages that forks share
     return max(0, sizes["Pss_Dirty"] - round(copied * share))
 
 

@@ -1,7 +1,7 @@
-"""The memory report of a run says how its limit was divided, and how much each part used.
+"""The memory report of a run shows how its limit was divided, and how much each part used.
 
-Figures of stages come from the scheduling core, which accounts for every partition; beside them
-stand the system's figures of the process, which include unaccounted memory.
+Figures of stages come from the scheduling core, which accounts for every partition. The system's
+figures of the process stand beside them, and include memory that is not accounted for.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ ABSENT = "-"
 
 @dataclasses.dataclass(slots=True)
 class StageMemory:
-    """Memory of one stage: reserved, measured, and its peak.
+    """Memory of one stage: declared, measured, and its peak, in bytes.
 
-    ``declared_bytes`` is the prior of a slice: a partition and its open inputs. ``learned_bytes``
-    is the size of the largest recent slice, None before any ended, ``slices`` the number of ended
-    slices, ``working_bytes`` the memory measured beside that while they ran. ``held_bytes`` is the
-    peak of the stage's partitions.
+    ``declared_bytes`` is the declared need of a slice: a partition and its open inputs.
+    ``learned_bytes`` is the size of the largest recent slice, None before any ended; ``slices`` is
+    the number of ended slices; ``working_bytes`` is the memory measured beside a slice while it
+    ran. ``held_bytes`` is the peak of the stage's stored partitions.
     """
 
     name: str
@@ -51,20 +51,20 @@ class Holding:
 
     @property
     def stages(self) -> list[StageMemory]:
-        """The figures of all stages; a round that merges their output is one more."""
+        """The figures of all stages; a driver with other stages, such as a lane's, adds its own."""
         return [each for some in self._stages.values() for each in some]
 
     def begin(self, core: Core) -> None:
-        """Switch to another driver; the figures of earlier drivers are kept."""
+        """Switch to the driver of ``core``; the figures of earlier drivers are kept."""
         self.look()
         self.core, self._ended = core, self.forced
 
     def beside(self, core: Core) -> None:
-        """Add a driver that works at the same time as the current ones."""
+        """Add the driver of ``core``, which runs at the same time as the current ones."""
         self._beside.append(core)
 
     def look(self) -> list[StageMemory]:
-        """Update the accounts from the drivers; returns the figures of all stages."""
+        """Update the accounts from the drivers, and return the figures of all stages."""
         for core in (*((self.core,) if self.core is not None else ()), *self._beside):
             self._look_at(core)
         self._beside = [core for core in self._beside if not core.closed]
@@ -92,7 +92,7 @@ class MemoryReport:
     limit_bytes : the limit; counted memory stays at most that, and ``overhead_bytes`` a process
     plans : for each source one dict of its parts: bytes of all stages, of one partition, of one
         operator that holds rows, of batches made ahead, of caches
-    stages : reserved, measured and peak memory of every stage, by the account
+    stages : declared, measured and peak memory of every stage, as accounted
     accounted_bytes : the most that all stages held or had reserved at once
     forced : slices that were started although they did not fit, since the run would stall otherwise
     spilled_runs, spilled_bytes : runs and bytes that were spilled to disk
@@ -118,7 +118,7 @@ class MemoryReport:
     overhead_bytes: int = OVERHEAD_BYTES
 
     def to_dict(self) -> dict[str, Any]:
-        """All figures as plain values."""
+        """Return all figures as plain values, by field name."""
         return dataclasses.asdict(self)
 
     def __str__(self) -> str:
@@ -158,7 +158,7 @@ def _text(nbytes: int | None) -> str:
 
 
 class Opened(Protocol):
-    """A driver that knows how the memory is divided."""
+    """A driver that knows how the memory limit is divided."""
 
     @property
     def workers(self) -> int:
@@ -166,13 +166,13 @@ class Opened(Protocol):
 
     @property
     def budget(self) -> Budget:
-        """Bytes of each use of memory."""
+        """The bytes for each use of memory."""
 
 
 def memory_report(run: Any, limit_bytes: int) -> MemoryReport:
-    """The report of the memory that ``run`` (a ``PlanRun``) uses, or has used, of ``limit_bytes``.
+    """Return the report of the memory that ``run`` (a ``PlanRun``) has used of ``limit_bytes``.
 
-    Of a run that was replaced, its replacement is reported.
+    If ``run`` was replaced, its replacement is reported.
     """
     runs = list(run.running.all)
     stages = [stage for each in runs for stage in each.holding.look()]

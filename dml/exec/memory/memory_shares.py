@@ -1,10 +1,9 @@
 """A budget divides the memory limit of a run among its consumers; all shares are decided here.
 
-Private and shared memory of all processes is counted (dml/exec/memory/memory_meter.py).
-It stays at most the limit plus ``OVERHEAD_BYTES`` for each process: interpreter, libraries and
-their own allocations. An empty pipeline measures 30 MiB, numba adds 20, a process that
-compiles kernels takes 120; the rest is room for freed memory that allocators keep
-(benchmarks/bench_memory.py).
+Private and shared memory of all processes is counted (dml/exec/memory/memory_meter.py). It stays at
+most the limit plus ``OVERHEAD_BYTES`` for each process: interpreter, libraries and their own
+allocations. An empty pipeline measures 30 MiB, numba adds 20 MiB, a process that compiles kernels
+takes 120 MiB; the rest is for freed memory that allocators keep (benchmarks/bench_memory.py).
 """
 
 from __future__ import annotations
@@ -25,43 +24,44 @@ from dml.physical.plan import Plan, Stage
 
 MIB = 1 << 20
 OVERHEAD_BYTES = 200 * MIB
-# Parts of the limit: all operators that hold rows, by the heaviest; batches being delivered.
+# Parts of the limit for all operators that hold rows, by the largest ``gathers`` of a node; and for
+# batches being delivered.
 HELD_SHARE = {0: 0.0, 1: 0.15, 2: 0.3}
 DELIVERY_SHARE = 0.1
-# The part of caches, of the limit of each plan that has one; the other uses divide the rest.
+# The part of a plan's limit for its caches, if it has any; the other uses divide the rest.
 KEPT_SHARE = 0.5
-# Partitions are small enough for this many of them per worker, and no larger than suits caches.
+# Partitions are so small that this many fit per worker, and no larger than suits processor caches.
 PARTITIONS_PER_WORKER = 6
 MOST_TARGET, LEAST_TARGET = 16 * MIB, 256 << 10
-# Rows of a flow that are worth a task, however small partitions are to be.
+# Bytes of rows of a flow that are worth a task, however small partitions are.
 LEAST_SLICE = 64 << 10
-# Units whose sizes are sampled.
+# Number of units that are sampled for the sizes of units.
 SAMPLED = 16
-# A unit is decoded at once if this many would fit into a worker's part of the stage: that is
-# an eighth faster than atom by atom (benchmarks/dml_loader.py, w2).
+# A unit is decoded at once if this many units fit into a worker's part of the stage, which takes an
+# eighth less time than atom by atom (benchmarks/dml_loader.py, w2).
 WHOLES_PER_WORKER, MOST_WHOLE = 8, 64 * MIB
-# More read-ahead than this per worker does not help, however large the machine.
+# More bytes of read-ahead than this per worker do not help, however large the machine.
 MOST_PER_WORKER = 512 * MIB
-# Bytes of one value of a row as Python has it: the object, and its place in a dict.
+# Bytes of one value of a row as a Python object, with its place in a dict.
 CELL_BYTES = 100
-# Bytes of a slice beyond its accounted ones: a second copy of its block, in the form of its
-# producer, or serialized for another process. Part of ``OVERHEAD_BYTES``, for six threads.
+# Bytes of a slice that are not accounted: a second copy of its block, in the form of its producer
+# or serialized for another process. They are in ``OVERHEAD_BYTES``, for six threads.
 HAND_BYTES = 8 * MIB
-# Bytes of a block beside its rows: its own objects, and those of a column. Measured: 1.2 KiB and
-# 200 bytes, which matters for a million partitions of a row each.
+# Bytes of a block beside its rows: the block's own objects, and those of each column. Measured:
+# 1.2 KiB and 200 bytes, which matters for a million partitions of one row each.
 BLOCK_BYTES, COLUMN_BYTES = 1024, 256
-# Stands for the number of columns where only a run can tell.
+# Number of columns that is assumed where only a run can tell.
 MANY_COLUMNS = 32
-# The name of a stage, for messages.
+# Most letters of a stage's name in messages.
 NAME_LETTERS = 80
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Budget:
-    """Bytes of each use of memory.
+    """Bytes for each use of memory.
 
-    ``stage_bytes``: partitions stored, parked and in the making; ``target_bytes``: one of them.
-    ``atom_bytes``: the part of an atom in several blocks that a task may gather.
+    ``stage_bytes``: all partitions that are stored, parked or being made; ``target_bytes``: one
+    partition. ``atom_bytes``: the part of an atom in several blocks that a task may gather.
     ``held_bytes``: one operator that holds rows of the stream. ``ahead_bytes``: prefetched batches.
     ``whole_bytes``: a unit that is decoded at once.
     """
@@ -76,24 +76,24 @@ class Budget:
 
     @property
     def hold_bytes(self) -> int:
-        """Bytes that an operator over the stream may hold; where none gathers, those of a task."""
+        """Bytes that a stream operator may hold; ``atom_bytes`` if no operator gathers rows."""
         return self.held_bytes or self.atom_bytes
 
     def slice_bytes(self, workers: int) -> int:
-        """Bytes of a slice of a flow: a partition, and no less than is worth a task."""
+        """Return the bytes of a slice of a flow: a partition, and enough to be worth a task."""
         most = self.stage_bytes // (2 * PARTITIONS_PER_WORKER * workers)  # input and output
         return max(self.target_bytes, min(LEAST_SLICE, most))
 
 
 def sized(unit: Unit, whole_bytes: int) -> Unit:
-    """``unit``, marked to be decoded at once if it takes no more than ``whole_bytes``."""
+    """Return ``unit``, marked to be decoded at once if it has at most ``whole_bytes``."""
     return dataclasses.replace(unit, at_once=unit.nbytes <= whole_bytes)
 
 
 def working_bytes(plan: Plan, whole_bytes: int = 0) -> int:
-    """The most bytes that reading one unit takes beside its output, judged by a sample of units.
+    """Return the most bytes that reading a unit takes beside its output, from sampled units.
 
-    Cached on the source: every run needs it twice.
+    The result is cached on the source, since every run needs it twice.
     """
     source, columns = plan.stage.source, plan.stage.columns
     held: dict[tuple[object, ...], int] = source.memo.setdefault("working_bytes", {})
@@ -106,9 +106,9 @@ def working_bytes(plan: Plan, whole_bytes: int = 0) -> int:
 
 
 def fits(plan: Plan, budget: Budget) -> None:
-    """Raise MemoryContractError, as a run would, where reading one unit exceeds ``stage_bytes``.
+    """Raise MemoryContractError, as a run would, if reading a unit exceeds ``stage_bytes``.
 
-    Judged by a sample of the units.
+    Only a sample of the units is checked.
     """
     working = working_bytes(plan, budget.whole_bytes)
     if working > budget.stage_bytes:
@@ -116,7 +116,7 @@ def fits(plan: Plan, budget: Budget) -> None:
 
 
 def too_large(stage: Stage, working: int, most_bytes: int, place: str = "") -> MemoryContractError:
-    """The error for a unit at ``place`` that takes ``working`` bytes, of the ``most_bytes``."""
+    """Return the error for a unit that takes ``working`` bytes of the allowed ``most_bytes``."""
     return MemoryContractError(
         f"one {stage.source.unit_name} does not fit into the memory number",
         at="; ".join(filter(None, (stage.source.label(), place))),
@@ -127,10 +127,10 @@ def too_large(stage: Stage, working: int, most_bytes: int, place: str = "") -> M
 
 
 def calls_bytes(node: Node, rows: int = CALLS, schemas: Mapping[str, Schema] | None = None) -> int:
-    """Bytes of ``rows`` rows as Python rows, input and output of a user's function.
+    """Return the bytes of ``rows`` rows as Python objects, as input and output of a function.
 
-    Functions of batches hold none; children of rows are passed on one by one. ``schemas`` are the
-    settled ones.
+    The result is 0 for functions of batches; rows that a function makes of one row are passed on
+    one by one. ``schemas`` are the settled ones, by digest.
     """
     if node.calls is None or node.by_atom:
         return 0
@@ -141,7 +141,7 @@ def calls_bytes(node: Node, rows: int = CALLS, schemas: Mapping[str, Schema] | N
 
 
 def demands_of(plan: Plan, budget: Budget) -> tuple[Demand, ...]:
-    """The reservation of a slice of each stage: a partition, which ends with a block.
+    """Return the demand of a task of each stage, with output of a partition and one block more.
 
     A task of the first stage also has a decoder, one of a later stage its declared memory.
     """
@@ -152,16 +152,16 @@ def demands_of(plan: Plan, budget: Budget) -> tuple[Demand, ...]:
     output = min(budget.target_bytes + block, budget.stage_bytes)
     working = working_bytes(plan, budget.whole_bytes)
     first = Demand(output_bytes=output, open_bytes=working, bounded=True)
-    return (first, *(_asked(link.steps, link.needs, output) for link in plan.links))
+    return (first, *(_demand(link.steps, link.needs, output) for link in plan.links))
 
 
 def lane_demand(lane: Lane, target_bytes: int, most_bytes: int) -> Demand:
-    """The reservation of a slice of a lane, and of its input."""
+    """Return the demand of a slice of a lane, including the slice's input."""
     output = min(2 * target_bytes, most_bytes)
-    return _asked(lane.nodes, lane.needs, output)
+    return _demand(lane.nodes, lane.needs, output)
 
 
-def _asked(steps: Sequence[Node], needs: Needs, output_bytes: int) -> Demand:
+def _demand(steps: Sequence[Node], needs: Needs, output_bytes: int) -> Demand:
     amounts = (("cpu", needs.num_cpus), ("gpu", needs.num_gpus), *needs.resources)
     return Demand(
         name=" > ".join(node.title() for node in steps)[:NAME_LETTERS],
@@ -174,7 +174,7 @@ def _asked(steps: Sequence[Node], needs: Needs, output_bytes: int) -> Demand:
 
 
 def in_turn(demands: Sequence[Demand]) -> tuple[Demand, ...]:
-    """The same demands in one thread: each slice has the thread and all processors to itself."""
+    """Return ``demands`` for one thread: each slice takes the thread and all processors."""
     alone = [{**dict(demand.resources), "cpu": 1.0} for demand in demands]
     pairs = zip(demands, alone, strict=True)
     return tuple(dataclasses.replace(each, resources=tuple(has.items())) for each, has in pairs)
@@ -206,13 +206,13 @@ def refuse(
 
 
 def kept_bytes(plan: Plan, limit_bytes: int) -> int:
-    """Bytes that the caches over the stages of ``plan`` may use of its part of the memory limit."""
+    """Return the part of ``limit_bytes`` for caches over the stages of ``plan``."""
     caching = any(node.keeps_in_memory for node in plan.stream)
     return int(limit_bytes * KEPT_SHARE) if caching else 0
 
 
 def divided(plan: Plan, limit_bytes: int, workers: int, target_bytes: int | None) -> Budget:
-    """Shares of ``limit_bytes`` for a run of ``plan``; ``target_bytes`` None derives it."""
+    """Return the shares of ``limit_bytes`` for a run of ``plan``; derive a missing target size."""
     usable = limit_bytes - kept_bytes(plan, limit_bytes)
     holders = [node.gathers for node in plan.stream]
     held_share = HELD_SHARE[max(holders, default=0)]
@@ -236,5 +236,5 @@ def divided(plan: Plan, limit_bytes: int, workers: int, target_bytes: int | None
 
 
 def objects_bytes(blocks: int, columns: int) -> int:
-    """Bytes of ``blocks`` with ``columns`` columns together, beside their rows."""
+    """Return the bytes of ``blocks`` blocks with ``columns`` columns in all, beside their rows."""
     return blocks * BLOCK_BYTES + columns * COLUMN_BYTES

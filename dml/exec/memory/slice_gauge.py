@@ -1,8 +1,9 @@
-"""The gauge measures the temporary memory of a slice: used while it runs, free when it ends.
+"""Measure the temporary memory of a slice: used while it runs, free when it ends.
 
-A function may make ten arrays to keep their sum: no partition and no account shows them. The system
-records the peak memory of a process; the part of it above the memory at the end of a slice is the
-temporary memory of the slice. Memory that stays in use (a loaded model, a partition) is excluded.
+A function may make ten arrays to keep their sum, which no partition and no account shows. The
+system records the peak memory of a process. The part of the peak above the memory at the end of a
+slice is the temporary memory of the slice. Memory that stays in use (a loaded model, a partition)
+is excluded.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MOST = b"VmHWM:"
 
 
 class Begun(NamedTuple):
-    """Peak memory of the process when a slice began, and the number of slices running in it."""
+    """Peak memory of the process, in bytes, and number of running slices when a slice began."""
 
     peak_bytes: int
     slices: int
@@ -32,8 +33,9 @@ class Gauge:
     """Measures the memory of slices in this process, several of which may run at once.
 
     ``own`` says that dml started the process: the system's peak is reset before a slice that runs
-    alone. In a user's process, where other code may read the peak, only a rise of it is measured:
-    a microsecond a slice. Memory of simultaneous slices is divided by their number.
+    alone. In a user's process, where other code may read the peak, only a rise of the peak is
+    measured, which takes a microsecond per slice. Memory of simultaneous slices is divided by their
+    number.
     """
 
     def __init__(self) -> None:
@@ -41,7 +43,7 @@ class Gauge:
         self._slices, self._lock = 0, threading.Lock()
 
     def begin(self) -> Begun:
-        """Record the start of a slice, or that it continues."""
+        """Record that a slice starts or continues; return the values to pass to ``end``."""
         with self._lock:
             self._slices += 1
             if self.own and self._slices == 1:
@@ -50,7 +52,7 @@ class Gauge:
             return Begun(self._peak(), self._slices)
 
     def end(self, begun: Begun) -> int:
-        """Peak bytes of the slice, beyond the memory that it leaves in use."""
+        """Return the peak bytes of the slice beyond the memory that it leaves in use."""
         with self._lock:
             slices = max(begun.slices, self._slices)
             self._slices -= 1

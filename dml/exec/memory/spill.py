@@ -1,4 +1,4 @@
-"""Sorted runs are spilled to local disk: Arrow IPC files that are removed with their owner."""
+"""Spill runs of blocks to local disk, as Arrow IPC files that are removed with their owner."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class DiskSpill:
     """Runs of blocks of one schema, in a private folder that is removed with this object.
 
     A run is read once, block by block, and its file is removed afterwards, unless ``keep`` is set.
-    The folder is removed by ``close``, at garbage collection of this object, and at interpreter
-    exit; that of a killed process, when another process begins to spill there. Raises
-    MemoryContractError where the disk cannot take the rows.
+    The folder is removed by ``close``, when this object is garbage-collected, and at interpreter
+    exit. The folder of a killed process is removed when another process begins to spill there.
+    Raise MemoryContractError if the disk cannot take the rows.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class DiskSpill:
 
     @property
     def count(self) -> int:
-        """Number of runs not yet read."""
+        """Number of runs that are still to be read."""
         return len(self._paths)
 
     def write(self, blocks: Iterator[Block]) -> None:
-        """Append one run as a file of its own."""
+        """Append the blocks as one run, in a file of its own."""
         path = Path(self.folder) / f"{self._written:05d}.arrow"
         self._written += 1
         nbytes = write_run(path, self.schema, blocks)
@@ -63,14 +63,14 @@ class DiskSpill:
         self._wrote(nbytes)
 
     def runs(self, most: int | None = None, *, keep: bool = False) -> list[Iterator[Block]]:
-        """The first ``most`` runs (None: all), each from its start; ``keep`` leaves their files."""
+        """Return the first ``most`` runs (None: all), each from its start; ``keep`` keeps files."""
         taken = self._paths[:most]
         if not keep:
             self._paths = self._paths[len(taken) :]
         return [self._read(path, keep=keep) for path in taken]
 
     def _read(self, path: Path, *, keep: bool) -> Iterator[Block]:
-        """Read a run unmapped: pages of a new file would count as memory until they are on disk."""
+        """Yield a run's blocks, unmapped: pages of a new file count as memory until written."""
         with pa.OSFile(str(path)) as source:
             reader = pa.ipc.open_file(source)
             for i in range(reader.num_record_batches):
@@ -79,15 +79,15 @@ class DiskSpill:
             path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Remove the files."""
+        """Remove the folder with all files."""
         self._owned.close()
 
 
 class SpillFolder:
     """A private folder below ``root`` (None: the system's temporary one), removed with this object.
 
-    Also at garbage collection of this object, and at interpreter exit; that of a killed process,
-    when another process makes one there. Raises MemoryContractError where the disk has no room.
+    It is also removed at interpreter exit; that of a killed process, when another process makes a
+    folder there. Raise MemoryContractError if the disk has no room.
     """
 
     def __init__(self, root: str | None = None) -> None:
@@ -112,19 +112,19 @@ class Spilling:
         self.written = self.nbytes = 0
 
     def __call__(self, schema: Schema) -> DiskSpill:
-        """A new spill for rows of ``schema``."""
+        """Return a new spill for rows of ``schema``."""
         return DiskSpill(schema, self.root, self.wrote)
 
     def wrote(self, nbytes: int) -> None:
-        """Count one run."""
+        """Count one run of ``nbytes`` bytes."""
         self.written += 1
         self.nbytes += nbytes
 
 
 def write_run(path: Path, schema: Schema, blocks: Iterable[Block]) -> int:
-    """Write rows of ``schema`` with their ids as one Arrow file; returns its size in bytes.
+    """Write rows of ``schema`` with their ids as one Arrow file, and return its size in bytes.
 
-    Raises MemoryContractError where the disk has no room; then there is no file.
+    Raise MemoryContractError if the disk has no room; then the file is removed.
     """
     ids = [pa.field(name, pa.uint64()) for name in ID_COLUMNS]
     stored = pa.schema([*schema.to_arrow(), *ids])
@@ -141,14 +141,14 @@ def write_run(path: Path, schema: Schema, blocks: Iterable[Block]) -> int:
 
 
 def block_read(schema: Schema, batch: pa.RecordBatch) -> Block:
-    """The rows of ``schema`` that ``write_run`` wrote as ``batch``."""
+    """Return the block that ``write_run`` wrote as ``batch``."""
     *columns, high, low = batch.columns
     ids = RowIds.of_arrays(high.to_numpy(), low.to_numpy())
     return Block(schema, tuple(from_arrow(column) for column in columns), ids)
 
 
 def _owned(folder: Path) -> IO[Any]:
-    """A locked file in ``folder``: no other process can lock it while this one has it open.
+    """Return a file in ``folder``, locked against other processes while this one has it open.
 
     The file gets its name only after it is locked, so that no other process can lock it first.
     """
@@ -166,7 +166,7 @@ def _removed(folder: str, owned: IO[Any]) -> None:
 
 @cache
 def swept(root: str) -> None:
-    """Remove the folders of owners that are gone, once for each root; leave all other folders."""
+    """Remove the spill folders in ``root`` whose owners are gone, once for each ``root``."""
     with suppress(OSError):
         for entry in os.scandir(root):
             if entry.name.startswith(PREFIX) and entry.is_dir(follow_symlinks=False):

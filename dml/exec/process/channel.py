@@ -1,8 +1,8 @@
-"""Messages between a process and its workers on one host.
+"""A channel carries messages between a process and its workers on one host.
 
-Small data goes through a Unix socket; the large buffers of a message lie in one nameless file in
-memory, whose descriptor travels with it, and which the receiver maps. Nothing has a name on disk,
-so a killed process leaves nothing behind (docs/decisions/007-nameless-files.md).
+Small data goes through a Unix socket. The large buffers of a message lie in one nameless file in
+memory, whose descriptor travels with the message; the receiver maps the file. Nothing has a name on
+disk, so a killed process leaves nothing behind (docs/decisions/007-nameless-files.md).
 """
 
 from __future__ import annotations
@@ -28,23 +28,24 @@ from dml.errors import MemoryContractError
 from dml.exec.process.memory_map import mapping
 
 HEAD = struct.Struct("<QQQ")  # bytes of the pickle, number of buffers, bytes in the file
-# A file may not grow: a limit of the process or of the system.
+# Errors of a file that must not grow: a limit of the process or of the system.
 FULL = (errno.EFBIG, errno.ENOSPC, errno.EDQUOT)
 PLACE = struct.Struct("<QQ")  # where a buffer begins in the file, and its bytes
 NUMBER = struct.Struct("<q")
 SMALL = 1 << 15  # buffers that together are no larger stay in the pickle
 ALIGNED = 64
-LARGE = 1 << 20  # buffers of so many bytes begin at a page, so that each can be mapped separately
+LARGE = 1 << 20  # buffers of at least so many bytes begin at a page, to be mapped alone
 
 Fill = Callable[[Any], None]
 """Writes data into an open Arrow stream."""
 
 
 class Sheet:
-    """A nameless file in memory, written from its start to its end; made by the first write.
+    """A nameless file in memory, written from start to end; the first write creates it.
 
-    It is released by ``close`` or with the object; a receiver of its descriptor keeps it. ``make``
-    creates the file, if it must be of another kind than usual.
+    The file is released by ``close`` or with this object; a receiver of its descriptor keeps the
+    data. ``make`` creates the file and returns its descriptor; None creates a file of the usual
+    kind.
     """
 
     def __init__(self, make: Callable[[], int] | None = None) -> None:
@@ -54,7 +55,7 @@ class Sheet:
         self._close: Callable[[], object] = lambda: None  # until a file is opened
 
     def keep(self, fill: Fill) -> Any:
-        """Write with ``fill`` into the file; returns the data as a buffer over it: one copy."""
+        """Let ``fill`` write into the file, and return the data as a buffer over the file."""
         file = self._opened()
         with _roomy(), pa.OSFile(_path(file), "ab") as sink:
             fill(sink)
@@ -66,7 +67,7 @@ class Sheet:
         return buffer
 
     def place(self, view: memoryview) -> tuple[int, int]:
-        """Return offset and size of ``view`` in this file; copies it there unless it lies there."""
+        """Return offset and size of ``view`` in the file; copy it there unless it is there."""
         if self._kept and view.nbytes:
             buffer, start = self._kept.get(pa.py_buffer(view).address, (b"", 0))
             if len(buffer) == view.nbytes:
@@ -85,7 +86,7 @@ class Sheet:
         return start, view.nbytes
 
     def close(self) -> None:
-        """Release the file."""
+        """Release the file; receivers of its descriptor keep the data."""
         self._close()
 
     def _opened(self) -> int:
@@ -97,7 +98,7 @@ class Sheet:
 
 @contextmanager
 def _roomy() -> Iterator[None]:
-    """Write to a nameless file; MemoryContractError if its size limit is exceeded."""
+    """Raise MemoryContractError if a write in the block exceeds a size limit of files."""
     try:
         yield
     except OSError as error:
@@ -122,10 +123,10 @@ def _path(file: int) -> str:
 
 
 def mapped(file: int, *, lends: bool = True) -> Any:
-    """Return all of ``file`` as a read-only buffer, which needs no descriptor while it lives.
+    """Return all of ``file`` as a read-only buffer; the descriptor may be closed afterwards.
 
-    A large one may be lent once to a function that writes in it, unseen by other code
-    (``buffer_ownership``).
+    With ``lends``, a large buffer may be given once to a function that writes in it, on private
+    pages (``buffer_ownership``).
     """
     size = os.fstat(file).st_size
     if size < LARGE or not lends:
@@ -138,10 +139,10 @@ def mapped(file: int, *, lends: bool = True) -> Any:
 
 
 def own(file: int, start: int, size: int) -> memoryview:
-    """Return ``size`` bytes of ``file`` as a private writable buffer, with nothing beside them.
+    """Return ``size`` bytes of ``file`` from ``start`` on as a private writable buffer.
 
-    Large ones are mapped: a page is copied when it is first written to. That needs no descriptor,
-    as Python's own maps would. Small ones are copied, so that keeping them costs little.
+    Large buffers are mapped: a page is copied when it is first written to, and unlike Python's own
+    maps this keeps no descriptor open. Small buffers are copied, so that keeping them costs little.
     """
     if size < LARGE or start % mmap.PAGESIZE:
         return _copied(file, start, size)
@@ -162,7 +163,8 @@ def _copied(file: int, start: int, size: int) -> memoryview:
 class Message:
     """An object ready to be sent, any number of times; ``close`` releases its large buffers.
 
-    Some of its buffers may already lie in ``sheet``. Raises the errors of pickling ``value``.
+    Some of the buffers may already lie in ``sheet``. Creation raises the errors of pickling
+    ``value``.
     """
 
     def __init__(self, value: Any, sheet: Sheet | None = None) -> None:
@@ -177,14 +179,14 @@ class Message:
             self.body = pickle.dumps(value, protocol=5)
 
     def close(self) -> None:
-        """Release the file; receivers keep it."""
+        """Release the file of the large buffers; receivers keep the data."""
         self.sheet.close()
 
 
 class Channel:
-    """One end of a connection: one sender and one receiver at a time.
+    """One end of a connection, for one sender and one receiver at a time.
 
-    With ``writable``, received buffers belong to the receiver alone.
+    With ``writable``, the receiver may write in received buffers, which are private to it.
     """
 
     def __init__(self, end: socket.socket, *, writable: bool = False) -> None:
@@ -193,7 +195,7 @@ class Channel:
         self._poll.register(end, select.POLLIN)
 
     def send(self, value: Any, sheet: Sheet | None = None) -> None:
-        """Send one object; OSError if the other end is gone."""
+        """Send one object; raise OSError if the other end is gone."""
         message = Message(value, sheet)
         try:
             self.post(message)
@@ -201,7 +203,7 @@ class Channel:
             message.close()
 
     def post(self, message: Message) -> None:
-        """Send a prepared message."""
+        """Send a prepared message; raise OSError if the other end is gone."""
         count = len(message.places) // PLACE.size
         head = HEAD.pack(len(message.body), count, message.sheet.size if count else 0)
         socket.send_fds(self.socket, [head], [message.sheet.file] if count else [])
@@ -210,16 +212,16 @@ class Channel:
         self.socket.sendall(message.body)
 
     def heard(self, seconds: float) -> bool:
-        """Return whether there is data, or the other end is gone; waits up to ``seconds``.
+        """Return whether data has come or the other end is gone; wait up to ``seconds`` for it.
 
-        OSError if the connection is closed.
+        Raise OSError if this end is closed.
         """
         if self.socket.fileno() < 0:
             raise OSError(errno.EBADF, "the connection is closed")
         return bool(self._poll.poll(seconds * 1000))
 
     def receive(self) -> Any:
-        """Return the next object, its large buffers mapped; EOFError when the other end is gone."""
+        """Return the next object, its large buffers mapped; raise EOFError at the end."""
         flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
         head, files, _, _ = socket.recv_fds(self.socket, HEAD.size, 1, flags)
         try:
@@ -254,7 +256,7 @@ class Channel:
 
 
 def _buffers(files: Sequence[int], size: int, places: bytearray, writable: bool) -> list[Any]:  # noqa: FBT001
-    """Return the buffers at ``places`` of the file that came with the message."""
+    """Return the buffers at ``places`` in the file that came with the message."""
     if not files:
         raise OSError("a message came without its file: this process has too many files open")
     there = os.fstat(files[0]).st_size
@@ -267,9 +269,9 @@ def _buffers(files: Sequence[int], size: int, places: bytearray, writable: bool)
 
 
 class MemoryNote:
-    """A number in nameless memory that a process leaves for another, even if it is killed.
+    """A number in nameless memory that a process leaves for another one, even if it is killed.
 
-    ``file`` is None for a new one, which reads -1.
+    ``file`` is the descriptor of an existing note; None creates a note, which reads -1.
     """
 
     def __init__(self, file: int | None = None) -> None:
@@ -281,7 +283,7 @@ class MemoryNote:
             self.write(-1)
 
     def write(self, number: int) -> None:
-        """Write ``number``; 0.2 microseconds."""
+        """Write ``number``, which takes 0.2 microseconds."""
         NUMBER.pack_into(self._memory, 0, number)
 
     def read(self) -> int:
@@ -289,7 +291,7 @@ class MemoryNote:
         return int(NUMBER.unpack_from(self._memory)[0])
 
     def close(self) -> None:
-        """Release the memory; may be called again."""
+        """Release the memory; a second call does nothing."""
         if not self._memory.closed:
             self._memory.close()
             os.close(self.file)

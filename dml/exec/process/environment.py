@@ -1,4 +1,4 @@
-"""The environment of users' functions, copied to a worker process: paths, folder, variables."""
+"""Copy the environment of users' functions to a worker process: paths, folder, variables."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Surroundings:
 
     @staticmethod
     def now() -> Surroundings:
-        """Return those of this process, for a worker."""
+        """Return the surroundings of this process for a worker; libraries get one thread each."""
         folder = _folder()
         path = tuple(str(entry) or folder for entry in sys.path)
         return Surroundings(path, folder, {**os.environ, **dict.fromkeys(SINGLE, "1")})
 
     def enter(self) -> None:
-        """Set them in this process."""
+        """Set module path, working folder and variables of this process to the stored ones."""
         sys.path[:] = self.path
         if self.folder and self.folder != _folder():
             os.chdir(self.folder)

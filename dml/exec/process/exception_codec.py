@@ -1,7 +1,7 @@
-"""Exceptions travel between processes here, including users' own exception classes.
+"""Send exceptions between processes, including those of users' own classes.
 
-An exception travels by value with its cause and its traceback. One that cannot be pickled, or not
-within seconds, or that would be larger than a megabyte, arrives as its text; an error of dml's own
+An exception is sent by value with its cause and its traceback. An exception that cannot be pickled,
+or not within seconds, or that would be larger than a megabyte, arrives as its text. An error of dml
 keeps its type and all its text in either case.
 """
 
@@ -25,7 +25,7 @@ SIMPLE = (str, int, bool, type(None), RowIds)
 
 
 def shipped(error: BaseException) -> bytes:
-    """Return an exception, its cause and its traceback as bytes; raises nothing."""
+    """Return an exception, its cause and its traceback as bytes; never raise an error."""
     cause = error.__cause__
     described = (_described(error), None if cause is None else _described(cause))
     return pickle.dumps((_whole(error), described, _trace(error)), protocol=5)
@@ -44,7 +44,7 @@ def received(sent: bytes) -> BaseException:
 
 
 def _opened(whole: bytes) -> tuple[BaseException, BaseException | None] | None:
-    """Return the exception and its cause; None if they cannot be restored in this process."""
+    """Return the exception and its cause; None if this process cannot restore them."""
     if not whole:
         return None
     try:
@@ -56,7 +56,7 @@ def _opened(whole: bytes) -> tuple[BaseException, BaseException | None] | None:
 
 
 def _whole(error: BaseException) -> bytes:
-    """Return the exception and its cause by value; empty if pickling fails or takes too long."""
+    """Return the exception and its cause by value; b"" if pickling fails or takes too long."""
     made: list[bytes] = []
     thread = threading.Thread(target=lambda: made.append(_pickled(error)), daemon=True)
     try:
@@ -77,7 +77,7 @@ def _pickled(error: BaseException) -> bytes:
 
 
 def _described(error: BaseException) -> BaseException:
-    """Return an exception with the same message that can be pickled for certain."""
+    """Return an exception with the same message that is certain to be picklable."""
     if isinstance(error, DmlError):
         kind = type(error) if type(error).__module__ == DmlError.__module__ else DmlError
         plain = {k: v for k, v in error.__dict__.items() if isinstance(v, SIMPLE)}

@@ -1,6 +1,6 @@
-"""Files are mapped into memory with private, copy-on-write pages.
+"""Map files into memory with private, copy-on-write pages.
 
-Such a mapping holds no handle, and takes no memory but for written pages; neither the file nor
+Such a mapping holds no descriptor, and takes memory only for written pages; neither the file nor
 another mapping changes (docs/decisions/041-rows-where-they-lie.md).
 """
 
@@ -20,9 +20,9 @@ FAILED = ctypes.c_void_p(-1).value  # the address that mmap returns on failure
 
 
 def mapping(file: int, start: int, size: int, *, writable: bool = True) -> Any:
-    """Map bytes of ``file`` into this process, for as long as the returned object lives.
+    """Map ``size`` bytes of ``file`` from ``start`` on, for as long as the returned object lives.
 
-    OSError if the system allows no more mappings: their number per process is limited.
+    Raise OSError if the system allows no more mappings: their number per process is limited.
     """
     system = _system()
     if system is None:
@@ -45,9 +45,9 @@ def _given_back(place: int, size: int) -> None:
 
 @functools.cache
 def _system() -> Any:
-    """Return the system's mapping calls; None where they have other names.
+    """Return the C library with mmap and munmap; None if it has no such names.
 
-    They take microseconds, so Python's lock is kept during a call: regaining it would take longer.
+    The calls take microseconds, so they keep the GIL: taking it again would take longer.
     """
     library = ctypes.PyDLL(None, use_errno=True)
     if not all(hasattr(library, name) for name in ("mmap", "munmap")):

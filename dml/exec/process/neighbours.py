@@ -1,7 +1,7 @@
-"""Finds whether processes are neighbours: on one host, and able to open each other's files.
+"""Find whether processes are neighbours: on one host, and able to open each other's files.
 
-Only opening a file shows this for certain: ``here`` is the part that both must share, and addresses
-say beforehand whether it is worth trying.
+Only opening a file shows this for certain. ``here`` is the text that neighbours have in common, and
+``near`` tells from addresses whether it is worth trying.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ CROSSES = ("tcp", "tls")  # protocols between processes; inproc passes objects a
 
 @lru_cache(1)
 def here() -> str:
-    """Name the set of processes visible by pid from this one: boot id and pid namespace.
+    """Return boot id and pid namespace, which processes that see each other by pid have in common.
 
-    "" where a process cannot open files of another.
+    Return "" if a process cannot open files of another on this system.
     """
     if not hasattr(os, "memfd_create"):
         return ""
@@ -34,7 +34,8 @@ def here() -> str:
 def near(context: Mapping[str, Any] | None) -> bool:
     """Return whether data that Dask sends in ``context`` seems to stay on this host.
 
-    That is so if both ends of a connection have one address. Without a context it goes to disk.
+    The result is True if both ends of the connection have one address. Without a context, the data
+    goes to disk, and the result is False.
     """
     if not context or not here():
         return False

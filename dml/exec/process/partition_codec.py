@@ -1,10 +1,10 @@
-"""Partitions are packed into buffers, and opened over the same memory in another process.
+"""Pack partitions into buffers, and open them over the same memory in another process.
 
-A partition travels as its description (pickled: places, ids, errors) and its columns: the blocks as
-one Arrow IPC stream per schema, so that a slice of a large buffer sends its own part only, and
-function results without types yet as a pickle. The receiver of a parcel reads its columns where
-they lie: in a mapped file, or in the bytes that the network delivered.
-``dml/exec/process/exception_codec.py`` says how errors travel.
+A partition is sent as its description (pickled: places, ids, errors) and its columns. The blocks of
+one schema are one Arrow IPC stream, so that a slice of a large buffer sends only its own part;
+function results without types are a pickle. The receiver of a parcel reads its columns in place: in
+a mapped file, or in the bytes that the network delivered. Errors are sent as
+``dml/exec/process/exception_codec.py`` says.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Keep = Callable[[Callable[[Any], None]], Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Place:
-    """A piece without its data, which is in ``column``, -1 if the piece is empty.
+    """A piece without its data, which is in column number ``column``, or -1 for an empty piece.
 
-    ``ids`` are those of its block, None where it has none.
+    ``ids`` are the row ids of its block, None without a block.
     """
 
     place: int
@@ -53,12 +53,11 @@ class _Place:
 class Parcel:
     """A partition in transit: ``outcome`` without its value, the data of its pieces in ``columns``.
 
-    Each column is a stream of blocks of one schema, or the pickle of results without types yet.
-
-    ``places`` are the pieces without their blocks, and ``arrays`` their large arrays. ``lent`` says
-    where neighbours find all this, or where it was found (``dml/exec/process/shared_memory.py``): a
-    parcel with ``lent`` and without columns was not opened. Pickling copies columns as bytes, and
-    then drops ``lent``.
+    Each column is a stream of blocks of one schema, or the pickle of results without types.
+    ``places`` are the pieces, pickled without their blocks, and ``arrays`` the large arrays of
+    these pieces. ``lent`` is the location where neighbours find the data, or where it was found
+    (``dml/exec/process/shared_memory.py``); a parcel with ``lent`` and without columns is not
+    opened. Pickling copies columns as bytes, and then drops ``lent``.
     """
 
     outcome: Outcome
@@ -73,19 +72,19 @@ class Parcel:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the columns and of ids that are written out."""
+        """Bytes of the columns, and of the pieces' large arrays, such as ids."""
         return sum(memoryview(each).nbytes for each in (*self.columns, *self.arrays))
 
 
 def size_of(fill: Callable[[Any], None]) -> int:
-    """Return the bytes that ``fill`` writes, without copying them."""
+    """Return the number of bytes that ``fill`` writes, without copying them."""
     sink = pa.MockOutputStream()
     fill(sink)
     return int(sink.size())
 
 
 def in_memory(fill: Callable[[Any], None]) -> Any:
-    """Return the data that ``fill`` writes, in memory of this process: copied once."""
+    """Return what ``fill`` writes as a buffer in memory of this process, copied once."""
     kept = pa.allocate_buffer(size_of(fill))
     with pa.FixedSizeBufferWriter(kept) as sink:
         fill(sink)
@@ -93,7 +92,7 @@ def in_memory(fill: Callable[[Any], None]) -> Any:
 
 
 def pack(outcome: Outcome, keep: Keep = in_memory) -> Parcel:
-    """Pack a partition as a parcel; its columns are copied once, to where ``keep`` puts them."""
+    """Return a partition as a parcel; its columns are copied once, to where ``keep`` puts them."""
     schemas: list[Schema | None] = []  # of each column, None for results
     holding: list[list[Piece]] = []
     places: list[_Place] = []
@@ -122,7 +121,7 @@ def _placed(piece: Piece, column: int) -> _Place:
 
 
 def unpack(parcel: Parcel) -> Outcome:
-    """Return the partition; its columns lie in the parcel's memory."""
+    """Return the partition of ``parcel``; its columns lie in the memory of the parcel."""
     schemas, places = pickle.loads(parcel.places, buffers=parcel.arrays)  # noqa: S301 (a worker's)
     columns = zip(schemas, parcel.columns, strict=True)
     held = [(_results if schema is None else pa.ipc.open_stream)(each) for schema, each in columns]
@@ -145,7 +144,7 @@ def _piece(place: _Place, schemas: Sequence[Schema | None], held: Sequence[Itera
 
 
 def _filling(held: Sequence[Piece]) -> Callable[[Any], None]:
-    """Return a function that writes a column: blocks as a stream, or one piece's raw results."""
+    """Return a function that writes a column: a stream of blocks, or one piece's raw results."""
     if held[0].returned is not None:
         results = cloudpickle.dumps(held[0].returned._replace(error=None))
         return lambda sink: sink.write(results)

@@ -1,8 +1,9 @@
-"""Users' code is pickled by value, and the names that it must refer to are compared.
+"""Pickle users' code by value, and compare the names that it must refer to.
 
-Functions of a main module travel whole. Those of other modules travel as names, and the process
-that reads them imports its own; if that is an older or newer version, results would differ without
-notice. So names travel with digests of their code (``dml/udfs/identity/function_fingerprint.py``).
+Functions of a main module are sent by value. Those of other modules are sent as names, and the
+process that reads them imports its own; if that is an older or newer version, results would differ
+without notice. So names are sent with digests of their code
+(``dml/udfs/identity/function_fingerprint.py``).
 """
 
 from __future__ import annotations
@@ -21,34 +22,34 @@ import numpy as np
 from dml.errors import PlanError
 from dml.udfs.identity.function_fingerprint import identity
 
-# The most functions compared of a module that is referred to as a whole.
+# Most functions that are compared of a module that is referred to as a whole.
 MOST = 200
 
 Place = tuple[str, str]
 
-# Objects of functools that pickle as a name, or not at all: one of them has a lock.
+# Objects of functools that pickle as a name, or not at all, since one of them has a lock.
 CACHED = type(functools.lru_cache(len))
 DISPATCHING = cast("types.FunctionType", functools.singledispatch(len)).__code__
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickles as cloudpickle does, and functools wrappers by value if their functions are."""
+    """Pickles as cloudpickle does, and functools wrappers by value if their functions are so."""
 
     def reducer_override(self, obj: Any) -> Any:
-        """Return how ``obj`` is restored."""
+        """Return how ``obj`` is restored, as ``pickle.Pickler`` asks for it."""
         made = _remade(obj)
         return super().reducer_override(obj) if made is None else made
 
 
 class _Noting(Pickler):
-    """Pickles, and records references by name: to modules of the user's, and to their contents."""
+    """Pickles, and records which functions, classes and modules of the user are sent by name."""
 
     def __init__(self, sink: io.BytesIO, callback: Callable[[pickle.PickleBuffer], object]) -> None:
         super().__init__(sink, protocol=5, buffer_callback=callback)
         self.referred: dict[Place, Any] = {}
 
     def reducer_override(self, obj: Any) -> Any:
-        """As ``Pickler.reducer_override``."""
+        """Return what ``Pickler.reducer_override`` does, and record a name that is sent."""
         found = super().reducer_override(obj)
         if isinstance(obj, types.ModuleType):
             self.referred |= dict(_inside(obj))
@@ -59,7 +60,10 @@ class _Noting(Pickler):
 
 
 def dumped(value: Any, callback: Callable[[pickle.PickleBuffer], object]) -> bytes:
-    """Return ``value`` as bytes, without its large arrays; raises errors of pickling."""
+    """Return ``value`` as bytes, with its large arrays passed to ``callback``.
+
+    Raise errors of pickling.
+    """
     sink = io.BytesIO()
     pickler = _Noting(sink, callback)
     pickler.dump(value)
@@ -68,10 +72,10 @@ def dumped(value: Any, callback: Callable[[pickle.PickleBuffer], object]) -> byt
 
 
 def flat(buffer: Any) -> pickle.PickleBuffer:
-    """Return the bytes of a buffer as an array's, for sending them on.
+    """Return the bytes of ``buffer`` as those of a NumPy array, for sending them on.
 
     Dask makes a memoryview of a memoryview of other buffers, such as Arrow's. Before Python 3.12.7
-    that may end the process when garbage is collected (CPython's issue 77894).
+    that may end the process during garbage collection (CPython's issue 77894).
     """
     view = pickle.PickleBuffer(buffer).raw()
     array: Any = np.frombuffer(view, np.uint8) if view.nbytes else b""
@@ -79,26 +83,26 @@ def flat(buffer: Any) -> pickle.PickleBuffer:
 
 
 def loaded(sent: bytes, buffers: Sequence[Any]) -> Any:
-    """Return the value that was ``dumped``.
+    """Return the value that ``dumped`` wrote.
 
-    Raises errors of unpickling, and PlanError where a name refers to different code here.
+    Raise errors of unpickling, and PlanError if a name refers to different code in this process.
     """
     source = io.BytesIO(sent)
     names: dict[Place, tuple[Any, ...]] = pickle.load(source)  # noqa: S301 (of our own client)
     value = pickle.load(source, buffers=buffers)  # noqa: S301
     for (module, name), there in names.items():
-        here = _name(_found(module, name))
+        here = _name(_find_object(module, name))
         if there and here != there:
             raise PlanError(
                 f"{module}.{name} is something else in the worker",
-                why=f"{_told(here)}; where the run was begun, {_told(there)}",
+                why=f"{_describe(here)}; where the run was begun, {_describe(there)}",
                 try_="the same code and libraries on both sides; restart what has loaded others",
             )
     return value
 
 
 def pickled(value: Any) -> bytes:
-    """Return ``value`` as bytes, with main-module code by value; raises errors of pickling."""
+    """Return ``value`` as bytes, with main-module code by value; raise pickling errors."""
     sink = io.BytesIO()
     Pickler(sink).dump(value)
     return sink.getvalue()
@@ -107,8 +111,8 @@ def pickled(value: Any) -> bytes:
 def _remade(obj: Any) -> tuple[Any, ...] | None:
     """Return how a functools object is restored around its function; None for other objects.
 
-    A cache starts empty. Self-references are restored correctly: functions are known to the pickler
-    before the objects that they refer to, and classes are registered after the dispatching
+    A restored cache is empty. Self-references are restored correctly: functions are known to the
+    pickler before the objects that they refer to, and classes are registered after the dispatching
     function.
     """
     if isinstance(obj, functools.cached_property):
@@ -124,16 +128,16 @@ def _remade(obj: Any) -> tuple[Any, ...] | None:
 
 
 def _by_name(obj: Any) -> bool:
-    """Return whether readers find the object in a module: not main, nor one sent by value."""
+    """Return whether readers find ``obj`` in a module, neither main nor one sent by value."""
     module = obj.__module__
-    if module == "__main__" or _found(module, obj.__qualname__) is not obj:
+    if module == "__main__" or _find_object(module, obj.__qualname__) is not obj:
         return False
     travels = cloudpickle.list_registry_pickle_by_value()
     return not any(module == each or module.startswith(f"{each}.") for each in travels)
 
 
 def _property(kind: type, func: Callable[..., Any]) -> Any:
-    """Make a cached property, possibly of a user's class; before Python 3.12 it has a lock."""
+    """Return a cached property of ``func``; before Python 3.12 it has a lock, which is not sent."""
     made: Any = object.__new__(kind)
     functools.cached_property.__init__(made, func)
     return made
@@ -149,7 +153,7 @@ def _register(dispatching: Any, registry: dict[type, Callable[..., Any]]) -> Non
 
 
 def _inside(module: types.ModuleType) -> Iterator[tuple[Place, Any]]:
-    """Yield functions and classes of a module of the user's own."""
+    """Yield place and value of the functions and classes that a module of the user defines."""
     if not _own(module):
         return
     found = [v for v in vars(module).values() if isinstance(v, types.FunctionType | type)]
@@ -159,7 +163,7 @@ def _inside(module: types.ModuleType) -> Iterator[tuple[Place, Any]]:
 
 
 def _own(module: types.ModuleType | None) -> bool:
-    """Return whether a module is the user's and can be imported: not main, not installed."""
+    """Return whether ``module`` is the user's and can be imported: not main, not installed."""
     file = getattr(module, "__file__", None)
     if module is None or module.__name__ == "__main__" or not isinstance(file, str):
         return False
@@ -167,7 +171,7 @@ def _own(module: types.ModuleType | None) -> bool:
     return not installed and module.__name__.partition(".")[0] != "dml"
 
 
-def _found(module: str, name: str) -> Any:
+def _find_object(module: str, name: str) -> Any:
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -175,7 +179,7 @@ def _found(module: str, name: str) -> Any:
 
 
 def _name(obj: Any) -> tuple[Any, ...]:
-    """Return the digest of the object's code and its libraries; empty if it has none."""
+    """Return the digest of the code of ``obj``, and its libraries; () if it has none."""
     try:
         known = identity(obj)
     except Exception:  # noqa: BLE001 (it looks into whatever the user's objects are)
@@ -183,7 +187,7 @@ def _name(obj: Any) -> tuple[Any, ...]:
     return known.code, tuple(tuple(library) for library in known.libraries)
 
 
-def _told(name: tuple[Any, ...]) -> str:
+def _describe(name: tuple[Any, ...]) -> str:
     if not name:
         return "it cannot be found here"
     versions = ", ".join(" ".join(map(str, library)) for library in name[1])

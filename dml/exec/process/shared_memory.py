@@ -1,11 +1,10 @@
-"""Partitions are lent to other processes of the host: only their location is sent.
+"""Lend partitions to other processes of the host: only their location is sent.
 
 A partition is written once, into a nameless file that is sealed against changes. A slip of some 200
-bytes names its owner and file; the receiver opens ``/proc/PID/fd/N``, checks that it is that very
-file, and maps it. The mapping is good however the owner ends. A receiver that cannot open it asks
-for the bytes (docs/decisions/030-lent-partitions.md).
-
-The memory is the owner's, and counts there: the file goes with the owner's partition.
+bytes names the owner process and the file. The receiver opens ``/proc/PID/fd/N``, checks that it is
+that very file, and maps it. The mapping stays valid however the owner ends. A receiver that cannot
+open the file asks for the bytes (docs/decisions/030-lent-partitions.md). The memory counts at the
+owner, and the file is closed when the owner releases the partition.
 """
 
 from __future__ import annotations
@@ -30,20 +29,20 @@ from dml.exec.process.partition_codec import Parcel, in_memory, size_of
 LEAST = 4 << 20
 TOKEN = 16  # random bytes at the end of a file
 MOST_FILES = 4096  # of a process; further partitions are sent as bytes
-# Errors of making or filling a file; writing and mapping take descriptors too.
+# Errors of creating or filling a file; writing and mapping need descriptors, too.
 NOT_HAD = (OSError, MemoryContractError)
 
 
 class UnopenedError(Exception):
-    """A lent partition cannot be opened here, and its owner no longer has it."""
+    """Raised if a lent partition cannot be opened here, and its owner no longer has it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Slip:
-    """The location of lent data: file number ``file`` of process ``pid`` of ``host``.
+    """The location of lent data: file descriptor ``file`` of process ``pid`` of ``host``.
 
-    The file has this ``inode``, and its ``size`` bytes end with ``token``. ``places`` are start and
-    length of each buffer, the first ``columns`` of which are columns.
+    The file has this ``inode`` (device, number), and its ``size`` bytes end with ``token``.
+    ``places`` are the start and length of each buffer; the first ``columns`` buffers are columns.
     """
 
     host: str
@@ -57,7 +56,7 @@ class Slip:
 
 
 class Loan:
-    """A file of this process that neighbours may open as long as this object lives."""
+    """A file of this process that neighbours may open as long as this object exists."""
 
     def __init__(self, sheet: Sheet, places: Sequence[tuple[int, int]], columns: int) -> None:
         token = secrets.token_bytes(TOKEN)
@@ -79,19 +78,19 @@ SHEETS: weakref.WeakSet[Sheet] = weakref.WeakSet()  # lent by this process
 
 
 def _many() -> bool:
-    """Return whether no more files should be lent, to leave some to this process."""
+    """Return whether so many files are lent that the remaining descriptors are kept for others."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return len(SHEETS) >= (MOST_FILES if most < 0 else min(MOST_FILES, most // 4))
 
 
 class Lender:
-    """Puts one partition into a file that neighbours can open; ``keep`` is for ``pack``."""
+    """Writes one partition into a file that neighbours can open; ``keep`` is for ``pack``."""
 
     def __init__(self) -> None:
         self._sheet: Sheet | None = None
 
     def keep(self, fill: Callable[[Any], None]) -> Any:
-        """Return the data that ``fill`` writes, in a file, or in own memory if it is small."""
+        """Return what ``fill`` writes as a buffer: in a file, or in memory if it is small."""
         if self._sheet is None and (size_of(fill) < LEAST or not self._begun()):
             return in_memory(fill)
         try:
@@ -113,7 +112,7 @@ class Lender:
         return True
 
     def lent(self, parcel: Parcel | None) -> Parcel | None:
-        """Return the parcel, with all of it in the file if there is one."""
+        """Return ``parcel`` with all its data in the file, if ``keep`` created one."""
         sheet, self._sheet = self._sheet, None
         if parcel is None or sheet is None:
             return parcel
@@ -121,19 +120,19 @@ class Lender:
             places = [sheet.place(memoryview(each)) for each in (*parcel.columns, *parcel.arrays)]
             loan = Loan(sheet, places, len(parcel.columns))
             return _over(parcel, mapped(sheet.file), loan.slip, loan)
-        except NOT_HAD:  # data that is in the file already can be read as long as it is mapped
+        except NOT_HAD:  # data that is already in the file stays readable while it is mapped
             return parcel
 
 
 def _over(parcel: Parcel, whole: Any, slip: Slip, lent: Loan | Slip) -> Parcel:
-    """Return the parcel over the memory of its file."""
+    """Return ``parcel`` with its buffers in the memory ``whole`` of its file."""
     every = tuple(whole.slice(start, length) for start, length in slip.places)
     columns, arrays = every[: slip.columns], every[slip.columns :]
     return dataclasses.replace(parcel, columns=columns, arrays=arrays, lent=lent)
 
 
 def noted(parcel: Parcel) -> Parcel:
-    """Return a lent parcel as it is sent to neighbours: with its slip instead of its columns."""
+    """Return a lent parcel in the form for neighbours: with its slip instead of its data."""
     return Parcel(parcel.outcome, parcel.places, (), (), parcel.lent.slip)
 
 
@@ -143,12 +142,12 @@ def is_lent(parcel: Parcel | None) -> bool:
 
 
 def is_unopened(parcel: Parcel | None) -> bool:
-    """Return whether only the slip of the parcel is here."""
+    """Return whether this process has only the slip of ``parcel``."""
     return parcel is not None and isinstance(parcel.lent, Slip) and not parcel.columns
 
 
 def is_strange(parcel: Parcel | None) -> bool:
-    """Return whether a parcel is unopened because this process must not open the owner's files."""
+    """Return whether ``parcel`` is unopened for lack of permission to open its owner's files."""
     if parcel is None or not is_unopened(parcel):
         return False
     slip = parcel.lent
@@ -162,12 +161,12 @@ def is_strange(parcel: Parcel | None) -> bool:
 
 
 def held_bytes(parcel: Parcel | None) -> int:
-    """Return the bytes of a parcel that count here: borrowed memory counts at its owner."""
+    """Return the bytes of ``parcel`` that count here: borrowed memory counts at its owner."""
     return 0 if parcel is None or isinstance(parcel.lent, Slip) else parcel.nbytes
 
 
 def borrow(parcel: Parcel) -> Parcel:
-    """Return the parcel over the memory that its slip names; unchanged if it cannot be opened."""
+    """Return ``parcel`` over the memory that its slip names; unchanged if that cannot be opened."""
     if not is_unopened(parcel):
         return parcel
     whole = opened(parcel.lent)
@@ -199,7 +198,7 @@ def _regular(known: os.stat_result, slip: Slip) -> bool:
 
 
 def _same(file: int, slip: Slip) -> bool:
-    """Return whether it is the lent file: same inode, ended by that token, and sealed."""
+    """Return whether ``file`` is the lent file: same inode, token at its end, and sealed."""
     if not _regular(os.fstat(file), slip) or fcntl.fcntl(file, fcntl.F_GET_SEALS) & SEALS != SEALS:
         return False
     return os.pread(file, TOKEN, slip.size - TOKEN) == slip.token

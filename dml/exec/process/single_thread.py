@@ -1,11 +1,11 @@
-"""Libraries are limited to one thread where a worker thread calls users' functions.
+"""Limit libraries to one thread where a worker thread calls users' functions.
 
-Each worker is one slot: libraries that a function calls would otherwise share its work among all
+Each worker is one slot: a library that a function calls would otherwise divide its work among all
 processors, for every worker at once. Only limits that a library keeps per thread are set: OpenMP
-and MKL have such numbers. Other libraries have one for the process, such as the OpenBLAS of NumPy's
-wheels (also where it says ``local``), Accelerate and OpenCV; changing that would slow the caller's
-own computation down, and change its last bits, depending on the code that runs at the time.
-``docs/options.md`` says what to do about those.
+and MKL have such numbers. Other libraries have one number for the process, such as the OpenBLAS of
+NumPy's wheels (also where the name says ``local``), Accelerate and OpenCV. Changing that number
+would slow the caller's own computation down, and change its last bits, depending on the code that
+runs at the time. ``docs/options.md`` says what to do about those libraries.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 Limit: TypeAlias = Callable[[int], int]
 """Sets the number of threads for the work of the calling thread; returns the previous number."""
 
-# Names of library files with a number of threads per thread begin so.
+# How the names of library files begin that keep a number of threads for each thread.
 OPENMP = ("libgomp", "libiomp", "libomp")
 MKL = ("libmkl_rt",)
 # The files that this process has mapped, on Linux; elsewhere no library is found or limited.
@@ -32,9 +32,9 @@ _found: tuple[int, tuple[Limit, ...]] = (-1, ())
 
 @contextmanager
 def single_threaded() -> Iterator[None]:
-    """Limit libraries to this thread within the block, as far as they can be.
+    """Limit libraries to one thread for calls of this thread in the block, where possible.
 
-    Other threads, the caller's among them, are not affected.
+    Other threads, such as the caller's, are not affected.
     """
     limits = _limits()
     before = [limit(1) for limit in limits]
@@ -46,7 +46,7 @@ def single_threaded() -> Iterator[None]:
 
 
 def _limits() -> tuple[Limit, ...]:
-    """Return the limits of loaded libraries; searched again once there are more modules."""
+    """Return the limits of loaded libraries; search again once more modules are loaded."""
     global _found  # noqa: PLW0603 - what is loaded is loaded once a process
     modules, found = _found
     if modules != len(sys.modules):
@@ -57,7 +57,7 @@ def _limits() -> tuple[Limit, ...]:
 
 
 def _mapped() -> list[str]:
-    """Return the files of libraries that are mapped in this process."""
+    """Return the paths of OpenMP and MKL libraries that are mapped in this process."""
     lines: list[str] = []
     with suppress(OSError):
         lines = MAPS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
@@ -75,7 +75,7 @@ def _limit_of(path: str) -> Limit | None:
 
 
 def limit_of(library: Any, *, mkl: bool) -> Limit | None:
-    """Return the limit of a ``library`` of OpenMP, or of MKL; None if it has no such functions."""
+    """Return the limit of a ``library`` of OpenMP or ``mkl``; None if it lacks the functions."""
     if mkl:
         own: Limit | None = getattr(library, "MKL_Set_Num_Threads_Local", None)
         return own

@@ -1,8 +1,8 @@
-"""The task runner of a worker process: holds jobs by run, and runs slices of them on request.
+"""A task runner holds the jobs of a worker process, by run, and runs slices of them on request.
 
-A driver sends each job once; an order names the run, the slice and its argument. The answer holds
-the result, the counters and the schemas that it settled. Every error while an order runs becomes
-part of its answer: ``TaskRunner.do`` raises only if its job never came.
+A driver sends each job once. An order names the run, the slice and its argument. The answer holds
+the result, the counters, and the schemas that the slice settled. An error of an order becomes part
+of its answer; ``TaskRunner.do`` raises only if the job never came, or NotSentError.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ FILLED_BYTES = 1 << 16
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SliceOrder:
-    """Slice ``run`` of the run ``name``, on ``argument``: a task, or the parcel of a partition.
+    """Slice ``run`` of the run ``name`` on ``argument``: a task, or the parcel of a partition.
 
-    ``schemas`` are those that the rows of other workers have settled, ``seen`` is the digest of the
-    partitions that the task has returned before. ``once`` says that it must not be run twice. An
-    answer has the ``number`` of its order.
+    ``schemas`` are those that rows on other workers have settled; ``seen`` is the digest of the
+    partitions that the task has returned before. An order with ``once`` must not be run twice. An
+    answer carries the ``number`` of its order.
     """
 
     name: str
@@ -62,10 +62,10 @@ class SliceOrder:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of an order: a parcel, an exception (``error``), or neither if none was left.
+    """The result of an order: a parcel, an exception (``error``), or neither at a task's end.
 
-    ``digest`` is that of the partitions of the task so far, if it has several, or a later stage
-    works on them, and they might differ when they are made again.
+    ``digest`` is that of the task's partitions so far, if the task has several or a later stage
+    reads them, and if they might differ when they are made again; otherwise it is empty.
     """
 
     parcel: Parcel | None
@@ -79,15 +79,15 @@ class Answer:
 
 
 class Bench:
-    """One job under way in this process; slices of different tasks may run side by side.
+    """One job in progress in this process; slices of different tasks may run in parallel.
 
-    ``note`` is called with the place of the unit that is being read, -1 where that is not known.
+    ``note`` is called with the place of the unit that is being read, or -1 if it is unknown.
     """
 
     def __init__(self, job: Job, note: Callable[[int], None]) -> None:
         self.job, self._note = job, note
-        # By thread, and no threading.local: before Python 3.12, one that dies in a cycle of garbage
-        # may stop a process for ever whose threads are being sampled, which Dask does.
+        # By thread id, without threading.local: before Python 3.12, a thread-local that dies in a
+        # cycle of garbage may hang a process whose threads are being sampled, which Dask does.
         self._mine: dict[int, tuple[Tally, Seq]] = {}
         self._places: dict[Seq, int] = {}
         job.reading.begun = self._begun
@@ -97,7 +97,7 @@ class Bench:
         self.runtime = Runtime(job.starts(self._tally), compared, job.once)
 
     def _tally(self) -> Tally:
-        """Return the tally of this thread's slice; any thread may end a parked generator."""
+        """Return the tally of this thread's slice; an unused one for a thread without a slice."""
         found = self._mine.get(threading.get_ident())
         return Tally() if found is None else found[0]
 
@@ -106,7 +106,7 @@ class Bench:
         self._note(place)
 
     def do(self, order: SliceOrder, keep: Keep) -> Answer:
-        """Run one slice; exceptions become a part of the answer, even an exit, but NotSentError."""
+        """Run one slice; exceptions, even exits, become part of the answer, except NotSentError."""
         known = self.job.at.schemas
         known.update(order.schemas)
         tally, seq = Tally(), order.run.seq
@@ -132,7 +132,7 @@ class Bench:
         return Answer(parcel, error, lost, seconds, tally, settled, replays, digest)
 
     def _argument(self, order: SliceOrder) -> Any:
-        """Return a task as it is, or a partition's pieces; NonDeterminismError if it differs."""
+        """Return a task, or a partition's pieces; raise NonDeterminismError for ``Differing``."""
         sent = order.argument
         if isinstance(sent, Differing):
             raise NonDeterminismError("another partition", why=sent.why)
@@ -141,12 +141,12 @@ class Bench:
         return sent
 
     def _digest(self, order: SliceOrder, outcome: Outcome) -> bytes:
-        """Return the digest for comparing repeats: of several partitions, or of a link's input."""
+        """Return the digest for comparing repeated work, or b"" if none will be compared."""
         compared = order.run.k or not outcome.done or order.run.stage < len(self.job.links)
         return after(order.seen, outcome.value) if compared and self._unproven[-1] else b""
 
     def differing(self, run: Run, why: str) -> NonDeterminismError:
-        """Return the error for a task whose result changed, naming all functions to blame."""
+        """Return the error for a task whose result changed; it names all functions at fault."""
         place = self._places.get(run.seq, -1)
         where = str(self.job.reading.unit_at(place).place) if place >= 0 else f"task {run.seq}"
         return differing(why, self._unproven[run.stage], where)
@@ -154,7 +154,7 @@ class Bench:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Differing:
-    """An argument that was made again, and differs from the first."""
+    """An argument that was made again and differs from the first one; ``why`` says how."""
 
     why: str
 
@@ -179,7 +179,7 @@ def _packed(outcome: Outcome, keep: Keep) -> Parcel:
 class TaskRunner:
     """The jobs of a process, by the name of their run.
 
-    ``note`` is called with the place of the unit that is being read.
+    ``note`` is called with the place of the unit that is being read, or -1 if it is unknown.
     """
 
     def __init__(self, note: Callable[[int], None] = lambda _: None) -> None:
@@ -189,9 +189,9 @@ class TaskRunner:
         self._lock = threading.Lock()
 
     def open(self, name: str, job: bytes, buffers: Sequence[Any] = ()) -> bool:
-        """Load a job, as ``written`` wrote it.
+        """Load a job from the bytes and buffers of ``written``, and return whether that succeeded.
 
-        False if that fails; then its orders are answered with the error.
+        If loading fails, the orders of the job are answered with the error.
         """
         with self._lock:
             if name not in self._benches and name not in self._refused:
@@ -202,7 +202,7 @@ class TaskRunner:
             return name in self._benches
 
     def do(self, order: SliceOrder, keep: Keep = in_memory) -> Answer:
-        """Run an order of a job that is here; ``keep`` stores the columns that it makes."""
+        """Run an order whose job is open; ``keep`` stores the columns of its result."""
         refused = self._refused.get(order.name)
         if refused is not None:
             return Answer(None, refused, lost=False)
@@ -212,7 +212,7 @@ class TaskRunner:
         return bench.do(order, keep)
 
     def close(self, name: str) -> None:
-        """Forget a run, and end its parked generators; does nothing if the run is unknown."""
+        """Remove a run, and end its parked generators; do nothing for an unknown name."""
         with self._lock:
             bench = self._benches.pop(name, None)
             self._refused.pop(name, None)
@@ -221,9 +221,10 @@ class TaskRunner:
 
 
 def written(job: Job) -> tuple[bytes, list[pickle.PickleBuffer]]:
-    """Return a job as bytes, its functions by value, and its large arrays as buffers beside them.
+    """Return ``job`` as bytes, its functions by value, and its large arrays as buffers.
 
-    PlanError if a function, or an object that it refers to, cannot be sent to another process.
+    Raise PlanError if a function, or an object that it refers to, cannot be sent to another
+    process.
     """
     buffers: list[pickle.PickleBuffer] = []
     try:
@@ -235,8 +236,8 @@ def written(job: Job) -> tuple[bytes, list[pickle.PickleBuffer]]:
 def read(sent: bytes, buffers: Sequence[Any]) -> Job:
     """Return the job that ``written`` wrote; its arrays lie in ``buffers``.
 
-    Small ones are copied, so that functions may fill them, as where they were written. PlanError if
-    names in modules that its functions use refer to different code here.
+    Small arrays are copied, so that functions may write in them, as in the sending process. Raise
+    PlanError if names in modules that its functions use refer to different code here.
     """
     job: Job = loaded(sent, [_filled(buffer) for buffer in buffers])
     return job
@@ -248,7 +249,7 @@ def _filled(buffer: Any) -> Any:
 
 
 def unsendable(nodes: Iterable[Node], error: Exception) -> DmlError:
-    """Return the error for operators that cannot be pickled, naming the function at fault."""
+    """Return the error for operators that cannot be pickled; it names the function at fault."""
     for node in nodes:
         try:
             dumped(node.calls, lambda _: None)
@@ -263,7 +264,7 @@ def unsendable(nodes: Iterable[Node], error: Exception) -> DmlError:
 
 
 def _unreadable(error: BaseException) -> DmlError:
-    """Return the error for a job that cannot be loaded: mostly, a module is not installed."""
+    """Return the error for a job that cannot be loaded, usually for lack of a module."""
     here = f"process {os.getpid()} on {platform.node()}"
     if isinstance(error, DmlError):
         error.at = f"{error.at}; {here}" if error.at else here

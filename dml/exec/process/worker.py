@@ -1,7 +1,7 @@
 """The main program of a worker process, started as ``python -m dml.exec.process.worker``.
 
-It is started afresh, never forked, and never imports the main module of its parent: functions come
-by value. It ends when its parent is gone, whatever it is doing at the time.
+A worker is started afresh, never forked, and never imports the main module of its parent: functions
+are sent by value. It ends when its parent is gone, whatever it is doing at the time.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from dml.exec.process.channel import Channel, MemoryNote, Sheet
 from dml.exec.process.environment import Surroundings
 from dml.exec.process.task_runner import SliceOrder, TaskRunner
 
-# A worker that is never idle collects garbage once it has grown by so much.
+# A worker that is never idle collects garbage once its memory has grown by so many bytes.
 GARBAGE_BYTES = 32 << 20
-# After so long idle, a worker returns freed memory that its allocators hold.
+# After so many idle seconds, a worker returns freed memory that its allocators hold.
 IDLE_S = 0.05
 # Of Linux's ``prctl``: the signal that a process gets when its parent ends.
 DIES_WITH_PARENT = 1
@@ -43,7 +43,7 @@ class WorkerService:
         self.clean_bytes = 0  # resident memory after the last garbage collection
 
     def run(self) -> None:
-        """Answer every order until the parent hangs up."""
+        """Answer every order until the parent closes the connection."""
         while True:
             if not self.channel.heard(IDLE_S):
                 self._rest()
@@ -56,7 +56,7 @@ class WorkerService:
                 return
 
     def _rest(self) -> None:
-        """Free the memory of closed jobs; looking for garbage takes 20 ms."""
+        """Free the memory of closed jobs; garbage collection takes 20 ms, so it runs when idle."""
         self._collect()
         give_back()
 
@@ -66,7 +66,7 @@ class WorkerService:
             self.garbage, self.clean_bytes = False, resident_bytes() or 0
 
     def _heeded(self, message: Any) -> bool:
-        """Handle a message; False if this process can be of no more use."""
+        """Handle ``message``; return False if this process cannot be used any more."""
         if isinstance(message, SliceOrder):
             sheet = Sheet()
             answer = self.desk.do(message, sheet.keep)
@@ -82,7 +82,7 @@ class WorkerService:
         return True
 
     def _opened(self, surroundings: Surroundings, name: str, job: bytes, buffers: Any) -> bool:
-        """Load a job; False where a new worker might succeed, since this one has had jobs."""
+        """Load a job; return False where a new worker might succeed, since this one is used."""
         if self.jobs and self._stale():
             return False
         self.jobs += 1
@@ -90,12 +90,12 @@ class WorkerService:
         return self.desk.open(name, job, buffers) or self.jobs == 1
 
     def _stale(self) -> bool:
-        """Return whether a loaded module of the user's own has been edited since the start."""
+        """Return whether a loaded module of the user has been edited since the start."""
         return any(_edited_ns(module) > self.started_ns for module in list(sys.modules.values()))
 
 
 def _edited_ns(module: Any) -> int:
-    """Return when the file of a module was last written; 0 for installed modules."""
+    """Return when the module's file was last written, in ns since 1970; 0 for installed modules."""
     file = getattr(module, "__file__", None)
     if not isinstance(file, str) or file.startswith((sys.prefix, sys.base_prefix)):
         return 0
@@ -106,7 +106,7 @@ def _edited_ns(module: Any) -> int:
 
 
 def flush() -> None:
-    """Flush standard streams, so that output of a function appears when its slice ends."""
+    """Flush standard streams, so that a function's output appears when its slice ends."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, OSError, ValueError):  # there is no stream, or it is closed
             stream.flush()
@@ -115,7 +115,7 @@ def flush() -> None:
 def live_with(lifeline: int) -> None:
     """Let the kernel end this process when the other end of ``lifeline`` is closed.
 
-    It needs no cooperation of ours, so that a call into C that never returns ends as well.
+    The process need not do anything for that, so a call into C that never returns ends as well.
     """
     signal.signal(signal.SIGIO, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGIO})
@@ -128,7 +128,7 @@ def live_with(lifeline: int) -> None:
 
 
 def _let_go(channel: Channel, note: MemoryNote, lifeline: int, serving: int) -> None:
-    """Close the connection in a process that a function has forked, and end it with this one."""
+    """Close the connection in a forked child, and let the child end with this process."""
     channel.close()
     note.close()
     os.close(lifeline)
@@ -138,7 +138,7 @@ def _let_go(channel: Channel, note: MemoryNote, lifeline: int, serving: int) -> 
 
 
 def main() -> None:
-    """Serve the connection whose descriptors are the arguments: messages, lifeline, note."""
+    """Serve the connection with the descriptors in ``sys.argv``: messages, lifeline, note."""
     messages, lifeline, note = map(int, sys.argv[1:4])
     live_with(lifeline)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop

@@ -1,4 +1,4 @@
-"""The pool of worker processes: starts them, and keeps idle ones for the next run."""
+"""A pool starts worker processes, and keeps idle ones for the next run."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from dml.exec.process.channel import Channel, MemoryNote, Message
 from dml.exec.process.environment import Surroundings
 from dml.exec.process.task_runner import Answer, SliceOrder
 
-IDLE_S = 15.0  # a worker that was idle for so long is ended
-END_S = 1.0  # its time to clean up then, or at interpreter exit
-ENDING_S = 600.0  # a worker given back in the middle of work may take so long to finish it
-# Freed memory that the C library's allocator keeps, lest the kernel clear and map pages of every
-# large row anew; an idle worker returns it, too (GNU's mallopt).
+IDLE_S = 15.0  # idle time after which a worker is ended
+END_S = 1.0  # time that a worker has to clean up then, or at interpreter exit
+ENDING_S = 600.0  # time to finish work in which a worker was given back
+# Bytes of freed memory that the C library's allocator keeps, so that the kernel need not clear and
+# map new pages for every large row (GNU's mallopt); an idle worker returns this memory, too.
 REUSING = {"MALLOC_TRIM_THRESHOLD_": str(32 << 20), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
-STOPPED_S = 30.0  # a worker that stays stopped by a signal for so long is killed
+STOPPED_S = 30.0  # time after which a worker that a signal has stopped is killed
 HEARD_S = 0.5  # interval of checks whether an awaited answer is still needed
 
 
 class UnwantedError(Exception):
-    """An answer is no longer needed, and its worker is still working."""
+    """Raised when an answer is no longer needed, while its worker is still working."""
 
 
 class ChildProcess:
-    """A process that serves this one, and the connection to it; it ends when this one does.
+    """A process that serves this one, with a connection to it; it ends when this process does.
 
-    It runs ``module`` with the descriptors of its ends of two connections, messages and lifeline,
-    and ``files``, as its arguments.
+    The child runs ``module``. Its arguments are the descriptors of its ends of two connections
+    (messages and lifeline), and ``files``.
     """
 
     def __init__(self, module: str, files: Sequence[int], environment: dict[str, str]) -> None:
@@ -57,12 +57,12 @@ class ChildProcess:
             undone.pop_all()
 
     def ready(self) -> bool:
-        """Return whether the process lives and can take on other work."""
+        """Return whether the process is alive and can take on other work."""
         return self.process.poll() is None
 
     @property
     def ending(self) -> bool:
-        """Whether the process lives and is still finishing its former work."""
+        """Whether the process is alive and still finishing its former work."""
         return False
 
     @property
@@ -71,12 +71,12 @@ class ChildProcess:
         return False
 
     def look(self) -> None:
-        """Receive messages that it has sent while idle."""
+        """Receive the messages that the process has sent while idle."""
 
     def halted(self, seconds: float) -> bool:
-        """Return whether a signal has stopped it, after a wait of ``seconds`` since the last call.
+        """Return whether a signal has stopped the process, ``seconds`` after the last call.
 
-        A process that stays stopped for half a minute is killed, with an OSError.
+        Kill a process that stays stopped for more than ``STOPPED_S`` seconds, and raise OSError.
         """
         found = _stopped(self.process.pid)
         self.stood_s = self.stood_s + seconds if found else 0.0
@@ -87,7 +87,7 @@ class ChildProcess:
         return found
 
     def ended(self, seconds: float) -> int:
-        """Wait for the process, kill it after ``seconds``; returns its exit code."""
+        """Wait for the process, kill it after ``seconds``, and return its exit code."""
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -95,11 +95,11 @@ class ChildProcess:
             return self.process.wait()
 
     def hang_up(self) -> None:
-        """Tell the process to end, if it is idle."""
+        """Close the connection, which ends the process if it is idle."""
         self.channel.close()
 
     def close(self, seconds: float = 0.0) -> None:
-        """End the process, which may clean up for ``seconds``."""
+        """End the process and its children; the process may clean up for ``seconds``."""
         begun = descendants(self.process.pid)
         self.channel.close()
         self.ended(seconds)
@@ -107,21 +107,18 @@ class ChildProcess:
         self.let_go()
 
     def abandon(self) -> None:
-        """Release the process in a forked child: it belongs to the parent."""
+        """Release the process in a forked child, since only the parent may wait for it."""
         self.process.returncode = 0
         self.let_go()
 
     def let_go(self) -> None:
-        """Close this side's connections."""
+        """Close this process's ends of the connections."""
         self.channel.close()
         self.lifeline.close()
 
 
 class Worker(ChildProcess):
-    """A worker process.
-
-    ``place`` is the unit that it was reading when it was lost, -1 if that is not known.
-    """
+    """A worker process; ``place`` is the unit that it was reading when it was lost, or -1."""
 
     _names = itertools.count()
 
@@ -138,10 +135,10 @@ class Worker(ChildProcess):
         ALL.add(self)
 
     def do(self, order: SliceOrder, job: Message, unwanted: Callable[[], bool]) -> Answer:
-        """Run an order; WorkerLostError if the process dies, UnwantedError on ``unwanted``.
+        """Run an order, and return the worker's answer; after any exception the worker is unusable.
 
-        A process that was stopped for half a minute is killed. After any exception, the worker
-        cannot be used again.
+        Raise WorkerLostError if the process dies, or was killed since it stayed stopped for half a
+        minute; raise UnwantedError if ``unwanted()`` is true at two checks.
         """
         self.note.write(-1)
         try:
@@ -168,7 +165,7 @@ class Worker(ChildProcess):
             self.halted(HEARD_S)
 
     def forget(self, name: str) -> bool:
-        """Release a run; False if the process is gone."""
+        """Release the run ``name``; return False if the process is gone."""
         self.used = True
         self.jobs.discard(name)
         try:
@@ -178,12 +175,12 @@ class Worker(ChildProcess):
         return self.process.poll() is None
 
     def alone(self) -> bool:
-        """Return whether no child process that a function started there is alive."""
+        """Return whether no child process that a function started in the worker is alive."""
         return not children(self.process.pid)
 
     def _lost(self, error: Exception) -> WorkerLostError:
         self.place = self.note.read()
-        self.channel.close()  # if it lives, it ends now
+        self.channel.close()  # if the worker is alive, it ends now
         code = self.ended(END_S)
         self.close()
         why = f"killed by signal {-code}" if code < 0 else f"it ended with code {code}"
@@ -197,13 +194,13 @@ class Worker(ChildProcess):
         )
 
     def let_go(self) -> None:
-        """Close this side's connections and the note."""
+        """Close this process's ends of the connections, and the memory note."""
         super().let_go()
         self.note.close()
 
 
 def _stopped(pid: int) -> bool:
-    """Return whether a signal has stopped the process; False where that is unknown."""
+    """Return whether a signal has stopped process ``pid``; False where that is unknown."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0] == b"T"
@@ -217,7 +214,7 @@ ALL: weakref.WeakSet[Worker] = weakref.WeakSet()
 def _started(
     module: str, files: tuple[int, ...], environment: dict[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start a process of this interpreter, with the same module path."""
+    """Start a process of this interpreter that runs ``module``, with the same module path."""
     here = Surroundings.now()
     optimized = ["-" + "O" * sys.flags.optimize] if sys.flags.optimize else []
     return subprocess.Popen(  # noqa: S603 (this interpreter, no words of others)
@@ -233,11 +230,10 @@ One = TypeVar("One", bound=ChildProcess)
 
 
 class ProcessPool(Generic[One]):
-    """Processes that wait for the next run: starting one takes a third of a second.
+    """Processes that wait for the next run, since starting one takes a third of a second.
 
-    ``start`` makes one, which is in ``every`` while it is referred to. Giving one back takes no
-    lock and starts no thread: the garbage collector may do it, at any point of the same thread's
-    code here.
+    ``start`` makes a process; ``every`` holds all that are still referenced. ``give_back`` takes no
+    lock and starts no thread: the garbage collector may call it at any point of this code.
     """
 
     def __init__(self, start: Callable[[], One], every: weakref.WeakSet[One]) -> None:
@@ -247,9 +243,10 @@ class ProcessPool(Generic[One]):
         self._lock = threading.Lock()  # guards searches of idle workers
 
     def take(self, *, fresh: bool = False, liked: Callable[[One], bool] = lambda _: False) -> One:
-        """Return a live worker, a new one if ``fresh``; WorkerLostError if none can be started.
+        """Return a live worker, a new one if ``fresh``; raise WorkerLostError if none starts.
 
-        Workers that are ``liked`` come first. Those that are still ending are left alone.
+        Workers for which ``liked`` is true come first. Workers that are still ending are left
+        alone.
         """
         worker = (None if fresh else self._ready(liked)) or self._new()
         with self._lock:
@@ -284,7 +281,7 @@ class ProcessPool(Generic[One]):
         return found
 
     def _emptied(self) -> list[One]:
-        """Remove and return all idle workers, the last one given back last."""
+        """Remove and return all idle workers, the last one given back at the end."""
         found = list[One]()
         with suppress(IndexError):
             while True:
@@ -313,14 +310,14 @@ class ProcessPool(Generic[One]):
         _end(idle)
 
     def forked(self) -> None:
-        """Reset the pool in a forked child, and release the parent's workers."""
+        """Reset the pool in a forked child, and release the parent's workers there."""
         self._idle, self._watched, self._lock = deque(), False, threading.Lock()
         for worker in list(self.every):
             worker.abandon()
         self.every.clear()
 
     def _watch(self) -> None:
-        """End workers that were idle for long; stops when there are no workers."""
+        """End workers that were idle for too long; return when no workers are left."""
         going = False
         while not going:
             time.sleep(IDLE_S / 4)
@@ -335,7 +332,7 @@ class ProcessPool(Generic[One]):
         return found
 
     def _swept(self) -> bool:
-        """End workers that are overdue; True if no other workers exist, idle or in use."""
+        """End workers that were idle for too long; return True if no others exist at all."""
         with self._lock:
             found = self._emptied()
             old = [each for each in found if _late(each)]

@@ -1,8 +1,8 @@
-"""Scheduling policies of other systems are the baselines that the usual policy is compared with.
+"""Scheduling policies of other systems: baselines that the usual policy is compared with.
 
-None of them changes a byte of the delivered data, and all obey the memory law of a run, which
-takes precedence over the aim of a policy. In those systems a task keeps its slot until its last
-partition. Here a parked task has no slot, so these policies reserve its slot for it.
+No policy changes a byte of the delivered data, and all obey the memory limit of a run, which takes
+precedence over the aim of a policy. In those systems a task keeps its slot until its last
+partition. Here a parked task has no slot, so these policies reserve a slot for it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dml.exec.scheduler.policy import (
 from dml.physical.plan import Plan
 
 PERIOD_S = 1.0  # seconds between two refills of the budget
-LEAST_SLOTS = 1e-3  # for a stage whose slots are all taken: it gets some in the end
+LEAST_SLOTS = 1e-3  # for a stage whose slots are all taken, which gets some later
 
 
 @dataclasses.dataclass
@@ -45,36 +45,36 @@ class Baseline(abc.ABC):
     def shape(
         self, slots: Mapping[str, float], limit_bytes: int
     ) -> tuple[Mapping[str, float], int]:
-        """Slots and limit to run with: the given ones."""
+        """Return the slots and the limit to run with: the given ones."""
         self.slots = dict(slots)
         return slots, limit_bytes
 
     @abc.abstractmethod
     def choose(self, state: State, candidates: Sequence[Candidate]) -> Candidate | None:
-        """The task to start now, or None to leave the slot free."""
+        """Return the task to start now, or None to leave the slot free."""
 
     def fault(self, seq: Seq, k: int, failures: int) -> Fault:
-        """Disturbance of a slice: none."""
+        """Return the deliberate fault of a slice: "", for none."""
         return ""
 
     def retry(self, failures: int, *, lost: bool) -> bool:
-        """True to run a slice again that has failed ``failures`` times."""
+        """Return whether a slice that has failed ``failures`` times is run again."""
         return failures <= (self.lost_retries if lost else self.retries)
 
     def apart(self, state: State, task: Candidate) -> bool:
-        """True if ``task`` takes no slot of a parked one; the head of the line may do so."""
+        """Return whether ``task`` takes no slot reserved for a parked task; the head may."""
         if task.head or not task.fresh:
             return True
         asked = state.loads[task.stage].demand.resources
         return all(self.left(state.loads, name) >= amount - EPSILON for name, amount in asked)
 
     def left(self, loads: Sequence[Load], name: str) -> float:
-        """Amount of a resource that the begun tasks of ``loads`` leave free."""
+        """Return the amount of resource ``name`` that the begun tasks of ``loads`` leave free."""
         return self.slots.get(name, 0.0) - sum(begun(load) * _each(load, name) for load in loads)
 
 
 def begun(load: Load) -> int:
-    """Number of tasks of a stage that have begun and not ended."""
+    """Return the number of tasks of a stage that have begun and not ended."""
     return load.running + len(load.parked)
 
 
@@ -83,19 +83,20 @@ def _each(load: Load, name: str) -> float:
 
 
 def _first(tasks: Sequence[Candidate]) -> Candidate | None:
-    """The task nearest the sink, then the first in order."""
+    """Return the task nearest the sink and first in order; None if there are no tasks."""
     return min(tasks, key=lambda task: (-task.stage, task.seq), default=None)
 
 
 def _going_on(tasks: Sequence[Candidate]) -> Candidate | None:
-    """The head of the line, else a task that already has its slot."""
+    """Return the head if it is in ``tasks``, else a task that already has its slot, or None."""
     return _first([task for task in tasks if task.head or not task.fresh])
 
 
 def fits(state: State, task: Candidate) -> bool:
-    """The memory law alone: ``task`` fits, and the work that must follow it will still fit.
+    """Return whether ``task`` obeys the memory limit alone: it and the work that must follow fit.
 
-    In order, that is the head's way to the sink. Without order any partition may drain instead.
+    In order, the work that must follow is the head's way to the sink. Without order, any partition
+    may drain instead.
     """
     need = state.used_bytes + task.need_bytes
     if task.head or need > state.limit_bytes:
@@ -111,7 +112,7 @@ def fits(state: State, task: Candidate) -> bool:
 
 
 class Rate(NamedTuple):
-    """Figures of a stage after the source: available slots, seconds and bytes of a task."""
+    """Figures of a stage after the source: available slots, seconds, and bytes of a task."""
 
     slots: float
     seconds: float
@@ -120,7 +121,7 @@ class Rate(NamedTuple):
 
 
 def source_partition_s(rates: Sequence[Rate]) -> float:
-    """Seconds in which the stages after the source process one partition of it.
+    """Return the seconds in which the stages after the source process one partition of the source.
 
     Algorithm 2, lines 1 to 13. The source itself adds nothing, as in the example that the paper
     computes: the rate at which data leaves is decisive.
@@ -134,19 +135,19 @@ def source_partition_s(rates: Sequence[Rate]) -> float:
 
 @dataclasses.dataclass
 class Conservative(Baseline):
-    """Starts tasks with guaranteed room for their output, the stage with the least output first.
+    """Starts tasks whose output surely has room, the stage with the least stored output first.
 
     Algorithm 1 of the streaming batch model without lines 4 to 8, and its section 4.3.2.
     """
 
     def choose(self, state: State, candidates: Sequence[Candidate]) -> Candidate | None:
-        """A task that already has its slot, else the stage with the least stored output."""
+        """Return a task that has its slot, else one of the stage with the least stored output."""
         sure = [each for each in candidates if admits(state, each) and self.apart(state, each)]
         return _going_on(sure) or least_buffered(state, sure)
 
 
 def least_buffered(state: State, tasks: Sequence[Candidate]) -> Candidate | None:
-    """Algorithm 1, line 18: the task of the stage with the least stored output."""
+    """Return the task of the stage with the least stored output (Algorithm 1, line 18), or None."""
 
     def buffered(task: Candidate) -> tuple[int, int, Seq]:
         return state.loads[task.stage].out_bytes, -task.stage, task.seq
@@ -156,12 +157,12 @@ def least_buffered(state: State, tasks: Sequence[Candidate]) -> Candidate | None
 
 @dataclasses.dataclass
 class Optimistic(Baseline):
-    """Starts the source first, as fast as data is expected to leave; the rest as there is room.
+    """Starts the source first, as fast as data is expected to leave; other stages as there is room.
 
-    Algorithms 1 and 2 of the streaming batch model. Budget and memory: the budget, which bounds the
-    input, is never more than the free part of the limit, since it would grow without bound
-    otherwise. The source starts on its budget alone. Time passes for the budget at events of the
-    core, a whole second at a time.
+    Algorithms 1 and 2 of the streaming batch model. The budget, in bytes, bounds the source's
+    output, and only the budget decides whether the source starts. It never exceeds the free part of
+    the memory limit, since it would grow without bound otherwise. It is refilled at events of the
+    core, for whole seconds.
     """
 
     budget: float = dataclasses.field(default=math.inf, init=False)
@@ -169,13 +170,13 @@ class Optimistic(Baseline):
     most: int = dataclasses.field(default=1, init=False)
 
     def fault(self, seq: Seq, k: int, failures: int) -> Fault:
-        """Disturbance of a slice: none; records the number of slices of a unit."""
+        """Return "", no fault; record the number of slices of a unit."""
         if len(seq) == 1:
             self.most = max(self.most, k + 1)
         return ""
 
     def choose(self, state: State, candidates: Sequence[Candidate]) -> Candidate | None:
-        """The source if the budget allows it, else the stage with the least stored output."""
+        """Return the source's task if the budget allows it, else one with least stored output."""
         self.refill(state)
         fitting = [each for each in candidates if fits(state, each) and self.apart(state, each)]
         held = _going_on(fitting)
@@ -200,7 +201,7 @@ class Optimistic(Baseline):
         self.budget = min(self.budget, float(state.limit_bytes - state.used_bytes))
 
     def rates(self, state: State) -> list[Rate]:
-        """Figures of the stages after the source."""
+        """Return the figures of the stages after the source, in order."""
         return [self._rate(state.loads, stage) for stage in range(1, len(state.loads))]
 
     def _rate(self, loads: Sequence[Load], stage: int) -> Rate:
@@ -215,7 +216,7 @@ class Optimistic(Baseline):
 
 
 def slices_each(load: Load, above: Load) -> float:
-    """Mean partitions of a task whose input comes from ``above``; 1 before there is one."""
+    """Return the mean number of partitions of a task with input from ``above``; 1 before any."""
     tasks = above.samples - len(load.ready)
     return max(1.0, load.samples / tasks) if tasks > 0 else 1.0
 
@@ -238,7 +239,7 @@ class Staged(Baseline):
     stage: int = dataclasses.field(default=0, init=False)
 
     def choose(self, state: State, candidates: Sequence[Candidate]) -> Candidate | None:
-        """The next task of the stage whose turn it is."""
+        """Return the next task of the stage whose turn it is, or None."""
         fitting = [task for task in candidates if admits(state, task)]
         for _ in state.loads:
             ours = [task for task in fitting if task.stage == self.stage]
@@ -261,12 +262,12 @@ class Static(Baseline):
     def shape(
         self, slots: Mapping[str, float], limit_bytes: int
     ) -> tuple[Mapping[str, float], int]:
-        """Slots and limit to run with: the given ones; quotas are computed anew."""
+        """Return the given slots and limit; the stages' slots are computed anew."""
         self.quotas = []
         return super().shape(slots, limit_bytes)
 
     def choose(self, state: State, candidates: Sequence[Candidate]) -> Candidate | None:
-        """The first task, nearest the sink, of a stage that has a free slot of its own."""
+        """Return the task nearest the sink of a stage that has a free slot of its own, or None."""
         self.quotas = self.quotas or shared([load.demand for load in state.loads], self.slots)
         fitting = [each for each in candidates if admits(state, each) and self._has(state, each)]
         return _first(fitting)
@@ -278,9 +279,9 @@ class Static(Baseline):
 
 
 def shared(demands: Sequence[Demand], slots: Mapping[str, float]) -> list[float]:
-    """Slots of each stage that may run at once: its ``max_parallel``, else an equal share.
+    """Return each stage's slots that may run at once: its ``max_parallel``, else an equal share.
 
-    At least one each, even where there are fewer slots than stages.
+    Each stage gets at least one slot, even where there are fewer slots than stages.
     """
     quotas = [float(demand.max_parallel or 0) for demand in demands]
     open_ = [n for n, demand in enumerate(demands) if not demand.max_parallel]
@@ -297,7 +298,7 @@ def shared(demands: Sequence[Demand], slots: Mapping[str, float]) -> list[float]
 
 
 def _room(demand: Demand, left: Mapping[str, float]) -> bool:
-    """True if another slice fits into ``left``; False for a slice that occupies no resource."""
+    """Return whether another slice fits into ``left``; False for a slice that needs no resource."""
     asked = [(name, amount) for name, amount in demand.resources if amount > 0]
     return bool(asked) and all(left.get(name, 0.0) >= n - EPSILON for name, n in asked)
 
@@ -310,9 +311,9 @@ def _take(demand: Demand, slices: int, left: dict[str, float]) -> None:
 def as_one(
     plan: Plan, demands: Sequence[Demand], most_bytes: int
 ) -> tuple[Plan, tuple[Demand, ...]]:
-    """``plan`` with one stage that runs all steps, and reserves the largest need of any of them.
+    """Return ``plan`` with one stage that runs all steps, and its demand: the largest of each need.
 
-    Its memory is the sum of all needs; PlanError if that is more than ``most_bytes``.
+    The memory is the sum of all needs. Raise PlanError if that is more than ``most_bytes``.
     """
     asked = sum(link.needs.memory for link in plan.links)
     if asked > most_bytes:
@@ -338,7 +339,7 @@ def as_one(
 
 
 FUSED = "fused"
-# By the names in settings: the class of the policy, and its law for explain.
+# By the policy's name in settings: its class, and the sentence about it in ``explain``.
 POLICIES: dict[str, tuple[type[Policy], str]] = {
     "adaptive": (
         StreamingPolicy,
@@ -353,10 +354,10 @@ POLICIES: dict[str, tuple[type[Policy], str]] = {
 
 
 def policy_of(name: str) -> Policy:
-    """A new policy for a run, by its name in settings."""
+    """Return a new policy for a run, by its name in settings."""
     return POLICIES[name][0]()
 
 
-def told(name: str) -> str:
-    """The line of ``explain`` about a policy; empty for the usual one."""
+def policy_line(name: str) -> str:
+    """Return the line of ``explain`` about policy ``name``; empty for the usual policy."""
     return "" if name == "adaptive" else f"\npolicy  {name}: {POLICIES[name][1]}"

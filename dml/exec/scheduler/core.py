@@ -1,4 +1,4 @@
-"""The scheduling core turns events into actions, and does nothing else."""
+"""Turn scheduling events into actions: a pure state machine without clock, threads or files."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ OPEN_PER_SLOT = 2  # started tasks of a stage for each of its slots
 
 @dataclass(slots=True)
 class QueuedTask:
-    """A started unit or partition: ``k`` is the next slice, and the number already made."""
+    """A started task; ``k`` is its next slice, and the number of partitions that it has made."""
 
     seq: Seq
     stage: int
@@ -61,10 +61,10 @@ class QueuedTask:
 
 @dataclass(slots=True)
 class Line:
-    """Traverses the tree of tasks in the order in which partitions are offered, depth first.
+    """Traverses the tree of tasks in delivery order, depth first.
 
-    ``cursor`` is the place to be offered next, ``head`` the task that it waits for. Tasks that the
-    cursor has passed are removed.
+    ``cursor`` is the place of the next partition to offer, ``head`` the task that makes this
+    partition. Tasks that the cursor has passed are removed from ``tasks``.
     """
 
     stages: int
@@ -76,7 +76,7 @@ class Line:
         self.cursor = (0,) * (self.stages + 1)
 
     def advance(self, offer: Callable[[Seq], None], fail: Callable[[Seq], None]) -> None:
-        """Offer all partitions that are next in order; the first error stops with ``fail``."""
+        """Call ``offer`` for the partitions next in order, or ``fail`` at the first error."""
         level = 0
         while True:
             seq = self.cursor[: level + 1]
@@ -97,7 +97,7 @@ class Line:
                 level = max(level - 1, 0)
 
     def _down(self, seq: Seq, k: int, level: int, offer: Callable[[Seq], None]) -> int:
-        """Go to partition ``k`` of a task: offer it, or descend to the task that reads it."""
+        """Offer partition ``k`` of ``seq``, or go down to its reader; return the new level."""
         if level + 1 < self.stages:
             return level + 1
         offer(self.cursor)
@@ -108,18 +108,18 @@ class Line:
 class Core:
     """The scheduling state of one run: a chain of stages, from units to partitions in order.
 
-    ``step(event, now)`` is the whole interface. Laws: a slice starts only when its slots are free
-    and stored + parked + reserved bytes stay at most ``limit_bytes``; when nothing runs and nothing
-    is offered, the head of the line starts whatever its size (``forced`` counts the slices that
+    ``step(event, now)`` is the whole interface. Invariants: a slice starts only when its slots are
+    free and stored + parked + reserved bytes stay at most ``limit_bytes``; when nothing runs and
+    nothing is offered, the head task starts whatever its size (``forced`` counts the slices that
     exceeded the limit); offers come in order of their places unless ``ordered`` is False; slices of
     one task run one after another. Lack of slots or memory never loses or repeats a place.
 
     Parameters
     ----------
-    stages : one Demand per stage, stage i feeds stage i + 1, the last one feeds the consumer
+    stages : one Demand per stage; stage i feeds stage i + 1, and the last one feeds the consumer
     slots : resource -> amount; an integer means that many "cpu"
     limit_bytes : upper bound on bytes stored, parked and reserved at once
-    policy : picks among the tasks that could start
+    policy : picks one of the tasks that could start
     settling : until Settled, only the head runs, and only when nothing is stored or running
     ahead : bound on partitions made or in progress and not yet consumed; None: bound by memory only
     ledger : slots and bytes shared with other cores; None for a core that shares nothing
@@ -146,7 +146,7 @@ class Core:
         shaped, limit_bytes = self.policy.shape(given, limit_bytes)
         self.ledger, self.awaited = ledger, ledger is None
         self.total, self.free = (
-            (dict(shaped), dict(shaped)) if ledger is None else ledger.taken(shaped)
+            (dict(shaped), dict(shaped)) if ledger is None else ledger.declare(shaped)
         )
         self.demands = tuple(stages)
         require(stages, self.total)
@@ -164,12 +164,12 @@ class Core:
         self._waiting = 0  # partitions of the last stage that are made and not yet consumed
         self._line = Line(len(self.demands), self._tasks)
         self._turns = FairTurns(self.state.loads, self._queues)
-        self._stop: Seq | None = None  # place of the first error: nothing behind it starts
+        self._stop: Seq | None = None  # place of the first error: no later task starts
         self._ended = False  # the error is offered: nothing at all starts
         self._on = self._handlers()
 
     def step(self, event: Event, now: float) -> list[Action]:
-        """Process one event at ``now`` seconds; returns the actions for the driver, in order."""
+        """Process one event at ``now`` seconds, and return the actions for the driver, in order."""
         actions: list[Action] = []
         if self.closed:
             return actions
@@ -183,19 +183,19 @@ class Core:
 
     @property
     def finished(self) -> bool:
-        """True when no more partitions will be offered."""
+        """Whether no more partitions will be offered."""
         if self.closed or self._ended or not self.last:
             return self.closed or self._ended
         return self._line.cursor[0] >= self.units if self.state.ordered else self.live == 0
 
     @property
     def waits(self) -> bool:
-        """True if a task could start, given free slots and memory."""
+        """Whether tasks wait that could start if slots and memory were free."""
         return any(map(len, self._queues))
 
     @property
     def plenty(self) -> bool:
-        """True if more partitions are offered to the consumer than the last stage has slots."""
+        """Whether more partitions are offered to the consumer than the last stage has slots."""
         return len(self._offered) > self.state.loads[-1].parallel
 
     @property
@@ -207,7 +207,7 @@ class Core:
         return sum(load.slice_bytes for load in self.state.loads)
 
     def running(self) -> Iterator[tuple[Run, float]]:
-        """Slices that run now, each with the time at which it started."""
+        """Yield the slices that run now, each with its start time in seconds."""
         for task in self.active.values():
             yield Run(task.seq, task.stage, task.k, ""), task.started
 
@@ -229,7 +229,7 @@ class Core:
     def _arrive(self, event: Arrive, _now: float, _actions: list[Action]) -> None:
         ready = self._queues[0].ready
         new = range(self.units, self.units + event.units)
-        ready.extend((unit,) for unit in new)  # still a heap
+        ready.extend((unit,) for unit in new)  # ascending, so still a heap
         self.units += event.units
         self.live += event.units
         self.last = event.last
@@ -251,7 +251,7 @@ class Core:
             self._retire(task, actions)
 
     def _store(self, seq: Seq, stage: int, nbytes: int, actions: list[Action]) -> None:
-        """Store a new partition: input of the next stage, or output for the consumer."""
+        """Account for a new partition: input of the next stage, or output for the consumer."""
         self._parts[seq] = nbytes
         self.state.stored_bytes += nbytes
         self.state.loads[stage].out_bytes += nbytes
@@ -265,7 +265,7 @@ class Core:
             self._offer(seq, actions)
 
     def _retire(self, task: QueuedTask, actions: list[Action]) -> None:
-        """End a task that made its last partition, and free its input."""
+        """End a task that has made its last partition, and free its input."""
         task.done = True
         self.live -= 1
         self.state.loads[task.stage].ended(task.k)
@@ -293,7 +293,7 @@ class Core:
             self._stop = place
 
     def _stopped(self, seq: Seq) -> QueuedTask:
-        """Release the slots and the reservation of a slice that ended."""
+        """Release slots and reservation of the slice of ``seq`` that ended, and return its task."""
         task = self.active.pop(seq, None)
         if task is None:
             raise InternalError(f"slice of task {seq} ended, but it was not running")
@@ -334,7 +334,7 @@ class Core:
             self._unordered(event, now, actions)
 
     def _unordered(self, _event: Any, _now: float, actions: list[Action]) -> None:
-        """Offer all partitions that wait for their turn; a waiting error ends the run now."""
+        """Offer all partitions that wait for their turn; an error that waits ends the run now."""
         if not self.state.ordered:
             return
         self.ordered = self.state.ordered = False
@@ -348,7 +348,7 @@ class Core:
 
     def _close(self, _event: Close, _now: float, actions: list[Action]) -> None:
         self.closed = True
-        for task in self.active.values():  # their ends are ignored; other cores may share the slots
+        for task in self.active.values():  # ends of slices are ignored; other cores may share slots
             self._give_back(task)
         self.active.clear()
         actions.extend(Free(seq) for seq in self._parts)
@@ -363,7 +363,7 @@ class Core:
         actions.append(Offer(seq, failed))
 
     def _fail(self, place: Seq, actions: list[Action]) -> None:
-        """Offer the error at ``place``, once."""
+        """Offer the error at ``place``, unless an error was offered before."""
         if not self._ended:
             self._parts[place] = 0
             self._offer(place, actions, failed=True)
@@ -392,7 +392,7 @@ class Core:
             actions.append(self._start(choice, now))
 
     def _look_at_line(self) -> None:
-        """Update the policy's state: bytes of the head, expected output of the tasks behind it."""
+        """Set the head's bytes, and the expected output of the tasks behind it, for the policy."""
         state, line = self.state, self._line.head
         head = self.active.get(line)
         state.head_reserved_bytes = head.reserved_bytes if head else 0
@@ -409,9 +409,9 @@ class Core:
                 state.begun_bytes.append(before)
 
     def startable(self, *, wide: bool) -> list[Candidate]:
-        """Tasks that order and free slots allow to start; with ``wide`` all, else few per stage.
+        """Return the tasks that could start now; all with ``wide``, else at most two per stage.
 
-        Other stages leave to a stage that has its turn the resources that it needs.
+        A stage that has its turn keeps the resources that it needs from the other stages.
         """
         found = list[Candidate]()
         for stage, queue in reversed(list(enumerate(self._queues))):
@@ -424,7 +424,7 @@ class Core:
         return [task for task in found if not self._held_back(task)]
 
     def _able(self) -> dict[int, set[str]]:
-        """Stages with turns whose next task lacks only resources, if any, with these resources."""
+        """Return the stages with turns whose next task fits, with the resources that each lacks."""
         found = {}
         for stage in self._turns.large:
             if len(self._queues[stage]):
@@ -434,7 +434,7 @@ class Core:
         return found
 
     def _next(self, stage: int) -> list[Seq]:
-        """The first parked task, and the first new task if few tasks are open or it is the head."""
+        """Return the first parked task, and the first new one if few are open or it is the head."""
         queue, load = self._queues[stage], self.state.loads[stage]
         seqs = queue.parked[:1]
         open_tasks = len(queue.parked) + load.running
@@ -451,7 +451,7 @@ class Core:
         return Candidate(stage, seq, fresh, head, need)
 
     def _lacking(self, stage: int) -> set[str]:
-        """Resources with less free than a slice needs; "" where the bound on slices is reached."""
+        """Return the resources that ``stage`` lacks for a slice; {""} at its bound on slices."""
         demand, running = self.demands[stage], self.state.loads[stage].running
         for most in (demand.max_parallel, self.width):
             if most is not None and running >= most:
@@ -459,7 +459,7 @@ class Core:
         return {name for name, n in demand.resources if self.free.get(name, 0.0) < n - EPSILON}
 
     def _held_back(self, task: Candidate) -> bool:
-        """True if order, not memory or slots, forbids starting ``task`` now."""
+        """Return whether order, and not memory or slots, forbids to start ``task`` now."""
         if (
             self._stop is not None
             and (*task.seq, 0 if task.fresh else self._tasks[task.seq].k) >= self._stop
@@ -470,7 +470,7 @@ class Core:
         return self.ahead is not None and self._waiting + len(self.active) >= self.ahead
 
     def _forced(self) -> Candidate | None:
-        """The task without which the run would stall: the head, whatever its size."""
+        """Return the task without which the run would stall, whatever its size, or None."""
         if self.active or self._offered or not self.awaited:
             return None
         found = None

@@ -1,10 +1,10 @@
-"""Stages whose slices need much of a resource at once take turns, for a fair share of it.
+"""Give stages whose slices need much of a resource at once a fair share of it, in turns.
 
 Where slices of one stage need more of a resource than those of another stage, a large slice starts
-only once several small ones have ended, and slots stay idle meanwhile. So changes should be rare:
-while a stage has its turn, stages with smaller needs leave it the amount that it needs, until the
-turn has paid off and the other stages have enough work again, or its own work is done. Turns that
-do not pay off follow each other slowly, as long as the excluded stages would bring more work.
+only once several small ones have ended, and slots stay idle meanwhile. So changes should be rare.
+While a stage has its turn, stages with smaller needs leave it the amount that it needs, until the
+turn has paid off and the other stages have enough work again, or the stage has no more work. Turns
+that do not pay off are kept apart in time, as long as the excluded stages would bring more work.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ENOUGH = 8.0  # slices of the slowest other stage for a turn to pay: tests/exec/
 
 @dataclass(slots=True)
 class FairTurns:
-    """The stage that has its turn, for each resource; reviewed whenever a task may start."""
+    """For each resource, the stage that has its turn; reviewed whenever a task may start."""
 
     loads: Sequence[Load]
     waiting: Sequence[Waiting]
@@ -29,7 +29,7 @@ class FairTurns:
     spent_s: dict[str, float] = field(default_factory=dict)
     ended_s: dict[str, float] = field(default_factory=dict)  # when the last turn was over
     now: float = 0.0
-    idled_s: float = -math.inf  # when slots were last idle and a turn began
+    idled_s: float = -math.inf  # last time that slots were idle and a turn began
     large: dict[int, dict[str, list[int]]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -52,7 +52,7 @@ class FairTurns:
         """
         self.now = now
         for name, stage in list(self.whose.items()):
-            known = stage in able and self._known(name, stage)
+            known = stage in able and self._timed(name, stage)
             if not known or self._enough(name, stage):
                 del self.whose[name]
                 self.ended_s[name] = self.now
@@ -67,9 +67,10 @@ class FairTurns:
         total: Mapping[str, float],
         free: Mapping[str, float],
     ) -> bool:
-        """Begin turns when no task can start; True if a turn began.
+        """Begin turns when no task can start, and return whether a turn began.
 
-        Only once at one instant, since turns that end at once would follow each other for ever.
+        Turns begin only once at each time ``now``, since turns that end at once would repeat for
+        ever.
         """
         if self.idled_s == self.now:
             return False
@@ -84,26 +85,26 @@ class FairTurns:
         return began
 
     def left(self, stage: int, total: Mapping[str, float]) -> dict[str, float]:
-        """Amount of each resource that ``stage`` may take without delaying another stage's turn."""
+        """Return how much of each resource ``stage`` may take without delaying another's turn."""
         found = {}
         for name, whose in self.whose.items():
             asked = self._asks(whose, name)
             most = self.loads[whose].demand.max_parallel
             more = most is None or self.loads[whose].running < most
             if more and whose != stage and self._asks(stage, name) < asked - EPSILON:
-                others = sum(load.held(name) for load in self.loads)
+                others = sum(load.occupied(name) for load in self.loads)
                 found[name] = total.get(name, 0.0) - asked - others
         return found
 
     def started(self, stage: int) -> None:
-        """Account for a started slice of ``stage``, perhaps in its turn."""
+        """Add a started slice of ``stage`` to the time spent in its turns, if it has any."""
         load, self.idled_s = self.loads[stage], -math.inf
         for name, whose in self.whose.items():
             if whose == stage:
                 self.spent_s[name] += load.seconds / max(load.parallel, 1.0)
 
     def _enough(self, name: str, stage: int) -> bool:
-        """True where a turn has paid off, and the other stages have enough work for their turn."""
+        """Return whether a turn has paid off, and the other stages have enough work for theirs."""
         enough_s = ENOUGH * self._drain_s(name, stage)
         others_s = sum(self._work_s(each) for each in self._less(name, stage))
         work_s, spent_s = max(self._below_s(stage), others_s), self.spent_s[name]
@@ -112,14 +113,15 @@ class FairTurns:
     def _begin(self, name: str, stage: int, total: Mapping[str, float]) -> None:
         asked = self._asks(stage, name)
         fits = asked <= total.get(name, 0.0) + EPSILON
-        little = self._known(name, stage) and self._below_s(stage) < self._drain_s(name, stage)
+        little = self._timed(name, stage) and self._below_s(stage) < self._drain_s(name, stage)
         if name not in self.whose and fits and little:
             self.whose[name], self.spent_s[name] = stage, 0.0
 
     def _hasty(self, name: str, stage: int) -> bool:
-        """True if a turn would not pay off yet, the last was recent, and more work will come.
+        """Return whether a turn would not pay yet, the last was recent, and more work will come.
 
-        The stages that the turn would exclude bring this work: one of their slices runs, and ends.
+        The work will come from stages that the turn would exclude: one of their slices runs, and
+        others wait.
         """
         enough_s = ENOUGH * self._drain_s(name, stage)
         since_s = self.now - self.ended_s.get(name, -math.inf)
@@ -134,18 +136,18 @@ class FairTurns:
     def _less(self, name: str, stage: int) -> Sequence[int]:
         return self.large.get(stage, {}).get(name, ())
 
-    def _known(self, name: str, stage: int) -> bool:
-        """False where other stages have waiting tasks and no measured duration."""
+    def _timed(self, name: str, stage: int) -> bool:
+        """Return False if stages with smaller needs have waiting tasks but no measured duration."""
         others = self._less(name, stage)
         return all(self.loads[each].samples or not len(self.waiting[each]) for each in others)
 
     def _drain_s(self, name: str, stage: int) -> float:
-        """Seconds until slices with smaller needs have released their resources."""
+        """Return the seconds until slices with smaller needs have released their resources."""
         others = [self.loads[each] for each in self._less(name, stage)]
         return max((load.seconds for load in others if load.samples), default=0.0)
 
     def _work_s(self, stage: int) -> float:
-        """Seconds of ready work of a stage, if it ran without other stages."""
+        """Return the seconds of ready work of a stage, if it ran without other stages."""
         load = self.loads[stage]
         return self.waiting[stage].slices(load.mean) * load.seconds / max(load.parallel, EPSILON)
 

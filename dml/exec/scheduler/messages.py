@@ -9,14 +9,14 @@ from dml.exec.scheduler.policy import Fault, Seq
 
 
 class Arrive(NamedTuple):
-    """``units`` more units of stage 0 exist; ``last`` says that no more will arrive."""
+    """``units`` more units of stage 0 exist; with ``last``, no more units will arrive."""
 
     units: int
     last: bool = True
 
 
 class SliceDone(NamedTuple):
-    """A slice ended; ``nbytes`` None means that the task had no partition left to produce.
+    """A slice ended; ``nbytes`` are those of its partition, or None if the task had none left.
 
     ``working_bytes`` is the peak memory of the running slice beyond its output and parked bytes.
     """
@@ -30,7 +30,7 @@ class SliceDone(NamedTuple):
 
 
 class TaskFailed(NamedTuple):
-    """A slice raised an error, or (``lost``) its worker was lost."""
+    """A slice raised an error, or (``lost``) its worker was lost; the core decides on a retry."""
 
     seq: Seq
     lost: bool = False
@@ -50,7 +50,7 @@ class Resources(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """The types that the first rows determine are settled: units other than the head may run."""
+    """The first rows have settled the types of functions: units other than the head may run."""
 
 
 class Unordered(NamedTuple):
@@ -58,7 +58,7 @@ class Unordered(NamedTuple):
 
 
 class Close(NamedTuple):
-    """The consumer has stopped: nothing more is started, all stored partitions are freed."""
+    """The consumer has stopped: nothing more starts, and all stored partitions are freed."""
 
 
 class Tick(NamedTuple):
@@ -69,7 +69,7 @@ Event = Arrive | SliceDone | TaskFailed | Consumed | Resources | Settled | Unord
 
 
 class Run(NamedTuple):
-    """Run slice ``k`` of task ``seq``; at stage 0 ``seq`` is the unit, below the partition."""
+    """Run slice ``k`` of task ``seq``: at stage 0 a unit, at a later stage an input partition."""
 
     seq: Seq
     stage: int

@@ -1,4 +1,4 @@
-"""The policy decides which task runs next within memory: pure functions of a state."""
+"""Decide which task runs next within the memory limit, by pure functions of a state."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from typing import Literal, NamedTuple, Protocol
 
 from dml.errors import PlanError
 
-RECENT_PEAKS = 16  # slices whose largest peak is expected of the next one
+RECENT_PEAKS = 16  # recent slices, the largest peak of which is expected of the next slice
 # Peaks of smaller inputs are not scaled up: most of that memory does not grow with the input.
 LEAST_BYTES = 1 << 20
 
 
 class Peaks:
-    """Peak memory of slices of one stage beside their partitions, by the bytes of their input."""
+    """Recent memory peaks of one stage's slices beside their partitions, by bytes of input."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[int, int]] = deque(maxlen=RECENT_PEAKS)
         self._most = 0
 
     def add(self, given_bytes: int, working_bytes: int) -> None:
-        """Record a slice: bytes of its input, and its peak beyond the accounted memory."""
+        """Record a slice: bytes of its input, and its peak bytes beyond the accounted memory."""
         self._seen.append((given_bytes, working_bytes))
         self._most = max(each for _, each in self._seen)
 
     def expected(self, given_bytes: int = 0) -> int:
-        """Expected peak of a slice with ``given_bytes`` of input; 0 where nothing is known.
+        """Return the expected peak of a slice with ``given_bytes`` of input; 0 before any record.
 
-        The largest recent peak, and more in proportion if the input is larger.
+        The estimate is the largest recent peak, scaled up in proportion if the input is larger.
         """
         if not self._most or given_bytes <= LEAST_BYTES:
             return self._most
@@ -55,10 +55,10 @@ DOWNSTREAM_SHARE = (
 AMPLE = 3  # ready tasks per slot of the stages below; more only while memory is not scarce
 SCARCE_SHARE = 0.5  # of the limit; below it no task has to leave room
 REST_SHARE = 0.5  # of the expected output of unfinished tasks; tuned on tests/exec/test_random.py
-RECENT = 64  # outputs whose largest is the estimate of the next one
-TRUSTED = 4  # slices before measured sizes may go below the declared ones
+RECENT = 64  # recent outputs, the largest of which is the estimate of the next one
+TRUSTED = 4  # measured slices from which on estimates may be below the declared sizes
 SMOOTHING = 0.3  # weight of the newest duration
-EPSILON = 1e-9  # fractions of a slot that add up to one may miss it by rounding
+EPSILON = 1e-9  # a sum of fractions of a slot may differ from one by so much, by rounding
 MIB = 1 << 20
 
 
@@ -89,13 +89,13 @@ class Demand:
     once: str = ""
 
     def parallel(self, slots: Mapping[str, float]) -> float:
-        """Number of slices of this stage that ``slots`` could run at once, without other stages."""
+        """Return how many slices ``slots`` could run at once if no other stage used them."""
         asked = [slots.get(name, 0.0) / amount for name, amount in self.resources if amount > 0]
         return min([*asked, math.inf if self.max_parallel is None else self.max_parallel])
 
 
 def require(demands: Sequence[Demand], slots: Mapping[str, float]) -> None:
-    """Raise PlanError for a stage that needs a resource which ``slots`` does not have."""
+    """Raise PlanError if a stage needs a resource that ``slots`` does not have."""
     for demand in demands:
         for name, amount in demand.resources:
             if slots.get(name, 0.0) < amount - EPSILON:
@@ -110,7 +110,7 @@ def require(demands: Sequence[Demand], slots: Mapping[str, float]) -> None:
 
 @dataclass(slots=True)
 class Load:
-    """Current figures of a stage: counts, bytes and measured sizes."""
+    """Current figures of a stage: counts, bytes, and measured sizes and seconds."""
 
     demand: Demand
     parallel: float
@@ -126,7 +126,7 @@ class Load:
     seconds: float = 0.0
     output_bytes: int = 0
     open_bytes: int = 0
-    held_bytes: int = 0  # peak of its stored partitions
+    held_bytes: int = 0  # peak of the stage's stored partitions
     sizes: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT))
     opens: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT))
     ready: list[Seq] = field(default_factory=list)  # tasks that could begin, lowest first
@@ -145,7 +145,7 @@ class Load:
         return self.need_bytes(0, begins=True)
 
     def need_bytes(self, given_bytes: int, *, begins: bool) -> int:
-        """Upper estimate of a slice with ``given_bytes`` of input; ``begins`` adds open inputs."""
+        """Return an upper estimate of a slice's bytes; ``begins`` adds the task's open inputs."""
         opened = self.open_bytes if begins else 0
         return self.output_bytes + opened + self.peaks.expected(given_bytes)
 
@@ -155,7 +155,7 @@ class Load:
         return self.made / self.done_tasks if self.done_tasks else 1.0
 
     def arrived(self, nbytes: int) -> None:
-        """Count a new input partition."""
+        """Count a new input partition of ``nbytes`` bytes."""
         self.ready_bytes += nbytes
         self.ready_tasks += 1
 
@@ -166,21 +166,21 @@ class Load:
         self.longest = max(self.longest, slices)
 
     def rest_bytes(self, k: int, *, kept: bool) -> int:
-        """Expected remaining output of a task that has made ``k`` partitions.
+        """Return the expected remaining output, in bytes, of a task that has made ``k`` partitions.
 
-        As many partitions as the longest task, if it made more than the mean. Else as many as the
-        mean if partitions are ``kept`` until earlier ones are consumed; 0 if a later stage
-        processes them, since some leave before the rest arrive.
+        A task that made more than the mean is expected to make as many partitions as the longest
+        task. Any other task makes as many as the mean if partitions are ``kept`` until earlier ones
+        are consumed, else 0: a later stage processes them, so some leave before the rest arrive.
         """
         left = self.longest - k if k > self.mean else (self.mean - k) * kept
         return int(max(0.0, left) * sum(self.sizes) / max(1, len(self.sizes)))
 
-    def held(self, name: str) -> float:
-        """Amount of a resource that the running slices of the stage occupy."""
+    def occupied(self, name: str) -> float:
+        """Return the amount of resource ``name`` that the stage's running slices occupy."""
         return self.running * self.asked.get(name, 0.0)
 
     def measure(self, seconds: float, nbytes: int | None, parked_bytes: int) -> None:
-        """Update the estimates with a finished slice; ``nbytes`` None means it had no output."""
+        """Update the estimates with a finished slice; ``nbytes`` is None if it had no output."""
         self.samples += 1
         self.seconds += max(SMOOTHING, 1.0 / self.samples) * (seconds - self.seconds)
         if nbytes is None:
@@ -197,15 +197,15 @@ class Load:
 
 @dataclass(slots=True)
 class State:
-    """The whole input of a decision; bytes are accounted, not sampled from the process.
+    """All inputs of a scheduling decision; bytes are accounted, not measured.
 
-    ``stored`` counts partitions from their making until they are consumed, ``offered`` the part
-    of it that is offered to the consumer and not yet released, ``parked`` the bytes of suspended
-    generators, ``reserved`` the expected output of running slices, ``head_reserved`` that of the
-    head task; ``now`` is the driver's clock, in seconds. ``beside_bytes`` are used by other cores
-    of the run, ``beside_room`` is still needed by the heads of their lines. ``begun`` are the
-    unfinished tasks behind the head, in order, where memory is scarce; ``begun_bytes`` is the
-    expected remaining output of each of them and those before it.
+    ``stored`` counts partitions until they are consumed, ``offered`` those of them that are offered
+    to the consumer and not released, ``parked`` suspended generators, ``reserved`` the expected
+    output of running slices, and ``head_reserved`` that of the head task, whose output is delivered
+    next. ``now`` is the driver's clock, in seconds. Other cores of the run use ``beside_bytes``,
+    and their head tasks still need ``beside_room``. ``begun`` lists the unfinished tasks behind the
+    head, in order, where memory is scarce; ``begun_bytes`` is the expected remaining output of each
+    of them and those before it.
     """
 
     loads: list[Load]
@@ -229,26 +229,26 @@ class State:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes held or reserved now; never above the limit except for a forced head task."""
+        """Bytes that all cores hold or reserve; above the limit only for a forced head task."""
         return self.own_bytes + self.beside_bytes
 
     @property
     def scarce(self) -> bool:
-        """True if more than ``SCARCE_SHARE`` of the memory limit is used."""
+        """Whether more than ``SCARCE_SHARE`` of the memory limit is used."""
         return self.used_bytes > SCARCE_SHARE * self.limit_bytes
 
     def rest_before(self, seq: Seq) -> int:
-        """Bytes to leave to tasks before ``seq``: a share of their expected remaining output.
+        """Return how many bytes ``seq`` leaves to the tasks before it, from their expected output.
 
-        Earlier tasks get memory earlier: otherwise many tasks are half done when the line reaches
-        the first of them, memory is full, and the rest wait.
+        Earlier tasks get memory first. Otherwise memory would be full of half-done tasks when the
+        first of them becomes the head, and the other tasks would wait.
         """
         place = bisect_left(self.begun, seq)
         return int(REST_SHARE * self.begun_bytes[place - 1]) if place else 0
 
 
 class Candidate(NamedTuple):
-    """A slice that could start now: enough slots are free."""
+    """A slice that could start now, since enough slots are free."""
 
     stage: int
     seq: Seq
@@ -258,7 +258,7 @@ class Candidate(NamedTuple):
 
 
 class Policy(Protocol):
-    """The decisions of a run; ``wide`` requests all startable tasks, not one per stage."""
+    """The scheduling decisions of a run; with ``wide``, ``choose`` gets all startable tasks."""
 
     @property
     def wide(self) -> bool: ...
@@ -275,16 +275,17 @@ class Policy(Protocol):
 
 
 def head_room(state: State) -> int:
-    """Bytes that the head of the line may still need on its way through all stages."""
+    """Return the bytes that the head task may still need on its way through all stages."""
     return sum(load.slice_bytes for load in state.loads)
 
 
 def downstream_room(state: State, stage: int) -> int:
-    """Bytes that ``stage`` must leave free for the stages below it.
+    """Return the bytes that ``stage`` must leave free for the stages below it.
 
-    Each stage below owns a part of ``DOWNSTREAM_SHARE`` of the limit in proportion to the output
-    of all its slots; together never less than one output of the largest, so that one partition
-    can always drain. Source: the streaming batch model, section 4.3, with hard admission.
+    Each stage below owns a part of ``DOWNSTREAM_SHARE`` of the limit, in proportion to the output
+    of all its slots. The parts together are at least one output of each of these stages, so that
+    one partition can always drain. Source: the streaming batch model, section 4.3, with hard
+    admission.
     """
     below = state.loads[stage + 1 :]
     if not below:
@@ -302,7 +303,7 @@ def downstream_room(state: State, stage: int) -> int:
 
 
 def ample(state: State, stage: int) -> bool:
-    """True if enough tasks are ready below ``stage`` that more would only take memory."""
+    """Return whether so many tasks are ready below ``stage`` that more would only take memory."""
     below = state.loads[stage + 1 :]
     if not below:
         return False
@@ -310,10 +311,10 @@ def ample(state: State, stage: int) -> bool:
 
 
 def admits(state: State, task: Candidate) -> bool:
-    """True when ``task`` fits under the limit and leaves the room that other tasks need to finish.
+    """Return whether ``task`` fits under the limit and leaves the bytes other tasks need to finish.
 
-    The head of the line needs only to fit. Every other task also leaves room for the head's
-    way to the sink, not counting bytes that are offered or already reserved for the head.
+    The head task needs only to fit. Every other task also leaves room for the head's way to the
+    sink, not counting bytes that are offered or already reserved for the head.
     """
     need = state.used_bytes + task.need_bytes
     if need > state.limit_bytes:
@@ -333,7 +334,7 @@ def admits(state: State, task: Candidate) -> bool:
 
 
 def backlog_s(state: State, stage: int) -> float:
-    """Seconds of work for the next stage in outputs of ``stage`` that are stored or being made."""
+    """Return the next stage's seconds of work in the stored and expected outputs of ``stage``."""
     if stage + 1 == len(state.loads):
         return 0.0
     load, below = state.loads[stage], state.loads[stage + 1]
@@ -343,12 +344,14 @@ def backlog_s(state: State, stage: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class StreamingPolicy:
-    """The default policy: the head, then least buffered work below, nearest the sink, and order.
+    """The default policy: first the head, then the task with the least work buffered below it.
+
+    Ties go to the stage nearest the sink, then to the first task in order.
 
     Parameters
     ----------
-    retries : times a slice that raised is run again before its error is delivered
-    lost_retries : times a slice whose worker was lost is run again
+    retries : times that a slice that raised is run again before its error is delivered
+    lost_retries : times that a slice whose worker was lost is run again
     """
 
     retries: int = 0
@@ -358,11 +361,11 @@ class StreamingPolicy:
     def shape(
         self, slots: Mapping[str, float], limit_bytes: int
     ) -> tuple[Mapping[str, float], int]:
-        """Slots and limit to run with: the given ones."""
+        """Return the slots and the limit to run with: the given ones."""
         return slots, limit_bytes
 
     def choose(self, state: State, candidates: Sequence[Candidate]) -> Candidate | None:
-        """The admissible task to start now, or None to leave the slot free."""
+        """Return the admissible task to start now, or None to leave the slot free."""
         fitting = [task for task in candidates if admits(state, task)]
         if len(fitting) < 2:
             return fitting[0] if fitting else None
@@ -372,9 +375,9 @@ class StreamingPolicy:
         )
 
     def fault(self, seq: Seq, k: int, failures: int) -> Fault:
-        """Disturbance of a slice: none."""
+        """Return the deliberate fault of a slice: "", for none."""
         return ""
 
     def retry(self, failures: int, *, lost: bool) -> bool:
-        """True to run a slice again that has failed ``failures`` times."""
+        """Return whether a slice that has failed ``failures`` times is run again."""
         return failures <= (self.lost_retries if lost else self.retries)

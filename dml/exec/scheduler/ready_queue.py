@@ -1,4 +1,4 @@
-"""The waiting tasks of a stage are queued here: new tasks, and parked tasks between slices."""
+"""Queue the waiting tasks of a stage: new tasks, and tasks parked between two slices."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class Waiting:
 
     @property
     def first(self) -> Seq | None:
-        """The lowest place in both heaps."""
+        """The lowest place in both heaps; None if no task waits."""
         return min([*self.parked[:1], *self.ready[:1]], default=None)
 
     def slices(self, each: float) -> float:
-        """Number of waiting slices: ``each`` for a new task, one for a parked task."""
+        """Return the number of waiting slices: ``each`` for a new task, one for a parked task."""
         return len(self.ready) * each + len(self.parked)
 
 
 def take(heap: list[Seq], seq: Seq) -> None:
-    """Remove a place from a heap, wherever it lies."""
+    """Remove place ``seq`` from a heap, wherever it lies."""
     if heap[0] == seq:
         heapq.heappop(heap)
     else:

@@ -1,8 +1,8 @@
 """The cores of one run share its slots and its memory limit through a ledger.
 
-A pipeline has a core for each part of it that works in parallel: a source that is read, functions
-over a flow. They are one scheduler for scarce resources: a slot or a byte that one core uses is
-missing for the other cores, and a core that frees some lets the other cores look again.
+A pipeline has a core for each part that works in parallel: a source that is read, functions over a
+flow. Together they are one scheduler for scarce resources: a slot or byte that one core uses is
+missing for the others, and a core that frees some lets the others look again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 
 class SharingCore(Protocol):
-    """A scheduling core among those that share slots and bytes."""
+    """A scheduling core that shares slots and bytes with others."""
 
     closed: bool
     state: Any
@@ -21,15 +21,15 @@ class SharingCore(Protocol):
 
     @property
     def head_bytes(self) -> int:
-        """Bytes that the next task in line still needs."""
+        """Bytes that the head task of the core still needs."""
 
     @property
     def plenty(self) -> bool:
-        """True if more is ready than is consumed."""
+        """Whether more partitions are offered to the consumer than the last stage has slots."""
 
     @property
     def waits(self) -> bool:
-        """True if tasks wait for slots or bytes."""
+        """Whether tasks wait for slots or bytes."""
 
 
 class Ledger:
@@ -53,8 +53,11 @@ class Ledger:
         if around is not None:
             self._members = around._members  # noqa: SLF001 (of its own kind)
 
-    def taken(self, slots: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
-        """All slots and the free slots, for a core that declares ``slots``."""
+    def declare(self, slots: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
+        """Return all slots and the free slots of the run, with ``slots`` added if they are new.
+
+        If slots are not shared, return ``slots`` as both.
+        """
         if not self.shares_slots:
             return dict(slots), dict(slots)
         for name, amount in slots.items():
@@ -63,12 +66,12 @@ class Ledger:
         return self.total, self.free
 
     def join(self, core: SharingCore, look: Callable[[], None]) -> None:
-        """Add a core; ``look`` starts its tasks that can start, and is called under ``lock``."""
+        """Add a core; ``look`` starts the tasks that it can, and is called under ``lock``."""
         self._members[:] = [each for each in self._members if not each[0].closed]
         self._members.append((core, look))
 
     def beside(self, core: SharingCore) -> tuple[int, int]:
-        """Bytes that the other cores use, and those that the heads of their lines still need."""
+        """Return the bytes that other cores use, and those that their head tasks still need."""
         used = needed = 0
         for other, _ in self._members:
             if other is not core and other.ledger is self and not other.closed:
@@ -77,7 +80,7 @@ class Ledger:
         return used, needed
 
     def yields(self, core: SharingCore) -> bool:
-        """True if ``core`` has enough ready, and leaves its slots to cores that have too little.
+        """Return whether ``core`` has plenty, and leaves its slots to cores that have too little.
 
         So read-ahead never takes workers from the functions that it serves. Two cores with plenty
         do not wait for each other: slots would stay free.
@@ -88,7 +91,7 @@ class Ledger:
         return any(other.waits and not other.closed for other in lacking)
 
     def changed(self, core: SharingCore) -> None:
-        """Have the other cores look again, after a step of ``core``."""
+        """Let the other cores with waiting tasks start some, after a step of ``core``."""
         for other, look in self._members:
             if other is not core and not other.closed and other.waits:
                 look()

@@ -1,7 +1,7 @@
 """Speculative execution: stragglers get a second attempt, and the first attempt to end counts.
 
 There is no clock and no worker here: the driver passes the time in. Only slices that may be run
-twice are ever run twice; the result of the later attempt is dropped.
+twice get a second attempt; the result of the later attempt is dropped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RECENT = 64
 
 @dataclasses.dataclass(slots=True)
 class _Slice:
-    """A running slice: number of attempts, start time, and whether its result is still awaited."""
+    """A running slice: attempts, start time in seconds, and whether its result is still awaited."""
 
     run: Run
     since: float
@@ -36,8 +36,8 @@ class _Slice:
 class Race:
     """The running slices of a run.
 
-    ``repeatable`` is True where each of them may be run twice. A slice whose task has more slices
-    to run is never repeated: the generator of the second attempt would stay parked unused.
+    ``repeatable`` is True if each of them may be run twice. A slice whose task has more slices to
+    run is never repeated: the generator of the second attempt would stay parked unused.
     """
 
     def __init__(self, stages: int) -> None:
@@ -47,13 +47,13 @@ class Race:
         self._whole = [True] * stages  # every task so far had a single slice
 
     def begin(self, run: Run, now: float) -> None:
-        """Register one more attempt at a slice."""
+        """Register one more attempt at slice ``run``, at time ``now``."""
         found = self._under.setdefault((run.seq, run.k), _Slice(run, now))
         found.attempts += 1
         found.wanted = True
 
     def end(self, run: Run, now: float, *, lost: bool = False, more: bool = False) -> bool:
-        """True if this end counts for the slice: its first result, or the loss of all attempts."""
+        """Return whether this end counts: a slice's first result, or the loss of all attempts."""
         found = self._under.get((run.seq, run.k))
         if found is None:
             return True
@@ -69,20 +69,23 @@ class Race:
         return True
 
     def wanted(self, run: Run) -> bool:
-        """True while a slice has no result."""
+        """Return whether slice ``run`` has no result."""
         found = self._under.get((run.seq, run.k))
         return found is None or found.wanted
 
     def under_way(self, run: Run) -> bool:
-        """True if an attempt at the slice is running."""
+        """Return whether an attempt at slice ``run`` is running."""
         return (run.seq, run.k) in self._under
 
     def repeated(self) -> int:
-        """Number of running slices with a second attempt."""
+        """Return the number of running slices with a second attempt."""
         return sum(each.again for each in self._under.values())
 
     def late(self, now: float, fits: Callable[[Run], bool]) -> Run | None:
-        """The slice overdue for longest that ``fits``, for a second attempt; each at most once."""
+        """Return the overdue slice that began first and ``fits``, for a second attempt; or None.
+
+        Each slice is returned at most once.
+        """
         if not self.repeatable:
             return None
         found = [each for each in self._under.values() if self._late(each, now) and fits(each.run)]
@@ -103,7 +106,7 @@ class Race:
 
 
 def repeatable(job: Job, speculative: Any) -> bool:
-    """True if every slice of ``job`` may be run twice.
+    """Return whether every slice of ``job`` may be run twice.
 
     Functions must be declared or proven pure, unless the user permits repeated calls of all
     functions (``speculative=True``). That never covers a function declared impure, an instance of a

@@ -1,9 +1,9 @@
 """A plan is divided into lanes: neighbouring operators that process slices of a flow in parallel.
 
 A *lane* is a run of row-local operators of equal needs, at least one of which calls a user's
-function. Its input is any ordered flow; a *slice* is a run of its input's rows that one worker
-takes at a time, cut by time and bytes. Where lanes begin is a function of the plan alone, since
-positions are nested by them.
+function. Its input is any ordered flow. A *slice* is a run of input rows that one worker takes at a
+time; its size is chosen by time and bytes. Positions are nested by lanes, so where lanes begin is a
+function of the plan alone.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from dml.physical.plan import Plan
 class Lane:
     """Operators that run as slices; ``first`` is the ordinal of the first of them in the plan.
 
-    ``group_rows`` is the number of input rows of a group, of which slices are multiples; 0 where
-    rows are processed one by one. With ``atoms`` a group ends with its atom. ``batched`` says that
-    elements are batches. ``sections`` is the number of its functions, by which positions are nested
-    whatever their needs: functions of equal needs share a slice. With ``free`` slices are delivered
-    as they complete; with ``single`` each has one element, so no position lies inside it.
+    ``group_rows`` is the number of input rows of a group, and slices are whole groups; 0 where rows
+    are processed one by one. With ``atoms`` a group ends with its atom. With ``batched`` elements
+    are batches. ``sections`` is the number of functions: positions have one level for each, so that
+    they fit however functions are joined. With ``free`` slices are delivered as they complete. With
+    ``single`` each slice has one element, so no position lies inside a slice.
     """
 
     nodes: tuple[Node, ...]
@@ -46,17 +46,17 @@ class Lane:
 
     @property
     def title(self) -> str:
-        """The operators, for messages."""
+        """The titles of the operators, for messages."""
         return " > ".join(node.title() for node in self.nodes)
 
     def outer(self, before: Position, given: int) -> Position:
-        """The position behind ``given`` outputs of the input that follows ``before``."""
+        """Return the position after ``given`` outputs for the input that follows ``before``."""
         for _ in range(self.sections - 1):
             before = {"in": before, "drop": 0}
         return {"in": before, "drop": given}
 
     def inner(self, position: Position | None) -> Position | None:
-        """The position of the lane's input."""
+        """Return the position of the lane's input, given that of its output."""
         for _ in range(self.sections):
             position = None if position is None else position["in"]
         return position
@@ -67,18 +67,18 @@ def _needs(nodes: Sequence[Node]) -> Needs:
 
 
 def called(node: Node) -> bool:
-    """True if the operator calls a user's function as it is, not expressions proven equal to it."""
+    """Return whether ``node`` calls a user's function, not expressions proven equal to it."""
     return node.calls is not None and bool(node.inputs) and not node.proven
 
 
 def all_stay(node: Node) -> bool:
-    """True for an operator of rows that loses none."""
+    """Return whether ``node`` is an operator of rows that loses none of them."""
     kept = node.rows is Rows.FEWER and getattr(node, "predicate", None) == ()
     return not node.batched and (node.rows is Rows.SAME or kept)
 
 
 def runs_apart(node: Node) -> bool:
-    """True if the output for an element, or for a group of rows, depends on its input alone."""
+    """Return whether the output for an element, or group of rows, depends on that input alone."""
     if node.group_rows:
         return True
     if len(node.inputs) != 1 or node.opens_flow or not node.runs_blocks:
@@ -87,9 +87,10 @@ def runs_apart(node: Node) -> bool:
 
 
 def stage_lanes(plan: Plan, *, joined: bool = True) -> tuple[int, tuple[Lane, ...]]:
-    """Number of steps that run where units are read, and the lanes of the steps behind them.
+    """Return how many steps run where units are read, and the lanes of the steps behind them.
 
-    Steps that only look up stored rows are in no lane. Unless ``joined``, each function has one.
+    Steps that only look up stored rows are in no lane. Unless ``joined``, each function has a lane
+    of its own.
     """
     steps = plan.on_blocks[1:]
     begin = next((n for n, step in enumerate(steps) if called(step)), len(steps))
@@ -105,12 +106,12 @@ def stage_lanes(plan: Plan, *, joined: bool = True) -> tuple[int, tuple[Lane, ..
 
 
 def keeps_units(plan: Plan) -> bool:
-    """True if rows of the stages are stored, or looked up, unit by unit."""
+    """Return whether rows of the stages are stored, or looked up, unit by unit."""
     return any(step.rows is Rows.STORED for step in plan.on_blocks)
 
 
 def nested(position: Position | None, lanes: Sequence[Lane]) -> Position | None:
-    """A position of the stages as a position of ``lanes`` over the units."""
+    """Return a position of the stages as a position of ``lanes`` over the units."""
     if position is None or "in" in position or not lanes:
         return position
     found: Position = {**position, "drop": 0}
@@ -120,7 +121,7 @@ def nested(position: Position | None, lanes: Sequence[Lane]) -> Position | None:
 
 
 def fits(position: Position | None, lanes: Sequence[Lane]) -> bool:
-    """True if no lane would have to begin between two of its functions."""
+    """Return whether a run can resume at ``position`` without dividing a lane of ``lanes``."""
     for lane in reversed(lanes):
         free = None if position is None else position.get("free")
         if free is not None and free["sections"] != lane.sections:
@@ -133,7 +134,7 @@ def fits(position: Position | None, lanes: Sequence[Lane]) -> bool:
 
 
 def other_needs(node: Node) -> ResumeMismatchError:
-    """The error for a position that lies between two functions which share a lane here."""
+    """Return the error for a position between two functions that share a lane in this run."""
     return ResumeMismatchError(
         "the saved position lies between rows that this run does not make",
         at=node.label(),
@@ -143,13 +144,13 @@ def other_needs(node: Node) -> ResumeMismatchError:
 
 
 def fits_units(position: Position | None) -> bool:
-    """True if a position of lanes is at the begin of an atom, or among the output of one."""
+    """Return whether a position of lanes is at the begin of an atom, or in the output for one."""
     drops = _drops(position)
     return not any(drops[1:]) and "free" not in (position or ())
 
 
 def flat(position: Position | None) -> Position | None:
-    """A position of lanes that ``fits_units`` as a position of the stages."""
+    """Return a position of lanes, for which ``fits_units`` holds, as a position of the stages."""
     drops = _drops(position)
     while position is not None and "in" in position:
         position = position["in"]
@@ -157,7 +158,7 @@ def flat(position: Position | None) -> Position | None:
 
 
 def _drops(position: Position | None) -> list[int]:
-    """Number of delivered rows of each flow, the topmost first."""
+    """Return the number of delivered rows in each level of a position, the topmost first."""
     found = []
     while position is not None:
         found.append(position.get("drop", 0))
@@ -166,7 +167,7 @@ def _drops(position: Position | None) -> list[int]:
 
 
 def stream_lanes(plan: Plan, start: int = 0) -> dict[int, Lane]:
-    """The lanes of the stream from operator ``start`` on, by the number of their first operator."""
+    """Return the lanes of the stream from operator ``start`` on, by number of first operator."""
     found, number, base = dict[int, Lane](), start, len(plan.on_blocks)
     stream = plan.stream
     while number < len(stream):
@@ -187,13 +188,13 @@ STAGE = -1
 def freed_lanes(
     plan: Plan, stream: Mapping[int, Lane], stage: Sequence[Lane], position: Position | None
 ) -> dict[int, Lane]:
-    """The lane whose rows may be delivered as they complete, and the lanes above as they change.
+    """Return the lane whose rows may come as they complete, and the changed lanes above it.
 
-    It is the topmost lane of rows, or else of batches. No operator above it may recompute rows to
-    reach its position, since they would come in another order: batches are gathered, passes
-    repeated, each batch is changed by itself. Where rows are delivered one by one no operator is
-    above it. There is none for a ``position`` of an ordered run that lies inside a slice of a lane
-    above.
+    The free lane is the topmost lane of rows, or else of batches. No operator above it may
+    recompute rows to reach its position, since rows would come in another order. Operators that
+    gather batches, repeat passes, or change each batch separately are allowed. Where rows are
+    delivered one by one, no operator may be above the lane. No lane is free for a ``position`` of
+    an ordered run that lies inside a slice of a lane above.
     """
     ends = {number + len(lane.nodes): number for number, lane in stream.items()}
     end, above = len(plan.stream), list[int]()
@@ -225,20 +226,23 @@ def _freed(stream: Mapping[int, Lane], number: int | None, above: Sequence[int])
 
 
 def _stays_between(node: Node) -> bool:
-    """True if an operator's position is that of its input, or the pass beside it."""
+    """Return whether a resume at an operator's position repeats no rows of its input.
+
+    The position is then that of the input, or the input's position in a pass.
+    """
     if node.rows is Rows.REPEATED or node.inputs[0].batched:
         return node.rows is Rows.REPEATED or runs_apart(node)
-    return node.rows is Rows.GROUPED and node.held == ResumeCost()
+    return node.rows is Rows.GROUPED and node.resume_cost == ResumeCost()
 
 
 def apart(lane: Lane) -> tuple[Lane, ...]:
-    """The functions of a lane in a lane each."""
+    """Return the functions of ``lane`` as a lane each."""
     lanes = _lanes(lane.nodes, lane.first, batched=lane.batched, joined=False)
     return tuple(dataclasses.replace(each, single=lane.single) for each in lanes)
 
 
 def has_parallel_work(plan: Plan) -> bool:
-    """True if some rows are made as slices, or by pipelines that functions return."""
+    """Return whether some rows are made in slices, or by pipelines that functions return."""
     opens = any(node.rows is Rows.WOVEN and node.calls is not None for node in plan.stream)
     return bool(opens or stage_lanes(plan)[1] or stream_lanes(plan))
 
@@ -248,7 +252,10 @@ def _continues(node: Node, *, batched: bool) -> bool:
 
 
 def _lanes(steps: Sequence[Node], first: int, *, batched: bool, joined: bool) -> Iterator[Lane]:
-    """A lane for each function with the steps behind it; neighbours of equal needs share one."""
+    """Yield a lane for each function and the steps behind it; joined neighbours share one.
+
+    Functions are joined if ``joined`` is True and their needs are equal.
+    """
     begin, sections = 0, 1
     begins = [n for n, step in enumerate(steps) if n and _begins(steps[:n], step)]
     for section, end in zip([0, *begins], [*begins, len(steps)], strict=True):
@@ -263,5 +270,5 @@ def _lanes(steps: Sequence[Node], first: int, *, batched: bool, joined: bool) ->
 
 
 def _begins(before: Sequence[Node], step: Node) -> bool:
-    """True if a function begins a section: behind other functions, or where it reads groups."""
+    """Return whether ``step`` begins a section: it follows another function, or reads groups."""
     return step.group_rows > 0 or (called(step) and any(map(called, before)))

@@ -1,4 +1,4 @@
-"""The lanes of a run are opened over any flow, with their jobs, drivers and budgets."""
+"""Open the lanes of a run over any flow, with their jobs, drivers and budgets."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ PASSING = (
     *(Rows.SAME, Rows.FEWER, Rows.MORE, Rows.PERMUTED, Rows.REPEATED),
     *(Rows.GROUPED, Rows.REGROUPED, Rows.PACKED, Rows.WINDOWS),
 )
-# Spans of a position of rows in any order: with this many, only the oldest slice is delivered.
+# Most spans in a position of an unordered flow: with this many, only the oldest slice is delivered.
 MOST_SPANS = 64
 ALL = -1
 
 
 class LanePasses:
-    """The passes of ``repeat`` over a lane: the next begins while the last slices are made.
+    """The passes of ``repeat`` over a lane: the next pass begins while the last slices are made.
 
-    ``above`` are the operators over the lane. No pass begins early where one of them may not
-    request all rows, or keeps them for later passes; nor over a ``source`` with a user's function,
-    which may depend on results of the pass before.
+    ``above`` are the operators over the lane. No pass begins early if one of them may not request
+    all rows, or keeps rows for later passes; nor over a ``source`` with a user's function, which
+    may depend on results of the pass before.
     """
 
     def __init__(self, source: Node | None = None, above: Sequence[Node] = ()) -> None:
@@ -53,7 +53,7 @@ class LanePasses:
             self.count = math.prod(max(1, node.passes) for node in above)
 
     def open(self, opener: Opener, epoch: int, position: Position | None) -> Flow:
-        """The lane's flow of ``epoch``, which may have begun already."""
+        """Return the lane's flow of ``epoch``, which may have begun already."""
         early = self.early.pop(epoch, None)
         if early is not None and (position is not None or early.closed):
             early.close()
@@ -64,7 +64,7 @@ class LanePasses:
         return flow
 
     def _begun(self, opener: Opener, epoch: int, pace: SlicePace) -> SlicedFlow | None:
-        """The flow of the next pass; None if opening fails, which is tried again in its turn."""
+        """Return the next pass's flow; None if opening fails, which is tried again in its turn."""
         try:
             flow = cast("SlicedFlow", opener(epoch, None))
         except Exception:  # noqa: BLE001 - whatever it is, it is raised in its turn
@@ -84,7 +84,10 @@ def open_lane(  # noqa: PLR0917 (an Opener, once the first are bound)
     epoch: int,
     position: Position | None,
 ) -> SlicedFlow:
-    """The flow of a lane over the job ``below``, if it reads units; ``units``: one a slice."""
+    """Return the flow of a lane over ``open_input``; the job ``below`` reads units, or is None.
+
+    With ``units``, each slice is one unit; with ``finishing``, rows have the form as delivered.
+    """
     cutting = run.cutting or Cutting()
     at = dataclasses.replace(run.at, epoch=epoch, hold_bytes=run.atom_bytes)
     stage = Stage(run.plan.stage.source, (), (), lane.nodes)
@@ -114,10 +117,10 @@ def open_lane(  # noqa: PLR0917 (an Opener, once the first are bound)
 
 
 def _heard(flow: Flow, job: SliceJob, deferred: DeferredLosses) -> Sequence[Any]:
-    """The input of a lane; where losses are limited they are set aside and passed on with rows."""
+    """Return the input of a lane; with a loss limit, also a function that drains its losses."""
     if not job.at.bounded:
         return (flow,)
-    return Listening(flow, deferred, most=1 if job.below is None else UNBOUNDED), deferred.taken
+    return Listening(flow, deferred, most=1 if job.below is None else UNBOUNDED), deferred.drain
 
 
 def _taking(
@@ -132,25 +135,25 @@ def _taking(
 
 
 class FlowOver:
-    """A flow that hands on the rows, places and positions of another one, ``flow``."""
+    """A flow that passes on the rows, places and positions of another flow, ``flow``."""
 
     def __init__(self, flow: Any) -> None:
         self.flow = flow
 
     @property
     def where(self) -> tuple[int, int]:
-        """Place of the unit, and atom, of the last rows; (0, 0) if the flow has none."""
+        """Unit place and atom number of the last rows; (0, 0) if the flow has none."""
         found: tuple[int, int] = getattr(self.flow, "where", (0, 0))
         return found
 
     @property
     def wheres(self) -> list[tuple[int, int]]:
-        """Place and atom of each block of the last unit."""
+        """Unit place and atom number of each block of the last unit."""
         found: list[tuple[int, int]] = self.flow.wheres
         return found
 
     def position(self) -> Position:
-        """The position of the flow."""
+        """Return the position of the flow."""
         found: Position = self.flow.position()
         return found
 
@@ -160,24 +163,24 @@ class FlowOver:
 
 
 class Relay(FlowOver):
-    """The rows of one flow, followed by those of another, which is opened after the first ends."""
+    """The rows of one flow, then those of another flow, which is opened after the first ends."""
 
     def __init__(self, first: Flow, rest: Callable[[], Flow]) -> None:
         super().__init__(first)
         self.rest: Callable[[], Flow] | None = rest
 
     def pull(self, most: int) -> Block | None:
-        """Up to ``most`` rows of the current flow."""
+        """Return up to ``most`` rows of the current flow; None at the end of both."""
         block: Block | None = self.flow.pull(most)
         return self.flow.pull(most) if block is None and self._next() else block
 
     def pull_piece(self, room: GatherQuota) -> list[Block] | None:
-        """The next unit's blocks of the current flow."""
+        """Return the blocks of the current flow's next unit; None at the end of both flows."""
         blocks: list[Block] | None = self.flow.pull_piece(room)
         return self.flow.pull_piece(room) if blocks is None and self._next() else blocks
 
     def _next(self) -> bool:
-        """Go on to the second flow; False if that was done before."""
+        """Switch to the second flow; return False if that was done before."""
         if self.rest is None:
             return False
         self.flow.close()
@@ -188,7 +191,8 @@ class Relay(FlowOver):
 class Listening(FlowOver):
     """The input of a lane; losses below it are set aside, in front of the rows that follow them.
 
-    Operators over the stream are pulled for ``most`` rows, one, so that no loss lies in between.
+    Flows of stream operators are pulled for ``most`` = 1 row, so that no loss lies between the
+    rows.
     """
 
     def __init__(self, flow: Any, deferred: DeferredLosses, most: int) -> None:
@@ -196,18 +200,18 @@ class Listening(FlowOver):
         self.deferred, self.most = deferred, most
 
     def pull(self, most: int) -> Block | None:
-        """Up to ``most`` rows of the flow."""
+        """Return up to ``most`` rows of the flow, and set its losses aside."""
         pull: Callable[[], Block | None] = partial(self.flow.pull, min(most, self.most))
         return self.deferred.listening(pull)
 
     def pull_piece(self, room: GatherQuota) -> list[Block] | None:
-        """The blocks of the flow's next unit."""
+        """Return the blocks of the flow's next unit, and set its losses aside."""
         pull: Callable[[], list[Block] | None] = partial(self.flow.pull_piece, room)
         return self.deferred.listening(pull)
 
 
 class Done(NamedTuple):
-    """Rows of the input, and how many of their outputs were delivered (``ALL`` of them)."""
+    """Consecutive rows of the input; ``given`` of their outputs were delivered, or ``ALL``."""
 
     start: int
     stop: int
@@ -215,14 +219,13 @@ class Done(NamedTuple):
 
 
 class UnorderedFlow(SlicedFlow):
-    """The rows of a lane as they complete; each row once, from any position.
+    """The output rows of a lane as they complete; each row comes once, from any position on.
 
-    A position is that of the input before the oldest slice that is not wholly delivered, and the
-    spans of the input behind it that were delivered: these are skipped when a run resumes there,
-    without calling functions. Of a partly delivered span the same slice is made again.
-
-    Until types have settled, and until a position of an ordered run is passed, rows are in order.
-    A lane whose order is kept reads such positions, and goes on in order.
+    A position is the input's position before the oldest slice that is not wholly delivered, with
+    the spans of input behind it that were delivered. A resumed run skips these spans without
+    calling functions; for a partly delivered span it makes the same slice again. Rows are in order
+    until types have settled, and until the saved position of an ordered run is passed. A lane whose
+    order is kept reads these positions, too, and goes on in order.
     """
 
     def __init__(self, work: LaneWork, position: Position | None) -> None:
@@ -233,19 +236,19 @@ class UnorderedFlow(SlicedFlow):
         # spans of a saved position that are not reached yet, and spans delivered since
         self.saved = deque(Done(*each) for each in saved["given"]) if saved else deque[Done]()
         self.done: list[Done] = []
-        self.place = self.origin = 0  # rows of the input that were taken; and before the last pull
+        self.place = self.origin = 0  # input rows taken; and the base at the last pull
         self.current: LanePart | None = None
         self.switched = not self.lane.free
 
     # Output
 
     def pull(self, most: int) -> Block | None:
-        """Up to ``most`` rows, or a batch."""
+        """Return up to ``most`` rows, or one batch; None if exhausted."""
         self.origin = self._base
         return super().pull(most)
 
     def inside(self, before: Position, rows: int) -> Between:
-        """Positions inside the last ``rows`` rows; the position before them was ``before``."""
+        """Return a function to positions inside the last ``rows`` rows, from ``before`` on."""
         part = self.current
         if part is None or not part.loose:
             return partial(_dropping, before)
@@ -256,7 +259,7 @@ class UnorderedFlow(SlicedFlow):
         return partial(_giving, before, self.lane.sections, others, current)
 
     def position(self) -> Position:
-        """The input's position before the oldest slice, and the delivered spans behind it."""
+        """Return the input's position before the oldest slice, and the delivered spans behind."""
         base, parts = self._base, self.parts
         partly = [
             Done(part.start, part.start + part.rows, part.given + part.skip)
@@ -272,11 +275,11 @@ class UnorderedFlow(SlicedFlow):
 
     @property
     def _base(self) -> int:
-        """The place in the input that positions count from."""
+        """The row of the input that spans in positions are relative to."""
         return self.parts[0].start if self.parts else self.place
 
     def _ready(self) -> LanePart | None:
-        """The oldest part with output; an error waits for all parts before it."""
+        """Return the oldest part with output, or None; an error waits for all parts before it."""
         self._switch()
         first = self.parts[0] if self.parts else None
         free = first is not None and first.loose and self.lane.free
@@ -289,7 +292,7 @@ class UnorderedFlow(SlicedFlow):
         return self.current
 
     def _switch(self) -> None:
-        """Take slices as they complete, once none of them is on its way to a gate."""
+        """Take slices as they complete, once no running slice is on its way to a gate."""
         if not self.switched and self._gate() is None:
             self.switched = all(part.gate is None for part in self.running.values())
             if self.switched:
@@ -311,7 +314,7 @@ class UnorderedFlow(SlicedFlow):
         return left
 
     def _pass(self) -> None:
-        """Remove parts that are wholly delivered, and record their spans."""
+        """Remove the parts that are wholly delivered, and record their spans."""
         if self.parts and not self.parts[0].loose:
             super()._pass()
         over = [part for part in self.parts if part.loose and part.over and not part.pieces]
@@ -325,8 +328,8 @@ class UnorderedFlow(SlicedFlow):
 
     # Input
 
-    def _taken(self, rows: int) -> tuple[LanePart, list[Piece]] | None:
-        """The next rows that were not delivered before, or a slice that was partly delivered."""
+    def _take(self, rows: int) -> tuple[LanePart, list[Piece]] | None:
+        """Return the next rows that no run delivered, or the slice that was partly delivered."""
         if not self._read_over():
             return None
         loose = self._gate() is None and not self.skip
@@ -334,11 +337,11 @@ class UnorderedFlow(SlicedFlow):
         again = span is not None and span.start == self.place
         if span is not None:
             rows = span.stop - self.place if again else min(rows, span.start - self.place)
-        found = super()._taken(rows)
+        found = super()._take(rows)
         if found is None:
             return None
         part, pieces = found
-        while again and part.rows < rows and (more := super()._taken(rows - part.rows)) is not None:
+        while again and part.rows < rows and (more := super()._take(rows - part.rows)) is not None:
             part.rows += more[0].rows
             pieces += more[1]
         if again:
@@ -348,11 +351,11 @@ class UnorderedFlow(SlicedFlow):
         return part, pieces
 
     def _read_over(self) -> bool:
-        """Take and discard spans delivered before; False if the input ends in one."""
+        """Take and discard spans that were delivered; return False if the input ends in one."""
         while self.saved and self.saved[0].start == self.place and self.saved[0].given == ALL:
             span = self.saved[0]
             while self.place < span.stop:
-                found = super()._taken(span.stop - self.place)
+                found = super()._take(span.stop - self.place)
                 if found is None:
                     return False
                 self.place += found[0].rows
@@ -360,12 +363,12 @@ class UnorderedFlow(SlicedFlow):
         return True
 
     def _start(self, part: LanePart, pieces: Any, begin: int, first: int | None = None) -> None:
-        del first  # its row in a batch is not known yet
+        del first  # the place of the row in a batch is not known yet
         super()._start(part, pieces, begin)
 
 
 def joined(spans: list[Done]) -> list[Done]:
-    """The rows of ``spans`` in as few spans as possible, in order."""
+    """Return the rows of ``spans`` as ascending spans, with adjoining ones merged."""
     out: list[Done] = []
     for span in sorted(spans):
         if out and out[-1].stop == span.start:

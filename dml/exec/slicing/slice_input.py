@@ -1,4 +1,4 @@
-"""The rows of slices are taken from a flow: single rows, whole groups, or whole units."""
+"""Take the rows of slices from a flow: single rows, whole groups, or whole units."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from dml.expr.flow import GatherQuota, Position
 
 
 class SliceInput(abc.ABC):
-    """Takes rows of the input of a lane, ``flow``; ``after`` is the position behind them.
+    """Takes rows from ``flow``, a lane's input; ``after`` is the position after the last rows.
 
-    ``heard`` returns the losses below the lane in front of the next rows.
+    ``heard`` returns the losses below the lane that lie in front of the next rows.
     """
 
     def __init__(self, flow: Any, heard: Callable[[], tuple[Loss, ...]] = tuple) -> None:
@@ -28,11 +28,11 @@ class SliceInput(abc.ABC):
 
     @abc.abstractmethod
     def take(self, rows: int) -> tuple[Position, list[Piece]] | None:
-        """The position before the next rows, and the rows; None at the end."""
+        """Return the position before the rows, and about ``rows`` rows; None if exhausted."""
 
     @property
     def where(self) -> tuple[int, int]:
-        """Place of the unit, and atom, of the last rows or error; (0, 0) if the flow has none."""
+        """Unit place and atom number of the last rows or error; (0, 0) if the flow has none."""
         found: tuple[int, int] = getattr(self.flow, "where", (0, 0))
         return found
 
@@ -42,7 +42,7 @@ class SliceInput(abc.ABC):
 
 
 class OneByOne(SliceInput):
-    """Takes rows of a flow, or batches, for slices that may be cut anywhere."""
+    """Takes single rows of a flow, or batches, for slices that may be cut anywhere."""
 
     def __init__(self, *below: Any, batched: bool, patience_s: float = PATIENCE_S) -> None:
         super().__init__(*below)
@@ -50,7 +50,7 @@ class OneByOne(SliceInput):
         self.error: DmlError | None = None
 
     def take(self, rows: int) -> tuple[Position, list[Piece]] | None:
-        """Up to ``rows`` rows, in the blocks of the input."""
+        """Return the position before the rows, and up to ``rows`` rows; None if exhausted."""
         before, pieces, count = self.after, list[Piece](), 0
         started = perf_counter()
         while count < rows:
@@ -70,7 +70,7 @@ class OneByOne(SliceInput):
         return (before, pieces) if pieces else None
 
     def _pull(self, most: int, *, begun: bool) -> Block | None:
-        """Some rows; an error of the input waits until the rows before it are taken."""
+        """Return some rows or None; with ``begun``, keep an input error for the next call."""
         if self.error is not None:
             raise self.error
         try:
@@ -91,7 +91,7 @@ class Units(SliceInput):
         self.room = room
 
     def take(self, rows: int) -> tuple[Position, list[Piece]] | None:
-        """The rows of the next unit, which may be empty."""
+        """Return the position before the next unit, and its rows; None if exhausted."""
         before = self.after
         blocks = self.flow.pull_piece(self.room.empty())
         if blocks is None:
@@ -101,26 +101,30 @@ class Units(SliceInput):
         pieces = [Piece(place, atom, block.bare()) for (place, atom), block in pairs if block.n]
         place, atom = self.flow.where
         pieces = pieces or [Piece(place, atom)]
-        # a unit is taken as a whole: so are its losses
+        # a unit is taken as a whole, and so are the losses in it
         pieces[0] = dataclasses.replace(pieces[0], losses=self.heard())
         return before, pieces
 
 
 class GroupTaker(SliceInput):
-    """Takes whole groups of ``size`` rows of an atom, fewer at its end.
+    """Takes whole groups of ``size`` rows of an atom; the last group of an atom may be smaller.
 
-    A group with a row that cannot be made is not taken: the error takes its place. An error in a
-    later atom does not affect the group, which ends with its own atom.
+    A group is not taken if the input raises an error in one of its rows: the error takes its place.
+    An error in a later atom does not affect the group, which ends with its own atom.
     """
 
     def __init__(self, *below: Any, size: int, room: GatherQuota, atoms: bool) -> None:
         super().__init__(*below)
         self.size, self.room, self.atoms = size, room, atoms
         self.error: DmlError | None = None
-        self.held: tuple[Position, Piece] | None = None  # the begin of another atom
+        self.held: tuple[Position, Piece] | None = None  # position and first rows of the next atom
 
     def take(self, rows: int) -> tuple[Position, list[Piece]] | None:
-        """Return enough whole groups of one atom to contain ``rows`` rows."""
+        """Return the position before the rows, and groups with at least ``rows`` rows; or None.
+
+        Groups are whole, except for the last one of an atom or before an error. The result is None
+        if the input is exhausted.
+        """
         before, pieces, count = self.after, list[Piece](), 0
         block = self.held[1].block if self.held is not None else None
         wanted = -(-max(rows, block.n if block is not None else 0) // self.size) * self.size
@@ -147,12 +151,12 @@ class GroupTaker(SliceInput):
         return (before, pieces) if pieces else None
 
     def _ended(self, pieces: Sequence[Piece]) -> bool:
-        """True if an error stands in an atom behind that of the pieces."""
+        """Return whether an error lies in an atom after that of ``pieces``."""
         there = self.error is not None and self.atoms and bool(pieces)
         return there and self.where != pieces[0].where
 
     def _hold(self, pieces: Sequence[Piece], count: int) -> None:
-        """Count the rows of a group that comes in several blocks; too many bytes are an error."""
+        """Count the bytes of a group that comes in several blocks; too many are an error."""
         rows, last = count % self.size, pieces[-1].block
         if last is None or not 0 < rows < self.size or rows <= last.n < self.size:
             self.room.empty()
@@ -180,13 +184,13 @@ class GroupTaker(SliceInput):
         return position, Piece(place, atom, block.bare(), losses=self.heard())
 
     def _lost(self, pieces: Sequence[Piece]) -> list[Piece]:
-        """Losses behind the last row of a group, which are placed before the group."""
+        """Return the losses after the last row of a group, which are placed before the group."""
         losses = self.heard() if pieces else ()
         return [dataclasses.replace(pieces[-1], block=None, losses=losses)] if losses else []
 
 
 def _cut(pieces: Sequence[Piece], rows: int) -> list[Piece]:
-    """Return the first ``rows`` rows, and the losses among the remaining rows."""
+    """Return the first ``rows`` rows, and the losses among the remaining rows, as pieces."""
     out = list[Piece]()
     for piece in pieces:
         block = piece.block
@@ -200,7 +204,7 @@ def _cut(pieces: Sequence[Piece], rows: int) -> list[Piece]:
 
 
 def _together(pieces: Sequence[Piece]) -> list[Piece]:
-    """Return the pieces; neighbours of one atom are joined unless rows were lost between them."""
+    """Return the pieces, with neighbours of an atom joined unless rows were lost between them."""
     groups = list[list[Piece]]()
     for piece in pieces:
         if not groups or piece.losses or piece.where != groups[-1][0].where:

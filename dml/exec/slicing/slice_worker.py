@@ -1,4 +1,4 @@
-"""A worker runs the operators of a lane on a slice: some rows of a flow."""
+"""Run the operators of a lane on a slice, which is some rows of a flow, in a worker."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @op
 class Hole(Node):
-    """A placeholder for an input that is not sent, with its schema, digest and place as written."""
+    """A placeholder for an input that is not sent: its schema, digest and attributes."""
 
     schema_below: Schema
     name: bytes
@@ -43,17 +43,17 @@ class Hole(Node):
     rows = Rows.SOURCE
 
     def infer(self) -> Schema:
-        """The schema of the input."""
+        """Return the schema of the input."""
         return self.schema_below
 
     @property
     def digest(self) -> bytes:
-        """The digest of the input, so that keys derived from operators above it stay the same."""
+        """The digest of the input, so that keys derived from operators above it do not change."""
         return self.name
 
 
 def detached(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """The chain ``nodes`` over a ``Hole`` in place of its input; digests and places stay."""
+    """Return the chain ``nodes`` with a ``Hole`` in place of its input; digests do not change."""
     below = nodes[0].inputs[0]
     made: Node = Hole(below.schema, below.digest)
     made.__dict__.update({name: getattr(below, name) for name in PLACES})
@@ -72,11 +72,12 @@ PLACES = ("ordinal", "level", "batched")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Slice:
-    """Rows on which the operators from ``begin`` to ``end`` of a lane are run, piece by piece.
+    """Rows on which the operators from ``begin`` to ``end`` of a lane run, piece by piece.
 
-    With ``untyped`` the last of them returns its function's results before types are settled. With
-    ``slow`` a run that is closed stops between two calls of a function. ``first`` is the number of
-    the first row among the delivered rows of the epoch, in a process with preallocated places.
+    With ``untyped``, the last operator returns its function's results before types are settled.
+    With ``slow``, closing the run stops the slice between two calls of a function. ``first`` is the
+    number of the first row among the delivered rows of the epoch, in a process with preallocated
+    arrays.
     """
 
     pieces: Sequence[Piece]
@@ -93,12 +94,12 @@ class Slice:
 
     @property
     def stop(self) -> int:
-        """The place behind the unit of the last rows."""
+        """The place of the unit of the last rows, plus 1."""
         return self.pieces[-1].place + 1
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its rows."""
+        """Bytes of the rows."""
         return sum(piece.block.nbytes for piece in self.pieces if piece.block is not None)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -112,9 +113,10 @@ def _received(parcel: Parcel, *rest: Any) -> Slice:
 
 
 class Origin:
-    """Origin of the rows of a lane; ``begun`` is called with the place of their unit.
+    """Where rows of a lane come from: a unit that ``below`` reads, or a slice if there is none.
 
-    Only the process that reads units, by ``below``, knows them; elsewhere the origin is a slice.
+    ``begun`` is called with the place of the rows' unit. Only the process that reads units has
+    ``below``.
     """
 
     def __init__(self, title: str, below: Job | None) -> None:
@@ -122,27 +124,27 @@ class Origin:
         self.begun: Callable[[int], None] = lambda _: None
 
     def unit_at(self, place: int) -> Any:
-        """The unit at a place; where no units are read, this origin."""
+        """Return the unit at ``place``; where no units are read, return this origin."""
         return self if self.below is None else self.below.reading.unit_at(place)
 
     @property
     def place(self) -> str:
-        """The origin in words."""
+        """The origin in words, for messages."""
         return f"a slice of {self.title}"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SliceJob(Job):
-    """A job whose tasks are slices of ``lane``; its steps are the lane's.
+    """A job whose tasks are slices of ``lane``; its steps are those of the lane.
 
-    ``below`` reads the units of the rows, if the lane lies over a source.
+    ``below`` reads the units of the rows; None if the lane does not lie over a source.
     """
 
     lane: Lane = dataclasses.field(kw_only=True)
     below: Job | None = dataclasses.field(kw_only=True, default=None)
 
     def __getstate__(self) -> dict[str, object]:
-        """State for another process: the operators without those below them."""
+        """Return the state for another process: the lane's operators without those below them."""
         nodes = detached(self.lane.nodes)
         hole: Any = nodes[0].inputs[0]
         stage = dataclasses.replace(self.stage, source=hole, steps=nodes)
@@ -152,16 +154,16 @@ class SliceJob(Job):
 
     @cached_property
     def reading(self) -> Any:
-        """The origin of the rows."""
+        """The origin of the rows, which answers as a ``Reading`` does."""
         return Origin(self.lane.title, self.below)
 
     @cached_property
     def halt(self) -> threading.Event:
-        """Set once the output is no longer needed: this process makes no further row."""
+        """An event that is set once the output is not needed: no further row is processed here."""
         return threading.Event()
 
     def finish(self, piece: Piece) -> Piece:
-        """An output piece of the last operator, in the form in which it is delivered."""
+        """Return an output piece of the last operator in the form in which it is delivered."""
         if not self.finishing or piece.block is None:
             return piece
         return dataclasses.replace(piece, block=finished(piece.block))
@@ -171,7 +173,7 @@ class SliceJob(Job):
         return {}
 
     def steps_between(self, begin: int, end: int, *, slow: bool = False) -> Steps:
-        """The operators from ``begin`` to ``end`` as steps; ``slow`` ones can be stopped."""
+        """Return the operators from ``begin`` to ``end`` as steps; ``slow`` ones can be stopped."""
         found = self._steps.get((begin, end, slow))
         if found is None:
             made = Steps(self.lane.nodes[begin:end], self.at, self.lane.first + begin)
@@ -179,7 +181,7 @@ class SliceJob(Job):
         return found
 
     def _heeding(self, steps: Steps, *, slow: bool) -> Steps:
-        """The steps, with ``slow`` functions that are no longer called after ``halt``."""
+        """Return the steps, with functions that, if ``slow``, are not called after ``halt``."""
         heeding = {
             number: partial(_unless, self.halt, cast("Any", node).fn.call)
             for number, node in enumerate(steps.nodes)
@@ -188,23 +190,23 @@ class SliceJob(Job):
         return steps.calling(heeding) if heeding else steps
 
     def starts(self, mine: Callable[[], Tally]) -> tuple[Start, ...]:
-        """The function that begins a slice."""
+        """Return the one function that begins a slice."""
         return (partial(_sliced, self, mine=mine),)
 
 
 class StoppedError(Exception):
-    """A function is not called, since its output is no longer needed."""
+    """Raised in place of a function call whose output is no longer needed."""
 
 
 def _unless(halt: threading.Event, call: Callable[..., Any], *args: Any) -> Any:
-    """The result of ``call``, or StoppedError."""
+    """Return the result of ``call``; raise StoppedError if ``halt`` is set."""
     if halt.is_set():
         raise StoppedError
     return call(*args)
 
 
 def _sliced(job: SliceJob, given: Slice, mine: Callable[[], Tally]) -> Iterator[Outcome]:
-    """The output partitions of a slice; an error ends them."""
+    """Yield the output partitions of the slice ``given``; an error ends them."""
     steps = job.steps_between(given.begin, given.end - given.untyped)
     rows = sum(piece.block.n for piece in given.pieces if piece.block is not None)
     parked = Parked(steps, job.lane.needs.memory, job.sizes, grain=1, rows=rows)
@@ -214,7 +216,7 @@ def _sliced(job: SliceJob, given: Slice, mine: Callable[[], Tally]) -> Iterator[
 
 
 def _trays(job: SliceJob, given: Slice) -> Trays | None:
-    """The trays for large values of the rows, if places are allocated for them."""
+    """Return the preallocated arrays for the slice's large values; None if there are none."""
     made, nodes = job.at.trays, job.lane.nodes[given.begin : given.end]
     if given.first is None or made.expected is None or not all(map(all_stay, nodes)):
         return None
@@ -227,7 +229,7 @@ def _trays(job: SliceJob, given: Slice) -> Trays | None:
 
 
 def _marked(pieces: Iterator[Piece]) -> Iterator[tuple[Piece, bool]]:
-    """The pieces, each with whether it is the last."""
+    """Yield each piece with a flag that is True for the last one."""
     held = next(pieces)
     for piece in pieces:
         yield held, False
@@ -238,18 +240,18 @@ def _marked(pieces: Iterator[Piece]) -> Iterator[tuple[Piece, bool]]:
 def _pieces(
     job: SliceJob, given: Slice, make: Callable[[Sequence[Piece], Noted], Iterator[Piece]]
 ) -> Iterator[Piece]:
-    """A piece for each output block, one for losses behind it, one for an error."""
+    """Yield a piece for each output block, for losses behind the last block, and for an error."""
     noted = Noted(each=job.at.bounded)
     for (place, atom), group in groupby(given.pieces, attrgetter("where")):
         job.reading.begun(place)
         try:
             for piece in make(list(group), noted):
-                yield dataclasses.replace(piece, losses=noted.taken(_as_it_is))
-            if losses := noted.taken(_as_it_is):
+                yield dataclasses.replace(piece, losses=noted.drain(_as_it_is))
+            if losses := noted.drain(_as_it_is):
                 yield Piece(place, atom, losses=losses)
         except Exception as raised:  # noqa: BLE001 - whatever happens stands in its place
             error = as_error(raised, "")
-            yield Piece(place, atom, error=error, losses=noted.taken(_as_it_is))
+            yield Piece(place, atom, error=error, losses=noted.drain(_as_it_is))
             return
     yield Piece(place, atom)
 
@@ -269,7 +271,7 @@ class _Working:
     trays: Trays | None = None
 
     def of_rows(self, pieces: Sequence[Piece], noted: Noted) -> Iterator[Piece]:
-        """Output for rows of one atom."""
+        """Yield the output for the rows of one atom."""
         begin, end, slow = self.given.begin, self.given.end, self.given.slow
         last, place, atom = end - self.given.untyped, pieces[0].place, pieces[0].atom
         steps = self.job.steps_between(begin, last, slow=slow)
@@ -287,7 +289,7 @@ class _Working:
             yield self._ended(Piece(place, atom, out))
 
     def of_batches(self, pieces: Sequence[Piece], noted: Noted) -> Iterator[Piece]:
-        """Output for each batch: one batch, or none if no row of it is left."""
+        """Yield the output for each batch: one batch, or nothing if no row is left."""
         for piece in pieces:
             block = next(self._blocks((piece,), noted), None)
             last = self.given.end - self.given.untyped
@@ -305,7 +307,7 @@ class _Working:
                     yield self._ended(Piece(piece.place, piece.atom, out))
 
     def _untyped(self, calling: Steps, blocks: Iterable[Block], noted: Noted) -> Iterator[Returned]:
-        """Output of a step's function for a batch, in the types of this batch alone."""
+        """Yield a step's output for batches, each in the types of that batch alone."""
         firsts = list[RowIds]()
 
         def seen() -> Iterator[Block]:
@@ -323,7 +325,7 @@ class _Working:
         return self.job.finish(piece) if whole else piece
 
     def _blocks(self, pieces: Sequence[Piece], noted: Noted) -> Iterator[Block]:
-        """The blocks of the pieces; no more once the job is halted."""
+        """Yield the blocks of the pieces; stop once the job is halted."""
         for block in blocks_of(pieces, noted):
             if self.job.halt.is_set():
                 return

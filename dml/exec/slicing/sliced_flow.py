@@ -1,9 +1,9 @@
-"""The operators of a lane run over any ordered flow: slices in parallel, rows in order.
+"""Run the operators of a lane over an ordered flow: slices in parallel, output rows in order.
 
-The consumer's thread takes slices of the input and gives them to workers, which return their output
-in the order of the slices. A position is the input's before the oldest slice that is not wholly
-delivered, and the number of its outputs that were: those are made again, and dropped. The places
-where slices are cut never change the output.
+The consumer's thread takes slices of the input and gives them to workers. The output is delivered
+in the order of the slices. A position consists of the input's position before the oldest slice that
+is not wholly delivered, and the number of outputs of that slice that were delivered: a resumed run
+computes these outputs again and drops them. Slice boundaries never change the output.
 """
 
 from __future__ import annotations
@@ -33,53 +33,53 @@ from dml.exec.tasks.skipped_rows import DeferredLosses
 from dml.exec.tasks.slices import Outcome, PartitionFeed
 from dml.expr.flow import GatherQuota, Position, untyped
 
-# Rows under way for each worker, from which on one slow row does hold up the rest.
+# Rows in progress for each worker, from which on one slow row may hold up the rest.
 FAR = 64
 
 
 class LaneFeed(PartitionFeed, Protocol):
-    """A driver whose tasks arrive one by one."""
+    """A driver to which the consumer gives tasks one by one."""
 
     @property
     def at(self) -> Seq:
-        """The place of the last partition: the number of its task comes first."""
+        """The place of the last returned partition, which begins with the number of its task."""
 
     @property
     def unfinished(self) -> int:
-        """Number of tasks with partitions still to come."""
+        """Number of tasks that have not returned all their partitions."""
 
     def give(self, task: Any) -> int:
-        """Add a task; returns its number."""
+        """Add a task, and return its number."""
 
     def forget(self, number: int) -> None:
-        """Remove a task that is over."""
+        """Remove task ``number``, which has ended."""
 
     @property
     def threaded(self) -> bool:
-        """True if slices run in parallel in threads of this process."""
+        """Whether slices run in parallel in threads of this process."""
 
     def unordered(self) -> None:
-        """Return partitions as they complete from now on."""
+        """Return partitions as they complete from now on, not in order."""
 
     def narrow(self, width: int) -> None:
-        """Run at most ``width`` slices at once."""
+        """Run at most ``width`` slices at once from now on."""
 
     def alone(self) -> None:
-        """Do without threads: the functions hold Python's lock, so threads would contend."""
+        """Stop using threads: the functions hold the GIL, so threads would contend for it."""
 
     def next(self, more: Callable[[], None] | None = None) -> Outcome | None:
-        """The next partition, in order; ``more`` is called when a task ends during the wait."""
+        """Return the next partition in order, or None; call ``more`` when a task ends meanwhile."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class LanePart(Spent):
-    """Consecutive rows in progress through the lane, and the time spent on them.
+    """Consecutive input rows that are processed by the lane, and the time spent on them.
 
-    ``before`` is the input's position before them, and ``start`` their place in the input since the
-    flow was opened. ``skip`` of their outputs were delivered by an earlier run, ``given`` by this
-    one; ``loose`` parts need not wait for those before them. ``number`` is that of their task,
-    ``gate`` the gate where they stop, None if nowhere. ``waiting`` are the pieces that have reached
-    the gate, which has processed the first ``seen``.
+    ``before`` is the input's position before these rows, and ``start`` their index in the input
+    since the flow was opened. ``skip`` of their outputs were delivered by an earlier run, ``given``
+    by this run. A ``loose`` part need not wait for earlier parts. ``number`` is the number of its
+    task; ``gate`` is the gate where the part stops, or None. ``waiting`` holds the pieces that have
+    reached that gate, which has processed the first ``seen`` of them.
     """
 
     before: Position = dataclasses.field(kw_only=True)
@@ -108,9 +108,10 @@ class Hearing:
     deferred: DeferredLosses
 
     def lost(self, piece: Piece, *, again: bool) -> DmlError | None:
-        """Count the losses of a piece, each with the place of its first row; an error if too many.
+        """Count the losses of ``piece`` at their first rows; return an error if there are too many.
 
-        An earlier run counted them if they precede, ``again``, rows that it delivered.
+        With ``again``, the losses precede rows that an earlier run delivered, and that run counted
+        them.
         """
         place = partial(self.placed, place=piece.place)
         error: DmlError | None = None
@@ -124,10 +125,10 @@ class Hearing:
         return error
 
     def placed(self, error: DmlError, place: int | None) -> DmlError:
-        """The error with its row's origin, a unit at ``place``; None: the input raised it."""
+        """Return ``error`` with its origin, the unit at ``place`` (None: the input raised it)."""
         if self.below is None:
             return traced(error, self.run.plan, self.lane.first - len(self.run.plan.on_blocks))
-        if place is None:  # the job that reads the units has added it
+        if place is None:  # the job that reads the units has added the place
             return error
         reading = self.below.reading
         return placed_later(error, reading.unit_at(place), reading.stage.source)
@@ -135,7 +136,7 @@ class Hearing:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LaneWork:
-    """How the rows of a lane are made: job, driver, input, slice sizes, receiver of losses."""
+    """What a flow needs to process a lane: job, driver, input, slice sizes, receiver of losses."""
 
     job: SliceJob
     feed: LaneFeed
@@ -145,7 +146,7 @@ class LaneWork:
 
 
 class SlicedFlow:
-    """The rows of a lane, in order."""
+    """The output rows of a lane, in order."""
 
     def __init__(self, work: LaneWork, position: Position | None) -> None:
         self.job, self.feed, self.taking, self.pace = work.job, work.feed, work.taking, work.pace
@@ -160,11 +161,11 @@ class SlicedFlow:
         self.wheres: list[tuple[int, int]] = []
         self.skip: int = 0 if position is None else position["drop"]
         self.given = self.rows = self.given_bytes = 0
-        self.taken = -self.skip  # rows, behind those delivered before the flow was opened
+        self.taken = -self.skip  # input rows taken beyond those that an earlier run delivered
         self.since = 0.0  # when the wait for the next result began
         self.asked = 1
         self.ended = self.failing = self.closed = False
-        # a function that begins the next pass; and that pass, once it has begun
+        # a function that begins the next pass; and the next pass, once it has begun
         self.then: Callable[[SlicePace], SlicedFlow | None] | None = None
         self.next_pass: SlicedFlow | None = None
         self.error: DmlError | None = None
@@ -173,7 +174,7 @@ class SlicedFlow:
     # Output of the flow
 
     def pull(self, most: int) -> Block | None:
-        """Up to ``most`` rows, or a batch."""
+        """Return up to ``most`` rows, or one batch; None if exhausted."""
         self.asked = most
         block = self.rest or self._next_block()
         if block is None:
@@ -188,7 +189,7 @@ class SlicedFlow:
         return block
 
     def pull_piece(self, room: GatherQuota) -> list[Block] | None:
-        """All output of the next unit, which may be empty; None at the end."""
+        """Return all output for the next unit, which may be no blocks; None if exhausted."""
         self._pass()
         if not self.parts:
             self._fill()
@@ -208,7 +209,10 @@ class SlicedFlow:
         return out
 
     def position(self) -> Position:
-        """The input's position before the oldest part, and the number of its delivered outputs."""
+        """Return the input's position before the oldest part, and its number of delivered outputs.
+
+        The number includes outputs that an earlier run delivered and that are still to be dropped.
+        """
         parts: Sequence[LanePart] = self.parts
         if self.given and self.lane.single and self.lane.batched:
             # a batch is the whole output of a part, also before its task has reported its end
@@ -220,7 +224,7 @@ class SlicedFlow:
         return self.lane.outer(parts[0].before, self.given + self.skip)
 
     def close(self) -> None:
-        """Stop: no call of a function begins any more in this process."""
+        """Stop the flow: no call of a user's function begins in this process from now on."""
         if self.next_pass is not None and (self.parts or not self.ended):
             self.next_pass.close()  # its rows are not needed
         self.closed = True
@@ -232,9 +236,9 @@ class SlicedFlow:
         self.taking.close()
 
     def _next_block(self, before: Position | None = None) -> Block | None:
-        """The next rows that were not delivered before; raises the error in their place.
+        """Return the next rows that no earlier run delivered, or raise the error in their place.
 
-        None also at the end of the output for the input that follows ``before``.
+        Return None at the end, and at the end of the output for the input that follows ``before``.
         """
         while (piece := self._next_piece(before)) is not None:
             self.where = piece.where
@@ -254,7 +258,7 @@ class SlicedFlow:
         return None
 
     def _unskipped(self, block: Block | None) -> Block | None:
-        """``block`` without rows that a resumed flow delivered before; None if none are left."""
+        """Return ``block`` without rows that an earlier run delivered; None if none are left."""
         if block is None or not self.skip:
             return block.bare() if block is not None and block.n else None
         count = 1 if self.lane.batched else block.n
@@ -266,7 +270,7 @@ class SlicedFlow:
         return block.slice(dropped, block.n)
 
     def _gave(self, count: int) -> None:
-        """Count delivered outputs of the current part."""
+        """Add ``count`` to the delivered outputs of the current part."""
         self.given += count
 
     # Results of parts
@@ -290,11 +294,11 @@ class SlicedFlow:
                 return None
 
     def _ready(self) -> LanePart | None:
-        """The part whose pieces are to be delivered now, if it has some."""
+        """Return the oldest part if it has pieces to deliver, else None."""
         return self.parts[0] if self.parts and self.parts[0].pieces else None
 
     def _pass(self) -> None:
-        """Remove parts at the front that are wholly delivered."""
+        """Remove the oldest parts, as far as they are wholly delivered."""
         while self.parts and self.parts[0].over and not self.parts[0].pieces:
             part = self.parts.popleft()
             self._handed_on(part)
@@ -302,13 +306,13 @@ class SlicedFlow:
                 self.given = 0
 
     def _handed_on(self, part: LanePart) -> None:
-        """Account for a part that was wholly delivered."""
+        """Update the totals for ``part``, which is wholly delivered."""
         self.rows -= part.rows
         self.given_bytes -= part.given_bytes
         self.pace.handed += part.rows
 
     def _receive(self) -> None:
-        """Process the next result of the driver."""
+        """Wait for the next result of the driver, and process it."""
         self.since = perf_counter()
         outcome = self.feed.next(self._more)
         number = next(iter(self.running)) if outcome is None else self.feed.at[0]
@@ -316,7 +320,7 @@ class SlicedFlow:
         pieces: list[Piece] = []
         done = outcome is None or outcome.done
         if outcome is not None:
-            exact = self.lane.free or self.lane.single  # no position is to lie behind the last row
+            exact = self.lane.free or self.lane.single  # no position may lie after the last row
             pieces = [piece for piece in outcome.value if not exact or _tells(piece)]
             part.seconds += outcome.seconds
             part.cpu_s += outcome.cpu_s
@@ -337,7 +341,7 @@ class SlicedFlow:
             self._come(part, pieces, done=done)
 
     def _look_at(self, part: LanePart) -> None:
-        """Judge by an ended slice whether threads contend for Python's lock."""
+        """Decide from the ended slice ``part`` whether threads contend for the GIL."""
         feed: LaneFeed = self.feed
         if self.width.decided or not feed.threaded:
             return
@@ -349,7 +353,7 @@ class SlicedFlow:
             self.feed.narrow(width)
 
     def _come(self, part: LanePart, pieces: list[Piece], *, done: bool) -> None:
-        """Add pieces at the gate of ``part``: they wait, or go on if it is open."""
+        """Add pieces at the gate of ``part``: the pieces wait, or continue if the gate is open."""
         part.waiting += pieces
         part.arrived = done
         if part.gate is not None and part.gate.open:
@@ -358,9 +362,10 @@ class SlicedFlow:
             self._through(gate)
 
     def _opened(self, gate: Gate) -> bool:
-        """True if a gate opens by the pieces that have reached it, in order.
+        """Return whether ``gate`` is open after processing the pieces that have reached it.
 
-        That is as far as all parts have arrived that precede it, here or at an earlier gate.
+        The gate reads the pieces in order, and a part only if all earlier parts have wholly
+        arrived, here or at an earlier gate.
         """
         for part in self.parts:
             if part.gate is None:
@@ -374,12 +379,12 @@ class SlicedFlow:
         return gate.open
 
     def _through(self, gate: Gate) -> None:
-        """Continue all parts that wait at an open gate."""
+        """Continue all parts that wait at ``gate``, which is open."""
         for part in [part for part in self.parts if part.gate is gate]:
             self._go_on(part, gate)
 
     def _go_on(self, part: LanePart, gate: Gate) -> None:
-        """Continue the pieces at an open gate: to the consumer, or as a new part."""
+        """Deliver the pieces of ``part`` at its open gate, or start them as a new part."""
         pieces, part.waiting = gate.typed(part.waiting, self.job.at), []
         failed = any(each.error is not None for each in pieces)
         self.failing |= failed
@@ -391,7 +396,7 @@ class SlicedFlow:
             part.over, part.gate = True, None
 
     def _further(self, part: LanePart, pieces: list[Piece], begin: int) -> None:
-        """Start the pieces that passed a gate as a new part, with the losses on the way."""
+        """Start the pieces that passed a gate as a new part, from operator ``begin`` on."""
         some = any(each.block or each.error for each in pieces)
         given = deque[Piece](() if some else pieces)
         further = LanePart(0, before=part.before, pieces=given, over=not some)
@@ -402,7 +407,7 @@ class SlicedFlow:
     # Input of the workers
 
     def _more(self) -> None:
-        """Give out more slices when a task has ended while the consumer waits for another."""
+        """Give out more slices when a task has ended while the consumer waits for another task."""
         waited_s = perf_counter() - self.since
         slice_s = next(iter(self.running.values())).rows * (self.pace.row_s or 0.0)
         if (width := self.width.given_up(waited_s, slice_s)) is not None:
@@ -411,16 +416,16 @@ class SlicedFlow:
             self._fill(waited_s)
 
     def _fill(self, waited_s: float = 0.0) -> None:
-        """Give slices to workers until enough are under way."""
+        """Give slices to workers until enough slices are in progress."""
         while not (self.ended or self.failing) and self._wanted(waited_s):
             self._give(waited_s)
         if self.ended and not self.failing and self.feed.unfinished < self.pace.workers:
             self._go_ahead()
 
     def _go_ahead(self) -> None:
-        """Begin the next pass with workers that are idle in this one."""
+        """Begin the next pass on workers that have no more slices in this pass."""
         if self.lane.needs.concurrency and (self.feed.unfinished or self._gate()):
-            return  # both together would run more at once
+            return  # both passes together would exceed ``concurrency``
         if self.then is not None:
             self.next_pass, self.then = self.then(self.pace), None
         if self.next_pass is not None and not self.next_pass.closed:
@@ -449,12 +454,12 @@ class SlicedFlow:
 
     @property
     def _alone(self) -> bool:
-        """True if functions hold Python's lock, or may: they run only while rows are awaited."""
+        """Whether functions hold the GIL, or may: then slices run only while rows are awaited."""
         return (self.width.alone or self.width.trying) and self.feed.threaded
 
     @property
     def _heavy(self) -> bool:
-        """True if the unprocessed input of the workers is large: they get no more meanwhile.
+        """Whether workers have so many bytes of unprocessed input that they get no more for now.
 
         A gate counts rows and their results, however large the input rows are.
         """
@@ -463,9 +468,11 @@ class SlicedFlow:
         return given >= most and len(self.running) >= self.pace.workers
 
     def _under_way(self, waited_s: float) -> int:
-        """Rows taken and not delivered; after a long wait, rows not made behind the awaited slice.
+        """Return how many rows are taken and not delivered; fewer of them count after a long wait.
 
-        One slow row must not hold up the rest; a caller that only looks at rows waits less long.
+        After a wait of ``LONG_S`` only the rows behind the awaited slice that are not made yet
+        count: one slow row must not hold up the rest. A caller that only looks at rows waits less
+        long.
         """
         if waited_s < LONG_S or self._far:
             return self.rows
@@ -473,14 +480,14 @@ class SlicedFlow:
         return sum(part.rows for part in newest)
 
     def _gate(self) -> Gate | None:
-        """The first closed gate."""
+        """Return the first closed gate, or None if all gates are open."""
         while self.gates and self.gates[0].open:
             self.gates.pop(0)
         return self.gates[0] if self.gates else None
 
     @property
     def _far(self) -> bool:
-        """True if too many rows are under way: then one slow row does hold up the rest."""
+        """Whether so many rows are in progress that one slow row may hold up the rest."""
         most = PER_WORKER * self.pace.workers * self.pace.cutting.most_bytes
         each = max(self.pace.row_bytes, self.given_bytes / max(1, self.rows))
         return self.rows >= FAR * self.pace.workers or each * self.rows >= most
@@ -495,7 +502,7 @@ class SlicedFlow:
             rows = min(rows, max(self.asked, self.pace.short_rows))
         elif not self.pace.cutting.ahead:
             rows = min(rows, self.asked)
-        if (taken := self._taken(rows)) is None:
+        if (taken := self._take(rows)) is None:
             return
         part, pieces = taken
         part.given_bytes = sum(each.block.nbytes for each in pieces if each.block is not None)
@@ -505,8 +512,8 @@ class SlicedFlow:
         self._start(part, pieces, 0, self.taken)
         self.taken += part.rows
 
-    def _taken(self, rows: int) -> tuple[LanePart, list[Piece]] | None:
-        """The next rows as a part; None at the end of the input, or at its error."""
+    def _take(self, rows: int) -> tuple[LanePart, list[Piece]] | None:
+        """Return the next rows as a part, and their pieces; None at the input's end or error."""
         try:
             taken = self.taking.take(max(rows, self.pace.least))
         except DmlError as error:
@@ -521,7 +528,7 @@ class SlicedFlow:
         return LanePart(self._count(pieces), before=before), pieces
 
     def _end(self, error: DmlError | None) -> None:
-        """Put losses of the input, and its error, behind the rows before them."""
+        """Append the losses of the input, and ``error``, behind the rows that precede them."""
         last = Piece(*self.taking.where, error=error, losses=self.taking.heard())
         if last.losses or error is not None:
             after = self.taking.after
@@ -534,7 +541,7 @@ class SlicedFlow:
     def _start(
         self, part: LanePart, pieces: Sequence[Piece], begin: int, first: int | None = None
     ) -> None:
-        """Give a worker the operators from ``begin`` on, up to the next closed gate."""
+        """Let a worker run ``pieces`` from operator ``begin`` to the next closed gate."""
         gate = self._gate()
         part.gate = gate
         end = len(self.lane.nodes) if gate is None else gate.index + 1
@@ -544,6 +551,6 @@ class SlicedFlow:
 
 
 def _tells(piece: Piece) -> bool:
-    """False for a piece without rows, results, losses or an error."""
+    """Return False for a piece without rows, results, losses and error."""
     rows = piece.block is not None and piece.block.n > 0
     return bool(rows or piece.losses) or piece.error is not None or piece.returned is not None

@@ -1,9 +1,9 @@
-"""Slices are held back here until the result types of a function have settled.
+"""Hold slices back until the result types of a function have settled.
 
 A *gate* stands behind each function of a lane whose types are neither declared nor proven. The
-first slices reach it with the function's results, which have no types yet; once these are enough it
-opens, and the waiting results go on as blocks. Functions of batches settle by the first batch that
-yields a row: until then their slices are of one batch each, which keeps its own types.
+first slices reach the gate with the function's results, which have no types. Once these are enough,
+the gate opens, and the waiting results continue as blocks. Functions of batches settle by the first
+batch that yields a row: until then their slices are of one batch each, which keeps its own types.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dml.udfs.calling.type_inference import Firsts, Returned
 
 
 class Gate:
-    """A function whose types are not known, at place ``index`` of its lane."""
+    """A point behind ``node``, the operator at ``index`` of a lane, whose types are unknown."""
 
     def __init__(self, node: Node, index: int) -> None:
         self.node: Any = node
@@ -32,11 +32,11 @@ class Gate:
         self.firsts = Firsts()
         self.batches = not node.returns_rows  # the function takes batches
         self.open = False
-        self.misfit: tuple[int, DmlError] | None = None  # results before it, and the error
+        self.misfit: tuple[int, DmlError] | None = None  # results before the error
         self.passed = 0
 
     def take(self, pieces: list[Piece], at: At) -> None:
-        """Process arrived pieces, in order; opens if they are enough."""
+        """Process arrived pieces, in order; open the gate if they are enough."""
         for piece in pieces:
             if self.open:
                 return
@@ -55,14 +55,14 @@ class Gate:
             self.open = True
 
     def settle(self, at: At) -> None:
-        """Settle the types by the results so far, and open."""
+        """Settle the types from the results so far, and open the gate."""
         if not self.batches and untyped(self.node, at):
             self.misfit = self.firsts.settle(self.node, at)
         self.open = True
         self.firsts = Firsts()
 
     def wants(self, rows: int, slices: int) -> bool:
-        """True if more rows are needed beside ``rows`` in ``slices`` that are under way."""
+        """Return whether more rows are needed than those in progress: ``rows`` in ``slices``."""
         if self.batches:
             return True
         seen = self.firsts
@@ -73,19 +73,19 @@ class Gate:
         return seen.rows + rows < SETTLING_ROWS and light
 
     def most_rows(self, rows: int) -> int:
-        """Rows still needed beside ``rows`` that are under way; one for batches."""
+        """Return how many rows are needed beyond ``rows`` in progress; 1 for batches."""
         if self.batches:
             return 1
         return max(1, SETTLING_ROWS - self.firsts.rows - rows)
 
     def typed(self, pieces: list[Piece], at: At) -> list[Piece]:
-        """The pieces with blocks, up to the first error."""
+        """Return the pieces with typed blocks in place of results, up to the first error."""
         out: list[Piece] = []
         for piece in pieces:
             if piece.returned is None:
                 out.append(piece)
                 continue
-            # losses have their place, which is before these rows at the latest
+            # the rows that were lost lie before these rows
             losses = piece.losses
             try:
                 for block in self._blocks(piece.returned, at):
@@ -106,12 +106,12 @@ class Gate:
         try:
             for block in made.out:
                 yield fitted(self.node, block, at)
-        except UDFError as error:  # of a group the first row is named
+        except UDFError as error:  # for a group, the error names the first row
             found = blamed(error, made.parents, 0) if self.node.by_atom else error
             raise found from error.__cause__
 
     def _fitting(self, made: Returned) -> Returned:
-        """The results up to the first that did not fit the settled types, which is an error."""
+        """Return the results before the first that does not fit the types, and its error."""
         before, self.passed = self.passed, self.passed + len(made.out)
         if self.misfit is None or self.passed <= self.misfit[0]:
             return made

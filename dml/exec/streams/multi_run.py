@@ -1,7 +1,7 @@
-"""Several pipelines run in lockstep in the caller's thread: each step goes where most rows wait.
+"""Run several pipelines in lockstep in the caller's thread: next is the one with most waiting rows.
 
 Every pipeline has a *receiver*: rows in memory, or files being written. A failing pipeline ends
-alone; the caller gets the error of the first pipeline that would fail if they ran one by one.
+alone. The caller gets the error of the first pipeline that would fail if they ran one by one.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Receiver(Protocol):
         """Prepare for the rows of ``run``, from the first on; discard rows of earlier runs."""
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Receive some rows."""
+        """Receive the rows of ``batch``."""
 
     def end(self) -> Any:
-        """Return the result."""
+        """Return the result of all rows: a table, or the result of a write."""
 
     def abandon(self) -> None:
-        """Discard the rows so far; no more will come."""
+        """Discard the rows so far; no more rows will come."""
 
 
 class TableReceiver:
@@ -46,15 +46,15 @@ class TableReceiver:
         self.run: Streaming | None = None
 
     def begin(self, run: Streaming, _ahead_bytes: int) -> None:
-        """Discard the rows so far."""
+        """Discard the rows of earlier runs."""
         self.run, self.batches = run, []
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Append the rows."""
+        """Append the rows of ``batch``."""
         self.batches.append(batch)
 
     def end(self) -> pa.Table:
-        """The table of all rows."""
+        """Return the table of all rows."""
         if self.batches or self.run is None:
             return pa.Table.from_batches(self.batches)
         return pa.Table.from_batches([], schema=self.run.plan.schema.to_arrow())
@@ -66,7 +66,7 @@ class TableReceiver:
 
 @dataclasses.dataclass(eq=False)
 class FileReceiver:
-    """Receives rows as files in ``folder``, for ``path``; ``cuts`` says when files end."""
+    """Writes rows to files in ``folder``, on behalf of ``path``; ``cuts`` returns their sizes."""
 
     path: str
     folder: Path
@@ -75,35 +75,35 @@ class FileReceiver:
     filling: FolderWriter | None = None
 
     def begin(self, run: Streaming, ahead_bytes: int) -> None:
-        """Empty the folder."""
+        """Remove all files from the folder."""
         self.abandon()
         for each in self.folder.iterdir():
             each.unlink()
         self.filling = FolderWriter(run, self.folder, self.form, self.cuts(ahead_bytes))
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Write the rows; SourceError where the disk refuses them."""
+        """Write the rows of ``batch``; raise SourceError if the disk refuses them."""
         if self.filling is not None:
             try:
                 self.filling.add(batch)
             except OSError as error:
-                raise refused(error, self._shown) from error
+                raise refused(error, self._location) from error
 
     def end(self) -> Any:
-        """The result of writing."""
+        """Return the result of the write; None if it was abandoned."""
         if self.filling is None:
             return None
         try:
             return self.filling.end(self.path)
         except OSError as error:
-            raise refused(error, self._shown) from error
+            raise refused(error, self._location) from error
 
     @property
-    def _shown(self) -> Path:
+    def _location(self) -> Path:
         return self.folder if "://" in self.path else located(self.path)
 
     def abandon(self) -> None:
-        """Discard the current file."""
+        """Close the current file without finishing it."""
         if self.filling is not None:
             self.filling.abandon()
         self.filling = None
@@ -113,8 +113,8 @@ class FileReceiver:
 class RunMember:
     """One of several runs, by its number among all: the run, and the receiver of its rows.
 
-    ``alone`` makes the same run without the other members. ``called`` says that it calls a function
-    that is not proven pure, ``once`` that it calls one that is declared impure.
+    ``alone`` returns the same run, without sharing, and its ``ahead_bytes``. ``called`` says that
+    the run calls a function that is not proven pure, ``once`` that it calls one declared impure.
     """
 
     number: int
@@ -127,14 +127,14 @@ class RunMember:
     once: bool
 
     def begin(self) -> Generator[pa.RecordBatch, None, None]:
-        """The rows of the run."""
+        """Prepare the receiver, and return the rows of the run."""
         self.receiver.begin(self.run, self.ahead_bytes)
         return record_batches(self.run, self.epoch)
 
     def by_itself(self, error: DmlError) -> Any:
-        """Result of the run by itself: the error may come from running together only.
+        """Return the result of the run alone, since ``error`` may come from sharing a stream only.
 
-        The error is raised unchanged if a function raised it that must not be called again.
+        Raise ``error`` if it came from a function that must not be called again.
         """
         if self.once or (self.called and isinstance(error, UDFError)):
             raise error
@@ -145,7 +145,7 @@ class RunMember:
 
 
 class Lockstep:
-    """Members that share a stream, run together until the last of them ends."""
+    """Members that share a stream, which run together until the last of them ends."""
 
     def __init__(self, members: Sequence[RunMember], taps: Taps) -> None:
         self.taps = taps
@@ -165,7 +165,7 @@ class Lockstep:
                 self._leave(number)
 
     def _next(self) -> int:
-        """The member with most waiting entries; of equals, the one after the last."""
+        """Return the member with most waiting entries; of equals, the next after the last one."""
         waiting = {number: self.taps.waiting(number) for number in self.live}
         most = max(waiting.values())
         ready = [number for number in sorted(waiting) if waiting[number] == most]
@@ -185,14 +185,17 @@ class Lockstep:
         self._leave(number)
 
     def _leave(self, number: int) -> None:
-        """End a member: no entries are kept for it any more."""
+        """End a member, for which no entries are kept from now on."""
         self.rows.pop(number).close()
         self.taps.leave(number)
         del self.live[number]
 
 
 def outcomes(groups: Sequence[tuple[Sequence[RunMember], Taps]]) -> dict[int, Any]:
-    """Result of each member of ``groups``, by its number; raises the error of the first to fail."""
+    """Return the result of each member of ``groups`` by number, or raise the first one's error.
+
+    The first one is the failing member with the lowest number.
+    """
     done: dict[int, Any] = {}
     failed: dict[int, DmlError] = {}
     members = {member.number: member for group, _ in groups for member in group}

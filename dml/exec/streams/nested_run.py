@@ -1,4 +1,4 @@
-"""A pipeline that a user's function returned runs inside the run that called the function."""
+"""Run a pipeline that a user's function returned inside the run that called the function."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from dml.expr.flow import Position
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Read:
-    """The result of one pull: rows, or an error, or neither at the end; and the losses before it.
+    """The result of one pull: rows, an error, or neither at the end; and the losses before it.
 
-    ``after`` is the position behind the rows.
+    ``after`` is the position after the rows.
     """
 
     block: Block | None = None
@@ -27,16 +27,16 @@ class Read:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the rows."""
+        """Bytes of the rows; 0 without rows."""
         return 0 if self.block is None else self.block.nbytes
 
     @property
     def plain(self) -> bool:
-        """True for rows without losses before them."""
+        """Whether there are rows without losses before them."""
         return self.block is not None and not self.lost
 
-    def told(self, allowance: Allowance) -> Read:
-        """Count the losses, then raise the error if there is one."""
+    def count_losses(self, allowance: Allowance) -> Read:
+        """Count the losses in ``allowance``; raise the error, if there is one, or return self."""
         lost, self.lost = self.lost, ()
         for untold in lost:
             if (error := allowance.add(*untold)) is not None:
@@ -47,11 +47,11 @@ class Read:
 
 
 class NestedFlow:
-    """The elements of ``run``; its errors name places in its own sources.
+    """The elements of ``run``; errors name places in the run's own sources.
 
-    A position also has the types that functions have settled, which the outer run does not know,
-    and the number of delivered rows behind it. Losses are counted by ``allowance`` of the outer
-    run, when the caller receives the rows behind them.
+    A position also holds the types that functions have settled, which the outer run does not know,
+    and the number of delivered rows after the position. Losses are counted by ``allowance`` of the
+    outer run, when the caller receives the rows that follow them.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class NestedFlow:
         self.drop: int = start.get("drop", 0)
 
     def pull(self, most: int) -> Block | None:
-        """Up to ``most`` rows; their losses are counted."""
-        return self._read(most).told(self.allowance).block
+        """Return up to ``most`` rows, and count the losses before them; None if exhausted."""
+        return self._read(most).count_losses(self.allowance).block
 
     def read(self, most: int) -> Read:
-        """Up to ``most`` rows, and the losses before them, which are not counted yet."""
+        """Return up to ``most`` rows, with the losses before them, which are not counted yet."""
         found = self._read(most)
         found.after = self.position()
         return found
@@ -90,10 +90,10 @@ class NestedFlow:
 
     def _lost(self) -> tuple[Untold, ...]:
         later = self.run.allowance
-        return later.taken() if isinstance(later, Later) else ()
+        return later.drain() if isinstance(later, Later) else ()
 
     def position(self) -> Position:
-        """The position of the flow, and the settled types."""
+        """Return the position of the flow, with the settled types."""
         schemas = {key: schema_text(each) for key, each in self.run.at.schemas.items()}
         found: Position = {"at": self.flow.position(), "schemas": schemas}
         return {**found, "drop": self.drop} if self.drop else found

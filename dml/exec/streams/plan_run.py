@@ -1,4 +1,4 @@
-"""The options of a run of a plan, and its accounts: what lanes and operators see of it."""
+"""The options of a run of a plan, and its accounts, for lanes and operators."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Open(Protocol):
     def __call__(
         self, tasks: Tasks, job: Job, tallies: Tallies, **options: Unpack[Options]
     ) -> PartitionFeed:
-        """Begin the tasks of ``job``, counted in ``tallies``; the driver adds the other options."""
+        """Begin the tasks of ``job``, counted in ``tallies``, and return their partitions."""
 
 
 class StreamTaps(Protocol):
@@ -41,7 +41,7 @@ class StreamTaps(Protocol):
         epoch: int,
         position: Position | None,
     ) -> Flow | None:
-        """The flow of operator ``number`` over the stream of ``run``; None if it is not shared."""
+        """Return the flow of operator ``number`` over the stream of ``run``; None if not shared."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -65,17 +65,17 @@ class PlanRun:
 
     @cached_property
     def losses(self) -> Losses:
-        """Losses of rows to errors of functions."""
+        """The rows lost to errors of functions."""
         return Losses(self.allowance, self.plan.operators)
 
     @cached_property
     def holding(self) -> Holding:
-        """Memory accounts of its drivers."""
+        """The memory accounts of the drivers."""
         return Holding()
 
     @cached_property
     def listener(self) -> dict[str, OnEvent]:
-        """The receiver of events about long waits, once it is set."""
+        """The receiver of events about long waits, under "on_event" once it is set."""
         return {}
 
     @cached_property
@@ -84,12 +84,12 @@ class PlanRun:
         return Meter(len(self.plan.stream), self.stage_bytes + self.kept_bytes)
 
     def lost(self, losses: Sequence[Loss], *, again: bool = False) -> DmlError | None:
-        """Count losses of operators in delivered rows; returns the error if they are too many."""
+        """Count losses of operators in delivered rows; return the error if there are too many."""
         # losses before rows that an earlier run delivered were counted there
         return None if again and self.at.bounded else self.losses.add(losses)
 
     def lost_over(self, number: int, error: DmlError, rows: int) -> None:
-        """Count a loss of operator ``number`` over the stream; raises if there are too many."""
+        """Count a loss of stream operator ``number``; raise the error if there are too many."""
         traced(error, self.plan, number)
         ordinal = len(self.plan.on_blocks) + number
         found = self.lost((Loss(ordinal, rows, 1, error.what, error.at),))
@@ -98,5 +98,5 @@ class PlanRun:
 
     @property
     def sizes(self) -> PartitionSizes:
-        """Bytes of a partition, of the whole stage, and of an atom."""
+        """Bytes of a partition, of the whole stage, and of an atom in one task."""
         return PartitionSizes(self.target_bytes, self.stage_bytes, self.atom_bytes)

@@ -1,4 +1,4 @@
-"""The flows of pipelines inside a run are read ahead in parallel, in a thread each."""
+"""Read the flows of pipelines inside a run ahead in parallel, in a thread each."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from dml.exec.streams.nested_run import NestedFlow, Read
 from dml.exec.tasks.skipped_rows import Allowance
 from dml.expr.flow import Position
 
-# Pulls of a flow that wait for the consumer, rows of one at most, and bytes of all of them.
+# Most pulls of a flow that wait for the consumer; most rows of one pull; most bytes of all pulls.
 DEPTH, MOST_ROWS, MOST_BYTES = 4, 256, 1 << 20
-# Rows read ahead may take one part in this many of the bytes of a flow, and as much in the place
-# that the flow takes before another flow has left it.
+# Rows read ahead may take 1/PART of the bytes of a flow, and as many bytes again while an earlier
+# flow has not released its share.
 PART = 4
-# Flows that are read ahead at most: each has a thread. Where there are more, none is.
+# Most flows that are read ahead, since each has a thread; if there are more, none is read ahead.
 MOST_FLOWS = 256
-# A pipeline takes some 15 ms to be begun and ended in worker processes, two or more at a time.
+# A pipeline of fewer seconds is short: beginning and ending one in worker processes takes 15 ms.
 SHORT_S = 0.05
 # Seconds after which a waiting thread checks again whether it is still needed.
 LOOK_S = 0.1
@@ -39,7 +39,7 @@ class _Clock:
         self.started = perf_counter(), thread_time(), process_time()
 
     def spent(self) -> tuple[float, float, float]:
-        """Seconds elapsed, processor seconds of this thread, and those of other threads."""
+        """Return elapsed seconds, processor seconds of this thread, and those of other threads."""
         now = perf_counter(), thread_time(), process_time()
         seconds, cpu_s, all_s = (a - b for a, b in zip(now, self.started, strict=True))
         return seconds, cpu_s, max(0.0, all_s - cpu_s)
@@ -48,20 +48,20 @@ class _Clock:
 class PullLimit:
     """Limits the pulls of ``flows`` flows: at most ``most`` run at once.
 
-    If ``most`` is smaller, one of the pulls is reserved for the flow that the consumer waits for,
-    so it never waits for a later flow. Flows that only compute in Python are pulled one at a time,
-    when they are awaited: threads would contend for Python's lock.
+    If ``most`` is smaller than ``flows``, one pull is reserved for the flow that the consumer waits
+    for, so the consumer never waits for a later flow. Flows that only compute in Python are pulled
+    one at a time, when they are awaited: their threads would contend for the GIL.
     """
 
     def __init__(self, most: int, flows: int) -> None:
         self.most, self.flows, self.width = most, flows, Width(most)
-        self.pipeline_s: float | None = None  # of a flow that was read to its end
+        self.pipeline_s: float | None = None  # mean time of a flow read to its end
         self.running = set[_Reader]()
         self.head: _Reader | None = None
         self.moved = threading.Condition()
 
     def enter(self, reader: _Reader) -> bool:
-        """Wait until ``reader`` may pull; False if its rows are no longer needed."""
+        """Wait until ``reader`` may pull; return False if its rows are no longer needed."""
         with self.moved:
             while not (reader.shelf.stopped or self.admits(reader)):
                 self.moved.wait(LOOK_S)
@@ -71,12 +71,12 @@ class PullLimit:
         return wanted
 
     def admits(self, reader: _Reader) -> bool:
-        """True if ``reader`` may pull now."""
+        """Return whether ``reader`` may pull now."""
         others = self.most if self.most >= self.flows else self.most - 1
         return reader is self.head or len(self.running - {self.head}) < others
 
     def leave(self, reader: _Reader, rows: int, spent: tuple[float, float, float]) -> None:
-        """Record a pull of ``reader``: its rows, and times of a ``_Clock``."""
+        """Record a pull of ``reader``: its number of rows, and the times of its ``_Clock``."""
         with self.moved:
             beside = len(self.running)
             self.running.discard(reader)
@@ -85,7 +85,7 @@ class PullLimit:
             self.moved.notify_all()
 
     def ended(self, seconds: float) -> None:
-        """Record a flow that was read to its end, and the seconds of its pulls."""
+        """Record that a flow was read to its end, with the ``seconds`` of all its pulls."""
         with self.moved:
             before = seconds if self.pipeline_s is None else self.pipeline_s
             self.pipeline_s = (before + seconds) / 2
@@ -98,9 +98,10 @@ class PullLimit:
 
 
 class _Reader:
-    """Opens a flow and pulls its rows: few where they take long, or many bytes.
+    """Opens a flow and pulls its rows: fewer at once if they take long, or many bytes.
 
-    It must not reference the owner of its rows: garbage collection of the owner ends the reading.
+    A reader must not reference the owner of its rows: collecting the owner as garbage ends the
+    reader.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class _Reader:
         self.over = False
 
     def make(self) -> Read | None:
-        """The result of the next pull, once there is room for it."""
+        """Return the result of the next pull, once there is room for it; None if exhausted."""
         wanted = not self.over and self.shelf.wait(self.next_bytes)
         if not wanted or not self.gate.enter(self):
             return None
@@ -140,7 +141,7 @@ class _Reader:
         return Read() if self.shelf.stopped else self.flow.read(self.rows)
 
     def _learn(self, block: Block, seconds: float) -> None:
-        """Set the number of rows of the next pull."""
+        """Set the number of rows of the next pull from a pulled block and its seconds."""
         self.nbytes += block.nbytes
         each = max(1, block.nbytes // block.n)
         fitting = self.shelf.most_bytes // DEPTH // each
@@ -156,10 +157,10 @@ class _Reader:
 
 
 class ReadingFlow:
-    """The rows of a flow that a thread reads ahead; positions are of delivered rows.
+    """The rows of a flow that a thread reads ahead; positions are those of delivered rows.
 
-    The thread ends with the flow, when this is closed or garbage-collected, and at interpreter
-    exit; a pull that is under way ends first, and is not waited for.
+    The thread ends when this object is closed or garbage-collected, or at interpreter exit. A pull
+    in progress ends first, and nothing waits for it.
     """
 
     def __init__(
@@ -184,7 +185,7 @@ class ReadingFlow:
 
     @property
     def over(self) -> bool:
-        """True if the whole flow was read, and only waiting rows are left."""
+        """Whether the whole flow was read, and only waiting rows are left."""
         return self.reader.over
 
     @property
@@ -193,7 +194,10 @@ class ReadingFlow:
         return self.reader.nbytes - self.taken_bytes
 
     def look(self, *, wait: bool) -> int:
-        """Number of available rows; see ``dml.expr.nested_pipelines``."""
+        """Return the number of available rows, or 0; with ``wait``, 0 only at the end.
+
+        See ``dml.expr.nested_pipelines``.
+        """
         while self.rest is None and not self.ended:
             if self.read is None:
                 if not wait and self.shelf.chunks.empty():
@@ -201,7 +205,7 @@ class ReadingFlow:
                 self.read = self._next()
             if not wait and not self.read.plain:
                 return 0
-            self.rest = self.read.told(self.allowance).block
+            self.rest = self.read.count_losses(self.allowance).block
             self.ended = self.rest is None
             self.after, self.read = self.read.after, None
         return 0 if self.rest is None else self.rest.n
@@ -220,7 +224,7 @@ class ReadingFlow:
         return found
 
     def _awaited(self) -> Any:
-        """The next result; meanwhile other flows may end, and make room for later ones."""
+        """Return the next result; meanwhile let other flows end, to make room for later ones."""
         left = LEFT.get()
         while True:
             try:
@@ -233,7 +237,7 @@ class ReadingFlow:
                     work()
 
     def pull(self, most: int) -> Block | None:
-        """Up to ``most`` rows; None at the end."""
+        """Return up to ``most`` rows; None if exhausted."""
         self.look(wait=True)
         block = self.rest
         if block is None:
@@ -245,7 +249,7 @@ class ReadingFlow:
         return block.slice(0, most) if most < block.n else block
 
     def position(self) -> Position | None:
-        """The flow's position before the available rows, and how many of those were delivered."""
+        """Return the position before the available rows, and how many of them were delivered."""
         if not self.given:
             return self.base
         start = self.base or {"at": None, "schemas": {}}
@@ -258,14 +262,14 @@ class ReadingFlow:
 
 
 class SideBySide:
-    """Opens ``flows`` flows that are read ahead, ``most`` of them at once."""
+    """Opens ``flows`` flows that are read ahead, at most ``most`` of them at once."""
 
     def __init__(self, most: int, flows: int, allowance: Allowance) -> None:
         self.gate, self.allowance = PullLimit(most, flows), allowance
 
     @property
     def short(self) -> bool:
-        """True if pipelines are so short that worker processes are not worthwhile."""
+        """Whether pipelines are so short that worker processes are not worthwhile for them."""
         return self.gate.pipeline_s is not None and self.gate.pipeline_s < SHORT_S
 
     def open(
@@ -275,13 +279,13 @@ class SideBySide:
         most_bytes: int,
         meanwhile: Callable[[], Callable[[], None] | None],
     ) -> ReadingFlow:
-        """The flow that ``opener`` returns, which is at ``position``."""
+        """Return the flow of ``opener`` at ``position``, read ahead in a thread."""
         where = (opener, position, self.gate, _ahead_bytes(most_bytes))
         return ReadingFlow(*where, allowance=self.allowance, meanwhile=meanwhile)
 
     @staticmethod
     def own_bytes(most_bytes: int) -> int:
-        """Bytes that a flow itself may use, of those for the flow and its rows."""
+        """Return the part of ``most_bytes`` for the flow itself; the rest is for its rows."""
         return most_bytes - 2 * _ahead_bytes(most_bytes)
 
 
@@ -292,6 +296,6 @@ def _ahead_bytes(most_bytes: int) -> int:
 def side_by_side(
     flows: int, workers: int, at_once: int | None, allowance: Allowance
 ) -> SideBySide | None:
-    """The reader of ``flows`` flows in parallel; None where they are read one after the other."""
+    """Return a reader of ``flows`` flows in parallel; None if they are read one after the other."""
     most = min(flows, workers, workers if at_once is None else at_once)
     return SideBySide(most, flows, allowance) if most > 1 and flows <= MOST_FLOWS else None

@@ -1,4 +1,4 @@
-"""A plan is opened as one ordered flow: stages on a driver, the stream operators above them."""
+"""Open a plan as one ordered flow: stages on a driver, and the stream operators above them."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ START: Position = {"unit": 0, "atom": 0, "drop": 0}
 
 
 class SpreadingCluster(Protocol):
-    """A cluster whose workers may do operators that need all rows."""
+    """A cluster whose workers can run stream operators that need all rows."""
 
     def spread(self, run: Streaming, *, finishing: bool) -> Any:
-        """The first operators of the stream that they do, with ``count`` and ``open``; or None."""
+        """Return the first stream operators, if workers run them: ``count``, ``open``; or None."""
 
 
 class Watching(Protocol):
@@ -60,25 +60,25 @@ class Watching(Protocol):
     def watch(
         self, run: Streaming, job: Job, epoch: int, start: Position | None
     ) -> Callable[[Sequence[Piece]], None] | None:
-        """A check for every partition of the stages, which are opened at ``epoch``."""
+        """Return a check for each partition of the stages at ``epoch``; None for no check."""
 
     def guarded(
         self, open_: Callable[[], Flow], epoch: int, position: Position | None, *, finishing: bool
     ) -> Flow:
-        """The flow that ``open_`` returns, or that of the plan as written once the two differ."""
+        """Return the flow of ``open_``, or that of the plan as written once the two differ."""
 
     def running(self, run: Streaming) -> Streaming:
-        """``run``, or the run that replaced it."""
+        """Return ``run``, or the run that replaced it."""
 
     def event(self, run: str, at: float) -> Event:
-        """The comparisons so far as an event."""
+        """Return the comparisons of run ``run`` so far as an event at time ``at``."""
 
-    def told(self, hear: Callable[[str, str], None]) -> None:
-        """Report differences by calling ``hear`` with a name and a text."""
+    def report_differences(self, hear: Callable[[str, str], None]) -> None:
+        """Report each difference from the plan as written: ``hear`` gets a name and a text."""
 
 
 class StageFlow:
-    """The rows of one epoch of the last stage, in reading order; ``meter`` counts partitions.
+    """The rows of one epoch of the last stage, in reading order; ``meter`` counts its partitions.
 
     ``check`` is called with each partition before any of its rows are delivered, and may raise.
     """
@@ -98,26 +98,26 @@ class StageFlow:
         self.start = 0
         self.where: tuple[int, int] = (start["unit"], start["atom"])  # of the last piece
         self.place, self.atom = self.where
-        self.drop: int = start["drop"]  # rows from the current atom on: delivered, or never to be
+        self.drop: int = start["drop"]  # rows of the current atom delivered or skipped
         self.to_drop = self.drop
         self.resumed = bool(self.atom or self.drop)  # within an atom, which must exist
         self.error: DmlError | None = None
         self.held = self.ending = False
-        # number of functions, where those above have positions of their own
+        # number of functions in the job, if functions above have positions of their own
         self.functions = 0
         self.wheres: list[tuple[int, int]] = []  # of the blocks of the last unit
-        self.firsts: Firsts = ()  # of the units after that at ``place``, in the current piece
+        self.firsts: Firsts = ()  # rows before later units in the piece
         self.empty = 0
         self.unsettled = True
 
     def pull(self, most: int) -> Block | None:
-        """Up to ``most`` rows."""
+        """Return up to ``most`` rows of the current block; None if exhausted."""
         while self.block is None:
             if not self._next_piece():
                 return None
-        return self._given(self.block, most)
+        return self._take_rows(self.block, most)
 
-    def _given(self, block: Block, most: int) -> Block:
+    def _take_rows(self, block: Block, most: int) -> Block:
         start, rows = self.start, block.ids.count
         stop = start + most
         if stop < rows:
@@ -138,29 +138,29 @@ class StageFlow:
         self.ending, self.firsts = False, ()
 
     def at_hand(self) -> tuple[Block, int] | None:
-        """The block of the next rows, and how many of its rows are left."""
+        """Return the current block and how many of its rows are left; None without a block."""
         block = self.block
         return None if block is None else (block, block.ids.count - self.start)
 
     def between(self) -> Between:
-        """Positions within the current block, by the number of rows delivered from here on."""
+        """Return a function from a number of rows, delivered from now on, to the position after."""
         return partial(further, self.place, self.atom, self.drop, self.firsts)
 
     def pull_piece(self, room: GatherQuota) -> list[Block] | None:
-        """All remaining rows of the current unit; None at the end."""
+        """Return the blocks of all remaining rows of the current unit; None if exhausted."""
         place, out = self.place, list[Block]()
         self.wheres = []
         while self.place == place:
             if self.block is not None:
                 room.take(self.block)
                 self.wheres.append(self.where)
-                out.append(self._given(self.block, WHOLE))
+                out.append(self._take_rows(self.block, WHOLE))
             elif not self._next_piece():
                 return out or None
         return out
 
     def _next_piece(self) -> bool:
-        """Make the next piece the current one; False at the end. Raises the piece's error."""
+        """Make the next piece the current one, or raise its error; return False at the end."""
         self.place, self.empty = self.place + self.empty, 0
         while not self.pieces:
             if self.error is not None:
@@ -185,7 +185,7 @@ class StageFlow:
         return True
 
     def _undropped(self, block: Block | None) -> Block | None:
-        """``block`` from the first row that was not delivered before a resume, if there is one."""
+        """Skip the rows of ``block`` delivered before a resume; return None if no rows are left."""
         rows = 0 if block is None else block.n
         self.start = min(self.to_drop, rows)
         self.to_drop -= self.start
@@ -214,7 +214,7 @@ class StageFlow:
         return True
 
     def _look_at(self, pieces: Sequence[Piece], check: Callable[[Sequence[Piece]], None]) -> None:
-        """Call ``check`` with the partition; its error ends the flow."""
+        """Call ``check`` with the pieces of a partition; an error of ``check`` ends the flow."""
         try:
             check(pieces)
         except DmlError as error:
@@ -223,12 +223,12 @@ class StageFlow:
             raise
 
     def position(self) -> Position:
-        """Place of the unit, atom in the unit, delivered rows of that atom."""
+        """Return the place of the unit, the atom in it, and the delivered rows of that atom."""
         found = placed(self.place, self.atom, self.drop, self.firsts)
         return {**found, "functions": self.functions} if self.functions else found
 
     def close(self) -> None:
-        """Stop the driver."""
+        """Stop the driver, and drop the current rows."""
         self.block = None
         self.pieces.clear()
         self.feed.close()
@@ -236,7 +236,7 @@ class StageFlow:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Streaming(PlanRun):
-    """A run of a plan, with all that opens its flows."""
+    """A run of a plan, with everything that its flows need."""
 
     beside: tuple[tuple[Streaming, ...], ...] = ()
     watching: Watching | None = None
@@ -245,17 +245,17 @@ class Streaming(PlanRun):
 
     @property
     def running(self) -> Streaming:
-        """This run, or its replacement where it differed from the plan as written."""
+        """This run, or the run that replaced it because it differed from the plan as written."""
         return self if self.watching is None else self.watching.running(self)
 
     def hear(self, on_event: OnEvent) -> None:
-        """Set ``on_event`` as the receiver of events about long waits of a driver."""
+        """Set ``on_event`` as the receiver of the drivers' events about long waits."""
         for each in self.all:
             each.listener["on_event"] = on_event
 
     @property
     def all(self) -> Iterator[Streaming]:
-        """This run and those of the plans beside it, in the order of ``Plan.all``."""
+        """This run and the runs of all input plans, in the order of ``Plan.all``."""
         yield self
         for runs in self.beside:
             for run in runs:
@@ -264,9 +264,10 @@ class Streaming(PlanRun):
     def flow(
         self, epoch: int, position: Position | None, *, finishing: bool = False, free: bool = False
     ) -> Flow:
-        """Elements of ``epoch`` from ``position`` on; with ``finishing``, as they are delivered.
+        """Return the elements of ``epoch`` from ``position`` on.
 
-        With ``free`` they come in any order where possible; each still comes once.
+        With ``finishing``, elements have the form in which they are delivered. With ``free``, they
+        come in any order where possible; each element still comes once.
         """
         open_ = partial(self._flow, epoch, position, finishing=finishing, free=free)
         if self.watching is None:
@@ -278,10 +279,10 @@ class Streaming(PlanRun):
             opener = self.opener(position, finishing=finishing, free=free)
             if position is None:
                 return opener(epoch, None)
-            # opening makes delivered rows again, with the same losses before them
+            # opening repeats delivered rows, whose losses an earlier run has counted
             return self.allowance.heard(discard, partial(opener, epoch, position))
         except (KeyError, TypeError, ValueError) as error:
-            if position is None:  # no position can be at fault
+            if position is None:  # so no saved position is at fault
                 raise
             raise ResumeMismatchError(
                 "the saved position does not fit this pipeline", why=f"{type(error).__name__}"
@@ -290,7 +291,10 @@ class Streaming(PlanRun):
     def opener(
         self, position: Position | None = None, *, finishing: bool = False, free: bool = False
     ) -> Opener:
-        """Opener of the whole plan's flow; with ``free`` in any order, from ``position`` on."""
+        """Return the opener of the whole plan's flow; ``free`` allows any order of elements.
+
+        ``position`` is where the flow will be opened.
+        """
         source = None if any(self.beside) else self.plan.stage.source
         passes = LanePasses(source, self.plan.stream)
         done = 0
@@ -318,7 +322,7 @@ class Streaming(PlanRun):
     def _freed(
         self, lanes: Mapping[int, Lane], start: int, position: Position | None
     ) -> dict[int, Lane]:
-        """The lanes that change where the order of elements is free."""
+        """Return the lanes, by operator number, that change where any order is allowed."""
         if self.watching is not None:
             return {}
         stage = () if start or self.whole_units else self.lanes[1]
@@ -327,7 +331,7 @@ class Streaming(PlanRun):
     def _open_over(
         self, lane: Lane, passes: LanePasses, opener: Opener, epoch: int, position: Position | None
     ) -> Flow:
-        """The flow of a lane of the stream."""
+        """Return the flow of ``lane``, a lane over the stream that ``opener`` opens."""
         made, number = opener, lane.first + len(lane.nodes) - len(self.plan.on_blocks)
         for each in (lane,) if fits(position, (lane,)) else apart(lane):
             made = partial(open_lane, self, each, None, made, False, False)  # noqa: FBT003 (bound)
@@ -335,19 +339,19 @@ class Streaming(PlanRun):
 
     @cached_property
     def lanes(self) -> tuple[int, tuple[Lane, ...]]:
-        """Number of steps that run where units are read, and the lanes behind them."""
+        """Number of steps that run where units are read, and the lanes above these steps."""
         return stage_lanes(self.plan)
 
     @property
     def whole_units(self) -> bool:
-        """True if functions of the stages are called where a unit is read, for all of it."""
+        """Whether functions of the stages run on whole units, in the task that reads the unit."""
         apart = self.cutting is None or self.cutting.units
         if apart or self.watching is not None or keeps_units(self.plan):
             return True
         return self.at.store.looks
 
     def _reading(self, epoch: int, steps: int, places: int | None) -> Job:
-        """The job that reads ``places`` units and runs the first ``steps`` operators on them."""
+        """Return the job that reads ``places`` units (None: all) and runs ``steps`` operators."""
         at, plan = dataclasses.replace(self.at, epoch=epoch), self.plan
         stage = dataclasses.replace(plan.stage, steps=plan.on_blocks[1 : 1 + steps])
         made = Job(stage, at, self.sizes, self.whole_bytes)
@@ -364,9 +368,9 @@ class Streaming(PlanRun):
         places: int | None = None,
         top: Lane | None = None,
     ) -> Flow:
-        """The rows of the first ``places`` units; functions are called in slices of the read rows.
+        """Return the rows of the first ``places`` units (None: all); functions run on slices.
 
-        ``top`` is the last lane, where it is not the usual one.
+        ``top`` replaces the last lane, unless ``top`` is None.
         """
         lanes = partial(self._open_lanes, finishing=finishing, places=places, top=top)
         return Metered(passes.open(lanes, epoch, position), self.meter, 0)
@@ -394,9 +398,9 @@ class Streaming(PlanRun):
         return opener(epoch, position)
 
     def _settle(self, epoch: int) -> None:
-        """Settle the types of functions of later stages, before any unit is made.
+        """Settle the result types of the functions of later stages before any unit is read.
 
-        By slices of the first rows: a later stage gets some rows of a unit alone.
+        Slices of the first rows are used, since a later stage could get only some rows of a unit.
         """
         from dml.exec.tasks.rehearsal import refuse_twice  # noqa: PLC0415
 
@@ -408,7 +412,7 @@ class Streaming(PlanRun):
             self, tallies=Tallies(), allowance=Allowance(), watching=None, beside=()
         )
         with (
-            suppress(DmlError),  # it is raised in its place
+            suppress(DmlError),  # the error is raised again at its place
             closing(looking.sliced(epoch, None, LanePasses(), finishing=False)) as flow,
         ):
             while any(untyped(node, self.at) for node in nodes) and flow.pull(1) is not None:
@@ -424,10 +428,10 @@ class Streaming(PlanRun):
         return flow
 
     def job(self, epoch: int, *, finishing: bool) -> Job:
-        """The job of the stages at ``epoch``."""
+        """Return the job of the stages at ``epoch``."""
         at = dataclasses.replace(self.at, epoch=epoch)
         plan = self.plan
-        # An atom whose rows are inspected or compared comes by itself.
+        # Rows that are compared with the plan as written must come atom by atom.
         spanning = self.watching is None and bool(plan.stream) and plan.stream[0].regroups
         return Job(plan.stage, at, self.sizes, self.whole_bytes, finishing, plan.links, spanning)
 
@@ -453,7 +457,7 @@ class Streaming(PlanRun):
         return self._open_units(job, position)
 
     def _settles_by_count(self, job: Job) -> bool:
-        """True if types settle by the first rows of the source, and slices may have those rows."""
+        """Return whether the first rows of the source settle all types, and may run in slices."""
         stored = self.watching is not None or keeps_units(self.plan)
         if stored or self.at.store.looks or not unsettled(job):
             return False
@@ -462,7 +466,7 @@ class Streaming(PlanRun):
         return all(node.length(SETTLING_ROWS) == SETTLING_ROWS for node in steps[: last + 1])
 
     def _open_units(self, job: Job, position: Position | None) -> StageFlow:
-        """The rows of units from ``position`` on, each made by one worker."""
+        """Return the rows of the units from ``position`` on; one worker processes each unit."""
         start, check = position or START, None
         feed = self._fed(job, start)
         if self.watching is not None:
@@ -470,7 +474,10 @@ class Streaming(PlanRun):
         return StageFlow(feed, position, self.meter, self.lost, check)
 
     def _fed(self, job: Job, start: Position) -> PartitionFeed:
-        """The partitions of ``job`` from an atom on; ResumeMismatchError if there is none."""
+        """Return the partitions of ``job`` from ``start`` on, or raise ResumeMismatchError.
+
+        The error is raised if the unit of ``start`` has fewer atoms than ``start`` says.
+        """
         place, atom = start["unit"], start["atom"]
         atoms = job.reading.unit_at(place).atoms if atom and place < job.reading.places else None
         if atoms is not None and atom > atoms:
@@ -480,7 +487,7 @@ class Streaming(PlanRun):
         return feed
 
     def _driven(self, job: Job, unit: int, atom: int) -> PartitionFeed:
-        """The partitions of ``job`` from a unit's atom on, made by the driver."""
+        """Return the partitions that the driver makes of ``job`` from an atom of a unit on."""
         units, unit_at = job.reading.places, job.reading.unit_at
         long = _settling(job, unit) if unsettled(job) else 0
         tasks = TaskList(unit, units, units_each(units, unit_at, self.target_bytes), atom, long)
@@ -495,7 +502,7 @@ class Streaming(PlanRun):
 
 
 def _settling(job: Job, place: int) -> int:
-    """Number of units from ``place`` on that have the rows by which types settle."""
+    """Return how many units from ``place`` on hold the rows that settle the types."""
     rows = 0
     for number, each in enumerate(range(place, job.reading.places)):
         if rows >= SETTLING_ROWS or number == SETTLING_ROWS:
@@ -506,5 +513,5 @@ def _settling(job: Job, place: int) -> int:
 
 
 def unsettled(job: Job) -> bool:
-    """True if a function's result type is known only once its first rows have been made."""
+    """Return whether a function of ``job`` has a result type that only its first rows settle."""
     return any(untyped(node, job.at) for node in job.steps)

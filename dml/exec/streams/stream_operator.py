@@ -1,4 +1,4 @@
-"""One operator over the stream is opened here: above another flow, or above several."""
+"""Open one operator over the stream, above another flow or several flows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dml.data.block import Block
 from dml.errors import DmlError, InternalError, PlanError
 from dml.exec.delivery.meter import Metered
-from dml.exec.scheduler.baseline_policies import told as policy_told
+from dml.exec.scheduler.baseline_policies import policy_line
 from dml.exec.slicing.lanes import freed_lanes, stage_lanes, stream_lanes
 from dml.exec.streams.plan_run import PlanRun
 from dml.exec.tasks.row_loss import in_place
@@ -26,7 +26,7 @@ DEEPEST = 120
 
 
 def _run(node: Any, at: At, block: Block) -> Iterator[Block]:
-    """The output blocks of ``node`` for one block; errors name the operator."""
+    """Yield the output blocks of ``node`` for one block; errors name the operator."""
     try:
         yield from in_place(node, block, at)
     except DmlError as error:
@@ -34,12 +34,12 @@ def _run(node: Any, at: At, block: Block) -> Iterator[Block]:
 
 
 def ways_told(plan: Plan, settings: Settings, spread: str) -> str:
-    """The lines of ``explain`` about the execution of a plan, where that is not the usual one."""
-    return policy_told(settings.scheduler_policy) + spread + _order_told(plan, settings)
+    """Return the lines of ``explain`` about how a plan runs, where that is not the usual way."""
+    return policy_line(settings.scheduler_policy) + spread + _order_told(plan, settings)
 
 
 def _order_told(plan: Plan, settings: Settings) -> str:
-    """The line of ``explain`` about an order that is left free; empty where it is kept."""
+    """Return the line of ``explain`` about a free order of elements; empty if order is kept."""
     if settings.deterministic:
         return ""
     lanes = freed_lanes(plan, stream_lanes(plan), stage_lanes(plan)[1], None)
@@ -57,7 +57,7 @@ def open_node(  # noqa: PLR0917 (an Opener, once the first four are bound)
     epoch: int,
     position: Position | None,
 ) -> Flow:
-    """The flow of operator ``number`` over the stream of ``run``, which is ``node``."""
+    """Return the flow of operator ``number`` over the stream of ``run``, which is ``node``."""
     taken = None if run.taps is None else run.taps.tap(run, number, open_input, epoch, position)
     if taken is not None:
         return Metered(taken, run.meter, number + 1)
@@ -86,16 +86,16 @@ class _Local:
     at: At
 
     def run(self, block: Block) -> Iterator[Block]:
-        """The operator's output."""
+        """Yield the operator's output for ``block``."""
         return _run(self.node, self.at, block)
 
     def settling(self) -> int:
-        """Number of rows that settle its types together, 0 where they are settled."""
+        """Return how many rows settle the operator's types together; 0 if they are settled."""
         return settling(self.node, self.at)
 
 
 def refuse_depth(node: Node) -> None:
-    """PlanError for more nested operators than the call stack of a run can hold."""
+    """Raise PlanError for more nested operators than the call stack of a run can hold."""
     depths: dict[int, int] = {}
     for each in node.walk():
         below = max((depths[id(child)] for child in each.inputs), default=0)

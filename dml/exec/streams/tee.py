@@ -1,4 +1,4 @@
-"""A tee lets several runs share one stream: made once, each block kept until all have taken it.
+"""A tee lets several runs share one stream: each block is kept until all of them have taken it.
 
 A *taker* is a run, or another tee above this one. Blocks that some takers have not taken yet wait:
 in memory up to a number of bytes for each taker, beyond that on disk. Rows lost to errors travel
@@ -22,13 +22,13 @@ from dml.expr.flow import WHOLE, Flow, Opener, Position, Spill
 from dml.expr.node import Node
 from dml.kernels.vec import Vec
 
-# Bytes of a waiting entry without rows: those of its objects.
+# Bytes of the Python objects of a waiting entry, without its rows.
 ENTRY_BYTES = 1024
 
 
 @dataclasses.dataclass(slots=True)
 class TeeEntry:
-    """A block, or the losses or error in its place; ``stored`` where the block is on disk."""
+    """A block or an error, and the losses before it; ``stored`` if the block is on disk."""
 
     block: Block | None
     losses: tuple[Loss, ...] = ()
@@ -44,8 +44,8 @@ class TeeEntry:
 class Queue:
     """Waiting entries of one taker, in order: ``most_bytes`` in memory, the rest on disk.
 
-    The first half of the memory is for the entries taken next; later ones gather in the other
-    half, and are spilled when that is full.
+    Half of the memory is for the entries that are taken next. Later entries gather in the other
+    half, and are spilled when that half is full.
     """
 
     def __init__(self, most_bytes: int, spill: Callable[[Schema], Spill]) -> None:
@@ -73,7 +73,7 @@ class Queue:
             self._store()
 
     def _store(self) -> None:
-        """Spill the late entries as one run; if that fails, the taker gets the error."""
+        """Spill the later entries as one run; if that fails, the taker gets the error."""
         blocks = [entry.block for entry in self.late if entry.block is not None]
         try:
             self.disk = self.disk or self.spill(blocks[0].schema)
@@ -122,19 +122,19 @@ class Queue:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Below(Streaming):
-    """The part of a run below a tee, run by itself; its losses are collected for the takers."""
+    """The part of a run below a tee, which runs once; its losses are collected for the takers."""
 
     heard: list[Loss] = dataclasses.field(default_factory=list)
 
     def lost(self, losses: Sequence[Loss], *, again: bool = False) -> DmlError | None:
-        """Collect ``losses`` for the takers."""
+        """Collect ``losses`` for the takers, and return no error."""
         del again  # runs that share are not resumed
         self.heard.extend(losses)
         return None
 
 
 class Tee:
-    """One stream and its takers; opened when the first of them requests a block."""
+    """One stream and its takers, opened when the first taker requests a block."""
 
     def __init__(self, run: Below, node: Node, epoch: int, queues: dict[Hashable, Queue]) -> None:
         self.run, self.node, self.epoch, self.queues = run, node, epoch, queues
@@ -142,7 +142,7 @@ class Tee:
         self.over: TeeEntry | None = None
 
     def next(self, taker: Hashable) -> TeeEntry:
-        """The next entry for ``taker``; at the end the last one, again and again."""
+        """Return the next entry for ``taker``; after the end, the last entry at every call."""
         queue = self.queues[taker]
         if not queue.waiting:
             if self.over is not None:
@@ -151,8 +151,8 @@ class Tee:
         return queue.take()
 
     def _more(self) -> None:
-        """Make one entry for every taker."""
-        entry = self._made()
+        """Make one entry, and append it to the queue of every taker."""
+        entry = self._make_entry()
         entry.losses = tuple(self.run.heard)
         self.run.heard.clear()
         if entry.block is None:
@@ -161,7 +161,7 @@ class Tee:
         for queue in self.queues.values():
             queue.put(entry)
 
-    def _made(self) -> TeeEntry:
+    def _make_entry(self) -> TeeEntry:
         try:
             if self.input is None:
                 self.input = self.run.opener()(self.epoch, None)
@@ -171,7 +171,7 @@ class Tee:
         return TeeEntry(block if block is None else unwritable(block))
 
     def leave(self, taker: Hashable) -> None:
-        """Remove ``taker``; when all have left, the stream is closed."""
+        """Remove ``taker``; close the stream when all takers have left."""
         queue = self.queues.pop(taker, None)
         if queue is not None:
             queue.close()
@@ -185,7 +185,7 @@ class Tee:
 
 
 class Taps:
-    """The tees of one run: ``takers`` of each shared node, by its digest."""
+    """The tees of one run; ``takers`` lists those of each shared node, by the node's digest."""
 
     def __init__(self, takers: dict[bytes, list[Hashable]], epoch: int) -> None:
         self.takers, self.epoch = takers, epoch
@@ -193,11 +193,11 @@ class Taps:
         self.opened: set[tuple[Hashable, bytes]] = set()
 
     def of(self, taker: Hashable) -> Taking:
-        """The object with which ``taker`` opens shared nodes."""
+        """Return the object with which ``taker`` opens shared nodes."""
         return Taking(self, taker)
 
     def tee(self, run: Streaming, node: Node, number: int) -> Tee:
-        """The tee of ``node``, operator ``number`` over the stream of ``run``."""
+        """Return the tee of ``node``, operator ``number`` over the stream of ``run``."""
         key = node.digest
         if key not in self.tees:
             shared = sum(each.digest in self.takers for each in run.plan.stream)
@@ -208,7 +208,7 @@ class Taps:
         return self.tees[key]
 
     def _below(self, run: Streaming, key: bytes, number: int) -> Below:
-        """``run`` up to operator ``number``, as a taker of the tee below, if there is one."""
+        """Return ``run`` up to operator ``number``, as a taker of the next tee below, if any."""
         plan = run.plan
         cut = dataclasses.replace(
             plan,
@@ -222,7 +222,7 @@ class Taps:
         return Below(**given)
 
     def waiting(self, taker: Hashable) -> int:
-        """Number of entries that wait for ``taker``, and for the tees that it takes from."""
+        """Return how many entries wait for ``taker``, and for the tees that it takes from."""
         found = 0
         for key, tee in self.tees.items():
             if taker in tee.queues:
@@ -230,7 +230,7 @@ class Taps:
         return found
 
     def leave(self, taker: Hashable) -> None:
-        """Remove ``taker`` from all tees, also from those that are not made yet."""
+        """Remove ``taker`` from all tees, including those that are not open yet."""
         for key, takers in self.takers.items():
             if taker in takers:
                 takers.remove(taker)
@@ -260,9 +260,10 @@ class Taking:
         epoch: int,
         position: Position | None,
     ) -> Flow | None:
-        """The flow of operator ``number`` of ``run``; None if it is not shared.
+        """Return the flow of operator ``number`` of ``run``; None if the operator is not shared.
 
-        Each taker shares one pass: another pass (of a repeat, of another epoch) is not shared.
+        Each taker shares one pass only: passes of a repeat, or of other epochs, have their own
+        flow.
         """
         node, taps = run.plan.stream[number], self.taps
         if self.taker not in taps.takers.get(node.digest, ()):
@@ -288,7 +289,7 @@ class _Tap:
         self.error: DmlError | None = None
 
     def pull(self, most: int) -> Block | None:
-        """Up to ``most`` rows, or a batch."""
+        """Return up to ``most`` rows, or one batch; None if exhausted."""
         if self.block is None:
             self.block, self.at = self._next(), 0
         block = self.block
@@ -311,17 +312,17 @@ class _Tap:
         return entry.block
 
     def position(self) -> Position:
-        """Number of delivered elements: runs that share a stream are not resumed."""
+        """Return the number of delivered elements; runs that share a stream are not resumed."""
         return {"given": self.given}
 
     def close(self) -> None:
-        """Leave the tee."""
+        """Leave the tee, which closes its stream after the last taker."""
         self.block = None
         self.tee.leave(self.taker)
 
 
 def unwritable(block: Block) -> Block:
-    """The same rows, read-only for several takers: a caller that writes must copy."""
+    """Return the rows of ``block`` read-only, since several takers share them."""
     columns = tuple(_unwritable(column) for column in block.columns)
     return Block(block.schema, columns, block.ids)
 

@@ -1,8 +1,8 @@
-"""Small neighbouring units are coalesced: read and processed as one block, where that is invisible.
+"""Coalesce small neighbouring units: read and process them as one block, without visible effect.
 
-Units that lie in memory side by side are read as one block, every step runs once on it, and the
-flow over it knows where each unit's rows begin. Fixed costs of a step are paid once. Wherever a
-unit by itself could give a different result, no block is made here, and each unit is read alone.
+Units that are adjacent in memory are read as one block, every step runs once on it, and the flow
+over it knows where each unit's rows begin. So the fixed costs of a step are paid once. Where a unit
+read alone could give a different result, no block is made here, and each unit is read alone.
 """
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ if TYPE_CHECKING:
     from dml.exec.tasks.slices import Outcome, PartitionFeed
     from dml.exec.tasks.unit_reader import Reading
 
-# The least bytes of a row of a block.
+# Bytes that a row of a block takes at least.
 LEAST_ROW_BYTES = 8
-# Units in one block, where all rows are kept and where some may be lost: more do not stay in a
-# processor's cache, and batches are copied (benchmarks/bench_delivery.py).
+# Units in one block if all rows are kept, and if some may be lost: more would not stay in a
+# processor's cache, and batches would be copied (benchmarks/bench_delivery.py).
 UNITS, FILTERED = 2, 4
 
 
 def spans(
     reading: Reading, task: ReadTask, sizes: PartitionSizes, mine: Callable[[], Tally]
 ) -> Iterator[tuple[range, tuple[Block, Firsts] | None]]:
-    """Consecutive ranges of a task's places, each with the output of its units as one block.
+    """Yield consecutive ranges of a task's places, each with its units' output as one block.
 
-    None instead of a block where each unit must be read alone.
+    The block comes with the row numbers where later units begin; None where units must be read
+    alone.
     """
     each = 1
     if _permitted(reading, task, sizes.target_bytes):
@@ -57,7 +58,7 @@ def spans(
 
 
 def _permitted(reading: Reading, task: ReadTask, target_bytes: int) -> bool:
-    """True if all output of a task is one partition, however its units are read."""
+    """Return whether all output of ``task`` is one partition, however its units are read."""
     if reading.row_bytes is None or task.skip_atoms or task.stop - task.start < 2:
         return False
     first, last = reading.unit_at(task.start), reading.unit_at(task.stop - 1)
@@ -75,7 +76,7 @@ def _spanned(
         return None
     tally = Tally()
     try:
-        made = _made(reading, units, most_bytes, tally)
+        made = _read_run(reading, units, most_bytes, tally)
     except (DmlError, MemoryError):
         return None  # the unit raises the error again at its place
     if made is None:
@@ -85,7 +86,7 @@ def _spanned(
     return block, _firsts(block, starts, first_row)
 
 
-def _made(
+def _read_run(
     reading: Reading, units: Sequence[Unit], most_bytes: int, tally: Tally
 ) -> tuple[Block, int] | None:
     started, cpu = perf_counter(), thread_time()
@@ -104,7 +105,7 @@ def _made(
 
 
 def _firsts(block: Block, starts: np.ndarray, first_row: int) -> Firsts:
-    """Row numbers in ``block`` of the rows that were at ``starts`` in the input."""
+    """Return the row numbers in ``block`` of the rows that were at ``starts`` in the input."""
     sel, low = block.ids.sel, block.ids.lo
     if isinstance(low, int) and sel is None:
         return tuple(starts.tolist())
@@ -115,9 +116,10 @@ def _firsts(block: Block, starts: np.ndarray, first_row: int) -> Firsts:
 
 
 def joined(feed: PartitionFeed, steps: Iterable[Node], *, spanning: bool) -> PartitionFeed:
-    """The partitions of ``feed``, whose blocks that lie side by side in a store are one.
+    """Return the partitions of ``feed``, with blocks joined that are adjacent in a store.
 
-    Not joined in the task, where recomputed partitions are compared, but here, to cut batches.
+    Blocks are joined here, for cutting batches, and not in the task, where recomputed partitions
+    are compared.
     """
     stored = any(step.rows is Rows.STORED for step in steps)
     return _Joined(feed) if spanning and stored else feed
@@ -130,7 +132,7 @@ class _Joined:
         )  # fmt: skip
 
     def next(self) -> Outcome | None:
-        """The next partition; None at the end."""
+        """Return the next partition; None if exhausted."""
         outcome = self._feed.next()
         if outcome is None or len(outcome.value) < 2:
             return outcome
@@ -138,7 +140,7 @@ class _Joined:
 
 
 def _side_by_side(pieces: Sequence[Piece]) -> list[Piece]:
-    """The pieces; those of one atom are joined where they are neighbours in memory."""
+    """Return the pieces, with those of one atom joined that are neighbours in memory."""
     out = [pieces[0]]
     for piece in pieces[1:]:
         last, whole = out[-1], None
@@ -152,16 +154,17 @@ def _side_by_side(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def _plain(last: Piece, piece: Piece) -> bool:
-    """True if two pieces are of one atom with no end, loss or unit boundary between them."""
+    """Return whether two pieces are of one atom with no end, loss or unit boundary between them."""
     same = last.where == piece.where
     told = last.losses or piece.losses
     return same and not (last.ends or told or last.firsts or piece.firsts)
 
 
 def placed(place: int, atom: int, drop: int, firsts: Firsts) -> Position:
-    """The position ``drop`` rows behind the begin of the unit at ``place``, or in a later one.
+    """Return the position ``drop`` rows after the begin of the unit at ``place``.
 
-    Equal to the position of single units: the end of a unit is the begin of the next.
+    A position in a later unit, which begins at one of ``firsts``, is that of this unit alone; the
+    end of a unit is the begin of the next.
     """
     passed = bisect_left(firsts, drop)
     if passed < len(firsts) and firsts[passed] == drop:
@@ -172,5 +175,5 @@ def placed(place: int, atom: int, drop: int, firsts: Firsts) -> Position:
 
 
 def further(place: int, atom: int, drop: int, firsts: Firsts, rows: int) -> Position:
-    """The position ``rows`` rows further on; by itself, since it is sent to other processes."""
+    """Return the position ``rows`` rows later; a plain function, since it is sent to processes."""
     return placed(place, atom, drop + rows, firsts)

@@ -1,4 +1,4 @@
-"""Errors get their place here: the file, row group and row of the source that caused them."""
+"""Add to an error its place: the file, row group and row of the source that caused it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_ROWS = 1 << 44
 
 
 def placed(error: DmlError, unit: Unit, block: Block | None) -> DmlError:
-    """The error with the file, row group and row that it is about, as far as they are known.
+    """Return ``error`` with the file, row group and row at fault, as far as they are known.
 
     ``block`` is the block of ``unit`` that was read when the error arose.
     """
@@ -35,7 +35,7 @@ def placed(error: DmlError, unit: Unit, block: Block | None) -> DmlError:
 
 
 def placed_later(error: DmlError, unit: Unit, source: Source) -> DmlError:
-    """The error with its place, in a stage that has not read the rows itself."""
+    """Return ``error`` with its place, in a stage that has not read the rows itself."""
     ids: RowIds | None = error.__dict__.pop("row_id", None)
     found = None if ids is None else source.unit_of(ids)
     if ids is None or found is None:
@@ -44,9 +44,9 @@ def placed_later(error: DmlError, unit: Unit, source: Source) -> DmlError:
 
 
 def traced(error: DmlError, plan: Plan, above: int | None = None) -> DmlError:
-    """The error with the place in a source of the row that it blames, if it blames one.
+    """Return ``error`` with the source's place of the row that it names, if it names one.
 
-    It arose in operator ``above`` over the stream, or (None) above all of them.
+    The error arose in operator ``above`` over the stream, or (None) above all of them.
     """
     ids: RowIds | None = error.__dict__.pop("row_id", None)
     found = (
@@ -56,12 +56,12 @@ def traced(error: DmlError, plan: Plan, above: int | None = None) -> DmlError:
 
 
 def _origin(plan: Plan, above: int, ids: RowIds) -> tuple[Unit, int] | None:
-    """The place of a row that one of ``ids`` descends from, below operator ``above`` of ``plan``.
+    """Return unit and row that one of ``ids`` descends from, below operator ``above``; or None.
 
-    Operators that make ids report the input ids of one of their own ids, for each of their inputs.
+    An operator that makes ids reports, for one of its own ids, the ids in each of its inputs.
     """
     source = plan.stage.source
-    # ids made by an operator are as good as random: hardly one equals a row number
+    # ids made by an operator are like random numbers: hardly any equals a row number
     rows = read_of(source).row_count
     most = MOST_ROWS if rows is None else rows
     for i in np.flatnonzero(ids.low() < most)[:16]:
@@ -89,7 +89,7 @@ def _spotted(error: DmlError, unit: Unit, row: int | None) -> DmlError:
 
 
 def _row_of(error: DmlError, block: Block | None) -> int | None:
-    """The number of the failing row in its source, unless an operator made its id."""
+    """Return the number of the failing row in its source; None if an operator made its id."""
     ids = getattr(error, "row_id", None)
     if ids is None or block is None or not block.n:
         return None
@@ -99,7 +99,7 @@ def _row_of(error: DmlError, block: Block | None) -> int | None:
 
 
 def as_error(error: Exception, place: str) -> DmlError:
-    """A raised exception as an error of dml; an unexpected one becomes InternalError."""
+    """Return ``error`` as an error of dml; an unexpected exception becomes InternalError."""
     if isinstance(error, DmlError):
         return error
     if isinstance(error, MemoryError):
@@ -111,7 +111,7 @@ def as_error(error: Exception, place: str) -> DmlError:
 
 
 def started(thread: threading.Thread) -> None:
-    """Start a thread of the run; WorkerLostError where the system allows the process no more."""
+    """Start a thread of the run; raise WorkerLostError if the system allows no more threads."""
     try:
         thread.start()
     except RuntimeError as error:
@@ -123,7 +123,7 @@ def started(thread: threading.Thread) -> None:
 
 
 def exhausted(at: str) -> MemoryContractError:
-    """The error for a process that gets no more memory from the system."""
+    """Return the error for a process that gets no more memory from the system."""
     return MemoryContractError(
         "the process ran out of memory",
         at=at,

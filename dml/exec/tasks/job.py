@@ -1,4 +1,4 @@
-"""A job has all that a worker needs to make the partitions of a plan; it can be serialized."""
+"""A job has all that a worker needs to make the partitions of a plan; it can be pickled."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from dml.physical.plan import Link, Stage
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Job:
-    """One epoch of a chain of stages, which gives the same result wherever it is run.
+    """One epoch of a chain of stages, which has the same result wherever it runs.
 
-    ``finishing`` gives columns as they are delivered, ``whole_bytes`` bounds a unit that is decoded
-    at once. ``at.schemas`` is filled by the rows that settle types, in the process that makes them.
-    ``links`` are the stages after the first: their tasks take the value of an outcome, its pieces.
+    With ``finishing``, columns have the form as delivered. ``whole_bytes`` bounds a unit that is
+    decoded at once. ``at.schemas`` is filled by rows that settle types, in the process that makes
+    them. ``links`` are the stages after the first; their tasks take the pieces of an outcome.
     ``spanning`` permits pieces of several units.
     """
 
@@ -36,7 +36,7 @@ class Job:
     spanning: bool = False
 
     def __getstate__(self) -> dict[str, object]:
-        """State for another process, without the reading that was begun here."""
+        """Return the state for another process, without the cached properties."""
         return {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
 
     @property
@@ -46,7 +46,7 @@ class Job:
 
     @cached_property
     def once(self) -> tuple[str, ...]:
-        """For each stage the operator that forbids to repeat one of its tasks, or ""."""
+        """For each stage, the operator that forbids to repeat one of its tasks, or ""."""
         return tuple(map(impure, (self.stage.steps, *(link.steps for link in self.links))))
 
     @cached_property
@@ -63,7 +63,7 @@ class Job:
 
     @cached_property
     def later(self) -> tuple[Linking, ...]:
-        """The stages after the first."""
+        """The stages after the first, for this epoch."""
         found, first = list[Linking](), 1 + len(self.stage.steps)
         for number, link in enumerate(self.links, 1):
             finishing = self.finishing and number == len(self.links)
@@ -74,10 +74,11 @@ class Job:
         return tuple(found)
 
     def _grain_after(self, stage: int) -> int:
-        """A partition of ``stage`` may end only after a multiple of this number of rows of an atom.
+        """Return the number of rows of which each partition of ``stage`` has a multiple, per atom.
 
-        ``WHOLE`` atoms, if a later stage must see them; or groups of them, if that is the only
-        operator that looks at more than a row, and the first to get the rows.
+        The result is ``WHOLE`` if a later stage must see whole atoms. It is the size of a group if
+        the only later operator that reads more than a row reads groups, and gets the rows first.
+        Else it is 1.
         """
         later = [node for link in self.links[stage:] for node in link.steps]
         gathering = [node for node in later if node.by_atom]
@@ -86,7 +87,7 @@ class Job:
         return gathering[0].group_rows if gathering == later[:1] else WHOLE
 
     def starts(self, mine: Callable[[], Tally]) -> tuple[Start, ...]:
-        """Functions that begin a task of each stage; ``mine`` returns the tally of the thread."""
+        """Return the functions that begin a task, one per stage; ``mine`` returns the tally."""
         first = partial(partitions, self.reading, sizes=self.sizes, mine=mine)
         later = (partial(carried_on, each, sizes=self.sizes, mine=mine) for each in self.later)
         return (first, *later)

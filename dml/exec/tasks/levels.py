@@ -1,4 +1,4 @@
-"""The steps of a stage are cut into levels behind each step whose rows a cache keeps.
+"""Cut the steps of a stage into levels, behind each step whose rows a cache keeps.
 
 A unit is taken from the highest level whose rows are in the cache; levels above are computed.
 """
@@ -22,7 +22,7 @@ from dml.io.source import Unit
 
 
 class Level:
-    """Some steps of a stage over those ``below``, unit by unit."""
+    """Consecutive steps of a stage over the level ``below``, which run unit by unit."""
 
     entry: Any = None
     """The cache entry that keeps the rows of the last step, if one does."""
@@ -35,25 +35,25 @@ class Level:
 
     @property
     def gives_stored(self) -> bool:
-        """Whether its rows are those of its entry, as they are."""
+        """Whether this level returns the rows of its cache entry unchanged."""
         return False
 
     def atoms(
         self, unit: Unit, skip_atoms: int, read: Callable[[int], Iterator[Block]], run: Running
     ) -> Iterator[Atom]:
-        """Yield the atoms of ``unit`` from ``skip_atoms`` on; ``read`` reads the source's."""
-        return self._made(unit, skip_atoms, read, run)
+        """Yield the atoms of ``unit`` from ``skip_atoms`` on; ``read`` reads from the source."""
+        return self._make_atoms(unit, skip_atoms, read, run)
 
-    def _made(
+    def _make_atoms(
         self, unit: Unit, skip_atoms: int, read: Callable[[int], Iterator[Block]], run: Running
     ) -> Iterator[Atom]:
         wanted = UnitRequest(unit, skip_atoms, read, run)
-        return self.stepped(self.steps, self._read(wanted), self.given, wanted)
+        return self.stepped(self.steps, self._read(wanted), self.input_blocks, wanted)
 
     def stepped(
         self, steps: Steps, atoms: Iterable[Atom], given: Given, wanted: UnitRequest
     ) -> Iterator[Atom]:
-        """Run ``steps`` on ``atoms``; ``given`` also opens the atoms of other units."""
+        """Yield ``atoms`` after ``steps``; ``given`` also opens the atoms of other units."""
         if any(untyped(step.node, step.at) for step in steps.each):
             from dml.exec.tasks.rehearsal import settle  # noqa: PLC0415
 
@@ -65,29 +65,33 @@ class Level:
             yield origin, own.run(blocks, run.mine, run.noted)
 
     def _read(self, wanted: UnitRequest) -> Iterator[Atom]:
-        """Yield the input of the lowest step."""
+        """Return the atoms that are the input of the lowest step."""
         if self.below is None:
             return ((block, (block,)) for block in wanted.read(wanted.skip_atoms))
         return self.below.atoms(*wanted)
 
-    def given(self, wanted: UnitRequest) -> Iterator[Iterable[Block]]:
-        """Yield the input blocks of each atom; a stored part below is completed in any case."""
+    def input_blocks(self, wanted: UnitRequest) -> Iterator[Iterable[Block]]:
+        """Yield the input blocks of each atom.
+
+        If the consumer closes the generator, the rest of the level below is still read, so that its
+        cache entry is complete.
+        """
         atoms = self._read(wanted)
         try:
             for _, blocks in atoms:
                 yield list(blocks)
         except GeneratorExit:
-            with suppress(DmlError):  # it is raised in its place
+            with suppress(DmlError):  # the error is raised again at its place
                 for _, blocks in atoms if self.below is not None else ():
                     deque(blocks, maxlen=0)
             raise
 
 
 def levels(nodes: Sequence[Node], at: At, *, in_order: bool = True) -> Level:
-    """Cut the steps of a stage behind those that are stored in this run.
+    """Return the levels of a stage, cut behind the steps that are stored in this run.
 
-    The rows above the last stored step may be in other entries, which hold the rows of a unit
-    ``in_order``, and those of epoch 0.
+    If the last step is not stored, the store may have its rows in other entries. These hold rows of
+    epoch 0 and of units ``in_order``.
     """
     below: Level | None = None
     start, epochs = 0, epochs_at(nodes, at.epoch)

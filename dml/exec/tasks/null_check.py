@@ -1,4 +1,4 @@
-"""Before a run begins, columns with nulls that no delivered array could represent are refused."""
+"""Refuse columns with nulls that no delivered array could represent, before a run begins."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from dml.ops.row.segment import Segment
 from dml.physical.plan import Plan
 from dml.udfs.calling.batch_arrays import null_error
 
-# From this many files on the storage layout matters, and groups this much smaller cost speed.
+# Least number of files, and factor by which groups are too small, that cost enough speed to warn.
 MANY, SMALLER = 16, 2
 
 
 def warn_of_small_groups(plan: Plan) -> None:
-    """Warn once of each ``map_batches`` whose groups end with files far shorter than a group.
+    """Warn of each ``map_batches`` whose groups end with files far shorter than a group.
 
-    Only where footers state the number of rows; operators in between may leave even fewer.
+    The warning is given only if footers state the number of rows. Operators in between may leave
+    even fewer.
     """
     files, rows = len(files_of(plan.stage.source)), plan.stage.source.row_count
     if files < MANY or rows is None:
@@ -41,8 +42,8 @@ KEEPING = (Rows.PERMUTED, Rows.GROUPED, Rows.REPEATED)
 def refuse_nulls(plan: Plan) -> None:
     """Raise NullValueError if statistics prove that a whole-number or boolean array has a null.
 
-    Only for batches, and only where every row arrives with the column as the source has it; all
-    other nulls are found when the batch is made. Reads footers only.
+    Only columns of batches are checked, and only if every row arrives with the column as the source
+    has it; all other nulls are found when a batch is made. Only footers are read.
     """
     if not plan.batched:
         return
@@ -55,7 +56,7 @@ def refuse_nulls(plan: Plan) -> None:
 
 
 def _passed_on(plan: Plan) -> dict[str, str]:
-    """Delivered column -> source column, where no operator changes it or leaves out rows."""
+    """Return delivered column -> source column, for columns that arrive unchanged with all rows."""
     found = {name: name for name in plan.schema}
     for node in reversed(plan.operators[1:]):
         if node.rows in KEEPING and not node.drop_last:
@@ -68,7 +69,7 @@ def _passed_on(plan: Plan) -> dict[str, str]:
 
 
 def _env(node: Node) -> Env:
-    """Columns over those of the input, () for operators that may change rows in any way."""
+    """Return the columns over those of the input; () if the operator may change rows in any way."""
     if isinstance(node, Segment):
         return () if node.predicate else node.env
     if isinstance(node, RowWise) and node.inputs[0].schema.known:

@@ -1,4 +1,4 @@
-"""A partition is a list of pieces: output of atoms, in order. Tasks say which units are read."""
+"""A partition is a list of pieces, output of atoms in order; a task says which units are read."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ Firsts = tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Piece:
-    """Some output of atom ``atom`` of the unit at ``place``; with ``firsts``, of units from there.
+    """Some output of atom ``atom`` of the unit at ``place``; with ``firsts``, of later units, too.
 
-    ``block`` follows those of earlier pieces of the same atom; ``ends`` says that the unit has no
-    more pieces, ``error`` is the error that stopped it. ``losses`` are rows lost to errors since
-    the last piece; where the run limits losses (``At.bounded``) all of them come before the rows of
-    this one. ``returned`` is a function's output before its types settle, in place of a block.
+    ``block`` follows the blocks of earlier pieces of the same atom. ``ends`` says that the unit has
+    no more pieces; ``error`` is the error that stopped the unit. ``losses`` are rows lost to errors
+    since the last piece; if the run limits losses (``At.bounded``), all of them come before the
+    rows of this piece. ``returned`` is a function's output before its types settle, in place of a
+    block.
     """
 
     place: int
@@ -34,24 +35,24 @@ class Piece:
     returned: Returned | None = None
 
     def last(self) -> Piece:
-        """This piece as the last of its unit."""
+        """Return this piece as the last one of its unit."""
         stands = (self.place, self.atom, self.block)
         return Piece(*stands, True, self.error, self.losses, self.firsts)  # noqa: FBT003
 
     @property
     def where(self) -> tuple[int, int]:
-        """Place of the unit, and atom."""
+        """Place of the unit, and number of the atom."""
         return self.place, self.atom
 
     @property
     def stops(self) -> bool:
-        """True if no piece of the unit follows."""
+        """Whether no piece of the unit follows."""
         return self.ends or self.error is not None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReadTask:
-    """Units at places ``start`` to ``stop`` of the reading order, the first from ``skip_atoms``."""
+    """Units at the places in [``start``, ``stop``); the first one from ``skip_atoms`` on."""
 
     start: int
     stop: int
@@ -62,7 +63,7 @@ class ReadTask:
 class TaskList:
     """Tasks of ``each`` units from place ``first`` on, created on access.
 
-    The first task has ``long`` units, if those are more: the units with the rows that settle types.
+    The first task has ``long`` units if that is more: the units with the rows that settle types.
     """
 
     first: int
@@ -88,7 +89,7 @@ class TaskList:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PartitionSizes:
-    """Bytes: target of a partition, bound of the whole stage, and bound of one task's atom."""
+    """In bytes: target of a partition, bound of the whole stage, and bound of one task's atom."""
 
     target_bytes: int
     most_bytes: int

@@ -1,8 +1,8 @@
-"""Types settle by the first rows before units are made, where functions are called unit by unit.
+"""Settle types from the first rows before units are made, where functions run unit by unit.
 
 An atom may have fewer rows than types need to settle. So functions are called for the first rows,
-of as many atoms as needed, before any output is made; the stored results replace the calls when
-it is an atom's turn.
+of as many atoms as needed, before any output is made. The stored results replace the calls when the
+atom's output is made.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ Numbered: TypeAlias = Generator[tuple[tuple[int, int], list["Block"]], None, Non
 
 
 def settle(steps: Steps, below: Sequence[Node], given: Given, wanted: UnitRequest) -> None:
-    """Settle all types of ``steps`` by the rows of the first wanted atom, and of later atoms.
+    """Settle all types of ``steps`` from the rows of the first wanted atom and of later atoms.
 
-    Does nothing if that atom suffices. ``below`` are the operators that make the input of
-    ``steps``.
+    Do nothing if that atom suffices. ``below`` are the operators that make the input of ``steps``;
+    ``given`` opens the input blocks of each atom.
     """
     waiting = [n for n, step in enumerate(steps.each) if _unsettled(step)]
     if not waiting or steps.rehearsed or wanted.unit.is_open:  # an open unit can be read only once
         return
-    # a step that needs whole atoms behind a function of unknown types waits for its whole atom
+    # a step that needs whole atoms, behind a function of unknown types, waits for a whole atom
     gathers = [n for n, step in enumerate(steps.each) if step.node.by_atom and n > waiting[0]]
     waiting = [n for n in waiting if n < min(gathers, default=n + 1)]
     steps.rehearsed = True
@@ -58,7 +58,7 @@ def settle(steps: Steps, below: Sequence[Node], given: Given, wanted: UnitReques
 
 
 def refuse_twice(nodes: Iterable[Node]) -> None:
-    """PlanError if a function declared impure would be called twice for the first rows."""
+    """Raise PlanError if a function declared impure would be called twice for the first rows."""
     if once := impure(nodes):
         raise PlanError(
             "types are not known that functions settle, one of which is declared pure=False",
@@ -73,7 +73,7 @@ def _unsettled(step: Any) -> bool:
 
 
 def _atoms(given: Given, wanted: UnitRequest) -> Numbered:
-    """The input of each atom from the wanted one on, by unit number and number in the unit."""
+    """Yield each atom from the wanted one on: unit number, number in the unit, and input blocks."""
     run, reading, skipped = wanted.run, wanted.run.reading, wanted.skip_atoms
     for place in range(run.place, reading.places):
         unit = reading.unit_at(place)
@@ -87,7 +87,7 @@ def _atoms(given: Given, wanted: UnitRequest) -> Numbered:
 
 
 class _Rehearsal:
-    """Runs steps up to the last function whose types are not known."""
+    """Runs ``steps`` up to the last function whose types are unknown."""
 
     def __init__(self, steps: Steps, waiting: Sequence[int]) -> None:
         self.steps = steps
@@ -98,8 +98,8 @@ class _Rehearsal:
         self.failed, self.room = False, RecordingQuota()
 
     def over(self, atoms: Numbered) -> None:
-        """Run over ``atoms`` until all types have settled."""
-        with suppress(DmlError), closing(atoms) as each_atom:  # it is raised in its place
+        """Run the steps over ``atoms`` until all types have settled."""
+        with suppress(DmlError), closing(atoms) as each_atom:  # raised again at its place
             for key, blocks in each_atom:
                 calls = {
                     n: Recording(step.node.fn.call, self.room)
@@ -124,7 +124,7 @@ class _Rehearsal:
         return not self.failed and all(gate.open for gate in self.gates.values())
 
     def _feed(self, each: Sequence[Any], blocks: Iterable[Block], begin: int) -> None:
-        """Run the steps from ``begin`` on, as far as types are known, until all have settled."""
+        """Run the steps from ``begin`` on as far as types are known, until all have settled."""
         for number in range(begin, self.stop):
             step, gate = each[number], cast("Any", self.gates.get(number))
             if gate is None or gate.open:
@@ -142,7 +142,7 @@ class _Rehearsal:
             return
 
     def _open(self, number: int) -> None:
-        """Settle the types of a gate, and run its waiting results through the steps behind it."""
+        """Settle the types of a gate, and run its waiting results through the later steps."""
         gate, held = self.gates[number], self.held[number]
         at = self.steps.each[number].at
         if not gate.open:
@@ -154,7 +154,7 @@ class _Rehearsal:
             self._feed(each, [p.block for p in typed if p.block is not None], number + 1)
 
     def _run(self, step: Any, blocks: Iterable[Block]) -> Iterator[Block]:
-        """Output of a step of known types, up to an error, which is raised later at its place."""
+        """Yield the output of a step of known types, up to an error, which is raised later."""
         try:
             if step.node.by_atom:
                 yield from step.node.run_atom(iter(blocks), step.at)

@@ -1,8 +1,8 @@
-"""Replay checks detect partitions that differ when made again: by counts and a digest of values.
+"""Detect partitions that differ when they are made again, by counts and a digest of values.
 
-The output of a function that is not proven pure gets a digest, to be compared when the function
+The output of a function that is not proven pure gets a digest, for comparison when the function
 must be called again (a worker was lost, a generator dropped). A few thousand values of each column
-are in it: a function that draws random numbers or reads a clock differs there too.
+enter the digest: a function that draws random numbers or reads a clock differs in them, too.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from dml.udfs.calling.type_inference import Returned
 if TYPE_CHECKING:
     from dml.exec.tasks.partition import Piece
 
-EDGE, MIDDLE = 512, 1024  # sampled values of each column: first and last, and between
-OBJECTS, LETTERS = 16, 256  # rows of a column of texts, lists ..., and how much of each
+EDGE, MIDDLE = 512, 1024  # sampled values of each column: at either end, and between
+OBJECTS, LETTERS = 16, 256  # rows of a column of texts, lists ..., and letters of each
 
 
 def after(seen: bytes, pieces: Sequence[Piece]) -> bytes:
-    """The digest of all partitions of a task up to ``pieces``; ``seen`` is that of those before."""
+    """Return the digest of a task's partitions up to ``pieces``; ``seen`` is that before them."""
     found = blake2b(seen, digest_size=8)
     for piece in pieces:
         found.update(repr((piece.place, piece.atom, piece.ends, piece.error is None)).encode())
@@ -45,7 +45,7 @@ def _looked_at(block: Block) -> Iterable[bytes]:
 
 
 def _of_numbers(column: Vec) -> bytes:
-    """Bytes of some numbers; values under null are zeroed, and all NaNs are equal."""
+    """Return the bytes of sampled numbers; values under null are zeroed, and all NaNs are equal."""
     flat = column.values.reshape(-1)
     at = _places(len(flat), EDGE, MIDDLE)
     some = flat[at]
@@ -63,7 +63,7 @@ def _of_objects(column: Any) -> bytes:
 
 
 def _of_results(made: Returned) -> bytes:
-    """Bytes of some results of a function whose types are not settled."""
+    """Return the bytes of sampled results of a function whose types are not settled."""
     if made.out and isinstance(made.out[0], Block):  # of a function of batches
         return b"".join(part for block in made.out for part in _looked_at(block))
     some = (made.out[int(i)] for i in _places(len(made.out), OBJECTS // 4, OBJECTS // 2))
@@ -71,7 +71,7 @@ def _of_results(made: Returned) -> bytes:
 
 
 def _item(row: Any) -> Any:
-    """A row by its values: a prefix of the whole row would hide values behind a long one."""
+    """Return a row by its values: a prefix of the whole row would hide values after a long one."""
     return (
         [(name, _short(each)) for name, each in row.items()] if type(row) is dict else _short(row)
     )
@@ -84,7 +84,10 @@ def _short(value: Any) -> Any:
 
 
 def _places(count: int, edge: int, middle: int) -> np.ndarray:
-    """Indexes of the first and last of ``count``, and some between; all if they are few."""
+    """Return the first and last ``edge`` indexes below ``count``, and ``middle`` ones between.
+
+    If there are no more than that in all, return all indexes, ascending: (n,) int64.
+    """
     if count <= 2 * edge + middle:
         return np.arange(count)
     between = np.linspace(edge, count - edge, middle, endpoint=False).astype(np.int64)
@@ -92,20 +95,23 @@ def _places(count: int, edge: int, middle: int) -> np.ndarray:
 
 
 def unproven(nodes: Iterable[Node]) -> list[str]:
-    """Names of the functions that may return different results when they are called again."""
+    """Return the names of the functions that may return other results when called again."""
     called = (node.calls for node in nodes)
     return [fn.name for fn in called if fn is not None and fn.purity]
 
 
 def impure(nodes: Iterable[Node]) -> str:
-    """The label of the first of ``nodes`` with a function declared impure, or ""."""
+    """Return the label of the first node with a function declared impure, or ""."""
     called = ((node, node.calls) for node in nodes)
     found = (node.label() for node, fn in called if fn is not None and fn.declared is False)
     return next(found, "")
 
 
 def not_again(once: str, lost: WorkerLostError) -> ReplayError:
-    """The error for lost work of ``once``, found by ``impure``, that must not be repeated."""
+    """Return the error for lost work of the operator ``once`` that must not be repeated.
+
+    ``once`` is a label that ``impure`` returned.
+    """
     error = ReplayError(
         "work of a function declared pure=False was lost, and no call of it is repeated",
         at=f"{once}; {lost.at}" if lost.at else once,
@@ -118,7 +124,7 @@ def not_again(once: str, lost: WorkerLostError) -> ReplayError:
 
 
 def differing(what: str, functions: Sequence[str], where: str) -> NonDeterminismError:
-    """The error for recomputed output that differs from the original output."""
+    """Return the error for output of ``functions`` that differs from the first when made again."""
     names = ", ".join(functions) or "the pipeline"
     return NonDeterminismError(
         f"{names} gave something else when called again",

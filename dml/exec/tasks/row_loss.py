@@ -1,7 +1,7 @@
-"""The output of an operator is cut at the rows that it loses, so that each loss has its place.
+"""Cut the output of an operator at the rows that it loses, so that each loss has its place.
 
-The rows before a lost row and those behind it go on apart. This is done where a run may lose a
-limited number of rows, as it must end at the same row then.
+The rows before a lost row and those after it are separate blocks. This is done where a run may lose
+a limited number of rows, since the run must then always end at the same row.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from dml.udfs.calling.type_inference import Returned
 
 
 def cuts(node: Any, at: At) -> bool:
-    """True if the output of ``node`` for rows is cut at the rows that it loses."""
+    """Return whether the output of ``node`` is cut at the rows that it loses."""
     by_row = not node.by_atom and not node.inputs[0].batched
     return at.bounded and by_row and node.skips
 
 
 def in_place(node: Any, block: Block, at: At) -> Iterator[Block]:
-    """The output of ``node`` for a block; ``at.lost`` is called for lost rows in their places."""
+    """Return the output of ``node`` for ``block``; ``at.lost`` is called for lost rows in order."""
     if not cuts(node, at):
         made: Iterator[Block] = node.run(block, at)
         return made
@@ -36,7 +36,7 @@ def in_place(node: Any, block: Block, at: At) -> Iterator[Block]:
 
 
 def returned_in_place(node: Any, block: Block, at: At) -> Iterator[Returned]:
-    """Results of the function of ``node`` for a block, with losses reported in their places."""
+    """Return the results of a function for ``block``, with losses reported in order."""
     if not cuts(node, at):
         made: Iterator[Returned] = node.returned(block, at)
         return made
@@ -45,7 +45,7 @@ def returned_in_place(node: Any, block: Block, at: At) -> Iterator[Returned]:
 
 
 class _Lost(NamedTuple):
-    """An error that cost rows: its row in the block, and the output rows before it if known."""
+    """An error that cost ``rows`` rows: row in the block, output rows before it (None: unknown)."""
 
     row: int
     made: int | None
@@ -54,7 +54,7 @@ class _Lost(NamedTuple):
 
 
 class LossCutter:
-    """Cuts the output for one block; the operator runs with ``at``, which collects its losses."""
+    """Cuts the output for ``block`` at lost rows; the operator must run with ``self.at``."""
 
     def __init__(self, block: Block, at: At) -> None:
         self.block, self.tell = block, at.lost
@@ -63,7 +63,7 @@ class LossCutter:
 
     @cached_property
     def _numbers(self) -> dict[tuple[int, int], int]:
-        """Row number in the block by id."""
+        """Row number in the block by row id (high, low)."""
         return {each: number for number, each in enumerate(_pairs(self.block.ids))}
 
     def _rows(self, ids: RowIds) -> list[int]:
@@ -74,17 +74,17 @@ class LossCutter:
         (row,) = self._rows(known["row_id"])
         self.held.append(_Lost(row, known.pop("made", None), error, rows))
 
-    def _told(self) -> None:
-        """Report the first collected loss."""
+    def _report_first(self) -> None:
+        """Remove the first collected loss, and report it to ``at.lost``."""
         _, _, error, rows = self.held.pop(0)
         self.tell(error, rows)
 
     def blocks(self, made: Iterator[Block]) -> Iterator[Block]:
-        """The blocks, cut; losses before an error are reported before it."""
+        """Yield the blocks ``made``, cut; losses before an error are reported before the error."""
         while (out := self._next(made)) is not None:
             yield from self._cut(out)
         while self.held:
-            self._told()
+            self._report_first()
 
     def _next(self, made: Iterator[Block]) -> Block | None:
         try:
@@ -93,7 +93,7 @@ class LossCutter:
             ids = error.__dict__.get("row_id")
             row = self.block.n if ids is None else self._numbers.get(_pairs(ids)[0], self.block.n)
             while self.held and self.held[0].row < row:
-                self._told()
+                self._report_first()
             raise
 
     def _cut(self, out: Block) -> Iterator[Block]:
@@ -104,16 +104,16 @@ class LossCutter:
             first = self.held[0]
             stop = bisect_left(rows, first.row) if first.made is None else first.made - self.given
             if stop >= out.n:
-                break  # there may be rows before it yet
+                break  # rows before the loss may still come
             if stop > start:
                 yield out.slice(start, stop)
             start = stop
-            self._told()
+            self._report_first()
         self.given += out.n
         yield out.slice(start, out.n) if start else out
 
     def returned(self, made: Iterator[Returned]) -> Iterator[Returned]:
-        """Results before types are settled, cut."""
+        """Yield the results ``made``, whose types are not settled, cut at lost rows."""
         begun = 0  # rows of the block whose results were delivered
         for out in made:
             rest, begin = out, begun
@@ -122,14 +122,14 @@ class LossCutter:
                 part, rest = _split(rest, bisect_right(rows, first.row), first.row + 1 - begin)
                 begin += len(part.ends)
                 yield part
-                self._told()
+                self._report_first()
             if rest.out or rest.ends or rest.error is not None:
                 yield rest
             begun += len(out.ends)
 
 
 def _split(made: Returned, count: int, rows: int) -> tuple[Returned, Returned]:
-    """The first ``count`` results, of the first ``rows`` rows, and the rest."""
+    """Return the first ``count`` results, which are of the first ``rows`` rows, and the rest."""
     all_, out = len(made.out), made.out[:count]
     ids, parents = made.ids.slice(0, count), made.parents.slice(0, count)
     nbytes = weighed(out)

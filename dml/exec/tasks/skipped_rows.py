@@ -1,8 +1,8 @@
-"""Rows lost to errors of users' functions are recorded where they run, and counted on delivery.
+"""Record rows lost to errors of users' functions where they run; count them on delivery.
 
 Losses travel with the pieces of output, so that discarded and repeated work counts once, and
-undelivered work not at all. Where a run has an error limit (``max_errors``) each loss travels by
-itself, before the rows that follow it: the run ends at the same row however rows are cut.
+undelivered work not at all. Where a run has an error limit (``max_errors``), each loss travels
+separately, before the rows that follow it: the run ends at the same row however rows are cut.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 class Loss(NamedTuple):
     """Losses of operator number ``ordinal``: rows, errors, and text and place of the first error.
 
-    ``ids`` is the id of that row where its place is not known yet.
+    ``ids`` is the id of the first lost row while its place is unknown, else None.
     """
 
     ordinal: int
@@ -33,7 +33,7 @@ class Loss(NamedTuple):
     ids: Any = None
 
     def placed(self, place: Callable[[DmlError], DmlError]) -> Loss:
-        """This loss with the place of its first row, which ``place`` finds for an error."""
+        """Return this loss with its first row's place, which ``place`` adds to an error."""
         if self.ids is None:
             return self
         error = UDFError(self.what, at=self.at)
@@ -41,14 +41,14 @@ class Loss(NamedTuple):
         return self._replace(at=place(error).at, ids=None)
 
     def plus(self, later: Loss) -> Loss:
-        """Sum of both losses; the first error stays the first."""
+        """Return the sum of both losses, with the first error of this one."""
         return self._replace(rows=self.rows + later.rows, errors=self.errors + later.errors)
 
 
 class Noted:
-    """Losses of the steps of one task since the last ``taken``, each with its first error.
+    """Losses of the steps of one task since the last ``drain``, each with its first error.
 
-    Summed by operator, or with ``each`` every error by itself, in order.
+    Losses are summed by operator; with ``each``, every error is kept separately, in order.
     """
 
     def __init__(self, *, each: bool = False) -> None:
@@ -57,12 +57,12 @@ class Noted:
         self.ordinals = set[int]()  # of all operators that have lost something, ever
 
     def note(self, ordinal: int, error: DmlError, rows: int) -> None:
-        """Record an error that cost ``rows`` rows."""
+        """Record that operator ``ordinal`` lost ``rows`` rows to ``error``."""
         self.ordinals.add(ordinal)
         self._add(Loss(ordinal, rows, 1, "", ""), error.with_traceback(None))
 
     def pass_on(self, losses: Sequence[Loss]) -> None:
-        """Record losses of earlier stages before the rows that come next."""
+        """Record losses of earlier stages that lie before the rows that come next."""
         for loss in losses:
             self._add(loss, None)
 
@@ -72,38 +72,39 @@ class Noted:
         before = self._found.get(key)
         self._found[key] = (loss, error) if before is None else (before[0].plus(loss), before[1])
 
-    def taken(self, placed: Callable[[DmlError], DmlError]) -> tuple[Loss, ...]:
-        """Return and clear all losses; ``placed`` adds its place to each first error."""
+    def drain(self, placed: Callable[[DmlError], DmlError]) -> tuple[Loss, ...]:
+        """Return and clear all losses; ``placed`` adds the place to each first error."""
         if not self._found:
             return ()
         found, self._found = self._found, {}
         return tuple(
-            loss if error is None else _told(loss, placed(error)) for loss, error in found.values()
+            loss if error is None else _with_error(loss, placed(error))
+            for loss, error in found.values()
         )
 
 
-def _told(loss: Loss, error: DmlError) -> Loss:
+def _with_error(loss: Loss, error: DmlError) -> Loss:
     return loss._replace(what=error.what, at=error.at, ids=error.__dict__.get("row_id"))
 
 
 class Untold(NamedTuple):
-    """A loss that no allowance has counted, and the losses of its plan."""
+    """A loss that no allowance has counted, and the ``Losses`` of its plan."""
 
     losses: Losses
     loss: Loss
 
 
 Hearer: TypeAlias = Callable[["Losses", Loss], UDFError | None]
-"""Receives a loss that is not to be counted, or not yet; returns an error if there are too many."""
+"""Receives a loss that must not be counted now; returns an error if there are too many."""
 
 
 def discard(_losses: Losses, _loss: Loss) -> None:
-    """Discard a loss that an earlier run has counted; it also delivered the rows behind it."""
+    """Ignore a loss that an earlier run has counted; it also delivered the rows behind the loss."""
 
 
 @dataclasses.dataclass(slots=True)
 class Allowance:
-    """How many errors a run may lose rows to (None: any number), and how many there were.
+    """How many errors may cost a run rows (``most``; None: any number), and how many did.
 
     ``hearer`` receives losses instead of the count, while it is set.
     """
@@ -113,7 +114,7 @@ class Allowance:
     hearer: Hearer | None = None
 
     def add(self, losses: Losses, loss: Loss) -> UDFError | None:
-        """Count a loss; returns the error to raise if it exceeds the limit."""
+        """Count a loss; return the error to raise if the limit is exceeded, else None."""
         if self.hearer is not None and self.most is not None:
             return self.hearer(losses, loss)
         losses.sum(loss)
@@ -121,7 +122,7 @@ class Allowance:
         return self.refused(losses, loss, self.count)
 
     def heard(self, hearer: Hearer, work: Callable[[], T]) -> T:
-        """Do ``work``, whose losses go to ``hearer``."""
+        """Return the result of ``work``, whose losses go to ``hearer``."""
         outer, self.hearer = self.hearer, hearer
         try:
             return work()
@@ -129,7 +130,7 @@ class Allowance:
             self.hearer = outer
 
     def refused(self, losses: Losses, last: Loss, count: int) -> UDFError | None:
-        """The error for ``count`` errors, ``last`` being the last; None within the limit."""
+        """Return the error for ``count`` errors, of which ``last`` is the last; None if allowed."""
         if self.most is None or count <= self.most:
             return None
         return UDFError(
@@ -147,10 +148,10 @@ class Later(Allowance):
     untold: list[Untold] = dataclasses.field(default_factory=list)
 
     def add(self, losses: Losses, loss: Loss) -> None:
-        """Keep a loss."""
+        """Keep a loss for the next ``drain``."""
         self.untold.append(Untold(losses, loss))
 
-    def taken(self) -> tuple[Untold, ...]:
+    def drain(self) -> tuple[Untold, ...]:
         """Return and clear the kept losses."""
         untold, self.untold = tuple(self.untold), []
         return untold
@@ -159,8 +160,8 @@ class Later(Allowance):
 class DeferredLosses:
     """Losses below a lane while it takes its input: counted when the lane delivers those rows.
 
-    Until then a *ticket* stands for each loss among the rows: a loss of no errors, by a number
-    below 0.
+    Until then a *ticket* stands for each loss among the rows: a loss of no rows and no errors,
+    whose ordinal is the negative number of the loss.
     """
 
     def __init__(self, allowance: Allowance) -> None:
@@ -170,26 +171,26 @@ class DeferredLosses:
         self.count = self.errors = 0
 
     def listening(self, work: Callable[[], T]) -> T:
-        """Do ``work``, and set its losses aside."""
+        """Return the result of ``work``, and set its losses aside."""
         self.errors = 0
         return self.allowance.heard(self.hear, work)
 
     def hear(self, losses: Losses, loss: Loss) -> UDFError | None:
-        """Set a loss aside; returns an error if the losses before one row are too many already."""
+        """Set a loss aside; return an error if the losses before one row are too many already."""
         self.count += 1
         self.told[self.count] = Untold(losses, loss)
         self.tickets.append(Loss(-self.count, 0, 0, "", ""))
         self.errors += loss.errors
         return self.allowance.refused(losses, loss, self.errors)
 
-    def taken(self) -> tuple[Loss, ...]:
+    def drain(self) -> tuple[Loss, ...]:
         """Return and clear the tickets of losses since the last call."""
         tickets, self.tickets = tuple(self.tickets), []
         return tickets
 
 
 class Losses:
-    """Losses of the ``operators`` of one plan in delivered rows, counted in the run's allowance."""
+    """Losses of the ``operators`` of one plan in delivered rows, counted by the run's allowance."""
 
     def __init__(self, allowance: Allowance, operators: Sequence[Node] = ()) -> None:
         self.allowance, self.operators = allowance, operators
@@ -201,14 +202,14 @@ class Losses:
         self.by_operator[loss.ordinal] = loss if before is None else before.plus(loss)
 
     def add(self, losses: Sequence[Loss]) -> UDFError | None:
-        """Count losses; returns the error of the first loss beyond the limit."""
+        """Count ``losses``; return the error of the first one beyond the limit, or None."""
         error: UDFError | None = None
         for loss in losses:
             error = error or self.allowance.add(self, loss)
         return error
 
     def tell(self) -> None:
-        """Log the losses of each operator, where no account of the run is kept."""
+        """Log the losses of each operator, for runs without an account."""
         for loss in self.by_operator.values():
             _log.warning(
                 "%d rows were lost to errors; the first: %s at %s", loss.rows, loss.what, loss.at

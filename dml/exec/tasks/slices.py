@@ -1,4 +1,4 @@
-"""Slices run here: generators that make one partition at a time and are parked in between."""
+"""Run slices: generators that make one partition at a time and are parked in between."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ After = Callable[[bytes, Any], bytes]
 class Outcome:
     """One partition as the result of a slice.
 
-    ``held_bytes`` is the memory of ``value`` until consumed, ``parked_bytes`` that of its generator
-    while it waits for the next slice, ``working_bytes`` the memory measured beside both while it
-    ran; ``seconds`` and ``cpu_s`` are the elapsed and processor time of its thread, ``others_s``
-    the processor time of other threads of the process, ``beside`` the number of slices that ran at
-    once in the end, and ``share_s`` the seconds since it was handed out, divided by that. ``done``
-    says that no partition follows in this unit, which spares one slice; a generator that ends says
-    so too.
+    ``held_bytes`` is the memory of ``value`` until consumed, ``parked_bytes`` that of the generator
+    while it waits for the next slice, ``working_bytes`` the memory measured beside both while the
+    slice ran. ``seconds`` and ``cpu_s`` are the elapsed and processor time of its thread,
+    ``others_s`` the processor time of other threads of the process. ``beside`` is the number of
+    slices that ran when this one ended; ``share_s`` is the seconds since the slice was handed out,
+    divided by ``beside``. With ``done`` no partition follows in this unit, which saves one slice; a
+    generator that is exhausted says the same.
     """
 
     value: Any
@@ -66,14 +66,14 @@ class Outcome:
 
 
 class Arriving(dict[int, Any]):
-    """Tasks that arrive one by one, by number; removed when they are over."""
+    """Tasks that arrive one by one, by number; each is removed when it has ended."""
 
     def __init__(self) -> None:
         super().__init__()
         self.count = 0
 
     def add(self, task: Any) -> int:
-        """Add a task; returns its number."""
+        """Add a task, and return its number."""
         number, self.count = self.count, self.count + 1
         self[number] = task
         return number
@@ -83,17 +83,17 @@ Tasks: TypeAlias = "Sequence[Any] | Arriving"
 
 
 class NotSent:
-    """Placeholder for an argument that the parked generator at the target already has."""
+    """Placeholder for an argument that is not sent, since the receiver has parked the generator."""
 
 
 class NotSentError(Exception):
-    """Raised where the generator is not parked any more: the argument has to be sent."""
+    """Raised if the generator is no longer parked, so that the argument must be sent."""
 
 
 class Runtime:
-    """The parked generators of one process; dropping any of them at any instant changes no byte.
+    """The parked generators of one process; a generator may be dropped at any time without effect.
 
-    Except in stages with ``once``, whose work must not be repeated: there a drop is an error.
+    In stages with ``once``, whose work must not be repeated, dropping a generator is an error.
 
     Parameters
     ----------
@@ -112,13 +112,12 @@ class Runtime:
         self._parked: dict[Seq, tuple[int, Iterator[Outcome]]] = {}
 
     def run(self, run: Run, argument: Any, seen: bytes = b"") -> Outcome | None:
-        """Partition ``run.k`` of task ``run.seq``, or None when the task has no such partition.
+        """Return partition ``run.k`` of task ``run.seq``, or None if there is no such partition.
 
-        Raises the errors of the task, WorkerLostError where ``run.fault`` requests a loss,
-        NotSentError where the ``argument`` is NotSent and its generator is not parked here any
-        more, NonDeterminismError when a task that is begun again has fewer partitions than before,
-        or others than those of which ``seen`` is the digest, and ReplayError where it may not be
-        begun.
+        Raise the errors of the task; WorkerLostError if ``run.fault`` requests a loss; NotSentError
+        if ``argument`` is NotSent and the generator is not parked here; NonDeterminismError if a
+        task that is begun again has fewer partitions than before, or others than ``seen`` is the
+        digest of; and ReplayError if the task must not be begun again.
         """
         if run.fault == "drop":
             self.drop(run.seq)
@@ -139,7 +138,7 @@ class Runtime:
         return outcome
 
     def _begin_once(self, run: Run) -> None:
-        """Record the begin of a task that must not begin twice; ReplayError if it has begun."""
+        """Record the begin of a task that must begin once; raise ReplayError if it has begun."""
         if run.k or run.seq in self._begun:
             lost = WorkerLostError(
                 "a task had to begin again", why="what it had made, or where it stood, was lost"
@@ -150,7 +149,7 @@ class Runtime:
     def fast_forward(
         self, partitions: Iterator[Outcome], run: Run, seen: bytes = b""
     ) -> Iterator[Outcome]:
-        """Repeat the first ``run.k`` partitions of the task, and discard them."""
+        """Repeat and discard the task's first ``run.k`` partitions, and return the generator."""
         found = b""
         for k in range(run.k):
             outcome = next(partitions, None)
@@ -172,7 +171,7 @@ class Runtime:
         return partitions
 
     def drop(self, seq: Seq) -> None:
-        """Discard the generator of one task."""
+        """Discard the generator of task ``seq``, if it is parked."""
         self._parked.pop(seq, None)
 
     def close(self) -> None:
@@ -184,7 +183,7 @@ class Runtime:
 
 
 def _measured(partitions: Iterator[Outcome]) -> Outcome | None:
-    """The next partition, with the measured memory and time of making it."""
+    """Return the next partition (None at the end) with the memory and time that making it took."""
     begun, outcome, taken = GAUGE.begin(), None, 0
     started, cpu_s, all_s = time.perf_counter(), time.thread_time(), time.process_time()
     try:
@@ -216,12 +215,12 @@ class RunTotals:
 
 
 class Options(TypedDict, total=False):
-    """Options of every driver's ``open`` beside units and start.
+    """Options of every driver's ``open``, beside the tasks and how they start.
 
     ``stages`` are the demands of a task of each stage; ``slots``, ``limit_bytes``, ``policy``,
-    ``ordered``, ``settling`` and ``ahead`` are those of ``Core``; a wait longer than ``watchdog_s``
-    seconds is reported to ``on_event`` as a plain dict. ``on_core`` is called with the core before
-    it begins; ``speculative`` is that of the settings, ``ledger`` that of ``Core``.
+    ``ordered``, ``settling``, ``ahead`` and ``ledger`` are those of ``Core``. A wait longer than
+    ``watchdog_s`` seconds is reported to ``on_event`` as a dict. ``on_core`` is called with the
+    core before the run begins; ``speculative`` is that of the settings.
     """
 
     stages: Sequence[Demand]
@@ -240,10 +239,10 @@ class Options(TypedDict, total=False):
 
 @dataclass(slots=True)
 class DriverLoop:
-    """Couples a Core with a Runtime: performs its actions, keeps stored partitions until consumed.
+    """Couples a Core with a Runtime: performs actions, and stores partitions until consumed.
 
-    Not safe for threads by itself: ``begin`` and ``take`` need one caller at a time, ``perform``
-    does not (it touches only the task that the core started).
+    Not safe for threads: ``begin`` and ``take`` need one caller at a time. Only ``perform`` may run
+    in several threads, since it touches only the task that the core started.
     """
 
     core: Core
@@ -261,7 +260,7 @@ class DriverLoop:
         options: Options,
         slots: int,
     ) -> DriverLoop:
-        """The loop of a run over ``units``; ``slots`` is used where the options name none."""
+        """Return the loop of a run over ``units``; ``slots`` is used if ``options`` has none."""
         core = Core(
             options.get("stages", (Demand(),)),
             options.get("slots", slots),
@@ -278,17 +277,17 @@ class DriverLoop:
         return cls(core, Runtime(starts, once=once if any(once) else ()), units)
 
     def begin(self) -> list[Run]:
-        """Announce all units, or that some will come; returns the first slices to run."""
+        """Announce all units, or that units will arrive; return the first slices to run."""
         if isinstance(self.units, Arriving):
             return self.take(Arrive(0, last=False))
         return self.take(Arrive(len(self.units)))
 
     def take(self, event: Event) -> list[Run]:
-        """Pass an event to the core; returns the slices to run now."""
+        """Pass an event to the core, and return the slices to run now."""
         return self._act(self.core.step(event, time.perf_counter()))
 
     def perform(self, run: Run) -> tuple[Outcome | Failure | None, float]:
-        """Run one slice; returns its result and the seconds it took."""
+        """Run one slice; return its result (None at the end of its task), and its seconds."""
         start = time.perf_counter()
         try:
             result: Outcome | Failure | None = self.runtime.run(run, self.argument(run))
@@ -297,7 +296,7 @@ class DriverLoop:
         return result, time.perf_counter() - start
 
     def end(self, run: Run, result: Outcome | Failure | None, seconds: float) -> list[Run]:
-        """Store the result of a slice and inform the core; returns the slices to run now."""
+        """Store the result of a slice and inform the core; return the slices to run now."""
         if self.core.closed:
             return []
         self.tally.slices += 1
@@ -323,7 +322,7 @@ class DriverLoop:
         return self.take(SliceDone(run.seq, held, seconds, more, *beside))
 
     def forget(self) -> None:
-        """Close the core and drop every partition; parked generators are the runtime's."""
+        """Close the core and drop every stored partition, but not the parked generators."""
         self.take(Close())
         self.offers.clear()
         self.stored.clear()
@@ -340,7 +339,7 @@ class DriverLoop:
         return runs
 
     def argument(self, run: Run) -> Any:
-        """The input of the task of ``run``: a unit, or a stored partition's value."""
+        """Return the input of the task of ``run``: a unit, or the value of a stored partition."""
         if run.stage == 0:
             return self.units[run.seq[0]]
         source = self.stored[run.seq]
@@ -348,16 +347,16 @@ class DriverLoop:
 
 
 class PartitionFeed(Protocol):
-    """Partitions in order, from a driver."""
+    """Partitions of a run, in order, from a driver."""
 
     def next(self) -> Outcome | None:
-        """The next partition; None at the end."""
+        """Return the next partition; None if exhausted."""
 
     def release(self) -> None:
-        """Release the last partition."""
+        """Tell the driver that the consumer no longer holds the last partition."""
 
     def settled(self) -> None:
-        """Every schema is known: units may be read out of order."""
+        """Tell the driver that every schema is known: units may be read out of order."""
 
     def close(self) -> None:
         """Stop the driver."""

@@ -1,4 +1,4 @@
-"""The row-local operators of a stage run on blocks here, each timed and counted."""
+"""Run the row-local operators of a stage on blocks, and measure and count each operator."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ ASKED, LONG_S = 64, 2e-4
 
 
 class Stopwatch:
-    """Seconds of a step, and how many of them it spent on a processor.
+    """The seconds of a step, and the share of them that it spent on a processor.
 
-    To query a thread's processor time takes a microsecond, and more on a busy machine. So for short
-    blocks it is queried every 64th time, and estimated from that for the rest. Threads may share a
-    stopwatch.
+    A query of a thread's processor time takes a microsecond, more on a busy machine. So the time of
+    short blocks is queried for every 64th block, and the share found then is used for the others.
+    Threads may share a stopwatch.
     """
 
     def __init__(self) -> None:
         self.count, self.share, self.slow_s = 0, 1.0, math.inf
 
     def time(self, blocks: Iterator[T], node: Node | None) -> tuple[T | None, float, float]:
-        """The next block of ``node``, elapsed seconds, processor seconds."""
+        """Return the next block of ``node`` or None, elapsed seconds, and processor seconds."""
         asking = self.slow_s > LONG_S or not self.count % ASKED
         self.count += 1
         cpu = time.thread_time() if asking else 0.0
@@ -59,10 +59,10 @@ class Stopwatch:
 
 
 class Steps:
-    """Row-local operators one after the other; ``first`` is the ordinal of the first of them.
+    """Row-local operators, one after the other; ``first`` is the ordinal of the first of them.
 
-    Or ``first`` lists all ordinals, where some operators between them are left out. Operators below
-    a stored one run for the epoch of the stored rows.
+    If some operators between them are left out, ``first`` lists all ordinals instead. Operators
+    below a stored one run for the epoch of the stored rows.
     """
 
     def __init__(self, nodes: Sequence[Node], at: At, first: int | Sequence[int]) -> None:
@@ -76,7 +76,7 @@ class Steps:
         ]
         self.each: Sequence[Any] = steps
         self.alone: Any = steps[0] if len(steps) == 1 else None
-        # how steps that are called in one loop divide its time: set once, also for copies
+        # how steps in one loop divide its time, by first ordinal; set once, also for copies
         self.shares: dict[int, list[float]] = {}
         self.works = _chained(steps, self.shares)
         # results of functions for atoms before their turn, by atom and step
@@ -84,7 +84,7 @@ class Steps:
         self.rehearsed = False
 
     def calling(self, calls: Mapping[int, Callable[..., Any]]) -> Steps:
-        """A copy with the functions ``calls`` in place of those of some steps."""
+        """Return a copy in which step ``n`` calls the function ``calls[n]`` instead of its own."""
         each = enumerate(self.each)
         return self._of(
             dataclasses.replace(step, node=_calling(step.node, calls[number]))
@@ -95,22 +95,22 @@ class Steps:
 
     @property
     def by_batch(self) -> bool:
-        """True if the only step calls a function of batches."""
+        """Whether the only step calls a function of batches."""
         return not self.alone.node.returns_rows
 
     def apart(self) -> Steps:
-        """A copy that settles no types for other steps."""
+        """Return a copy that settles no types for other steps."""
         return self._of(dataclasses.replace(step, at=_alone(step.at)) for step in self.each)
 
     def placing(self, trays: Trays) -> Steps:
-        """A copy that writes large values into ``trays``."""
+        """Return a copy that writes large values into ``trays``."""
         return self._of(
             dataclasses.replace(step, at=dataclasses.replace(step.at, trays=trays))
             for step in self.each
         )
 
     def _of(self, each: Iterable[Any]) -> Steps:
-        """A copy with the steps ``each``."""
+        """Return a copy with the steps ``each``."""
         made = copy.copy(self)
         made.each = list(each)
         made.alone = made.each[0] if len(made.each) == 1 else None
@@ -118,7 +118,7 @@ class Steps:
         return made
 
     def at_turn(self, unit: int, atom: int) -> Steps:
-        """The steps for an atom of a unit, using results of functions that were called before."""
+        """Return the steps for an atom of a unit, with results of functions called earlier."""
         kept = self.kept.pop((unit, atom), None) if self.kept else None
         if kept is None:
             return self
@@ -128,9 +128,9 @@ class Steps:
     def run(
         self, blocks: Iterable[Block], mine: Callable[[], Tally], noted: Noted
     ) -> Iterator[Block]:
-        """The output for the blocks of one atom; each passes all steps before the next begins.
+        """Yield the output for the blocks of an atom; each passes all steps before the next begins.
 
-        Rows that functions lose to errors are recorded in ``noted``.
+        ``mine`` returns the tally of the current thread; ``noted`` records the rows lost to errors.
         """
         for work in self.works:
             blocks = work(blocks, mine, noted)
@@ -140,7 +140,7 @@ class Steps:
     def returned(
         self, blocks: Iterable[Block], mine: Callable[[], Tally], noted: Noted
     ) -> Iterator[Returned]:
-        """Results of the only step's function for the blocks, before types are settled."""
+        """Yield the results of the only step's function, before types are settled."""
         step = self.alone
         node, at = step.node, step.noting(noted)
         for block in blocks:
@@ -157,9 +157,9 @@ class Steps:
             mine().calls(step.ordinal, block.n)
 
     def whole(self, block: Block, tally: Tally) -> Block | None:
-        """The output of ``block`` as one block; None where a step must call functions for it.
+        """Return the output of ``block`` as one block; None if a step must call functions for it.
 
-        Raises the errors of its steps. For steps that look at rows one by one, and lose none to
+        Raise the errors of the steps. All steps must process rows one by one, and lose none to
         errors.
         """
         made: Block | None = block
@@ -189,14 +189,14 @@ class _Step:
     ordinal: int
 
     def noting(self, noted: Noted) -> At:
-        """The context in which the operator runs, with ``noted`` recording its losses."""
+        """Return the operator's context, in which ``noted`` records the rows that it loses."""
         if not self.node.skips:
             return self.at
         return dataclasses.replace(self.at, lost=partial(noted.note, self.ordinal))
 
 
 class _ByBlock(_Step):
-    """An operator that runs on each block by itself."""
+    """An operator that runs on each block separately."""
 
     __slots__ = ()
 
@@ -217,7 +217,7 @@ class _ByBlock(_Step):
             mine().calls(ordinal, _calls(node, block.n))
 
     def whole(self, block: Block, tally: Tally) -> Block | None:
-        """The output of a block, if it is one block, and no function is called."""
+        """Return the output of ``block`` if it is one block and no function is called; or None."""
         node = self.node
         if isinstance(node, LiftedNode):
             made = iter(() if (found := node.quick(block, self.at)) is None else (found,))
@@ -257,8 +257,8 @@ class _ByAtom(_Step):
 class _Chained:
     """A ``map`` and the ``filter`` behind it, if there is one, called row by row in one loop.
 
-    The first rows go through both apart, which determines how the loop's time is divided. Either
-    way gives the same blocks.
+    The first rows pass the two separately, which determines how the loop's time is divided between
+    them. The blocks are the same either way.
     """
 
     def __init__(self, steps: Sequence[_ByBlock], shares: list[float]) -> None:
@@ -275,7 +275,7 @@ class _Chained:
                 yield from self._of(block, mine, noted)
 
     def _of(self, block: Block, mine: Callable[[], Tally], noted: Noted) -> Iterator[Block]:
-        """Output of a block, of which the first rows, or all, go through the steps apart."""
+        """Yield the output of ``block``; the first rows, or all rows, pass the steps separately."""
         known = self.chain.schema(block, self.at) is not None and bool(self.shares)
         apart, tally = 0 if known else CALLS, Tally()
         first = (
@@ -284,28 +284,28 @@ class _Chained:
 
         def work(start: int, stop: int) -> Iterator[Block]:
             if start < apart:
-                yield from self._kept(first.take(min(stop, apart) - start), tally, noted)
+                yield from self._filtered(first.take(min(stop, apart) - start), tally, noted)
             if stop > apart:
                 rest = block.slice(max(start, apart), stop)
                 if together:
                     self._divide(tally)
                     yield from self._together(rest, schema, mine)
                 else:
-                    yield from self._kept(self._mapped(rest, tally, noted).blocks, tally, noted)
+                    yield from self._filtered(self._mapped(rest, tally, noted).blocks, tally, noted)
 
         try:
-            first.look()  # by which types have settled
+            first.look()  # after the first rows, types have settled
             schema, together = self._schema(), self.chain.schema(block, self.at) is not None
             desk = self.at.trays.desk(self.steps[0].node.digest, schema, block.ids, self.at.epoch)
             yield from by_weight(block.n, schema, work, desk.edge)
-            first.look()  # none are left, which ends the count of calls
+            first.look()  # no rows are left, which ends the count of calls
             if together:
-                self._divide(tally)  # for blocks to come, where this one went through them apart
+                self._divide(tally)  # for later blocks, if this one passed the steps separately
         finally:
             mine().add(tally)
 
     def _schema(self) -> Schema:
-        """Schema of the function's output, known once it has made rows."""
+        """Return the schema of the function's output, known once the function has made rows."""
         node = self.steps[0].node
         found: Schema = node.schema
         return found if found.known else self.at.schemas.get(node.digest.hex(), found)
@@ -313,13 +313,13 @@ class _Chained:
     def _mapped(self, block: Block, tally: Tally, noted: Noted) -> NumberedRows:
         return NumberedRows(self.steps[0]((block,), lambda: tally, noted))
 
-    def _kept(self, made: Iterator[Block], tally: Tally, noted: Noted) -> Iterator[Block]:
+    def _filtered(self, made: Iterator[Block], tally: Tally, noted: Noted) -> Iterator[Block]:
         for step in self.steps[1:]:
             made = step(made, lambda: tally, noted)
         return made
 
     def _divide(self, tally: Tally) -> None:
-        """Set the shares by the time of each step for rows that went through them apart, once."""
+        """Set each step's share of the time, once, from rows that passed the steps separately."""
         if self.shares:
             return
         seconds = [cell.seconds for _, cell in sorted(tally.cells())]
@@ -333,7 +333,7 @@ class _Chained:
             out, seconds, cpu_s = self.watch.time(made, None)
             if out is None:
                 break
-            # no rows were stored between the two: as many as came in, and as wide as the output
+            # no block exists between the steps: count the input's rows in the output's row size
             between = (rows_in, out.nbytes * rows_in // max(1, out.n))
             taken = [(rows_in, bytes_in), *[between] * (len(self.steps) - 1)]
             given = [*taken[1:], (out.n, out.nbytes)]
@@ -350,7 +350,8 @@ class _Chained:
 class _Paired:
     """A proven ``map`` and the proven ``filter`` behind it, computed in one pass where possible.
 
-    The first block goes through both apart, which determines how the time of later ones is divided.
+    The first block passes the two separately, which determines how the time of later blocks is
+    divided.
     """
 
     def __init__(self, mapped: _ByBlock, kept: _ByBlock) -> None:
@@ -369,7 +370,7 @@ class _Paired:
                 yield made
 
     def whole(self, block: Block, tally: Tally) -> Block | None:
-        """Output of both for ``block``; None where that takes more than one pass."""
+        """Return the output of both steps for ``block``; None if that needs more than one pass."""
         out, seconds, cpu_s = self.watch.time(self._together(block), None)
         if out is not None:
             self._count(block, out, seconds, cpu_s, tally)
@@ -393,7 +394,7 @@ class _Paired:
             self.share = seconds[0] / sum(seconds)
 
     def _count(self, block: Block, out: Block, seconds: float, cpu_s: float, tally: Tally) -> None:
-        """Add to ``tally``; between both steps, rows are as many as read and as wide as written."""
+        """Count a pass in ``tally``; the rows between the steps count in the output's row size."""
         rows, between_bytes = block.n, out.nbytes * block.n // max(1, out.n)
         share = self.share or 0.0
         mapped, kept = self.steps
@@ -404,7 +405,7 @@ class _Paired:
 
 
 def _calling(node: Any, call: Callable[..., Any]) -> Any:
-    """The operator with another function under the same name: its types are those of the first."""
+    """Return ``node`` with the function ``call``, under the digest and schema of the original."""
     made = copy.copy(node)
     object.__setattr__(made, "fn", dataclasses.replace(node.fn, call=call))
     # derived attributes are not copied, and nothing could be proven of ``call``
@@ -413,7 +414,7 @@ def _calling(node: Any, call: Callable[..., Any]) -> Any:
 
 
 def _chained(steps: Sequence[Any], shares: dict[int, list[float]]) -> list[Any]:
-    """The steps, with those joined that can run in one loop; ``shares`` by their first number."""
+    """Return the steps, joined where several can run in one loop, whose time ``shares`` divides."""
     out: list[Any] = []
     rest = list(steps)
     while rest:
@@ -448,13 +449,13 @@ class _Taken(Iterator[Block]):
         return block
 
     def since(self) -> tuple[int, int, float]:
-        """Rows, bytes and seconds since the last call."""
+        """Return the rows, bytes and seconds of the blocks since the last call."""
         sums, self._sums = self._sums, (0, 0, 0.0)
         return sums
 
 
 def _calls(node: Node, rows: int) -> int:
-    """How often ``node`` called the user's function for the ``rows`` that it has processed."""
+    """Return how often ``node`` called the user's function for ``rows`` processed rows."""
     called = node.calls is not None and (not isinstance(node, LiftedNode) or node.trust.differs)
     if not called or not rows:
         return 0
@@ -462,7 +463,7 @@ def _calls(node: Node, rows: int) -> int:
 
 
 def _next(blocks: Iterator[T], node: Node | None) -> T | None:
-    """The next block of ``node``; errors get its name (if they have none) and the user's line."""
+    """Return the next block of ``node``; errors get its name, if they have none, and its line."""
     try:
         return next(blocks, None)
     except DmlError as error:

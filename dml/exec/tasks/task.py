@@ -1,12 +1,12 @@
-"""A task reads units, runs the steps of a stage on their blocks, and cuts the output in partitions.
+"""Read units, run the steps of a stage on their blocks, and cut the output into partitions.
 
-Law of the chain: the pieces of a stage are in order of (place, atom), and the output of a later
-stage for an atom is a function of the blocks of that atom, so that neither cutting partitions nor
-resuming at an atom can be seen. A source gives an atom as one block; where a later step must see
-an atom whole, all its pieces travel in one partition.
+The pieces of a stage are in order of (place, atom), and the output of a later stage for an atom is
+a function of that atom's blocks alone. So neither the cuts between partitions nor a resume at an
+atom can change results. A source gives an atom as one block; where a later step must see an atom
+whole, all its pieces travel in one partition.
 
-Errors get their place here: the file, row group and row of the failing block. An error is the end
-of its task's partitions, and is delivered after the rows that came before it.
+Errors get their place here: the file, row group and row of the failing block. An error ends the
+partitions of its task, and is delivered after the rows that came before it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from dml.udfs.calling.batch_arrays import finished
 def partitions(
     reading: Reading, task: ReadTask, sizes: PartitionSizes, mine: Callable[[], Tally]
 ) -> Iterator[Outcome]:
-    """The partitions of one task, each of about ``target_bytes`` or one block.
+    """Yield the partitions of ``task``, each of about ``target_bytes`` or one block.
 
     ``mine`` returns the tally of the current thread. Of an open unit every atom is a partition,
     since the time until the next atom is unknown.
@@ -55,9 +55,9 @@ def partitions(
 
 
 class Linking:
-    """One epoch of a later stage: the steps of ``link``, the first of which has number ``first``.
+    """One epoch of a later stage: the steps of ``link``, the first of which has ordinal ``first``.
 
-    ``finishing`` and ``grain`` have the meaning that they have in ``Reading``.
+    ``finishing`` and ``grain`` are those of ``Reading``.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class Linking:
 def carried_on(
     linking: Linking, given: Sequence[Piece], sizes: PartitionSizes, mine: Callable[[], Tally]
 ) -> Iterator[Outcome]:
-    """The partitions that a later stage makes of one partition of the stage before it."""
+    """Yield the partitions that a later stage makes of ``given``, one partition of its input."""
     parked = Parked(linking.steps, linking.memory, sizes, grain=linking.grain)
     made = _linked_pieces(linking, given, parked, mine)
     return partitions_of(made, parked)
 
 
 def partitions_of(made: Iterator[tuple[Piece, bool]], parked: Parked) -> Iterator[Outcome]:
-    """Partitions of the pieces ``made``, each with whether it is the last.
+    """Yield partitions of the pieces ``made``, each of which has a flag: True for the last one.
 
     A partition ends with its atom, or where ``grain`` divides the rows of the atom so far.
     """
@@ -110,19 +110,19 @@ def partitions_of(made: Iterator[tuple[Piece, bool]], parked: Parked) -> Iterato
 def _partition(
     held: list[Piece], held_bytes: int, rows: int, parked: Parked, *, done: bool = False
 ) -> Outcome:
-    """The pieces as one partition, whose objects are counted beside the ``held_bytes`` of rows."""
+    """Return the pieces as one partition: ``held_bytes`` of rows, and the bytes of its objects."""
     whole_bytes = held_bytes + beside_rows(held)
     return Outcome(held, whole_bytes, rows, done=done, parked_bytes=parked.nbytes)
 
 
 def beside_rows(pieces: Sequence[Piece]) -> int:
-    """Bytes of the objects of a partition, beside its rows."""
+    """Return the bytes of a partition's Python objects, without those of its rows."""
     columns = sum(len(piece.block.schema) for piece in pieces if piece.block is not None)
     return objects_bytes(len(pieces), columns)
 
 
 class Parked:
-    """Memory of a task's generator beside its partitions: a decoder and Python rows."""
+    """Memory of a task's generator beside its partitions: a decoder and Python rows, in bytes."""
 
     def __init__(
         self, steps: Steps, memory: int, sizes: PartitionSizes, *, grain: int, rows: int = CALLS
@@ -135,20 +135,21 @@ class Parked:
     def nbytes(self) -> int:
         """Expected bytes of the generator, with the excess of the largest block so far.
 
-        The producer of a large block had a second copy of it: the next ones may need as much.
+        The producer of a large block had a second copy of that block; later blocks may need as
+        much.
         """
         usual = max(self.sizes.target_bytes, HAND_BYTES)
         return self.open_bytes + self._calling_bytes + max(0, self.largest_bytes - usual)
 
     @property
     def _calling_bytes(self) -> int:
-        """Bytes of the function that holds most rows of an atom, as far as they are known."""
+        """Bytes of the function that holds most rows of an atom, as far as the rows are known."""
         schemas = self.steps.at.schemas
         each = (calls_bytes(node, self.rows, schemas) for node in self.steps.nodes)
         return max(each, default=0)
 
     def open(self, stage: Stage, unit: Unit) -> None:
-        """Begin to read ``unit``; MemoryContractError if it cannot fit."""
+        """Begin to read ``unit``; raise MemoryContractError if that needs too much memory."""
         working = stage.source.working_bytes(unit, stage.columns)
         self.open_bytes = working + self.memory
         self.rows = unit.atom_rows if unit.rows is None else min(unit.rows, unit.atom_rows)
@@ -156,13 +157,14 @@ class Parked:
             raise too_large(stage, working, self.sizes.most_bytes, unit.place)
 
     def hold(self, nbytes: int) -> None:
-        """Count ``nbytes`` more bytes of the unit in memory."""
+        """Count ``nbytes`` more bytes of the current unit in memory."""
         self.open_bytes += nbytes
 
     def fitting(self, blocks: Iterable[Block]) -> Iterator[Block]:
-        """The blocks of an atom; MemoryContractError for a block larger than the stage may hold.
+        """Yield the blocks of an atom; raise MemoryContractError for a block that is too large.
 
-        Of blocks that must stay together, none but the first may exceed the bound of a task.
+        A block that begins a group of ``grain`` rows may have as many bytes as the stage may hold.
+        All blocks of an unfinished group together may have as many as a task may gather.
         """
         rows = held_bytes = given = 0
         for block in blocks:
@@ -184,7 +186,7 @@ class Parked:
 def _pieces(
     reading: Reading, task: ReadTask, parked: Parked, mine: Callable[[], Tally]
 ) -> Iterator[Piece]:
-    """The output of every atom, a piece per block; the last piece of a unit is marked."""
+    """Yield the output of every atom, a piece for each block; a unit's last piece is marked."""
     for places, made in spans(reading, task, parked.sizes, mine):
         if made is not None:
             yield Piece(places.start, 0, made[0], ends=True, firsts=made[1])
@@ -198,7 +200,7 @@ def _pieces(
 def _apart(
     reading: Reading, task: ReadTask, places: range, parked: Parked, mine: Callable[[], Tally]
 ) -> Iterator[Piece]:
-    """The output of the task's units at ``places``, unit by unit."""
+    """Yield the output of the task's units at ``places``, unit by unit."""
     for place in places:
         unit = reading.unit_at(place)
         reading.begun(place)
@@ -211,8 +213,8 @@ def _apart(
             elif held is not None:
                 grows = reading.grain != WHOLE
                 yield held
-            # to look behind a block of the last atom costs no work, and spares a slice; but
-            # not where it becomes several blocks, which may go on one by one
+            # looking for a piece after the last atom costs no work, and saves a slice; but not if
+            # the atom becomes several blocks, which may be delivered one by one
             last = unit.atoms is not None and piece.atom == unit.atoms - 1
             held = piece if last and not (piece.stops or grows) else None
             if held is None:
@@ -224,14 +226,14 @@ def _apart(
 def _unit_pieces(
     reading: Reading, unit: Unit, first: ReadTask, parked: Parked, mine: Callable[[], Tally]
 ) -> Iterator[Piece]:
-    """A piece per block of ``unit``, and a last one that closes it."""
+    """Yield a piece for each output block of ``unit``, and a last piece that ends the unit."""
     place, atom = first.start, first.skip_atoms
     block: Block | None = None
     noted = Noted(each=reading.at.bounded)
     read = partial(_timed_read, reading, unit, mine=mine)
 
     def at_its_place(error: DmlError) -> DmlError:
-        if block is None:  # taken from a store, or nothing yet
+        if block is None:  # rows are from a store, or none were read yet
             return placed_later(error, unit, reading.stage.source)
         return placed(error, unit, block)
 
@@ -244,13 +246,13 @@ def _unit_pieces(
         for block, blocks in reading.top.atoms(unit, atom, read, running):  # noqa: B007 - where errors are placed
             for out in parked.fitting(blocks):
                 made = finished(out) if reading.finishing else out
-                yield Piece(place, atom, made, losses=noted.taken(at_its_place))
+                yield Piece(place, atom, made, losses=noted.drain(at_its_place))
             atom += 1
     except Exception as error:  # noqa: BLE001 - whatever happens, it says where
         found = at_its_place(as_error(error, unit.place))
-        yield Piece(place, atom, error=found, losses=noted.taken(at_its_place))
+        yield Piece(place, atom, error=found, losses=noted.drain(at_its_place))
     else:
-        yield Piece(place, atom, ends=True, losses=noted.taken(at_its_place))
+        yield Piece(place, atom, ends=True, losses=noted.drain(at_its_place))
 
 
 def _timed_read(
@@ -272,7 +274,7 @@ def _timed_read(
 def _linked_pieces(
     linking: Linking, given: Sequence[Piece], parked: Parked, mine: Callable[[], Tally]
 ) -> Iterator[tuple[Piece, bool]]:
-    """Output of a later stage for the pieces ``given``, atom by atom; True marks the last piece."""
+    """Yield a later stage's output for the pieces ``given``, with a flag: True for the last."""
     atoms = [list(pieces) for _, pieces in groupby(given, attrgetter("where"))]
     for number, pieces in enumerate(atoms, 1):
         held: Piece | None = None
@@ -293,14 +295,14 @@ def _linked_pieces(
 def _atom_pieces(
     linking: Linking, pieces: Sequence[Piece], parked: Parked, mine: Callable[[], Tally]
 ) -> Iterator[Piece]:
-    """A piece per block of one atom, and the error that stopped it here or in an earlier stage."""
+    """Yield a piece for each block of one atom, or for the error of this or an earlier stage."""
     place, atom = pieces[0].where
     linking.reading.begun(place)
     unit, source = linking.reading.unit_at(place), linking.reading.stage.source
     noted = Noted(each=linking.reading.at.bounded)
 
     def lost() -> tuple[Loss, ...]:
-        return noted.taken(lambda error: placed_later(error, unit, source))
+        return noted.drain(lambda error: placed_later(error, unit, source))
 
     try:
         for out in parked.fitting(linking.steps.run(blocks_of(pieces, noted), mine, noted)):
@@ -316,7 +318,7 @@ def _atom_pieces(
 
 
 def blocks_of(pieces: Sequence[Piece], noted: Noted) -> Iterator[Block]:
-    """The blocks of an atom; raises the error of an earlier stage, whose losses go to ``noted``."""
+    """Yield the blocks of an atom, or raise an earlier stage's error; pass losses to ``noted``."""
     for piece in pieces:
         noted.pass_on(piece.losses)
         if piece.block is not None:

@@ -1,4 +1,4 @@
-"""The input of a stage's steps: atoms of a unit, and where they are counted."""
+"""The input of a stage's steps: atoms of a unit, and where their work is counted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Atom = tuple[Block | None, Iterable[Block]]
 
 @dataclasses.dataclass(frozen=True)
 class Running:
-    """The context of the steps of a unit, and where their work is counted."""
+    """The context in which the steps run on a unit, and where their work is counted."""
 
     at: At
     mine: Callable[[], Tally]

@@ -1,4 +1,4 @@
-"""The units of a source are read in the order of an epoch, as input of the steps of a stage."""
+"""Read the units of a source in the order of an epoch, as input of the steps of a stage."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from dml.ops.shuffle.shuffle_all import ShuffleAll
 from dml.ops.shuffle.shuffle_atoms import ShuffleAtoms
 from dml.physical.plan import Stage
 
-# Units that are tried, and how many of them must have no row that passes; in a source with fewer
-# than ``LEAST_UNITS`` units, trying would cost more than it could save.
+# Units that are tried, and how many of them must have no row that passes the filter; in a source of
+# fewer than ``LEAST_UNITS`` units, trying would cost more than it could save.
 TRIED, SPARED, LEAST_UNITS = 4, 3, 16
-# The least ratio of the bytes of the other columns to those of the filter, which are read twice
-# where a row passes.
+# The least ratio of the bytes of the other columns to those of the filter's columns, which are read
+# twice if a row passes.
 RATIO = 2
 
 _PAYS: weakref.WeakKeyDictionary[Stage, bool] = weakref.WeakKeyDictionary()
@@ -42,10 +42,10 @@ _LOCK = threading.Lock()
 class Reading:
     """One epoch of the first stage: the unit at each place, and the blocks of each unit.
 
-    ``finishing`` gives columns as delivered, for streams that only move rows. Partitions end after
-    a multiple of ``grain`` rows of an atom, or with the atom; ``spanning`` permits pieces of
-    several units. ``begun`` is called with the place where work begins, so that crashes can be
-    blamed on it.
+    With ``finishing``, columns have the form as delivered, for streams that only move rows.
+    Partitions end after a multiple of ``grain`` rows of an atom, or with the atom. ``spanning``
+    permits pieces of several units. ``begun`` is called with the place where work begins, so that
+    crashes can be attributed to it.
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class Reading:
         self.row_bytes = spannable(stage) if spanning and grain == 1 else None
         self.whole_bytes, self.grain = whole_bytes, grain
         self.begun: Callable[[int], None] = lambda _: None
-        self._seen: tuple[int, Unit] | None = None  # replaced whole: threads share it
+        self._seen: tuple[int, Unit] | None = None  # one tuple, since threads share it
         source, order = stage.source, stage.order
         self.places = source.unit_count
         in_order = not isinstance(order, ShuffleAll)
         self.watch, self.top = Stopwatch(), levels(stage.steps, at, in_order=in_order)
-        # the steps that run, where they run as one: their knowledge of functions is shared
+        # all steps in one object; the level's own, which has learned about functions, if it has all
         alone = self.top.below is None
         self.steps = self.top.steps if alone else Steps(stage.steps, at, 1)
         self.late = Late(stage, at) if stage.predicate and stage.first else None
@@ -79,9 +79,9 @@ class Reading:
             self.unit_order = order.order(at, at.epoch, self.places)
 
     def unit_at(self, place: int) -> Unit:
-        """The unit that is read at ``place``."""
+        """Return the unit that is read at ``place`` of the reading order."""
         seen = self._seen
-        if seen is not None and seen[0] == place:  # its reader asks several times
+        if seen is not None and seen[0] == place:  # readers ask several times
             return seen[1]
         index = place
         if self.unit_order is not None:
@@ -92,7 +92,7 @@ class Reading:
         return unit
 
     def read(self, unit: Unit, skip_atoms: int) -> Iterator[Block]:
-        """Blocks of ``unit``, atom by atom; none where statistics rule the unit out."""
+        """Return the blocks of ``unit``, one per atom; none if statistics exclude the unit."""
         source, stage = self.stage.source, self.stage
         if self.rows_order is not None:
             return self._permuted(unit, skip_atoms)
@@ -101,9 +101,9 @@ class Reading:
         return source.read(unit, stage.columns, skip_atoms)
 
     def again(self, unit: Unit) -> Iterator[Block]:
-        """Blocks of ``unit`` in the order of the source, page by page, to look at its first rows.
+        """Return the blocks of ``unit`` page by page, to inspect its first rows.
 
-        Empty for a reading that takes rows from all over the source.
+        The result is empty for a reading that takes rows from all over the source.
         """
         if self.rows_order is not None:
             return iter(())
@@ -111,7 +111,7 @@ class Reading:
         return self.read(unit, 0)
 
     def _permuted(self, unit: Unit, skip_atoms: int) -> Iterator[Block]:
-        """Rows from the whole source, as many as the unit has."""
+        """Yield one block of rows from the whole source, with as many rows as the unit."""
         order = self.rows_order
         if skip_atoms or order is None or unit.atom is None:
             return
@@ -121,7 +121,7 @@ class Reading:
 
 
 def spannable(stage: Stage) -> int | None:
-    """Bytes of an output row, if the steps of the stage look at rows one by one; else None."""
+    """Return the bytes of an output row if all steps process rows one by one, else None."""
     if stage.order is not None or not stage.source.side_by_side or not stage.steps:
         return None
     for node in stage.steps:
@@ -133,12 +133,12 @@ def spannable(stage: Stage) -> int | None:
 
 
 class Late:
-    """Late materialization: one epoch of a stage whose filter may be run on its own columns first.
+    """Late materialization: a stage whose filter may read its own columns first, for one epoch.
 
     The other columns of a unit without a passing row are then not decoded at all. Whether that pays
-    is judged by a few units from all over the data, the same units wherever the stage runs, so that
-    it does not depend on the reader. Only the reading depends on it: a unit without a passing row
-    has no output in either case.
+    is judged from a few units from all over the data, which are the same wherever the stage runs.
+    The judgement affects only the reading: a unit without a passing row has no output in either
+    case.
     """
 
     def __init__(self, stage: Stage, at: At) -> None:
@@ -147,7 +147,7 @@ class Late:
         self.predicate = Predicate(stage.predicate)
 
     def spares(self, unit: Unit, skip_atoms: int, mine: Callable[[], Tally]) -> bool:
-        """True if no row of ``unit`` from ``skip_atoms`` on passes; its rows are then counted."""
+        """Return whether no row of ``unit`` from ``skip_atoms`` on passes; then count its rows."""
         if not self._pays(mine) or not self.source.may_match(unit, self.stage.predicate):
             return False
         started, cpu = time.perf_counter(), time.thread_time()
@@ -162,10 +162,10 @@ class Late:
         return not passes
 
     def _looked_at(self, unit: Unit, skip_atoms: int) -> tuple[bool, int, int]:
-        """Whether a row may pass, and the rows and bytes that were read to find out.
+        """Return whether a row may pass, and the rows and bytes that were read to find out.
 
-        Page by page, since the first passing row ends it. An error here is ignored: reading all
-        columns raises it again, after the rows before it.
+        Pages are read one by one, up to the first passing row. An error here is ignored: reading
+        all columns raises it again, after the rows before it.
         """
         rows = held_bytes = 0
         unit = dataclasses.replace(unit, at_once=False)
@@ -181,12 +181,12 @@ class Late:
         return False, rows, held_bytes
 
     def _stored(self, unit: Unit) -> tuple[int, int]:
-        """Stored bytes of the filter's columns, and of the other columns."""
+        """Return the stored bytes of the filter's columns, and of the other columns."""
         first = self.source.stored_bytes(unit, self.first)
         return first, self.source.stored_bytes(unit, self.stage.columns) - first
 
     def _pays(self, mine: Callable[[], Tally]) -> bool:
-        """Whether trying units is worthwhile; determined by the first caller."""
+        """Return whether reading the filter's columns first pays; the first caller decides."""
         known = _PAYS.get(self.stage)
         if known is None:
             with _LOCK:

@@ -1,4 +1,4 @@
-"""Rows of a pipeline are written to files of bounded size, as they are made."""
+"""Write the rows of a pipeline to files of bounded size, as they are made."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dml.io.stores.upload import uploading
 
 MIB = 1 << 20
 FILE_BYTES, MOST_FILES = 128 * MIB, 100_000
-# A row group is written when it takes so much in memory, or has so many rows.
+# A row group is written when it has so many bytes in memory, or so many rows.
 GROUP_BYTES, GROUP_ROWS = 32 * MIB, 1 << 20
 # Kinds of operators that keep their input's columns, so that no rows are needed to know them.
 KEEPING = (Rows.FEWER, Rows.SLICE, Rows.PERMUTED, Rows.GROUPED, Rows.REPEATED)
@@ -32,7 +32,7 @@ KEEPING = (Rows.FEWER, Rows.SLICE, Rows.PERMUTED, Rows.GROUPED, Rows.REPEATED)
 
 @dataclasses.dataclass(frozen=True)
 class Written:
-    """The result of a write: the folder, how many ``files`` and ``rows``, ``nbytes`` on disk."""
+    """The result of a write: the folder, numbers of ``files`` and ``rows``, ``nbytes`` on disk."""
 
     path: str
     files: int
@@ -60,7 +60,7 @@ class WriteRequest:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Planned(Written):
-    """A lazy write, which ``dml.collect_all`` performs: until then, no file is written."""
+    """A lazy write: no file is written until ``dml.collect_all`` performs it."""
 
     asked: WriteRequest
     dataset: Any
@@ -73,7 +73,7 @@ class Planned(Written):
 
 @dataclasses.dataclass(frozen=True)
 class Cuts:
-    """Sizes of row groups and files; with None, the size of the file in bytes decides."""
+    """Sizes of row groups and files; without ``file_rows``, ``file_bytes`` ends a file."""
 
     group_rows: int = GROUP_ROWS
     group_bytes: int = GROUP_BYTES
@@ -91,20 +91,20 @@ class Cuts:
                 )
 
     def most(self, rows: int) -> int:
-        """Return the most rows of the group that begins after ``rows`` rows."""
+        """Return the largest number of rows for the group that begins after ``rows`` rows."""
         if self.file_rows is None:
             return self.group_rows
         return min(self.group_rows, self.file_rows - rows % self.file_rows)
 
 
 def cuts_of(group_rows: int | None, file_rows: int | None, held_bytes: int) -> Cuts:
-    """Return the requested sizes; gathering and encoding a row group fit ``held_bytes``."""
+    """Return the requested sizes; gathering and encoding a row group fits in ``held_bytes``."""
     group_bytes = max(1, min(GROUP_BYTES, held_bytes // 2))
     return Cuts(GROUP_ROWS if group_rows is None else group_rows, group_bytes, file_rows)
 
 
 class Files:
-    """Files ``part-00000`` and so on in ``folder``, each on disk before the next is begun."""
+    """Files ``part-00000`` and so on in ``folder``; each is on disk before the next begins."""
 
     def __init__(self, folder: Path, form: FileFormat, schema: pa.Schema, cuts: Cuts) -> None:
         self.folder, self.form, self.schema, self.cuts = folder, form, schema, cuts
@@ -138,7 +138,7 @@ class Files:
         return self._writer
 
     def end(self) -> None:
-        """Finish the current file; the first one also if it has no rows."""
+        """Finish the current file; if there is none and no file yet, write one without rows."""
         if self._writer is None and self.count:
             return
         writer = self._writer or self._begin()
@@ -150,7 +150,7 @@ class Files:
         self.nbytes += self._path.stat().st_size
 
     def abandon(self) -> None:
-        """Close the current file, which is to be removed."""
+        """Close the current file without finishing it; the caller removes it."""
         for each in (self._writer, self._sink):
             with suppress(OSError, pa.ArrowException):
                 if each is not None:
@@ -169,10 +169,11 @@ def write(
 ) -> Written:
     """Run ``epoch`` of the plan into a folder that appears when it is complete.
 
-    In a store, which ``storage_options`` open, files appear one by one when all are made. PlanError
-    and SchemaError before any work where they are known then; SourceError for errors of the disk.
+    In a store, which is opened with ``storage_options``, files appear one by one after all are
+    made. Raise PlanError or SchemaError, before any work if the reason is known by then, and
+    SourceError for errors of the disk.
     """
-    known(streaming, form)
+    check_columns(streaming, form)
     with made_in(path, storage_options, overwrite=overwrite) as folder:
         filling = FolderWriter(streaming, folder, form, cuts)
         try:
@@ -184,8 +185,8 @@ def write(
             raise
 
 
-def known(streaming: Streaming, form: FileFormat) -> None:
-    """SchemaError if files of this format cannot hold the columns, where those are known."""
+def check_columns(streaming: Streaming, form: FileFormat) -> None:
+    """Raise SchemaError if files of this format cannot hold the columns, if these are known."""
     plan = streaming.plan
     if plan.schema.known:
         _check(plan.schema.to_arrow(), form, plan.operators[-1].label())
@@ -194,15 +195,15 @@ def known(streaming: Streaming, form: FileFormat) -> None:
 def made_in(
     path: str | os.PathLike[str], storage_options: Any, *, overwrite: bool
 ) -> AbstractContextManager[Path]:
-    """Return a folder to make files in, which become those of ``path`` when the block ends."""
+    """Return a context with a folder for files, which become those of ``path`` when it ends."""
     place = plain(path)
     if isinstance(place, str) and "://" in place:
         return uploading(place, storage_options, overwrite=overwrite)
     return staged(place, overwrite=overwrite)
 
 
-def shown(path: Any) -> str:
-    """Return ``path`` for people, without secrets; PlanError if it is no path."""
+def display_path(path: Any) -> str:
+    """Return ``path`` as text without secrets; raise PlanError if ``path`` is no path."""
     place = plain(path)
     if not (isinstance(place, str) and "://" in place):
         located(place)
@@ -210,7 +211,7 @@ def shown(path: Any) -> str:
 
 
 def place_of(path: str | os.PathLike[str]) -> str:
-    """Return one name of the folder ``path``, however it is spelled."""
+    """Return the same name for every spelling of the folder ``path``."""
     place = plain(path)
     if isinstance(place, str) and "://" in place:
         return place.rstrip("/")
@@ -218,7 +219,7 @@ def place_of(path: str | os.PathLike[str]) -> str:
 
 
 class FolderWriter:
-    """A folder being written: takes rows as they are made, and writes them to files."""
+    """Takes rows of a pipeline as they are made, and writes them to files in one folder."""
 
     def __init__(self, streaming: Streaming, folder: Path, form: FileFormat, cuts: Cuts) -> None:
         self.streaming, self.folder, self.form, self.cuts = streaming, folder, form, cuts
@@ -226,7 +227,7 @@ class FolderWriter:
         self.files: Files | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take some rows, and write complete row groups."""
+        """Take the rows of ``batch``, and write the row groups that are complete."""
         for group in self.groups.add(batch):
             self._write(group)
 
@@ -237,7 +238,7 @@ class FolderWriter:
         self.files.add(group)
 
     def end(self, path: str | os.PathLike[str]) -> Written:
-        """Write the rest; returns the result of the write, with ``path``."""
+        """Write the remaining rows, and return the result of the write to ``path``."""
         for group in self.groups.rest():
             self._write(group)
         files = self.files
@@ -245,10 +246,10 @@ class FolderWriter:
             files = Files(self.folder, self.form, columns_of_none(self.streaming), self.cuts)
         self.files = files
         files.end()
-        return Written(shown(path), files.count, files.rows, files.nbytes)
+        return Written(display_path(path), files.count, files.rows, files.nbytes)
 
     def abandon(self) -> None:
-        """Close the current file, which is to be removed."""
+        """Close the current file without finishing it; the caller removes it."""
         if self.files is not None:
             self.files.abandon()
 
@@ -262,7 +263,7 @@ class RowGroups:
         self.rows = self.nbytes = self.done = 0
 
     def add(self, batch: pa.RecordBatch) -> Iterator[pa.Table]:
-        """Yield the row groups that end in ``batch``."""
+        """Yield the row groups that are completed by rows of ``batch``."""
         cuts = self.cuts
         while batch.num_rows:
             part = batch.slice(0, cuts.most(self.done) - self.rows)
@@ -273,7 +274,7 @@ class RowGroups:
                 yield from self.rest()
 
     def rest(self) -> Iterator[pa.Table]:
-        """Yield the gathered rows, if there are any."""
+        """Yield the gathered rows as one row group, unless there are none."""
         if self.held:
             held, self.held = self.held, []
             self.done, self.rows, self.nbytes = self.done + self.rows, 0, 0
@@ -281,7 +282,7 @@ class RowGroups:
 
 
 def groups(batches: Iterator[pa.RecordBatch], cuts: Cuts) -> Iterator[pa.Table]:
-    """Yield the same rows in row groups."""
+    """Yield the rows of ``batches`` in row groups."""
     gathered = RowGroups(cuts)
     for batch in batches:
         yield from gathered.add(batch)
@@ -289,12 +290,12 @@ def groups(batches: Iterator[pa.RecordBatch], cuts: Cuts) -> Iterator[pa.Table]:
 
 
 def _check(schema: pa.Schema, form: FileFormat, label: str) -> None:
-    """SchemaError if files of this format cannot hold such columns."""
+    """Raise SchemaError if files of this format cannot hold columns of ``schema``."""
     why = "" if len(schema) else "there are no columns, and rows without any leave no trace"
     try:
         if not why:
             form.open(pa.BufferOutputStream(), schema).close()
-    # a user's extension type may have no serialization, which is no error of Arrow's
+    # a user's extension type without serialization raises an error that is not Arrow's
     except (pa.ArrowException, NotImplementedError) as error:
         why = str(error)
     if why:
@@ -307,7 +308,7 @@ def _check(schema: pa.Schema, form: FileFormat, label: str) -> None:
 
 
 def _instead(schema: pa.Schema) -> str:
-    """Return the advice for columns that the format cannot hold."""
+    """Return the advice of an error for columns that the format cannot hold."""
     if any(isinstance(kind, OpenTensor) for kind in schema.types):
         return (
             "write_parquet() or write_arrow(), which hold arrays of any shape, or .map(f) that"
@@ -317,7 +318,7 @@ def _instead(schema: pa.Schema) -> str:
 
 
 def columns_of_none(streaming: Streaming) -> pa.Schema:
-    """Return the columns of a result without rows; SchemaError if only rows could tell."""
+    """Return the columns of a result without rows; raise SchemaError if rows must settle them."""
     plan, schemas = streaming.plan, streaming.at.schemas
     if plan.schema.known:
         return plan.schema.to_arrow()

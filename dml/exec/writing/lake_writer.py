@@ -1,4 +1,4 @@
-"""Rows of a pipeline are written as one new version of a Delta table or a Lance dataset."""
+"""Write the rows of a pipeline as one new version of a Delta table or a Lance dataset."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dml.exec.streams.stream import Streaming
 from dml.exec.writing.file_writer import Cuts, columns_of_none, groups
 from dml.io.extras import extra, located, spoken
 
-# Modes for an existing table: refuse, add rows, replace them; in each library's words.
+# Modes for an existing table (refuse, add rows, replace rows), and the libraries' words for them.
 DELTA = {"error": "error", "append": "append", "overwrite": "overwrite"}
 LANCE = {**DELTA, "error": "create"}
 Options = Mapping[str, str] | None
@@ -28,7 +28,7 @@ def write_delta(
     storage_options: Options,
     partition_by: str | Iterable[str] | None,
 ) -> int:
-    """Commit the rows to the Delta table at ``path``; returns its version."""
+    """Commit the rows to the Delta table at ``path``, and return its version."""
     library = extra("deltalake", "write_delta", "delta")
     options = None if storage_options is None else dict(storage_options)
     by = [partition_by] if isinstance(partition_by, str) else partition_by and list(partition_by)
@@ -44,7 +44,7 @@ def write_delta(
 def write_lance(
     rows: RowStream, path: str | os.PathLike[str], mode: str, storage_options: Options
 ) -> int:
-    """Write a version of the Lance dataset at ``path``; returns its number."""
+    """Write a version of the Lance dataset at ``path``, and return its number."""
     library = extra("lance", "write_lance", "lance")
     options = None if storage_options is None else dict(storage_options)
     word, place = _mode(mode, LANCE), located(path)
@@ -67,7 +67,7 @@ def _mode(mode: str, words: Mapping[str, str]) -> str:
 
 
 class RowStream:
-    """The rows of a run as an Arrow stream, whose errors survive the library that pulls it."""
+    """The rows of a run as an Arrow stream; its errors survive the library that reads it."""
 
     def __init__(self, streaming: Streaming, epoch: int, cuts: Cuts) -> None:
         self.streaming = streaming
@@ -78,7 +78,7 @@ class RowStream:
     def into(
         self, path: str, options: Options, write: Callable[[pa.RecordBatchReader], Any]
     ) -> Any:
-        """Return the result of ``write`` for the rows; DmlError where the run or library fails."""
+        """Return the result of ``write`` for the rows; raise DmlError if run or library fails."""
         try:
             first = next(self.groups, None)
             schema = columns_of_none(self.streaming) if first is None else first.schema
@@ -98,7 +98,7 @@ class RowStream:
             self.batches.close()
 
     def _rows(self, first: tuple[pa.Table, ...]) -> Iterator[pa.RecordBatch]:
-        """Yield record batches; an error of the run is kept."""
+        """Yield record batches, the tables ``first`` first; record an error of the run."""
         try:
             for table in chain(first, self.groups):
                 yield from table.to_batches()

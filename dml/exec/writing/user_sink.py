@@ -1,4 +1,4 @@
-"""Rows of a pipeline are given to a user-defined sink: all of them, or none."""
+"""Pass the rows of a pipeline to a user-defined sink: all of them, or none."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from dml.plugins import DataSink
 
 
 def fill(streaming: Streaming, epoch: int, sink: DataSink, cuts: Cuts) -> Any:
-    """Run ``epoch`` of the plan into ``sink``; returns the result of its ``finish``.
+    """Run ``epoch`` of the plan into ``sink``, and return the result of its ``finish``.
 
-    After any failure, ``abort`` is called once, and the error is raised. SourceError for errors
-    that the sink raises.
+    After any failure, call ``abort`` once and raise the error. Raise SourceError for errors that
+    the sink raises.
     """
     try:
         return _filled(streaming, epoch, sink, cuts)
@@ -40,18 +40,18 @@ def _filled(streaming: Streaming, epoch: int, sink: DataSink, cuts: Cuts) -> Any
         if not is_open:
             _open(sink, group.schema)
             is_open = True
-        _told(sink, f"write of group {number}", partial(sink.write, group, number))
+        _call_sink(sink, f"write of group {number}", partial(sink.write, group, number))
     if not is_open:
         _open(sink, columns_of_none(streaming))
-    return _told(sink, "finish", sink.finish)
+    return _call_sink(sink, "finish", sink.finish)
 
 
 def _open(sink: DataSink, schema: pa.Schema) -> None:
-    _told(sink, "open", partial(sink.open, schema))
+    _call_sink(sink, "open", partial(sink.open, schema))
 
 
-def _told(sink: DataSink, what: str, call: Callable[[], Any]) -> Any:
-    """Call ``call``; its exceptions name the method of the sink."""
+def _call_sink(sink: DataSink, what: str, call: Callable[[], Any]) -> Any:
+    """Return the result of ``call``; its exceptions become errors that name the sink's method."""
     try:
         return call()
     except DmlError:

@@ -24,12 +24,12 @@ STREAMS = 1 << 20
 
 
 def _left(op: str) -> Callable[[Column, Any], Column]:
-    """The method of an infix operator whose left operand is the column."""
+    """Return the method of an infix operator whose left operand is the column."""
     return lambda self, other: apply(op, self, other)
 
 
 def _right(op: str) -> Callable[[Column, Any], Column]:
-    """The method of an infix operator whose right operand is the column."""
+    """Return the method of an infix operator whose right operand is the column."""
     return lambda self, other: apply(op, other, self)
 
 
@@ -112,44 +112,45 @@ class Column(Spelled, Namespaced, Aggregated):
         return repr(self.value)
 
     def is_null(self) -> Column:
-        """True where the value is null; never null itself. NaN is not null."""
+        """Return True where the value is null, else False. NaN is not null."""
         return apply("is_null", self)
 
     def is_not_null(self) -> Column:
-        """False where the value is null; never null itself."""
+        """Return False where the value is null, else True."""
         return apply("not", apply("is_null", self))
 
     def is_nan(self) -> Column:
-        """True where a float is NaN; null where it is null."""
+        """Return True where a float is NaN; null where it is null."""
         return apply("is_nan", self)
 
     def fill_null(self, value: Any) -> Column:
-        """Nulls replaced by ``value`` (a literal or column); NaN stays."""
+        """Replace nulls by ``value`` (a literal or column); NaN stays."""
         return apply("fill_null", self, value)
 
     def fill_nan(self, value: Any) -> Column:
-        """NaN replaced by ``value`` (a literal or column); nulls stay."""
+        """Replace NaN by ``value`` (a literal or column); nulls stay."""
         return apply("fill_nan", self, value)
 
     def cast(self, kind: Any, *, strict: bool = True) -> Column:
         """Convert to ``kind``; a value that does not fit raises, or becomes null if not ``strict``.
 
-        Floats to integers drop the fraction, integers to floats round to nearest.
+        Floats are truncated to integers; integers are rounded to the nearest float. The error is a
+        CastError.
         """
         return Column(Value("cast", (self.value,), (data_type(kind), bool(strict))))
 
     @door
     def is_in(self, values: Any) -> Column:
-        """True where the value equals one of the literals ``values``; null stays null."""
+        """Return True where the value equals one of the literals ``values``; null stays null."""
         return Column(Value("is_in", (self.value,), members(values)))
 
     def between(self, low: Any, high: Any) -> Column:
-        """``(self >= low) & (self <= high)``."""
+        """Return ``(self >= low) & (self <= high)``."""
         return apply("bit_and", self >= low, self <= high)
 
     @door
     def clip(self, low: Any = None, high: Any = None) -> Column:
-        """Limit values to [low, high]; None is no limit, null and NaN stay."""
+        """Limit values to [low, high]; None is no limit. Null and NaN stay."""
         out = self
         if low is not None:
             out = apply("maximum", out, low)
@@ -157,9 +158,9 @@ class Column(Spelled, Namespaced, Aggregated):
 
     @door
     def hash(self, buckets: object = None, *, seed: int = 0) -> Column:
-        """A keyed 64-bit hash (uint64), or its remainder by ``buckets`` as int64; null stays null.
+        """Return a keyed 64-bit hash (uint64), or its remainder by ``buckets`` (int64); null stays.
 
-        Integers and booleans hash by value, floats by value (0.0 equals -0.0, all NaNs are one),
+        Integers, booleans and floats are hashed by value (0.0 equals -0.0, all NaNs are equal),
         text and bytes by xxh64.
         """
         bits = Column(Value("hash", (self.value,), (whole("hash seed", seed),)))
@@ -171,7 +172,7 @@ class Column(Spelled, Namespaced, Aggregated):
 
     @door
     def bucketize(self, boundaries: Any) -> Column:
-        """How many of the ascending ``boundaries`` are <= the value (int64); NaN counts all."""
+        """Return how many ascending ``boundaries`` are <= the value (int64); NaN counts all."""
         return Column(Value("bucketize", (self.value,), (edges(boundaries),)))
 
     def abs(self) -> Column:
@@ -183,11 +184,11 @@ class Column(Spelled, Namespaced, Aggregated):
         return apply("sqrt", self)
 
     def exp(self) -> Column:
-        """The exponential function, e to the power of the value."""
+        """Return the exponential function, e to the power of the value."""
         return apply("exp", self)
 
     def expm1(self) -> Column:
-        """``exp(x) - 1``, accurate near zero."""
+        """Return ``exp(x) - 1``, accurate near zero."""
         return apply("expm1", self)
 
     def log(self) -> Column:
@@ -195,7 +196,7 @@ class Column(Spelled, Namespaced, Aggregated):
         return apply("log", self)
 
     def log1p(self) -> Column:
-        """``log(1 + x)``, accurate near zero."""
+        """Return ``log(1 + x)``, accurate near zero."""
         return apply("log1p", self)
 
     def log2(self) -> Column:
@@ -219,19 +220,19 @@ class Column(Spelled, Namespaced, Aggregated):
         return apply("tanh", self)
 
     def sigmoid(self) -> Column:
-        """``1 / (1 + exp(-x))``."""
+        """Return ``1 / (1 + exp(-x))``."""
         return apply("sigmoid", self)
 
     def floor(self) -> Column:
-        """The greatest integer that is not above the value, in the same type."""
+        """Return the greatest integer that is not above the value, in the same type."""
         return apply("floor", self)
 
     def ceil(self) -> Column:
-        """The least integer that is not below the value, in the same type."""
+        """Return the least integer that is not below the value, in the same type."""
         return apply("ceil", self)
 
     def trunc(self) -> Column:
-        """The integer part, in the same type."""
+        """Return the integer part, in the same type."""
         return apply("trunc", self)
 
     @door
@@ -241,7 +242,7 @@ class Column(Spelled, Namespaced, Aggregated):
 
 
 class When:
-    """A condition without its value yet; see :func:`when`."""
+    """A condition of :func:`when` that has no value yet."""
 
     __slots__ = ("branches", "condition")
 
@@ -254,7 +255,7 @@ class When:
 
 
 class Then:
-    """The branches so far; ``when`` adds a branch, ``otherwise`` completes the expression."""
+    """The branches of :func:`when` so far; ``when`` adds one, ``otherwise`` ends the expression."""
 
     __slots__ = ("branches",)
 
@@ -262,11 +263,11 @@ class Then:
         self.branches = branches
 
     def when(self, condition: Any) -> When:
-        """Add a condition, for rows that no earlier condition matched."""
+        """Add a branch for rows on which ``condition`` is true and no earlier condition was."""
         return When(self.branches, wrap(condition))
 
     def otherwise(self, value: Any) -> Column:
-        """The expression with ``value`` for all other rows, also those with null conditions."""
+        """Return the expression, with ``value`` for all other rows, including null conditions."""
         out = wrap(value)
         for condition, then in reversed(self.branches):
             sure = Value("fill_null", (condition, constant(value=False)))
@@ -276,7 +277,7 @@ class Then:
 
 @door
 def col(name: str) -> Column:
-    """The column ``name``."""
+    """Return the column ``name``."""
     if not isinstance(name, str):
         raise SchemaError(
             f"col needs a column name, got {name!r}",
@@ -287,22 +288,22 @@ def col(name: str) -> Column:
 
 
 def lit(value: Any, dtype: Any = None) -> Column:
-    """A constant; without ``dtype`` it adapts to the other operand's type, as bare literals do."""
+    """Return a constant; without ``dtype`` it adapts to the other operand, as bare literals do."""
     if isinstance(value, Column):
         return value
     return Column(constant(plain(value), None if dtype is None else data_type(dtype)))
 
 
 def when(condition: Any) -> When:
-    """``when(c).then(a).otherwise(b)``: a where c is true, b where it is false or null."""
+    """Begin ``when(c).then(a).otherwise(b)``: a where c is true, b where c is false or null."""
     return When((), wrap(condition))
 
 
 @door
 def stack(*columns: Any) -> Column:
-    """Scalar columns combined into one fixed-shape tensor ``(k,)`` per row, in their common type.
+    """Combine k scalar columns into one fixed-shape tensor ``(k,)`` per row, in their common type.
 
-    A row with a null in any of them is null. Accepts names, columns, or one list of them.
+    A row with a null in any column is null. Accepts names, columns, or one list of them.
     """
     given = columns[0] if len(columns) == 1 and isinstance(columns[0], list | tuple) else columns
     parts = tuple(ref(c) if isinstance(c, str) else wrap(c) for c in given)
@@ -313,7 +314,7 @@ def stack(*columns: Any) -> Column:
 
 @door
 def random(*, seed: int | None = None, stream: int = 0) -> Column:
-    """Uniform float64 in [0, 1), keyed by (seed, operator, epoch, row) and independent of the plan.
+    """Draw uniform float64 in [0, 1), keyed by (seed, operator, epoch, row id) alone.
 
     Draws in different output columns differ; two draws inside one expression need two ``stream``s.
     """
@@ -322,32 +323,32 @@ def random(*, seed: int | None = None, stream: int = 0) -> Column:
 
 
 def rows() -> Column:
-    """The number of rows, for ``agg`` and ``group_by``: ``agg(n=dml.len())`` (int64)."""
+    """Count the rows, for ``agg`` and ``group_by``: ``agg(n=dml.len())`` (int64)."""
     return Column(Value("len_of"))
 
 
 def minimum(first: Any, *rest: Any) -> Column:
-    """The least of several columns or literals, row by row; null or NaN if any is."""
+    """Return the least of several columns or literals, row by row; null or NaN if any is so."""
     return Column(joined("minimum", map(wrap, (first, *rest))))
 
 
 def maximum(first: Any, *rest: Any) -> Column:
-    """The greatest of several columns or literals, row by row; null or NaN if any is."""
+    """Return the greatest of several columns or literals, row by row; null or NaN if any is so."""
     return Column(joined("maximum", map(wrap, (first, *rest))))
 
 
 def wrap(value: Any) -> Value:
-    """The ``Value`` of a column or literal that a user passed in place of a column."""
+    """Return the ``Value`` of a column, or of a literal that a user passed in place of a column."""
     return value.value if isinstance(value, Column) else constant(plain(value))
 
 
 def apply(op: str, *args: Any) -> Column:
-    """The column of operation ``op`` on columns and literals."""
+    """Return the column of operation ``op`` on ``args``, columns or literals."""
     return Column(Value(op, tuple(wrap(arg) for arg in args)))
 
 
 def _power(value: Value, exponent: int) -> Value:
-    """``value ** exponent`` by repeated squaring: one published order of multiplications."""
+    """Return ``value ** exponent`` by repeated squaring, in one documented order of products."""
     if exponent == 1:
         return value
     half = _power(value, exponent // 2)

@@ -13,7 +13,7 @@ from dml.data.block import Block, Values
 from dml.data.schema import TYPES, Schema, short
 from dml.errors import CastError, SchemaError
 from dml.expr.columns.typing import Lowered, lower
-from dml.expr.columns.value import Value, col, joined, rebuilt, shown, walk
+from dml.expr.columns.value import Value, col, joined, rebuilt, value_text, walk
 from dml.kernels.functions.function import NoSuchElementFailure, RefusedFailure
 from dml.kernels.functions.table import FUNCTIONS
 from dml.kernels.rows.random import exact_name, row_key, row_name, uniform
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 def shared(predicate: Sequence[Value], columns: Sequence[Value]) -> tuple[Value, ...]:
-    """The largest costly values in both arguments that cannot fail on any row.
+    """Return the maximal costly values that occur in both arguments and never raise an error.
 
-    Only those parts of the predicate count that are evaluated on all rows: up to the first that may
-    fail.
+    Of ``predicate``, only the parts count that are evaluated on all rows: those before the first
+    part that may raise an error.
     """
     sure = itertools.takewhile(lambda part: part.total, predicate)
     tried = {value for value in walk(sure) if _costly(value)}
@@ -48,7 +48,7 @@ def shared(predicate: Sequence[Value], columns: Sequence[Value]) -> tuple[Value,
 
 
 def replaced(values: Iterable[Value], names: dict[Value, str]) -> list[Value]:
-    """``values`` with the columns ``names`` in place of the subexpressions already computed."""
+    """Return ``values`` with subexpressions in ``names`` replaced by columns of these names."""
     memo: dict[int, Value] = {}
 
     def better(value: Value) -> Value:
@@ -63,12 +63,15 @@ def replaced(values: Iterable[Value], names: dict[Value, str]) -> list[Value]:
 
 
 def _costly(value: Value) -> bool:
-    """True for functions of text, lists and times; taking a struct field costs nothing."""
+    """Return True for functions of text, lists and times; reading a struct field costs nothing."""
     return "." in value.op and not value.op.startswith("struct.")
 
 
 class Programs:
-    """The kernel programs of a set of values, lowered once per input schema."""
+    """The kernel programs of ``values``, lowered once per input schema.
+
+    ``checks`` and ``keep`` are those of ``lower``.
+    """
 
     def __init__(
         self, values: Sequence[Value], checks: Sequence[Value] = (), keep: Value | None = None
@@ -77,7 +80,7 @@ class Programs:
         self.made: dict[Schema, Lowered] = {}
 
     def of(self, schema: Schema) -> Lowered:
-        """The program for inputs of ``schema``; SchemaError if there is none."""
+        """Return the program for inputs of ``schema``; raise SchemaError if there is none."""
         found = self.made.get(schema)
         if found is None:
             found = self.made[schema] = lower(self.values, schema, self.checks, self.keep)
@@ -85,7 +88,7 @@ class Programs:
 
 
 def evaluate(programs: Programs, block: Block, at: At, sel: np.ndarray | None = None) -> Any:
-    """Run the program on ``block`` (rows ``sel`` only); returns the kernels' Result."""
+    """Run a program on ``block``, on rows ``sel`` alone if given; return the ``Result``."""
     lowered = programs.of(block.schema)
     inputs = [_input(value, block, at) for value in lowered.inputs]
     result = at.compute.run(lowered.program, inputs, block.n, sel)
@@ -95,7 +98,7 @@ def evaluate(programs: Programs, block: Block, at: At, sel: np.ndarray | None = 
 
 
 def _shaped(found: Vec, shape: tuple[int, ...]) -> Vec:
-    """A tensor column from a single literal per row, (n,), expanded to (n, *shape)."""
+    """Return a tensor column as (n, *shape), where the kernels gave one literal per row: (n,)."""
     if found.values.ndim > 1:
         return found
     rows = found.values.reshape(-1, *(1,) * len(shape))
@@ -103,7 +106,7 @@ def _shaped(found: Vec, shape: tuple[int, ...]) -> Vec:
 
 
 def _input(value: Value, block: Block, at: At) -> Values:
-    """A column of the block, or the draws of a random value for its rows."""
+    """Return a column of the block, or the values of a draw or row id for its rows."""
     if value.op == "col":
         return block[value.params[0]]
     high, low = block.ids.arrays()
@@ -115,9 +118,11 @@ def _input(value: Value, block: Block, at: At) -> Values:
 
 
 class Predicate:
-    """A conjunction; a part that may fail is evaluated only on rows that passed the parts before.
+    """A conjunction of ``parts``, evaluated in order.
 
-    ``tried`` are groups of part indices in evaluation order, for parts none of which may fail.
+    A part that may raise an error is evaluated only on the rows that the earlier parts kept.
+    ``tried`` has groups of part indices in another order of evaluation, for parts that never raise
+    an error.
     """
 
     def __init__(self, parts: Sequence[Value], tried: Sequence[Sequence[int]] = ()) -> None:
@@ -140,7 +145,7 @@ class Predicate:
             self.checked.add(given)
 
     def keep(self, block: Block, at: At) -> np.ndarray | None:
-        """The ascending places of rows where every part is true (null is not); None: all rows."""
+        """Return the ascending indices of rows where every part is true; None: all rows."""
         self.check(block.schema)
         index: np.ndarray | None = None
         for programs in self.programs:
@@ -154,24 +159,28 @@ class Predicate:
 
 
 def no_truth(value: Value, kind: pa.DataType, given: Schema) -> SchemaError:
-    """The error for a predicate that is not boolean."""
+    """Return the error for a filter's predicate that is not boolean."""
     return SchemaError(
-        f"filter needs a boolean, {shown(value)} is {short(kind)}",
+        f"filter needs a boolean, {value_text(value)} is {short(kind)}",
         why=f"the input has {given}",
         try_="compare it, for instance (... != 0)",
     )
 
 
 def truth(flags: Values, n: int) -> np.ndarray:
-    """True where a boolean is true, False where it is false or null: (n,) bool."""
+    """Return True where a boolean is true, and False where it is false or null: (n,) bool."""
     if not isinstance(flags, Vec):
-        return np.zeros(n, dtype=bool)  # a column that is null throughout, of no other type
+        return np.zeros(n, dtype=bool)  # a column of type null
     values = flags.values if flags.valid is None else flags.values & flags.valid
     return np.broadcast_to(values, (n,))
 
 
 class ComputedSegment:
-    """A fused filter and projection: keeps rows by a predicate, then computes output columns."""
+    """A fused filter and projection: keeps rows by ``predicate``, then computes columns.
+
+    ``names`` and ``values`` are the output columns; ``tried`` is the evaluation order of
+    ``Predicate``.
+    """
 
     def __init__(
         self,
@@ -184,13 +193,13 @@ class ComputedSegment:
         self.names = tuple(names)
         self.programs = Programs(values)
         self.schemas: dict[Schema, Schema] = {}
-        # what both compute, and the same segment per schema over blocks with these as columns
+        # values that both compute, and the segment by schema over blocks with these as columns
         twice = shared(predicate, values)
         self.first = Programs(twice) if twice else None
         self.later: dict[Schema, tuple[Schema, ComputedSegment] | None] = {}
 
     def schema(self, given: Schema) -> Schema:
-        """Names and types of the output columns."""
+        """Return the names and types of the output columns, for blocks of schema ``given``."""
         found = self.schemas.get(given)
         if found is None:
             kinds = self.programs.of(given).types
@@ -198,7 +207,7 @@ class ComputedSegment:
         return found
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
-        """One output block; if a strict cast fails, the rows before it and then the error."""
+        """Yield the output block; if a strict cast fails, the rows before it, then raise."""
         try:
             yield self._whole(block, at)
         except CastFailure as failure:
@@ -216,7 +225,10 @@ class ComputedSegment:
         return Block(schema, tuple(result.outputs), ids)
 
     def _later(self, first: Programs, given: Schema) -> tuple[Schema, ComputedSegment] | None:
-        """The wider schema and the segment over it; None where an output type would change."""
+        """Return the schema with the shared values ``first`` as columns, and the segment over it.
+
+        None where the type of an output column would change.
+        """
         if given not in self.later:
             names = {value: f"shared {n}" for n, value in enumerate(first.values, 1)}
             kinds = zip(names.values(), first.of(given).types, strict=True)
@@ -230,7 +242,7 @@ class ComputedSegment:
         return self.later[given]
 
     def _until_failure(self, block: Block, at: At, failure: CastFailure) -> Iterator[Block]:
-        """Find the first input row whose cast fails by bisection, since rows are independent."""
+        """Yield the rows before the first row whose cast fails (by bisection), then raise."""
         low, high = 0, block.n
         while high - low > 1:
             middle = (low + high) // 2

@@ -13,7 +13,7 @@ from dml.data.schema import CODES, Schema, shape_of
 from dml.errors import PlanError, SchemaError
 from dml.expr.columns.column import Column, wrap
 from dml.expr.columns.operators import Aliased
-from dml.expr.columns.value import Value, bottom_up, col, shown, walk
+from dml.expr.columns.value import Value, bottom_up, col, value_text, walk
 from dml.kernels.functions.function import is_text
 from dml.kernels.functions.lists import LIST
 
@@ -33,9 +33,10 @@ HOLDS: dict[str, Callable[[pa.DataType], bool]] = {
 def named(
     given: Sequence[Any], more: Mapping[str, Any], schema: Schema, verb: str
 ) -> tuple[Named, ...]:
-    """Columns with their names; each of ``given`` is a name, an expression, or a column selection.
+    """Return output columns as (name, value) pairs; ``more`` are those given by keyword.
 
-    An expression has the name of the one column that it reads. PlanError for duplicate names.
+    Each of ``given`` is a column's name, an expression, or a selection of columns. An expression
+    takes the name of the one column that it reads. Raise PlanError for duplicate names.
     """
     found = [*_each(given, schema, verb), *keyed(more, verb)]
     names = [name for name, _ in found]
@@ -50,7 +51,7 @@ def named(
 
 
 def keyed(given: Mapping[str, Any], verb: str) -> tuple[Named, ...]:
-    """Columns given as keyword arguments; PlanError for bare text, which may mean a column."""
+    """Return columns given by keyword; raise PlanError for bare text, which may mean a column."""
     for name, value in given.items():
         if isinstance(value, str):
             raise PlanError(
@@ -84,8 +85,8 @@ def _of_column(value: Value, schema: Schema, verb: str) -> Iterator[Named]:
         return
     if any(each != several[0] for each in several):
         raise PlanError(
-            f"{shown(value)} stands for more than one set of columns",
-            why=" and ".join(dict.fromkeys(map(shown, several))),
+            f"{value_text(value)} stands for more than one set of columns",
+            why=" and ".join(dict.fromkeys(map(value_text, several))),
             try_="one of them in each expression",
         )
     for name in chosen(several[0], schema, verb):
@@ -97,18 +98,18 @@ def _name_of(value: Value, verb: str) -> str:
     if len(value.refs) == 1:
         return next(iter(value.refs))
     raise PlanError(
-        f"{verb} has no name for {shown(value)}",
+        f"{verb} has no name for {value_text(value)}",
         why=f"it reads {len(value.refs)} columns, and takes its name from one",
         try_=f".{verb}(name=...)",
     )
 
 
 def chosen(several: Value, schema: Schema, verb: str) -> list[str]:
-    """The names of the columns that a selection stands for; SchemaError if there are none."""
+    """Return the names of the columns that a selection stands for; raise SchemaError for none."""
     kinds, left = several.params
     if not schema.known:
         raise SchemaError(
-            f"{verb} cannot tell what {shown(several)} stands for",
+            f"{verb} cannot tell what {value_text(several)} stands for",
             why="the columns are known only when it runs",
             try_="schema=... where the function above is given",
         )
@@ -117,7 +118,9 @@ def chosen(several: Value, schema: Schema, verb: str) -> list[str]:
     found = [n for n, k in schema.items() if n not in left and (kinds is None or _is_of(k, kinds))]
     if not found:
         raise SchemaError(
-            f"{shown(several)} stands for no column", why=f"the input has {schema}", try_="others"
+            f"{value_text(several)} stands for no column",
+            why=f"the input has {schema}",
+            try_="others",
         )
     return found
 

@@ -1,7 +1,7 @@
-"""Interval arithmetic bounds integer expressions, and so finds overflow checks that cannot fail.
+"""Interval arithmetic bounds integer expressions, and finds overflow checks that cannot fail.
 
-Bounds are those of Python's whole numbers, which are unlimited: an expression whose checks are
-false in a row has Python's value there. A row in which a check is true is computed by Python, so
+Bounds are those of Python's integers, which are unlimited: where the checks of an expression are
+false in a row, its value is Python's. A row in which a check is true is computed by Python, so
 proofs about Python's values hold for every row that is returned.
 
 Source: interval arithmetic (Moore, 1966), as compilers use it to drop tests of bounds.
@@ -17,7 +17,7 @@ import pyarrow as pa
 from dml.data.schema import Schema
 from dml.expr.columns.value import Value, joined, operands
 
-# float64 holds every integer up to here
+# float64 holds every integer up to this one exactly
 EXACT = 2**53
 # Deeper expressions have no bounds: the recursion takes a few stack frames per operation.
 DEEPEST = 60
@@ -25,18 +25,18 @@ DEEPEST = 60
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Interval:
-    """All whole numbers from ``low`` to ``high``, without null; some of them may not occur."""
+    """All integers from ``low`` to ``high``, both inclusive, without null; some may not occur."""
 
     low: int
     high: int
 
     def inside(self, low: int, high: int) -> bool:
-        """True if all numbers lie between ``low`` and ``high``, inclusive."""
+        """Return True if every number of the interval is from ``low`` to ``high``, inclusive."""
         return low <= self.low and self.high <= high
 
     @property
     def fits(self) -> bool:
-        """True if all numbers fit into int64."""
+        """True if every number of the interval fits into int64."""
         return self.inside(-(2**63), 2**63 - 1)
 
 
@@ -45,39 +45,39 @@ Known = Mapping[str, Interval]
 
 
 def interval(value: Value, known: Known) -> Interval | None:
-    """The interval of ``value`` over all rows; None if it is unknown."""
+    """Return the interval of ``value`` over all rows, given those of columns; None if unknown."""
     return _Reading(known).of(value)
 
 
 def left(checks: Sequence[Value], known: Known) -> tuple[Value, ...]:
-    """``checks`` without the parts that are proven false in every row."""
+    """Return ``checks`` without the parts that are proven to be false in every row."""
     reading = _Reading(known)
     return tuple(found for check in checks if (found := reading.left(check)) is not None)
 
 
 def passed_on(env: Sequence[tuple[str, Value]], schema: Schema, known: Known) -> Known:
-    """Intervals of the columns ``env`` of ``schema`` that are int64, given those of ``known``."""
+    """Return the intervals, where known, of the int64 columns of ``env``, typed by ``schema``."""
     reading = _Reading(known)
     found = ((name, reading.of(value)) for name, value in env if schema[name] == pa.int64())
     return {name: bounds for name, bounds in found if bounds is not None}
 
 
 class _Reading:
-    """One traversal of expressions over columns, some of which have known intervals."""
+    """One traversal of expressions over columns, whose intervals are ``known`` in part."""
 
     def __init__(self, known: Known) -> None:
         self.known = known
         self.memo: dict[int, Interval | None] = {}
 
     def of(self, value: Value) -> Interval | None:
-        """As ``interval``; shared parts are evaluated once."""
+        """Return the interval of ``value``, or None; shared subexpressions are evaluated once."""
         if value.depth > DEEPEST:
             return None
         if id(value) not in self.memo:
-            self.memo[id(value)] = self._found(value)
+            self.memo[id(value)] = self._derive(value)
         return self.memo[id(value)]
 
-    def _found(self, value: Value) -> Interval | None:
+    def _derive(self, value: Value) -> Interval | None:
         if value.op == "col":
             return self.known.get(value.params[0])
         if value.op == "lit":
@@ -93,7 +93,7 @@ class _Reading:
         return ARITHMETIC[value.op](*given) if len(given) == len(value.args) else None
 
     def left(self, check: Value) -> Value | None:
-        """The result of ``left`` for one check; None if the check is false in every row."""
+        """Return ``check`` without parts proven false; None if all of it is false in every row."""
         parts = list(operands([check], "or"))
         kept = [part for part in parts if not self._never(part)]
         if len(kept) == len(parts):
@@ -101,7 +101,7 @@ class _Reading:
         return joined("or", kept) if kept else None
 
     def _never(self, check: Value) -> bool:
-        """True if ``check`` is false in every row."""
+        """Return True if ``check`` is proven to be false in every row."""
         if check.op == "lit" or check.depth > DEEPEST:
             return check.op == "lit" and check.params[0] is False
         if check.op == "and":
@@ -144,14 +144,18 @@ def _never_zero(a: Interval) -> bool:
 
 
 def _floor_division(a: Interval, b: Interval) -> Interval | None:
-    """The quotient is monotonic in each operand on either side of zero."""
+    """Return the interval of ``a // b``; None if ``b`` may be 0.
+
+    On either side of zero the quotient is monotonic in each operand, so its extremes are at the
+    ends.
+    """
     if not _never_zero(b):
         return None
     return _spanned(a.low // b.low, a.low // b.high, a.high // b.low, a.high // b.high)
 
 
 def _mod(a: Interval, b: Interval) -> Interval | None:
-    """The remainder has the sign of the divisor, and is smaller."""
+    """Return the interval of ``a % b``, which has the sign of ``b``; None if ``b`` may be 0."""
     if not _never_zero(b):
         return None
     if a.low >= 0 and b.low > a.high:

@@ -1,4 +1,4 @@
-"""Literals and parameters of column expressions are validated here and become plain values."""
+"""Literals and parameters of column expressions are validated here, and become plain values."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ TRY = "a number, bool, text, bytes, date or None; .otherwise(...) closes dml.whe
 
 
 def plain(value: Any) -> Any:
-    """A literal as a Python value; NumPy and Arrow scalars become the equal Python ones.
+    """Return a literal as a Python value; NumPy and Arrow scalars become the equal Python values.
 
-    SchemaError for anything else, such as arrays, and datetimes that microseconds cannot hold.
+    Raise SchemaError for all other values, such as arrays, and for datetimes with more digits than
+    microseconds.
     """
     found = _scalar(value)
     if type(found) in PLAIN:
@@ -45,7 +46,7 @@ def _scalar(value: Any) -> Any:
 
 
 def members(values: Any) -> tuple[Any, ...]:
-    """The literals of an ``is_in``, from a list, tuple, set, array or range."""
+    """Return the literals ``values`` of an ``is_in``: a list, tuple, set, array or range."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise PlanError(
             f"is_in needs a list of values, got {values!r}",
@@ -56,7 +57,7 @@ def members(values: Any) -> tuple[Any, ...]:
 
 
 def edges(boundaries: Any) -> tuple[int | float, ...]:
-    """The ascending boundaries of ``bucketize``; integers stay integers."""
+    """Return ascending ``boundaries`` of ``bucketize`` as Python numbers, or raise PlanError."""
     found = members(boundaries)
     odd = [e for e in found if type(e) not in (int, float) or _is_nan(e)]
     if odd or any(not a < b for a, b in itertools.pairwise(found)):
@@ -73,7 +74,7 @@ def _is_nan(value: Any) -> bool:
 
 
 def whole(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
-    """An integer parameter from ``least`` to ``most``, or PlanError."""
+    """Return the integer ``value``; raise PlanError unless it is from ``least`` to ``most``."""
     found = _scalar(value)
     fits = type(found) is int and (least is None or found >= least)
     if fits and (most is None or found <= most):

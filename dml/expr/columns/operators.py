@@ -1,6 +1,6 @@
-"""Methods spell the operators of columns out, under the names that Polars gives them.
+"""Methods give the operators of columns names, those of Polars.
 
-Each is a short form: the expression that it stands for is computed, shown and fingerprinted.
+Each method is short for an expression, which is what is computed, shown and fingerprinted.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any, Self
 
 from dml.base.user_line import door
 from dml.errors import PlanError
-from dml.expr.columns.value import C, Value, lit, shown
+from dml.expr.columns.value import C, Value, lit, value_text
 
-# Which bounds of ``is_between`` are in it, by the comparison of either side.
+# The comparisons with the lower and the upper bound, by ``closed`` of ``is_between``.
 CLOSED: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]] = {
     "both": (operator.ge, operator.le),
     "left": (operator.ge, operator.lt),
@@ -33,7 +33,7 @@ class Aliased:
     value: Value
 
     def __repr__(self) -> str:
-        return f"{shown(self.value)}.alias({self.name!r})"
+        return f"{value_text(self.value)}.alias({self.name!r})"
 
 
 class Spelled:
@@ -43,10 +43,10 @@ class Spelled:
 
     @door
     def alias(self, name: str) -> Aliased:
-        """The expression under ``name``: ``select(e.alias("y"))`` is ``select(y=e)``.
+        """Name the expression: ``select(e.alias("y"))`` is ``select(y=e)``.
 
-        For ``select``, ``with_columns``, ``agg`` and ``group_by``; call it last, since no operator
-        accepts the result.
+        For ``select``, ``with_columns``, ``agg`` and ``group_by``. Call it last, since the result
+        has no operators.
         """
         if not isinstance(name, str):
             raise PlanError(
@@ -57,95 +57,95 @@ class Spelled:
         return Aliased(name, self.value)  # type: ignore[attr-defined]
 
     def add(self, other: Any) -> Self:
-        """``self + other``."""
+        """Return ``self + other``."""
         return _of(operator.add, self, other)
 
     def sub(self, other: Any) -> Self:
-        """``self - other``."""
+        """Return ``self - other``."""
         return _of(operator.sub, self, other)
 
     def mul(self, other: Any) -> Self:
-        """``self * other``."""
+        """Return ``self * other``."""
         return _of(operator.mul, self, other)
 
     def truediv(self, other: Any) -> Self:
-        """``self / other``."""
+        """Return ``self / other``."""
         return _of(operator.truediv, self, other)
 
     def floordiv(self, other: Any) -> Self:
-        """``self // other``."""
+        """Return ``self // other``."""
         return _of(operator.floordiv, self, other)
 
     def mod(self, other: Any) -> Self:
-        """``self % other``."""
+        """Return ``self % other``."""
         return _of(operator.mod, self, other)
 
     @door
     def pow(self, exponent: int) -> Self:
-        """``self ** exponent``, a whole number from 1 to 64."""
+        """Return ``self ** exponent``, a whole number from 1 to 64."""
         return _of(operator.pow, self, exponent)
 
     def neg(self) -> Self:
-        """``-self``."""
+        """Return ``-self``."""
         return _of(operator.neg, self)
 
     def sign(self) -> Self:
-        """1 above zero, -1 below, else the value itself: 0, -0.0 or NaN. Not for unsigned types."""
+        """Return 1 above zero, -1 below, else the value: 0, -0.0 or NaN. Not for unsigned types."""
         return _of(_sign, self)
 
     def eq(self, other: Any) -> Self:
-        """``self == other``."""
+        """Return ``self == other``."""
         return _of(operator.eq, self, other)
 
     def ne(self, other: Any) -> Self:
-        """``self != other``."""
+        """Return ``self != other``."""
         return _of(operator.ne, self, other)
 
     def lt(self, other: Any) -> Self:
-        """``self < other``."""
+        """Return ``self < other``."""
         return _of(operator.lt, self, other)
 
     def le(self, other: Any) -> Self:
-        """``self <= other``."""
+        """Return ``self <= other``."""
         return _of(operator.le, self, other)
 
     def gt(self, other: Any) -> Self:
-        """``self > other``."""
+        """Return ``self > other``."""
         return _of(operator.gt, self, other)
 
     def ge(self, other: Any) -> Self:
-        """``self >= other``."""
+        """Return ``self >= other``."""
         return _of(operator.ge, self, other)
 
     def and_(self, *others: Any) -> Self:
-        """``self & other`` for each of ``others``."""
+        """Return ``self & other`` for each of ``others``."""
         return _of(_all_of(operator.and_), self, *others)
 
     def or_(self, *others: Any) -> Self:
-        """``self | other`` for each of ``others``."""
+        """Return ``self | other`` for each of ``others``."""
         return _of(_all_of(operator.or_), self, *others)
 
     def xor(self, other: Any) -> Self:
-        """``self ^ other``."""
+        """Return ``self ^ other``."""
         return _of(operator.xor, self, other)
 
     def not_(self) -> Self:
-        """``~self``."""
+        """Return ``~self``."""
         return _of(operator.invert, self)
 
     @door
     def eq_missing(self, other: Any) -> Self:
-        """``self == other``, but null equals null and no other value; never null itself."""
+        """Return ``self == other``, but null equals null and no other value; never null itself."""
         return _of(lambda a, b: (a == b).fill_null(_both_null(a, b)), self, other)
 
     @door
     def ne_missing(self, other: Any) -> Self:
-        """``~self.eq_missing(other)``: never null itself."""
+        """Return ``~self.eq_missing(other)``, which is never null."""
         return _of(lambda a, b: ~a.eq_missing(b), self, other)
 
     @door
     def is_between(self, low: Any, high: Any, closed: str = "both") -> Self:
-        """``between(low, high)``; ``closed``, "left", "right" or "none", excludes bounds."""
+        """Return ``between(low, high)``; ``closed`` "left", "right" or "none" excludes bounds."""
         if closed not in CLOSED:
             raise PlanError(
                 f"is_between has no closed={closed!r}",
@@ -156,15 +156,15 @@ class Spelled:
         return _of(lambda x: least(x, low) & most(x, high), self)
 
     def is_finite(self) -> Self:
-        """``abs(self) < inf``: neither infinite nor NaN; null for null."""
+        """Return ``abs(self) < inf``: neither infinite nor NaN; null for null."""
         return _of(lambda x: abs(x) < math.inf, self)
 
     def is_infinite(self) -> Self:
-        """``abs(self) == inf``; null for null."""
+        """Return ``abs(self) == inf``; null for null."""
         return _of(lambda x: abs(x) == math.inf, self)
 
     def is_not_nan(self) -> Self:
-        """``~self.is_nan()``; null for null."""
+        """Return ``~self.is_nan()``; null for null."""
         return _of(lambda x: ~x.is_nan(), self)
 
 
@@ -174,7 +174,7 @@ def _of(form: Callable[..., Any], column: C, *operands: Any) -> C:
 
 
 def _sign(column: Any) -> Any:
-    """``when(x > 0).then(1).when(x < 0).then(-1).otherwise(x)``."""
+    """Return ``when(x > 0).then(1).when(x < 0).then(-1).otherwise(x)``."""
     below = Value("fill_null", ((column < 0).value, lit(value=False)))
     above = Value("fill_null", ((column > 0).value, lit(value=False)))
     rest = Value("if_else", (below, lit(-1), column.value))
@@ -186,7 +186,7 @@ def _all_of(form: Callable[[Any, Any], Any]) -> Callable[..., Any]:
 
 
 def _both_null(column: Any, other: Any) -> Any:
-    """Where both operands are null; a literal is null if it is None."""
+    """Return True where both operands are null; a literal is null if it is None."""
     if isinstance(other, Spelled):
         return column.is_null() & other.is_null()  # type: ignore[attr-defined]
     return column.is_null() if other is None else False

@@ -16,13 +16,13 @@ FAMILIES = ("numeric", "integer", "floating", "text", "list", "tensor", "time")
 
 
 class Columns(Column):
-    """A selection of several input columns, resolved by the verb that receives it."""
+    """A selection of several input columns; the verb that receives it resolves the names."""
 
     __slots__ = ()
 
     @door
     def exclude(self, *names: str) -> Columns:
-        """The selection without ``names``; SchemaError if one of them is no column of the input."""
+        """Return the selection without ``names``; the verb raises SchemaError for unknown ones."""
         kinds, left = self.value.params
         given: tuple[Any, ...] = names
         if not given or not all(isinstance(name, str) for name in given):
@@ -35,20 +35,20 @@ class Columns(Column):
 
 
 def element() -> Column:
-    """The element of the list, inside of ``.list.eval(...)``."""
+    """Return the placeholder of a list's element, inside of ``.list.eval(...)``."""
     return Column(ref(ELEMENT))
 
 
 def all_columns() -> Columns:
-    """Every column of the input, for ``select`` and ``with_columns``: ``all_columns() * 2``."""
+    """Select every input column, for ``select`` and ``with_columns``: ``all_columns() * 2``."""
     return Columns(Value("columns", (), (None, ())))
 
 
 @door
 def columns_of(*types: Any) -> Columns:
-    """Every input column of one of these types, in order, for ``select`` and ``with_columns``.
+    """Select the input columns of ``types``, in order, for ``select`` and ``with_columns``.
 
-    A type is one that ``cast`` takes, or a family: "numeric", "integer", "floating", "text",
+    A type is one that ``cast`` accepts, or a family: "numeric", "integer", "floating", "text",
     "list", "tensor", "time".
     """
     if not types:
@@ -62,10 +62,11 @@ def columns_of(*types: Any) -> Columns:
 
 
 def row_id(*, exact: bool = False) -> Column:
-    """The structural id of the row as uint64: ``mix64(lo ^ mix64(hi))``, never null.
+    """Return the structural id of the row as uint64: ``mix64(lo ^ mix64(hi))``, never null.
 
-    The id stays with the row through filters, maps and shuffles, whatever the partitions and the
-    run. Ids of rows of one file differ; other rows collide with a probability of 1 in 2**64 per
-    pair, unless ``exact``, which returns all 128 bits as 16 bytes, in their order.
+    The id stays with the row through filters, maps and shuffles, and depends neither on partitions
+    nor on the run. Ids of rows of one file differ; any other two rows have equal ids with a
+    probability of 1 in 2**64, unless ``exact``, which gives all 128 bits as 16 bytes that sort as
+    the ids do.
     """
     return Column(Value("row_id", (), (bool(exact),)))

@@ -1,4 +1,4 @@
-"""The common type of operands is found here: NumPy's promotion with weak Python literals."""
+"""The common type of operands is determined here: NumPy's promotion, with weak Python literals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from dml.data.schema import code_of, shape_of, short, tensor
 from dml.errors import SchemaError
-from dml.expr.columns.value import Value, shown
+from dml.expr.columns.value import Value, value_text
 from dml.kernels.functions.function import is_bytes, is_text
 
 NATURAL: dict[type, pa.DataType] = {
@@ -38,7 +38,7 @@ PLAIN: dict[str, tuple[type, ...]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TypedRegister:
-    """A register with its type; a weak literal has its Python value and no register yet."""
+    """A register and its type; a weak literal has its Python value and no register yet (-1)."""
 
     register: int
     kind: pa.DataType
@@ -47,14 +47,14 @@ class TypedRegister:
 
 
 def natural(value: Any) -> pa.DataType | None:
-    """The default type of a literal; None for values that cannot be literals."""
+    """Return the default type of a literal; None for a value that cannot be a literal."""
     if type(value) is dt.datetime and value.tzinfo is not None:
         return pa.timestamp("us", "UTC")
     return NATURAL.get(type(value))
 
 
 def fitting(value: Any, kind: pa.DataType) -> Any:
-    """A literal as a value that ``kind`` holds exactly (floats are rounded), or SchemaError."""
+    """Return ``value`` as ``kind`` holds it (floats are rounded), or raise SchemaError."""
     if value is None:
         return None
     code = code_of(kind)
@@ -76,7 +76,7 @@ def fitting(value: Any, kind: pa.DataType) -> Any:
 
 
 def _holds(kind: pa.DataType, value: Any) -> bool:
-    """True if ``value`` survives a round trip through a column of text, bytes or times."""
+    """Return True if ``value`` survives a round trip through a column of text, bytes or times."""
     own = natural(value)
     if own is None or not (own == kind or same_family(own, kind)):
         return False
@@ -88,7 +88,7 @@ def _holds(kind: pa.DataType, value: Any) -> bool:
 
 
 def _moment(value: Any, kind: pa.DataType) -> Any:
-    """Dates become midnights for timestamp columns, and midnights dates for date columns."""
+    """Return dates as midnights for timestamp columns, and midnights as dates for date columns."""
     if type(value) is dt.date and pa.types.is_timestamp(kind):
         return dt.datetime(value.year, value.month, value.day)
     return value.date() if type(value) is dt.datetime and pa.types.is_date(kind) else value
@@ -103,13 +103,16 @@ def _unfit(value: Any, kind: pa.DataType, why: str) -> SchemaError:
 
 
 def rank_of(kind: pa.DataType) -> str:
-    """The first letter of the kernel type code, or "arrow"."""
+    """Return the first letter of the kernel type code of ``kind``, or "arrow" if it has none."""
     code = code_of(kind)
     return code if code == "arrow" else code[0]
 
 
 def common_type(typed: Sequence[TypedRegister], value: Value) -> pa.DataType:
-    """NumPy's promotion of strong types, then of weak literals."""
+    """Return the type of operands: NumPy's promotion of strong types, then of weak literals.
+
+    Raise SchemaError, which quotes ``value``, if the operands have no common type.
+    """
     strong = [t.kind for t in typed if not t.is_weak and not pa.types.is_null(t.kind)]
     weak = [t for t in typed if t.is_weak and t.weak is not None]
     if not strong:
@@ -126,7 +129,7 @@ def common_type(typed: Sequence[TypedRegister], value: Value) -> pa.DataType:
 
 
 def wider(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
-    """The type that NumPy promotes two numeric types to; None if there is none."""
+    """Return the type that NumPy promotes two numeric types to; None if there is none."""
     if a == b:
         return a
     codes = [code_of(a), code_of(b)]
@@ -138,7 +141,10 @@ def wider(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
 
 
 def with_literal(kind: pa.DataType, literal: TypedRegister, value: Value) -> pa.DataType:
-    """The result type of a column of ``kind`` combined with a weak literal."""
+    """Return the result type of a column of ``kind`` and a weak literal.
+
+    Raise SchemaError, which quotes ``value``, if they have no common type.
+    """
     rank, other = rank_of(kind), rank_of(literal.kind)
     if kind == literal.kind or (rank == "f" and other in "fib"):
         return kind
@@ -152,7 +158,7 @@ def with_literal(kind: pa.DataType, literal: TypedRegister, value: Value) -> pa.
 
 
 def same_family(a: pa.DataType, b: pa.DataType) -> bool:
-    """True for two types of text, of bytes, or of times (both with or both without a time zone)."""
+    """Return True for two types of text, of bytes, or of times (both or neither with a zone)."""
     families: tuple[Callable[[pa.DataType], bool], ...] = (
         is_text,
         is_bytes,
@@ -163,13 +169,13 @@ def same_family(a: pa.DataType, b: pa.DataType) -> bool:
 
 
 def castable(a: pa.DataType, b: pa.DataType) -> bool:
-    """True for two types of one family, and for text with bytes, by UTF-8."""
+    """Return True for two types of one family, and for text and bytes, which convert by UTF-8."""
     coded = (is_text(a) and is_bytes(b)) or (is_bytes(a) and is_text(b))
     return coded or same_family(a, b)
 
 
 def comparable(kind: pa.DataType) -> bool:
-    """True if values of ``kind`` are ordered: numbers, booleans, text, bytes, times."""
+    """Return True if values of ``kind`` are ordered: numbers, booleans, text, bytes, times."""
     types = pa.types
     bytewise = types.is_fixed_size_binary(kind) or same_family(kind, kind)
     timed = types.is_time(kind) or types.is_duration(kind)
@@ -180,7 +186,7 @@ def comparable(kind: pa.DataType) -> bool:
 def _clash(a: pa.DataType, b: pa.DataType, value: Value) -> SchemaError:
     lone = "arrow" in (code_of(a), code_of(b)) and not castable(a, b)
     return SchemaError(
-        f"{shown(value)} has operands without a common type",
+        f"{value_text(value)} has operands without a common type",
         why=f"{short(a)} meets {short(b)}",
         try_=".map(f) with a function of Python's values" if lone else ".cast(...) one side",
     )

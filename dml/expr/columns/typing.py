@@ -1,9 +1,9 @@
-"""Value expressions are typed and lowered to the kernels' flat program here.
+"""Value expressions are typed here, and lowered to the flat programs of the kernels.
 
 Types follow NumPy's promotion with weak Python literals (SEMANTICS, "Values"): a bare literal takes
-the type of the other operand, int with float literal becomes float64, ``/`` gives float64, or
-float32 when both sides are. Operands of one step are cast to one type here, so kernels never
-promote.
+the type of the other operand, an integer column with a float literal becomes float64, ``/`` gives
+float64, or float32 if both sides are. The operands of a step are cast to one type here, so kernels
+never promote.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dml.expr.columns.promotion import (
     same_family,
     with_literal,
 )
-from dml.expr.columns.value import ELEMENT, KEYED, Value, shown
+from dml.expr.columns.value import ELEMENT, KEYED, Value, value_text
 from dml.kernels.functions.function import Function, is_bytes, is_text
 from dml.kernels.functions.table import FUNCTIONS
 from dml.kernels.program import Program, Step
@@ -62,7 +62,7 @@ MISPLACED = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Lowered:
-    """A program over ``inputs`` (columns and draws), with one typed output per value."""
+    """A program over ``inputs`` (columns and draws), with one output per value, of ``types``."""
 
     program: Program
     inputs: tuple[Value, ...]
@@ -70,13 +70,13 @@ class Lowered:
 
     @cached_property
     def tensors(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Outputs that are tensors, with their element shapes."""
+        """The indices of outputs that are tensors, with the shapes of their elements."""
         shapes = ((i, shape_of(kind)) for i, kind in enumerate(self.types))
         return tuple((i, shape) for i, shape in shapes if shape)
 
 
 def _with_chains(program: Program) -> Program:
-    """Merge consecutive functions of text in the program into one step."""
+    """Return ``program`` with consecutive functions of text merged into one step."""
     if not any(step.op.startswith("str.") for step in program.steps):
         return program
     from dml.kernels.functions.text_chain import chained  # noqa: PLC0415 most programs have no text
@@ -87,10 +87,11 @@ def _with_chains(program: Program) -> Program:
 def lower(
     values: Sequence[Value], schema: Schema, checks: Sequence[Value] = (), keep: Value | None = None
 ) -> Lowered:
-    """Type ``values`` over columns of ``schema`` and flatten them; equal parts are computed once.
+    """Type ``values`` over columns of ``schema``, and flatten them; equal parts are computed once.
 
-    With ``keep``, only rows in which it is true are computed. Raises SchemaError for missing
-    columns and for operands without a common type.
+    Each of ``checks`` is a boolean output that must be false. With ``keep``, only rows in which it
+    is true are computed. Raise SchemaError for missing columns and for operands without a common
+    type.
     """
     work = _Lowering(schema)
     outputs = [work.strong(value) for value in values]
@@ -110,7 +111,7 @@ def lower(
 
 
 def type_of(value: Value, schema: Schema) -> pa.DataType:
-    """The Arrow type of ``value`` over columns of ``schema``; SchemaError if it has none."""
+    """Return the Arrow type of ``value`` over columns of ``schema``, or raise SchemaError."""
     return lower([value], schema).types[0]
 
 
@@ -127,12 +128,12 @@ class _Lowering:
         self.memo: dict[bytes, TypedRegister] = {}
 
     def strong(self, value: Value) -> TypedRegister:
-        """The typed register of ``value``; a bare literal takes its natural type."""
+        """Return the typed register of ``value``; a bare literal takes its default type."""
         typed = self.typed(value)
         return self.settle(typed, typed.kind) if typed.is_weak else typed
 
     def typed(self, value: Value) -> TypedRegister:
-        """The typed register of ``value``, or a weak literal."""
+        """Return the typed register of ``value``, or a weak literal without a register."""
         found = self.memo.get(value.digest)
         if found is None:
             found = HANDLERS.get(value.op, _function)(self, value)
@@ -140,7 +141,7 @@ class _Lowering:
         return found
 
     def input(self, value: Value, kind: pa.DataType) -> TypedRegister:
-        """A register that the operator fills before the program runs."""
+        """Return a new register; the operator fills it with ``value`` before the program runs."""
         register = self._number()
         self.inputs.append(value)
         self.input_types.append(kind)
@@ -154,7 +155,7 @@ class _Lowering:
         kind: pa.DataType,
         params: tuple[Any, ...] = (),
     ) -> TypedRegister:
-        """Append a step; returns its register."""
+        """Append a step; return the register of its result, of type ``kind``."""
         step = Step(op, tuple(a.register for a in args), code_of(kind), params)
         self.steps.append(step)
         return TypedRegister(self._number(), kind)
@@ -164,7 +165,7 @@ class _Lowering:
         return len(self.before) - 1
 
     def settle(self, typed: TypedRegister, kind: pa.DataType) -> TypedRegister:
-        """``typed`` converted to ``kind``: literals are created in it, registers are widened."""
+        """Return ``typed`` as ``kind``: a literal is created in this type, a register is cast."""
         if typed.is_weak:
             return self.literal(typed.weak, kind)
         if typed.kind == kind:
@@ -174,14 +175,14 @@ class _Lowering:
         return self.emit("cast", [typed], kind, (False,))
 
     def literal(self, given: Any, kind: pa.DataType) -> TypedRegister:
-        """A register with a literal of type ``kind``, or with a null of that type."""
+        """Return a register with the literal ``given``, or null for None, of type ``kind``."""
         value = fitting(given, kind)
         # the type code is complete for numbers; for all other types it is "arrow"
         params = (value, plain(kind)) if code_of(kind) == "arrow" else (value,)
         return self.emit("lit", (), kind, params)
 
     def common(self, value: Value, args: Sequence[Value]) -> list[TypedRegister]:
-        """All of ``args`` in their common type; SchemaError quotes ``value`` if there is none."""
+        """Return ``args`` in their common type; SchemaError for none quotes ``value``."""
         typed = [self.typed(arg) for arg in args]
         kind = common_type(typed, value)
         return [self.settle(t, kind) for t in typed]
@@ -190,14 +191,14 @@ class _Lowering:
 def _needs(typed: TypedRegister, codes: str, value: Value, wanted: str) -> None:
     if code_of(typed.kind)[0] not in codes or code_of(typed.kind) == "arrow":
         raise SchemaError(
-            f"{shown(value)} needs {wanted}",
+            f"{value_text(value)} needs {wanted}",
             why=f"it is given {short(typed.kind)}",
             try_=_instead(typed.kind, value.op),
         )
 
 
 def _instead(kind: pa.DataType, op: str) -> str:
-    """The advice for a column of ``kind``, which ``op`` does not accept."""
+    """Return the advice for a column of ``kind``, which operation ``op`` does not accept."""
     if op == "add" and is_text(kind):
         return ".str.concat(...) of texts"
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
@@ -229,7 +230,7 @@ Handler = Callable[[_Lowering, Value], TypedRegister]
 
 
 def _alike(codes: str, wanted: str) -> Handler:
-    """The handler of an operation on operands of one type, which is also that of its result."""
+    """Return the handler of an operation whose operands and result have one type."""
 
     def handle(work: _Lowering, value: Value) -> TypedRegister:
         args = work.common(value, value.args)
@@ -271,7 +272,7 @@ def _compare(work: _Lowering, value: Value) -> TypedRegister:
 def _needs_order(kind: pa.DataType, value: Value) -> None:
     if not comparable(kind):
         raise SchemaError(
-            f"{shown(value)} compares {short(kind)}",
+            f"{value_text(value)} compares {short(kind)}",
             why="only numbers, booleans, text, bytes and times are compared",
             try_=".map(f) with a function that compares",
         )
@@ -290,7 +291,7 @@ def _is_null(work: _Lowering, value: Value) -> TypedRegister:
 
 
 def _scalar(work: _Lowering, value: Value) -> TypedRegister:
-    """The argument of an operation on single values; SchemaError for tensors."""
+    """Return the argument of an operation on single values; raise SchemaError for tensors."""
     arg = work.strong(value.args[0])
     _needs_single(arg.kind, value)
     return arg
@@ -299,7 +300,7 @@ def _scalar(work: _Lowering, value: Value) -> TypedRegister:
 def _needs_single(kind: pa.DataType, value: Value) -> None:
     if shape_of(kind):
         why, try_ = f"it is given {short(kind)}", ".map(f) with a function of arrays"
-        raise SchemaError(f"{shown(value)} needs single values", why=why, try_=try_)
+        raise SchemaError(f"{value_text(value)} needs single values", why=why, try_=try_)
 
 
 def _is_nan(work: _Lowering, value: Value) -> TypedRegister:
@@ -348,7 +349,7 @@ def _cast(work: _Lowering, value: Value) -> TypedRegister:
     shapes = {shape_of(arg.kind), shape_of(kind)}
     if len(shapes) > 1 or ("arrow" in ranks and not castable(arg.kind, kind)):
         raise SchemaError(
-            f"{shown(value)} is not a cast that dml knows",
+            f"{value_text(value)} is not a cast that dml knows",
             why=f"from {short(arg.kind)} to {short(kind)}",
             try_=".map(f) with a function that converts",
         )
@@ -363,7 +364,7 @@ def _hash(work: _Lowering, value: Value) -> TypedRegister:
         return work.settle(arg, pa.uint64())
     if not comparable(arg.kind) or pa.types.is_decimal(arg.kind):
         raise SchemaError(
-            f"{shown(value)} of {short(arg.kind)}",
+            f"{value_text(value)} of {short(arg.kind)}",
             why="numbers, booleans, text, bytes and times have hashes",
             try_=".map(f) with a function that hashes",
         )
@@ -409,7 +410,7 @@ def _stack(work: _Lowering, value: Value) -> TypedRegister:
 
 
 def _python(work: _Lowering, value: Value) -> TypedRegister:
-    """Python's arithmetic on int64, float64 and bool columns (lifted row functions)."""
+    """Return a step of Python's arithmetic on int64, float64 or bool (of lifted functions)."""
     args = work.common(value, value.args)
     kind = pa.float64() if value.op == "py_truediv" else args[0].kind
     if value.op.startswith("overflow"):
@@ -418,14 +419,14 @@ def _python(work: _Lowering, value: Value) -> TypedRegister:
 
 
 def _keyed(work: _Lowering, value: Value) -> TypedRegister:
-    """The register of a value that is computed from row ids."""
+    """Return the input register of a value that is computed from row ids."""
     if value.op == "random":
         return work.input(value, pa.float64())
     return work.input(value, pa.binary(16) if value.params[0] else pa.uint64())
 
 
 def _function(work: _Lowering, value: Value) -> TypedRegister:
-    """The step of a function; SchemaError if its arguments have the wrong types."""
+    """Return the step of a function; raise SchemaError if its arguments have the wrong types."""
     function = FUNCTIONS.get(value.op)
     if function is None:
         raise _no_function(value)
@@ -442,13 +443,13 @@ def _function(work: _Lowering, value: Value) -> TypedRegister:
 
 
 def _over_elements(kind: pa.DataType, value: Value) -> tuple[Any, ...]:
-    """The parameters of ``list.eval``: the program over elements, its type, and if it may fail."""
+    """Return the parameters of ``list.eval``: program, its type, and True if it may fail."""
     lowered = lower([value], Schema({ELEMENT: kind.value_type}))
     program, (found,) = lowered.program, lowered.types
     if shape_of(found) or pa.types.is_null(found):
         raise SchemaError(
             f"list.eval gives lists of {short(found)}",
-            why=f"that is the type of {shown(value)}",
+            why=f"that is the type of {value_text(value)}",
             try_="an expression that gives single values or lists",
         )
     from dml.kernels.interpreter import ElementProgram  # noqa: PLC0415 - few expressions have one
@@ -458,7 +459,7 @@ def _over_elements(kind: pa.DataType, value: Value) -> tuple[Any, ...]:
 
 
 def _fitted(function: Function, params: tuple[Any, ...], kind: pa.DataType) -> tuple[Any, ...]:
-    """The parameters, with literals converted to the column's types, or SchemaError."""
+    """Return the parameters with literals converted to the column's types, or raise SchemaError."""
     if function.literals is None:
         return params
     pairs = zip(params, function.literals(kind, params), strict=True)
@@ -466,7 +467,7 @@ def _fitted(function: Function, params: tuple[Any, ...], kind: pa.DataType) -> t
 
 
 def _all_fitting(values: tuple[Any, ...], kind: pa.DataType) -> tuple[Any, ...]:
-    """``values`` as ``kind`` holds them; a vocabulary of texts is long, and fits as it is."""
+    """Return ``values`` as ``kind`` holds them; a long vocabulary of texts is not copied."""
     if is_text(kind) and all(type(value) is str for value in values):
         return values
     return tuple(fitting(value, kind) for value in values)
@@ -475,35 +476,35 @@ def _all_fitting(values: tuple[Any, ...], kind: pa.DataType) -> tuple[Any, ...]:
 def _further(
     work: _Lowering, function: Function, value: Value, arg: Value, first: pa.DataType
 ) -> TypedRegister:
-    """A further argument, in the type that the first argument requires."""
+    """Return a further argument, in the type that the first argument's type requires."""
     wanted = function.rest(first) if function.rest else first
     typed = work.typed(arg)
     weak = typed.is_weak or pa.types.is_null(typed.kind)
     if not weak and typed.kind != wanted and not same_family(typed.kind, wanted):
         raise SchemaError(
-            f"{shown(value)} needs {short(wanted)} beside {short(first)}",
-            why=f"{shown(arg)} is {short(typed.kind)}",
+            f"{value_text(value)} needs {short(wanted)} beside {short(first)}",
+            why=f"{value_text(arg)} is {short(typed.kind)}",
             try_=".cast(...) it before",
         )
     return work.settle(typed, wanted)
 
 
 def _no_function(value: Value) -> SchemaError:
-    """The error for a value that is no function of one row."""
+    """Return the error for a value that is no function of one row."""
     name = "aggregate" if value.op.endswith("_of") else value.op
     unknown = "is not an operation", "there is no function of that name", "one that dir(col) shows"
     what, why, way = MISPLACED.get(name, unknown)
-    return SchemaError(f"{shown(value)} {what}", why=why, try_=way)
+    return SchemaError(f"{value_text(value)} {what}", why=why, try_=way)
 
 
 def _unfit(function: Function, value: Value, kind: pa.DataType) -> SchemaError:
-    words = function.takes.words
+    words, first = function.takes.words, value_text(value.args[0])
     text_of_bytes = words == "text" and is_bytes(kind)
     listed = words == "text" and pa.types.is_list(kind) and is_text(kind.value_type)
     tries = {text_of_bytes: ".str.decode() before", listed: ".list.join(...) before"}
     return SchemaError(
-        f"{function.name.removeprefix('.')} needs {words}, {shown(value.args[0])} is {short(kind)}",
-        why=f"it stands in {shown(value)}",
+        f"{function.name.removeprefix('.')} needs {words}, {first} is {short(kind)}",
+        why=f"it stands in {value_text(value)}",
         try_=tries.get(True, f"a column of {words.removeprefix('a ')}, or .map(f)"),
     )
 

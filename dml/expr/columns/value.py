@@ -1,8 +1,8 @@
 """``Value`` is the node of column expressions: an immutable tree with a fingerprint.
 
 ``col`` here returns a ``Value``; the class with operators is ``dml.expr.columns.column.Column``.
-Equality is that of digests. ``refs`` are the columns that the value reads, ``total`` says that it
-cannot fail on any row, and ``draws`` that it depends on the row's id.
+Two values are equal if their digests are. ``refs`` are the columns that a value reads, ``total`` is
+True if it cannot raise an error on any row, ``draws`` if it depends on the row's id.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dml.base.fingerprint import digest
 
 EMPTY: frozenset[str] = frozenset()
 
-# The class of a column, to which its namespaces and operators belong: they give columns of it.
+# The class of a column: its namespaces and operators return columns of the same class.
 C = TypeVar("C")
 # The name of the column that expressions inside of ``list.eval`` read.
 ELEMENT = "element()"
@@ -40,7 +40,7 @@ PREFIX = {"neg": "-", "not": "~", "bit_not": "~", "py_neg": "-"}
 
 
 class Value:
-    """One operation on ``args`` with ``params``; both are immutable, ``params`` plain data."""
+    """One operation ``op`` on ``args`` with ``params``, which are plain data; all are immutable."""
 
     __slots__ = ("_digest", "args", "calls", "depth", "draws", "op", "params", "refs", "total")
 
@@ -58,14 +58,14 @@ class Value:
         self.refs: frozenset[str] = refs
         self.draws: bool = draws
         self.total: bool = total
-        # calls a user's function, which verbs extract
+        # True if the value calls a user's function; verbs extract such calls
         self.calls: bool = calls
         # operations on the longest path down, including this one
         self.depth: int = depth + 1
 
     @property
     def digest(self) -> bytes:
-        """Fingerprint of the value as written, 16 bytes."""
+        """The fingerprint of the value as written, 16 bytes."""
         if self._digest is None:
             name = (self.op, *_versions(self.op))
             self._digest = digest(*name, self.params, *(a.digest for a in self.args))
@@ -73,7 +73,7 @@ class Value:
 
     @property
     def random(self) -> bool:
-        """True if it draws random numbers."""
+        """True if the value draws random numbers."""
         return self.op == "random" or any(arg.random for arg in self.args if arg.draws)
 
     def __hash__(self) -> int:
@@ -83,11 +83,11 @@ class Value:
         return self is other or (isinstance(other, Value) and self.digest == other.digest)
 
     def __repr__(self) -> str:
-        return shown(self)
+        return value_text(self)
 
 
 def _may_fail(op: str, params: tuple[Any, ...]) -> bool:
-    """True if the operation itself may raise on some row."""
+    """Return True if the operation itself, not its arguments, may raise an error on some row."""
     if "." in op:
         from dml.kernels.functions.table import may_fail  # noqa: PLC0415 - few columns use any
 
@@ -104,20 +104,20 @@ def _versions(op: str) -> tuple[int, ...]:
 
 
 def col(name: str) -> Value:
-    """The column ``name`` of the input rows."""
+    """Return the column ``name`` of the input rows."""
     return Value("col", (), (name,))
 
 
 def lit(value: Any, kind: Any = None) -> Value:
-    """A constant; without a type it adapts to the other operand."""
+    """Return a constant; without a type ``kind`` it adapts to the other operand."""
     return Value("lit", (), (value, kind))
 
 
 def substitute(value: Value, env: Mapping[str, Value], memo: dict[int, Value]) -> Value:
-    """``value`` with its columns replaced by the values that ``env`` has for them.
+    """Return ``value`` with its columns replaced by the values that ``env`` has for them.
 
-    ``memo`` (by object) keeps shared parts shared, so that a chain of a thousand steps stays
-    linear; use one ``memo`` per ``env``.
+    ``memo``, by object id, keeps shared parts shared, so that a chain of a thousand steps takes
+    linear time; each ``env`` needs its own ``memo``.
     """
     if value.op == "col":
         return env.get(value.params[0], value)
@@ -129,7 +129,7 @@ def substitute(value: Value, env: Mapping[str, Value], memo: dict[int, Value]) -
 
 
 def rebuilt(value: Value, fn: Callable[[Value], Value]) -> Value:
-    """``value`` over ``fn(arg)``; the same object if no argument changed."""
+    """Return ``value`` with ``fn(arg)`` for each argument; ``value`` itself if none changed."""
     if not value.args:
         return value
     args = tuple(fn(arg) for arg in value.args)
@@ -139,7 +139,7 @@ def rebuilt(value: Value, fn: Callable[[Value], Value]) -> Value:
 
 
 def bind_draws(value: Value, ordinal: int, place: int) -> Value:
-    """Bind random draws to their operator (by ordinal) and to their place in it, unless bound."""
+    """Return ``value`` with unbound draws bound to operator ``ordinal`` and column ``place``."""
     if not value.draws:
         return value
     if value.op == "random":
@@ -149,7 +149,10 @@ def bind_draws(value: Value, ordinal: int, place: int) -> Value:
 
 
 def bottom_up(values: Iterable[Value], better: Callable[[Value], Value]) -> dict[int, Value]:
-    """The replacement of every part of ``values`` (by id), arguments first, shared ones once."""
+    """Return what ``better`` makes of every part of ``values``, by the part's object id.
+
+    Arguments are replaced before the operations that use them, and shared parts once.
+    """
     done: dict[int, Value] = {}
     stack = list(values)
     while stack:
@@ -167,7 +170,7 @@ def bottom_up(values: Iterable[Value], better: Callable[[Value], Value]) -> dict
 
 
 def operands(values: Iterable[Value], *ops: str) -> Iterator[Value]:
-    """The operands of the operations ``ops`` in ``values``, left to right, at any nesting."""
+    """Yield the operands of operations ``ops`` in ``values``, left to right, at any depth."""
     waiting = [*values][::-1]
     while waiting:
         value = waiting.pop()
@@ -178,12 +181,12 @@ def operands(values: Iterable[Value], *ops: str) -> Iterator[Value]:
 
 
 def joined(op: str, parts: Iterable[Value]) -> Value:
-    """All of ``parts`` (at least one) joined by the operation ``op``, from the left."""
+    """Return ``parts`` (at least one) joined by the binary operation ``op``, from the left."""
     return functools.reduce(lambda left, right: Value(op, (left, right)), parts)
 
 
 def walk(values: Iterable[Value]) -> Iterator[Value]:
-    """Every operation in ``values``, before its arguments, left to right; shared ones once."""
+    """Yield every operation in ``values`` once, before its arguments, left to right."""
     seen: set[int] = set()
     stack = [*values][::-1]
     while stack:
@@ -195,10 +198,10 @@ def walk(values: Iterable[Value]) -> Iterator[Value]:
 
 
 def canonical(value: Value, memo: dict[int, Value]) -> Value:
-    """One spelling for values that are equal by laws that hold bit for bit.
+    """Return one form for all values that are equal by laws that hold bit for bit.
 
-    ``a > b`` is ``b < a``; arguments of commutative operations are in order of digest. No float is
-    re-associated and no comparison negated, since that would change results for NaN.
+    ``a > b`` becomes ``b < a``; arguments of commutative operations are sorted by digest. No float
+    is re-associated and no comparison negated, since that would change results for NaN.
     """
     found = memo.get(id(value))
     if found is None:
@@ -214,18 +217,18 @@ def canonical(value: Value, memo: dict[int, Value]) -> Value:
     return found
 
 
-def shown(value: Value) -> str:
-    """The value as a user would write it, shortened if it is long."""
-    text = _shown(value, 6)
+def value_text(value: Value) -> str:
+    """Return the value as a user would write it, shortened to at most 160 characters."""
+    text = _value_text(value, 6)
     return text if len(text) <= 160 else text[:157] + "..."
 
 
-def _shown(value: Value, depth: int) -> str:
+def _value_text(value: Value, depth: int) -> str:
     if value.op in LEAVES:
         return LEAVES[value.op](*value.params)
     if depth == 0:
         return "..."
-    args = [_shown(arg, depth - 1) for arg in value.args]
+    args = [_value_text(arg, depth - 1) for arg in value.args]
     if value.op in INFIX:
         return f"({args[0]} {INFIX[value.op]} {args[1]})"
     if value.op in PREFIX:
@@ -239,7 +242,7 @@ def _shown(value: Value, depth: int) -> str:
 
 
 def _several(kinds: tuple[Any, ...] | None, left: tuple[str, ...]) -> str:
-    """A selection of columns as a user writes it."""
+    """Return a selection of columns as a user writes it."""
     words = "" if kinds is None else ", ".join(repr(str(kind)) for kind in kinds)
     chosen = "all_columns()" if kinds is None else f"columns_of({words})"
     return f"{chosen}.exclude({', '.join(map(repr, left))})" if left else chosen

@@ -1,4 +1,4 @@
-"""Arrow IPC files are read by record batch: each is a unit, decoded at once."""
+"""Arrow IPC files are read by record batch: each record batch is a unit, decoded at once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from dml.io.stores.byte_ranges import LONGEST, WINDOW, RandomReader, coalesced
 from dml.io.stores.stores import Range, Remote
 
 CONTINUED = 0xFFFFFFFF
-# Numbers of the fields of the tables that are read here.
+# Numbers of the flatbuffer fields that are read here.
 DICTIONARIES, BATCHES = 2, 3
 KIND_FIELD, HEADER = 1, 2
 DICTIONARY, BATCH, INSIDE = 2, 3, 1
@@ -45,7 +45,7 @@ SIZE = 8  # bytes of the size before a compressed buffer; -1 means uncompressed
 FAULTS = (ValueError, struct.error)
 
 Fetch = Callable[[Sequence[tuple[int, int]]], Sequence[bytes]]
-"""The bytes of ranges (start, stop) of a file."""
+"""Returns the bytes of each range (start, stop) of a file."""
 
 
 class BatchSizes(NamedTuple):
@@ -56,13 +56,16 @@ class BatchSizes(NamedTuple):
 
 
 class FlatbufferTable(NamedTuple):
-    """A flatbuffer table in ``data``; ValueError or struct.error for offsets outside of it."""
+    """A flatbuffer table at byte ``at`` of ``data``.
+
+    Methods raise ValueError or struct.error for offsets outside of ``data``.
+    """
 
     data: bytes
     at: int
 
     def field(self, number: int) -> int:
-        """Return the offset of a field; 0 if the field is absent."""
+        """Return the byte offset of field ``number``; 0 if the field is absent."""
         places = self.at - self.number("<i", self.at)
         if 6 + 2 * number > self.number("<H", places):
             return 0
@@ -70,18 +73,18 @@ class FlatbufferTable(NamedTuple):
         return self.at + place if place else 0
 
     def number(self, form: str, at: int) -> int:
-        """Unpack the number at an offset."""
+        """Unpack the number at byte ``at``, of the struct format ``form``."""
         if at < 0:
             raise ValueError("a header leads out of itself")
         return int(struct.unpack_from(form, self.data, at)[0])
 
     def inner(self, number: int) -> FlatbufferTable:
-        """Return the table in a field."""
+        """Return the table in field ``number``."""
         at = self.field(number)
         return FlatbufferTable(self.data, at + self.number("<I", at) if at else -1)
 
     def items(self, number: int, form: struct.Struct) -> list[tuple[int, ...]]:
-        """Return the structs of the list in a field."""
+        """Return the structs in the list of field ``number``; [] if the field is absent."""
         at = self.field(number)
         if not at:
             return []
@@ -93,7 +96,10 @@ class FlatbufferTable(NamedTuple):
 
 
 def sizes_in(footer: bytes, size: int, fetch: Fetch) -> BatchSizes:
-    """Return the sizes in a file of ``size`` bytes that ends with ``footer``; FAULTS for damage."""
+    """Return the sizes of the record batches of a file of ``size`` bytes with this ``footer``.
+
+    ``fetch`` reads the headers. Raise one of FAULTS if the file is damaged.
+    """
     root = FlatbufferTable(footer, struct.unpack_from("<I", footer)[0])
     kinds = (DICTIONARIES, DICTIONARY), (BATCHES, BATCH)
     found = [(kind, *place) for number, kind in kinds for place in root.items(number, PLACE)]
@@ -115,7 +121,7 @@ def sizes_in(footer: bytes, size: int, fetch: Fetch) -> BatchSizes:
 
 
 def _batch(head: bytes, kind: int) -> FlatbufferTable:
-    """Return the record batch table of a message, which may be that of a dictionary."""
+    """Return the record batch table of the message ``head``: of a batch, or of a dictionary."""
     start = 8 if struct.unpack_from("<I", head)[0] == CONTINUED else 4
     message = FlatbufferTable(head[start:], struct.unpack_from("<I", head, start)[0])
     if message.number("<B", message.field(KIND_FIELD)) != kind:
@@ -133,7 +139,11 @@ def _rows(table: FlatbufferTable) -> int:
 
 
 def _packed(table: FlatbufferTable, place: tuple[int, int]) -> list[tuple[int, int]]:
-    """Return the file offsets and stored bytes of the compressed buffers of a batch."""
+    """Return the file offset and the stored bytes of each compressed buffer of a batch.
+
+    ``place`` is the offset and the bytes of the batch's body. The list is empty without
+    compression.
+    """
     if not table.field(PACKED):
         return []
     start, body = place
@@ -162,20 +172,20 @@ TAIL = 64 << 10
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ArrowFile(TypedFile):
-    """A file, with its footer if it is in a store, since every batch needs the footer."""
+    """An Arrow file, with its footer if it is in a store, since every read needs the footer."""
 
     footer: bytes = dataclasses.field(default=b"", kw_only=True, repr=False)
 
 
 class ArrowFiles(TypedFiles):
-    """Files whose sizes are computed once and cached."""
+    """Arrow files, whose batch sizes are computed once."""
 
     files: tuple[ArrowFile, ...]
     word: ClassVar[str] = "arrow files"
 
     @cached_property
     def counted(self) -> tuple[BatchSizes, ...]:
-        """For every file, row counts and decoded bytes of its batches."""
+        """For every file, the row counts and decoded bytes of its record batches."""
         return tuple(map(_counted, self.files))
 
 
@@ -209,7 +219,10 @@ class ArrowSource(FileSource):
         return tuple(found)
 
     def decoded(self, index: int, columns: tuple[str, ...]) -> pa.RecordBatch:
-        """Return the columns of a record batch, validated by Arrow."""
+        """Return ``columns`` of a record batch, validated by Arrow.
+
+        Raise SourceError if the record batch is damaged.
+        """
         part = self.parts[index]
         names = part.file.arrow_schema.names
         wanted = sorted(names.index(name) for name in columns)
@@ -235,18 +248,18 @@ class ArrowSource(FileSource):
         return digest("batches", [(file.size, sizes.rows) for file, sizes in pairs])
 
     def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
-        """Estimate a whole batch, stored and decoded; from a store also the fetch window."""
+        """Estimate the bytes of a record batch, stored and decoded; in a store, of a window too."""
         part = self.parts[unit.index]
         return COPIES * part.nbytes + (WINDOW if part.file.remote else 0)
 
     def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
-        """Return the batch's share of the file size."""
+        """Return the record batch's share of the file size, by rows."""
         part = self.parts[unit.index]
         return part.file.size * part.rows // self._rows_in[part.file.key]
 
     @cached_property
     def _rows_in(self) -> dict[int, int]:
-        """Row counts of the files by key."""
+        """Number of rows of each file, by the file's key."""
         pairs = zip(self.files.files, self.files.counted, strict=True)
         return {file.key: sum(sizes.rows) for file, sizes in pairs}
 
@@ -255,7 +268,10 @@ class ArrowSource(FileSource):
 def _reader(
     opened: ArrowFile, fields: list[int] | None = None
 ) -> Iterator[pa.RecordBatchFileReader]:
-    """Open a reader of ``fields``, all if None, on this thread without a map: files may shrink."""
+    """Open a file for reading the field numbers ``fields``, or all fields, on this thread.
+
+    The file is not mapped into memory, since files may shrink.
+    """
     options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=fields)
     there = opened.remote
     if there is None:
@@ -268,7 +284,7 @@ def _reader(
 
 
 def _counted(file: ArrowFile) -> BatchSizes:
-    """Return the sizes of the batches of a file from its headers, without decompression."""
+    """Return the sizes of the record batches of a file from its headers, without decompression."""
     file.check_unchanged(fetching=True)
     try:
         if file.remote is not None:
@@ -287,7 +303,7 @@ def _counted(file: ArrowFile) -> BatchSizes:
 
 
 def _fetched(there: Remote, ranges: Sequence[Range]) -> list[bytes]:
-    """Fetch byte ranges of a file in a store; few bytes between ranges are in memory."""
+    """Return the bytes of each of ``ranges`` of a file in a store; near ranges are joined."""
     found: dict[Range, bytes] = {}
     left = deque(sorted(ranges))
     for some in _rounds(coalesced(ranges)):
@@ -301,7 +317,7 @@ def _fetched(there: Remote, ranges: Sequence[Range]) -> list[bytes]:
 
 
 def _rounds(ranges: Iterable[Range]) -> Iterator[list[Range]]:
-    """Group ranges that are fetched together."""
+    """Group ``ranges`` into lists of at most ``LONGEST`` bytes, or of one longer range."""
     found, nbytes = list[Range](), 0
     for start, stop in ranges:
         if found and nbytes + stop - start > LONGEST:
@@ -314,7 +330,7 @@ def _rounds(ranges: Iterable[Range]) -> Iterator[list[Range]]:
 
 
 def _opened(file: File) -> ArrowFile:
-    """Read the schema of one file; SourceError that describes the damage."""
+    """Read the schema of a file, and its footer in a store; raise SourceError for damage."""
     path = file.path
     try:
         head, footer = (_head(path), b"") if file.remote is None else _ends(file.remote)

@@ -37,7 +37,7 @@ class WholeFiles(FileSet):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Several(FilePart):
-    """Consecutive files, ``first_row`` the number of the first."""
+    """Consecutive files, from ``file``, which has number ``first_row``, to ``last``."""
 
     last: File
 
@@ -61,7 +61,7 @@ class BinarySource(FileSource):
     word: ClassVar[str] = "binary_files"
 
     def infer(self) -> Schema:
-        """Return the column of bytes, and that of names if requested."""
+        """Return the schema: column "bytes", and column "path" if requested."""
         return COLUMNS if self.include_paths else Schema({BYTES: COLUMNS[BYTES]})
 
     @cached_property
@@ -85,13 +85,13 @@ class BinarySource(FileSource):
 
     @cached_property
     def _starts(self) -> tuple[np.ndarray, np.ndarray]:
-        """Keys of the files in ascending order, and the position of each file."""
+        """Keys of the files, ascending (n,) uint64, and the number of each file."""
         keys = np.array([file.key for file in self.files.files], dtype=np.uint64)
         order = np.argsort(keys)
         return keys[order], order
 
     def unit_of(self, ids: RowIds) -> Unit | None:
-        """Return the unit of a file, with the file as its place."""
+        """Return the unit of the first row in ``ids``, with its file as place; None if unknown."""
         high, low = ids.slice(0, 1).arrays()
         keys, places = self._starts
         at = int(np.searchsorted(keys, high[0]))
@@ -104,7 +104,7 @@ class BinarySource(FileSource):
         return dataclasses.replace(unit, place=name, file=name)
 
     def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
-        """Yield one block; only bytes require opening files; SourceError if one has changed."""
+        """Yield one block; only "bytes" opens files; raise SourceError if one has changed."""
         if skip_atoms:
             return
         part = self.parts[unit.index]
@@ -121,14 +121,14 @@ class BinarySource(FileSource):
         yield Block(schema, tuple(arrays[name] for name in columns), ids)
 
     def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
-        """Return twice the bytes of the files."""
+        """Return twice the bytes of the files if they are read, else 0."""
         return COPIES * unit.nbytes if BYTES in columns else 0
 
     def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
-        """Return the bytes of the files."""
+        """Return the bytes of the files if they are read, else 0."""
         return unit.nbytes if BYTES in columns else 0
 
-    def shown(self) -> str:
+    def parameters_text(self) -> str:
         """Return the arguments as written."""
         paths = "" if self.include_paths else ", include_paths=False"
         atoms = "" if self.atom_rows is None else f", atom_rows={self.atom_rows}"
@@ -140,7 +140,7 @@ def _several(files: list[File], first: int, nbytes: int) -> Several:
 
 
 def _content(file: File) -> bytes:
-    """Return all bytes of a file; SourceError if it is too large, or has changed."""
+    """Return all bytes of a file; raise SourceError if it is too large, or has changed."""
     if file.size > MOST_BYTES:
         raise SourceError(
             f"{file.name} is too large to be one value",

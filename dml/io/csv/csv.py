@@ -1,4 +1,4 @@
-"""CSV files are read with types inferred from the first rows, which then hold for all files."""
+"""CSV files are read with types that are inferred from the first rows and hold for all files."""
 
 from __future__ import annotations
 
@@ -58,13 +58,16 @@ TRY_SCHEMA = 'schema={{{name!r}: "string"}}, or the type that all its values hav
 
 @dataclasses.dataclass(frozen=True)
 class Dialect:
-    """The delimiter and quote characters of CSV; finds where rows end."""
+    """The delimiter and quote characters of CSV files, and where rows end in bytes."""
 
     delimiter: str
     quote: str
 
     def ends(self, window: bytes) -> np.ndarray:
-        """Return the ends of lines outside of quotes; empty lines are not rows."""
+        """Return the byte offsets in ``window`` just past each complete row: (n,) int64, ascending.
+
+        Rows end at line ends outside of quotes; empty lines are not rows.
+        """
         stored = np.frombuffer(window, np.uint8)
         turns = self._turns(stored)
         if len(turns) % 2:
@@ -80,9 +83,10 @@ class Dialect:
         return ends
 
     def _turns(self, stored: np.ndarray) -> np.ndarray:
-        """Return where quotes open and close in turn; a quote inside an unquoted value is text.
+        """Return the offsets of the quotes that open and close values, in turn: (n,) int64.
 
-        A doubled quote closes and reopens the quoted value, which has the same effect.
+        A quote inside an unquoted value is text. A doubled quote closes and reopens the quoted
+        value, which has the same effect as a quote in the value.
         """
         if not self.quote:
             return np.array([], dtype=np.int64)
@@ -101,19 +105,22 @@ class Dialect:
         return np.array(turns, dtype=np.int64)
 
     def unclosed(self, window: bytes) -> int | None:
-        """Return the offset of the last quote if it is not closed."""
+        """Return the offset of the last quote if it is not closed, else None."""
         turns = self._turns(np.frombuffer(window, np.uint8))
         return int(turns[-1]) if len(turns) % 2 else None
 
     def values(self, window: bytes) -> int:
-        """Return the number of values in ``window``, which is a row."""
+        """Return the number of values in ``window``, which is one row."""
         stored = np.frombuffer(window, np.uint8)
         between = np.flatnonzero(stored == ord(self.delimiter))
         turns = self._turns(stored)
         return 1 + int(np.count_nonzero(np.searchsorted(turns, between) % 2 == 0))
 
     def last(self, window: bytes) -> bool:
-        """Return whether ``window`` is not empty; SourceError inside quotes."""
+        """Return True if ``window``, the end of a file, has a row without line end.
+
+        Raise SourceError if the file ends inside quotes.
+        """
         quote = self.unclosed(window)
         if quote is not None:
             error = SourceError(
@@ -127,14 +134,17 @@ class Dialect:
 
     @property
     def parsing(self) -> pc.ParseOptions:
-        """The same settings as Arrow options."""
+        """The dialect as options of Arrow's parser."""
         return pc.ParseOptions(
             delimiter=self.delimiter, quote_char=self.quote or False, newlines_in_values=True
         )
 
 
 def _lone_returns(stored: np.ndarray) -> np.ndarray:
-    """Return carriage returns that end a line; one at the end depends on the next byte."""
+    """Return the offsets of carriage returns that no newline follows: (n,) int64.
+
+    The last byte is left out, since the byte after it is unknown.
+    """
     found = np.flatnonzero(stored[:-1] == RETURN)
     lone: np.ndarray = found[stored[found + 1] != NEWLINE]
     return lone
@@ -142,9 +152,10 @@ def _lone_returns(stored: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class CsvForm(Dialect, Form):
-    """The CSV format: rows of values in a dialect, with names and inferred types.
+    """The CSV format: rows of values in a dialect, with column names and types.
 
-    Types of ``declared`` are the user's, those of other columns in ``schema`` were inferred.
+    The user declared the types in ``declared``; the types of other columns in ``schema`` were
+    inferred.
     """
 
     nulls: tuple[str, ...]
@@ -154,7 +165,7 @@ class CsvForm(Dialect, Form):
 
     @property
     def digest(self) -> bytes:
-        """Digest of dialect, names, types, and null values."""
+        """Digest of dialect, column names, types, and null values."""
         dialect = (self.delimiter, self.quote, self.header)
         types = (self.schema.to_arrow(), tuple(sorted(self.declared)))
         return digest("csv", 3, *dialect, self.nulls, *types)
@@ -164,11 +175,11 @@ class CsvForm(Dialect, Form):
         return spot(file, row, at, returns=True)
 
     def first(self, file: File) -> int:
-        """Return the offset after the header, if there is one."""
+        """Return the byte offset of the first row, which is after the header if there is one."""
         return self.head(file)[0]
 
     def head(self, file: File) -> tuple[int, tuple[str, ...]]:
-        """Return the offset of the first row of a file, and the names in its header."""
+        """Return the byte offset of the first row, and the names in the header, () without one."""
         with opened(file, stop=3) as stream:
             start = after_mark(stream.read(3))
         if not self.header:
@@ -207,7 +218,10 @@ class CsvForm(Dialect, Form):
         return start + len(line), tuple(names)
 
     def names_in(self, files: Sequence[File]) -> tuple[str, ...]:
-        """Return the header names common to all files; SourceError if headers differ."""
+        """Return the column names in the header, which all files must share.
+
+        Raise SourceError if headers differ or have a duplicate name.
+        """
         names = self.head(files[0])[1]
         for file, (_, other) in zip(files[1:], several(self.head, files[1:]), strict=True):
             if other != names:
@@ -226,7 +240,10 @@ class CsvForm(Dialect, Form):
         return names
 
     def infer(self, data: bytes, names: Sequence[str]) -> Schema:
-        """Infer types of the values in ``data``; columns without any value are text."""
+        """Infer the schema of the rows in ``data``; a column without any value is text.
+
+        ``names`` are the column names; without names, columns are called f0, f1 and so on.
+        """
         if not names and data.count(self.delimiter.encode()) >= MOST_COLUMNS:
             first = data[: next(iter(self.ends(data)), len(data))]
             if (count := self.values(first)) > MOST_COLUMNS:
@@ -248,7 +265,10 @@ class CsvForm(Dialect, Form):
         return Schema((n, pa.string() if n in text else k) for n, k in guessed.items())
 
     def decode(self, data: bytes, rows: int, columns: tuple[str, ...]) -> pa.RecordBatch:
-        """Decode the columns, converted to their types."""
+        """Decode ``columns`` of the ``rows`` rows in ``data``, converted to their types.
+
+        Raise RowError for an invalid row.
+        """
         reading = pc.ReadOptions(
             use_threads=False, block_size=block_size(data), column_names=list(self.schema)
         )
@@ -263,7 +283,7 @@ class CsvForm(Dialect, Form):
         return pa.RecordBatch.from_arrays([whole(c) for c in table.columns], names=list(columns))
 
     def _check(self, data: bytes, reading: pc.ReadOptions, table: pa.Table) -> None:
-        """Raise RowError for the first row with a number that its float changes."""
+        """Raise RowError for the first row with a number that its float does not represent."""
         limits = {n: math.inf if n in self.declared else ROUNDED for n in table.column_names}
         large = [name for name, limit in limits.items() if reaches(table[name], limit)]
         if large and not len(long_integers(data)):
@@ -280,7 +300,7 @@ class CsvForm(Dialect, Form):
     def _spelled(
         self, data: bytes, reading: pc.ReadOptions, names: list[str]
     ) -> Iterator[tuple[str, pa.ChunkedArray]]:
-        """Yield the columns ``names`` as text as written."""
+        """Yield each column of ``names`` with its values as text, as written in ``data``."""
         if names:
             text = self._parsed(data, reading, dict.fromkeys(names, pa.string()), names)
             yield from zip(names, text.columns, strict=True)
@@ -302,7 +322,7 @@ class CsvForm(Dialect, Form):
             raise self._row_error(" ".join(str(error).split())) from None
 
     def _row_error(self, message: str) -> RowError:
-        """Translate an error of Arrow to column names."""
+        """Build the RowError for a message of Arrow, with a column name in place of its number."""
         message = re.sub(r"Row #\d+: ", "", message).removeprefix("CSV parse error: ")
         found = re.match(r"In CSV column #(\d+): (?:CSV )?(.*)", message)
         names = self.schema.names
@@ -313,7 +333,7 @@ class CsvForm(Dialect, Form):
 
 
 def _doubtful(text: pa.ChunkedArray, floats: pa.ChunkedArray) -> list[tuple[int, Number, float]]:
-    """Return row, text and float of values that are infinite, or may be rounded integers."""
+    """Return row, text and float of each value that is infinite or may be a rounded integer."""
     unsure = compute.or_(compute.match_substring_regex(text, LONG), compute.is_inf(floats))
     rows = compute.indices_nonzero(compute.and_(unsure, floats.is_valid()))
     pairs = zip(text.take(rows).to_pylist(), floats.take(rows).to_pylist(), strict=True)
@@ -381,7 +401,7 @@ def _letter(given: object, what: str) -> str:
 
 
 def _settled(form: CsvForm, files: Sequence[File]) -> Schema:
-    """Return names and types of all columns."""
+    """Return the schema of all columns: declared types, and inferred types for the others."""
     declared = form.declared
     _check_types(declared)
     names = form.names_in(files) if form.header else declared.names

@@ -1,7 +1,7 @@
 """Files are opened as byte streams, decompressed if their names indicate compression.
 
-A stream returns the bytes before damage, then raises SourceError; its memory is bounded by the
-requested size and the window of the format, however large a file decompresses.
+A stream returns the bytes before damage, then raises SourceError. The memory of a stream is bounded
+by the requested size and the window of the format, however large a file decompresses.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ FAULTS = (EOFError, OSError, zlib.error, lzma.LZMAError, pa.ArrowException)
 
 
 class Readable(Protocol):
-    """An object that can be read from front to back."""
+    """An object whose bytes can be read from front to back."""
 
     def read(self, size: int, /) -> bytes: ...
 
 
 class Unpacked:
-    """A file decompressed by the object that ``begin`` makes; consecutive streams are joined."""
+    """A file decompressed by the objects that ``begin`` makes; consecutive streams are joined."""
 
     def __init__(self, file: Any, begin: Callable[[], Any]) -> None:
         by_path = isinstance(file, str)
@@ -51,7 +51,7 @@ class Unpacked:
         self._file.close()
 
     def read(self, size: int) -> bytes:
-        """Return at most ``size`` bytes, b"" at the end; EOFError if a stream is truncated."""
+        """Return at most ``size`` bytes, b"" at the end; raise EOFError for a truncated stream."""
         while True:
             data = b""
             if self._unpacker.eof:
@@ -91,7 +91,7 @@ class _Zlib:
         return self._inner.decompress(self._inner.unconsumed_tail + data, size)
 
 
-# From the path of a file, or from an open one.
+# Functions by suffix that open a compressed file, from its path or from an open file.
 PACKED: dict[str, Callable[[Any], Any]] = {
     ".gz": lambda file: gzip.GzipFile(**{"filename" if isinstance(file, str) else "fileobj": file}),
     ".bz2": bz2.BZ2File,
@@ -138,7 +138,7 @@ def opened(
 ) -> Iterator[ByteStream]:
     """Open the decompressed bytes of a file; an uncompressed file can be entered at ``start``.
 
-    No byte from ``stop`` on will be read: stores are not asked for it. ``ending`` is a key of
+    Bytes from ``stop`` on are neither read nor requested from a store. ``ending`` is a key of
     ``UNPACKERS`` or "", and overrides the file name.
     """
     path, there = (file, None) if isinstance(file, str) else (file.path, file.remote)

@@ -1,4 +1,4 @@
-"""File contents are identified by a digest of all bytes, recomputed if they may have changed."""
+"""Files are identified by a digest of all their bytes, computed again if they may have changed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ State: TypeAlias = tuple[int, int, int, int, int]
 
 CHUNK = 4 << 20
 THREADS = 8
-# Files of no more bytes together are identified by all bytes, larger sets by first and last bytes.
+# Files of no more bytes together are identified by all bytes, others by their first and last.
 HASHED_BYTES, EDGE_BYTES = 256 << 20, 64 << 10
 REMEMBERED = 1 << 16
 # A second write within the clock resolution of a file system (up to 2 s) changes no time stamp.
@@ -53,9 +53,9 @@ def revisions(paths: Sequence[str | Remote]) -> list[bytes]:
     """Return a digest per file that identifies its content, wherever it is mounted.
 
     For a file in a store the digest covers the version in the store, if that is certain. Local
-    files are digested completely if they have no more than 256 MiB together; otherwise size,
-    modification time, and the first and last 64 KiB are digested, but all bytes of a file so recent
-    that it may have been written to since. SourceError if a file cannot be read.
+    files are digested completely if they have no more than 256 MiB together; otherwise the digest
+    covers size, modification time, and the first and last 64 KiB, but all bytes of a file so recent
+    that it may have been written to since. Raise SourceError if a file cannot be read.
     """
     here = [path for path in paths if isinstance(path, str)]
     try:
@@ -169,7 +169,7 @@ def looked_at(path: str) -> os.stat_result:
 
 
 def unchanged_since_ns() -> int:
-    """Return the time of the file clock: every later change has this time or a later one.
+    """Return the file clock's time in ns: every later change has this time or a later one.
 
     Waits, for 20 ms at most, until the clock has passed the change times of all inspected files.
     """

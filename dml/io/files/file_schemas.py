@@ -1,4 +1,4 @@
-"""Files that state their own columns are compared and united here."""
+"""Schemas that files state are compared and united here."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class TypedFiles(FileSet):
 
     @cached_property
     def schema(self) -> Schema:
-        """Columns of every file; dictionary encoding is removed."""
+        """Schema of every file, without dictionary encoding."""
         return Schema(columns_in(self.files[0].arrow_schema))
 
 
 def columns_in(schema: pa.Schema) -> Iterator[tuple[str, pa.DataType]]:
-    """Yield names and normalized types of the columns."""
+    """Yield name and usual type of each column."""
     for field in schema:
         yield field.name, usual_type(field.type)
 
@@ -78,7 +78,7 @@ def check_same(first: TypedFile, other: TypedFile, remedy: str = "") -> None:
 
 
 def of_one_schema(files: Iterable[SomeTyped], remedy: str = "") -> tuple[SomeTyped, ...]:
-    """Return ``files``; SourceError unless all have the columns of the first (``check_same``)."""
+    """Return ``files``; raise SourceError unless all have the columns of the first one."""
     found = tuple(files)
     check_columns(found[0])
     for file in found[1:]:
@@ -101,7 +101,7 @@ def _clash(
 def united(files: Sequence[TypedFile]) -> Schema:
     """Return the columns of any file, in order of first appearance, with the widest type.
 
-    SourceError for a column of two types without a common type.
+    Raise SourceError for a column of two types without a common type.
     """
     found: dict[str, tuple[TypedFile, pa.DataType]] = {}
     for file in files:
@@ -133,7 +133,8 @@ def common(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
 def fitted(batch: pa.RecordBatch, schema: Schema, place: str) -> pa.RecordBatch:
     """Convert rows of a file to the columns and types of all files; absent columns are null.
 
-    SourceError for a value that the wider type cannot represent, such as 2**53 + 1 as a float.
+    Raise SourceError for a value that the wider type cannot represent, such as 2**53 + 1 as a
+    float.
     """
     if batch.schema.names == list(schema) and batch.schema.types == list(schema.values()):
         return batch

@@ -1,4 +1,4 @@
-"""The base of all file sources: files, their parts as units, and row ids from file names."""
+"""The base class of file sources: parts of files are units, and row ids come from file names."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class File:
-    """One file at the time when the source was made; ``name`` is its name in the set of files.
+    """One file as it was when the source was built; ``name`` is its name in the set of files.
 
-    ``remote`` gives access to a file in a store; its ``path`` is then a URL for messages.
+    ``remote`` gives access to a file in a store; ``path`` is then a URL for messages.
     """
 
     path: str
@@ -54,7 +54,7 @@ class File:
 
     @cached_property
     def key(self) -> int:
-        """The common high half of the ids of this file's rows."""
+        """The high half that the ids of all rows of this file share."""
         return source_key(self.name)
 
     def state(self) -> State | tuple[str, str] | None:
@@ -64,7 +64,7 @@ class File:
         return (self.remote.url, self.remote.version) if self.remote.certain else None
 
     def changed_ns(self) -> int:
-        """Return the change time, which users cannot set; 0 for a file in a store with versions.
+        """Return the change time in ns, which users cannot set; 0 for a file in a store.
 
         A file that is gone counts as changed now.
         """
@@ -101,9 +101,10 @@ Some = TypeVar("Some", bound=File)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FileSet:
-    """Files of one schema below one folder, in order of their names; ``given`` is for messages.
+    """Files of one schema below one folder, in order of their names.
 
-    ``digest`` covers the names in the folder and the schema: equal for copies elsewhere.
+    ``given`` describes the files in messages. ``digest`` covers the file names and the schema, so
+    copies of the files in another folder have an equal digest.
     """
 
     root: str
@@ -113,7 +114,7 @@ class FileSet:
 
     @property
     def schema(self) -> Schema:
-        """Columns of every file."""
+        """Schema of every file."""
         raise InternalError(f"{type(self).__name__} has no schema")
 
     @cached_property
@@ -122,7 +123,7 @@ class FileSet:
         return digest(self.word, tuple(f.name for f in self.files), self.schema.to_arrow())
 
     def shard(self, num_shards: int, index: int) -> Self:
-        """Return every ``num_shards``-th file from ``index`` on; columns are those of all files."""
+        """Return every ``num_shards``-th file from ``index`` on, with the schema of all files."""
         given = f"{self.given}, files {index}::{num_shards}"
         made = dataclasses.replace(self, files=tuple(self.files[index::num_shards]), given=given)
         made.__dict__["schema"] = self.schema
@@ -149,19 +150,19 @@ class FilePart:
 
     @property
     def atoms(self) -> int:
-        """Number of atoms."""
+        """Number of atoms in the part."""
         return -(-self.rows // self.atom_rows)
 
     @property
     def place(self) -> str:
-        """Description of the location for users."""
+        """Description of the part for messages: the file name, and the part number or row range."""
         if self.word:
             return f"{self.file.name}, {self.word} {self.number}"
         return f"{self.file.name}, rows {self.first_row} to {self.first_row + self.rows - 1}"
 
     @property
     def row_group(self) -> int | None:
-        """Number of the row group, if the part is a row group."""
+        """Number of the row group; None if the part is no row group."""
         return None
 
 
@@ -171,7 +172,10 @@ SomePart = TypeVar("SomePart", bound=FilePart)
 def numbered_parts(
     kind: type[SomePart], file: File, sizes: Iterable[tuple[int, int]], atom_rows: int | None
 ) -> Iterator[SomePart]:
-    """Yield the parts of ``file`` that have rows, from the rows and decoded bytes of every part."""
+    """Yield the parts of ``file`` that have rows.
+
+    ``sizes`` has, for every part, the number of rows and the decoded bytes.
+    """
     first_row = 0
     for number, (rows, nbytes) in enumerate(sizes):
         if rows:
@@ -181,11 +185,10 @@ def numbered_parts(
 
 
 class FileSource(Source):
-    """Rows of files in order of file name, part, row; subclasses have ``parts``.
+    """Rows of files in order of file name, part, row; a unit is a part.
 
-    They also have ``decoded`` if parts are decoded at once, otherwise a ``read`` of their own. A
-    unit is a part. Row ids come from the file's name below the common folder and the row's number
-    in the file.
+    Subclasses define ``parts``, and ``decoded`` if parts are decoded at once, otherwise ``read``.
+    Row ids come from the file's name below the common folder and the row's number in the file.
     """
 
     files: FileSet
@@ -194,7 +197,7 @@ class FileSource(Source):
     word: ClassVar[str] = ""
 
     def files_shard(self, num_shards: int, index: int) -> Self:
-        """Return some of the files under unchanged names."""
+        """Return the source of every ``num_shards``-th file from ``index`` on, names unchanged."""
         return self.replace(files=self.files.shard(num_shards, index))
 
     @property
@@ -203,7 +206,7 @@ class FileSource(Source):
         raise InternalError(f"{type(self).__name__} has no parts")
 
     def check(self) -> None:
-        """Check that atoms have rows."""
+        """Raise PlanError unless ``atom_rows`` is None or a positive integer."""
         if self.atom_rows is not None:
             check_atom_rows(self.atom_rows, f"read_{self.word}")
 
@@ -251,11 +254,11 @@ class FileSource(Source):
         )
 
     def facts(self, unit: Unit, column: str) -> Facts | None:
-        """Return statistics of a column of ``unit`` that are known without reading it, or None."""
+        """Return the statistics of a column of ``unit``; None if they need a read of the unit."""
         return None
 
     def changed_ns(self, unit: Unit) -> int:
-        """Return the change time of the unit's file."""
+        """Return the time of the last change of the unit's file, in ns."""
         return self.parts[unit.index].file.changed_ns()
 
     @property
@@ -268,15 +271,15 @@ class FileSource(Source):
         return bisect_right(self._atom_ends, atom)
 
     def projected(self, columns: tuple[str, ...]) -> Schema:
-        """Return the schema of some columns."""
+        """Return the schema of ``columns``."""
         return selected(self.files.schema, columns)
 
     def decoded(self, index: int, columns: tuple[str, ...]) -> pa.RecordBatch:
-        """Decode all rows of part ``index``."""
+        """Decode ``columns`` of all rows of part ``index``."""
         raise InternalError(f"{type(self).__name__} does not decode parts at once")
 
     def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
-        """Decode a part and cut it into atoms; memory is that of the part.
+        """Decode a whole part in memory, and yield its atoms.
 
         Raises SourceError if the file is damaged, or has changed since it was opened, and
         MemoryContractError for an atom whose few long dictionary texts decode to too many bytes.
@@ -297,7 +300,7 @@ class FileSource(Source):
 
     @cached_property
     def _starts(self) -> tuple[np.ndarray, np.ndarray]:
-        """Keys of the files in ascending order, and the global position of each one's first row."""
+        """Keys of the files, ascending (n,) uint64, and the global position of each first row."""
         firsts: dict[int, int] = {}
         start = 0
         for part in self.parts:
@@ -307,14 +310,14 @@ class FileSource(Source):
         return np.array(keys, dtype=np.uint64), np.array([firsts[k] for k in keys], dtype=np.int64)
 
     def position_of(self, ids: RowIds) -> np.ndarray:
-        """Return the rows of the previous files plus the row's number in its own file."""
+        """Return the position of each row, counted over all files: (n,) int64."""
         keys, starts = self._starts
         high, low = ids.arrays()
         found: np.ndarray = starts[np.searchsorted(keys, high)] + low.astype(np.int64)
         return found
 
     def unit_of(self, ids: RowIds) -> Unit | None:
-        """Return the part of a row, by its file's key and its number in the file."""
+        """Return the unit of the first row in ``ids``; None if no part contains the row."""
         high, low = (int(half[0]) for half in ids.slice(0, 1).arrays())
         for index, part in enumerate(self.parts):
             if part.file.key == high and 0 <= low - part.first_row < part.rows:
@@ -334,14 +337,17 @@ class FileSource(Source):
         return sum(unread_bytes(file.remote or file.path) for file in self.files.files)
 
     def content_parts(self, *, quick: bool) -> Iterator[tuple[str, str, bytes]]:
-        """Yield every file with its content digest."""
+        """Yield three values for every file: its name, its size as text, and its digest.
+
+        The digest is that of the content, or if ``quick`` the one from ``revisions``.
+        """
         files = self.files.files
         known = (revisions if quick else contents)([file.remote or file.path for file in files])
         for file, name in zip(files, known, strict=True):
             yield f"file {file.name!r}", f"{file.size:,} bytes with digest {name.hex()[:8]}", name
 
     def opened(self) -> bytes:
-        """Return a digest of names and states; of contents if a state could hide a change."""
+        """Return a digest of names and states, or of content where a state could hide a change."""
         files = self.files.files
         states = [file.state() for file in files]
         hiding = [file for file, state in zip(files, states, strict=True) if state is None]
@@ -355,22 +361,22 @@ class FileSource(Source):
         return digest(self.word, self.likeness(), named)
 
     def revision(self) -> bytes:
-        """Return a digest of names and of the ``revisions`` of the files."""
+        """Return a digest of the names and the ``revisions`` of the files."""
         files = self.files.files
         found = revisions([file.remote or file.path for file in files])
         for file in files:
             file.check_unchanged()
         return digest(self.word, self.likeness(), [f.name for f in files], found)
 
-    def shown(self) -> str:
-        """Return the arguments as written."""
+    def parameters_text(self) -> str:
+        """Return the arguments of the source as written."""
         columns = "" if self.columns is None else f", columns={list(self.columns)}"
         atoms = "" if self.atom_rows is None else f", atom_rows={self.atom_rows}"
         return f"{self.files!r}{columns}{atoms}"
 
 
 def bare(part: FilePart, start: int) -> Block:
-    """Return the atom of ``part`` from its row ``start`` on, without columns: only rows and ids."""
+    """Return the atom of ``part`` that begins at its row ``start``, with row ids but no columns."""
     rows = min(part.atom_rows, part.rows - start)
     return Block(Schema(), (), RowIds.run(part.file.key, part.first_row + start, rows))
 
@@ -380,7 +386,7 @@ def listed(
 ) -> tuple[str, tuple[File, ...], str]:
     """Return the common folder of the files that ``paths`` denote, the files, and a description.
 
-    ``options`` configure access to the store of URLs.
+    ``options`` configure access to the store if ``paths`` are URLs.
     """
     given = paths if isinstance(paths, str | os.PathLike) else each_of(paths)
     there = in_stores(given, kind, options)
@@ -392,12 +398,15 @@ def listed(
 
 
 def in_stores(paths: Paths, kind: FileKind, options: object) -> tuple[str, tuple[File, ...]] | None:
-    """Return folder and files that URLs denote; None if ``paths`` are local."""
+    """Return the common folder and the files that URLs denote; None if all ``paths`` are local.
+
+    Raise SourceError if only some of ``paths`` are URLs.
+    """
     given = each_of(paths)
     urls = [path for path in given if isinstance(path, str) and "://" in path]
     if not urls:
         return None
-    from dml.io.stores.remote_paths import found  # noqa: PLC0415
+    from dml.io.stores.remote_paths import find_files  # noqa: PLC0415
     from dml.io.stores.store_errors import shown_url  # noqa: PLC0415
 
     if len(urls) < len(given):
@@ -407,13 +416,13 @@ def in_stores(paths: Paths, kind: FileKind, options: object) -> tuple[str, tuple
             why=f"{shown_url(urls[0])} is in a store, {here} on this machine",
             try_="a source for each, then concat",
         )
-    root, files = found(urls, kind, options)
+    root, files = find_files(urls, kind, options)
     each = (File(there.url, name, there.size, 0, remote=there) for name, there in files.items())
     return root, tuple(each)
 
 
 def several(read: Callable[[Some], T], files: Sequence[Some]) -> Iterator[T]:
-    """Yield ``read`` of each file, in order; files in stores are read in parallel."""
+    """Yield the result of ``read`` for each file in order; files in stores are read in parallel."""
     if len(files) < 2 or files[0].remote is None:
         yield from map(read, files)
         return
@@ -424,7 +433,7 @@ def several(read: Callable[[Some], T], files: Sequence[Some]) -> Iterator[T]:
 
 
 def as_given(paths: Paths, count: int) -> str:
-    """Return the paths as written, if short; URLs without secrets."""
+    """Return a single path as written (a URL without secrets), "<count> files" for several."""
     if isinstance(paths, str | os.PathLike):
         text = os.fspath(paths)
         if "://" not in text:
@@ -436,7 +445,10 @@ def as_given(paths: Paths, count: int) -> str:
 
 
 def opened_file(path: str, name: str) -> File:
-    """Return the current state of a local file; SourceError if it is absent or not accessible."""
+    """Return a local file with its current size and time.
+
+    Raise SourceError if the file is absent or not accessible.
+    """
     try:
         found = looked_at(path)
     except OSError as error:
@@ -445,14 +457,17 @@ def opened_file(path: str, name: str) -> File:
 
 
 def unreadable(path: str, error: OSError) -> SourceError:
-    """Build the error for a file that is absent or not readable."""
+    """Build the SourceError for a file that is absent or not readable."""
     if isinstance(error, FileNotFoundError):
         return missing(path)
     return SourceError(f"{path} cannot be read", why=error.strerror or str(error))
 
 
 def chosen(columns: object, door: str) -> tuple[str, ...] | None:
-    """Return the selected names; SchemaError for duplicates, or for other than a list of names."""
+    """Return the names in ``columns`` as a tuple; None selects all columns.
+
+    Raise SchemaError for duplicates and for other values than names; the message names ``door``.
+    """
     if columns is None:
         return None
     if not isinstance(columns, str | Iterable):

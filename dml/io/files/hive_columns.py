@@ -55,12 +55,12 @@ class PathValues:
 
     @cached_property
     def schema(self) -> Schema:
-        """Names and types of the columns."""
+        """Names and types of the columns derived from paths."""
         return Schema(zip(self.rows.schema.names, self.rows.schema.types, strict=True))
 
     @cached_property
     def widths(self) -> np.ndarray:
-        """Bytes per row that the columns take in each file (n,) int64."""
+        """For each file, the bytes per row that the path columns take: (n,) int64."""
         total = np.zeros(self.rows.num_rows, np.int64)
         for values in self.rows.columns:
             if code_of(values.type) == "arrow" and not pa.types.is_primitive(values.type):
@@ -76,18 +76,18 @@ class PathValues:
         return dataclasses.replace(self, rows=self.rows.take(kept))
 
     def repeated(self, name: str, file: int, n: int) -> Values:
-        """Return the value of one file repeated for ``n`` rows."""
+        """Return the value of column ``name`` in file number ``file``, repeated for ``n`` rows."""
         return from_arrow(pa.repeat(self.rows.column(name)[file], n))
 
     def passing(self, part: Value) -> np.ndarray:
-        """Return for every file if ``part``, which uses only these columns, is true (n,) bool."""
+        """Return for every file whether predicate ``part`` on path columns is true: (n,) bool."""
         lowered = lower([part], self.schema)
         inputs = [from_arrow(self.rows.column(each.params[0])) for each in lowered.inputs]
         files = self.rows.num_rows
         return truth(run(lowered.program, inputs, files).outputs[0], files)
 
     def facts(self, name: str, file: int) -> Facts:
-        """Return complete statistics of a column in one file."""
+        """Return the exact statistics of column ``name`` in file number ``file``."""
         values = self.rows.column(name)
         return exactly(values[file].as_py(), values.type)
 
@@ -128,12 +128,12 @@ class PathColumns(PartOf):
         return Schema({**self.source.schema, **self.values.schema})
 
     def files_shard(self, num_shards: int, index: int) -> Source:
-        """Return a shard of the files with the values of their paths."""
+        """Return every ``num_shards``-th file from ``index`` on, with the values of its path."""
         files, values = (each.shard(num_shards, index) for each in (self.source.files, self.values))
         return self.replace(source=self.source.replace(files=files), values=values)
 
     def unit(self, index: int) -> Unit:
-        """Return the unit of the files, plus the bytes of the columns of paths."""
+        """Return unit ``index`` of ``source``, with the bytes of the path columns added."""
         found = self.source.unit(index)
         added = (found.rows or 0) * int(self.values.widths[self._numbers[found.file]])
         return dataclasses.replace(found, nbytes=found.nbytes + added)
@@ -148,7 +148,7 @@ class PathColumns(PartOf):
         return tuple(name for name in columns if name not in self.values.schema)
 
     def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
-        """Read the rows of the files and add the path values of their file to every row."""
+        """Read the rows of ``unit``, and add the path values of its file to every row."""
         stored, file = self._stored(columns), self._numbers[unit.file]
         schema = selected(self._every, columns)
         with closing(cast("Any", self.source.read(unit, stored, skip_atoms))) as blocks:
@@ -173,7 +173,7 @@ class PathColumns(PartOf):
         return {}
 
     def may_match(self, unit: Unit, predicate: tuple[Value, ...]) -> bool:
-        """False if the path, alone or with statistics of the file, proves that no row passes."""
+        """Return False only if the path, or path and file statistics, prove that no row passes."""
         file = self._numbers[unit.file]
         mixed = []
         for part in predicate:
@@ -201,7 +201,7 @@ class PathColumns(PartOf):
         return self.source.facts(unit, name) or UNKNOWN
 
     def null_in(self, column: str) -> str:
-        """Describe the first non-empty file whose path value is null, or a null in the files."""
+        """Describe a file whose path has no value for ``column``, or a null in files; else ""."""
         if column not in self.values.schema:
             return self.source.null_in(column)
         absent = pc.is_null(self.values.rows.column(column)).to_numpy(zero_copy_only=False)
@@ -212,7 +212,7 @@ class PathColumns(PartOf):
         return ""
 
     def bounds(self, column: str) -> tuple[int, int] | None:
-        """Return the minimum and maximum integer in paths, if no value is null."""
+        """Return minimum and maximum of integer path values; None if there is a null."""
         if column not in self.values.schema:
             return self.source.bounds(column)
         values = self.values.rows.column(column)
@@ -224,14 +224,15 @@ class PathColumns(PartOf):
     def title(self) -> str:
         """Return the title of the source with the path columns."""
         columns = "" if self.columns is None else f", columns={list(self.columns)}"
-        return f"{type(self.source).__name__}({self.source.shown()}{columns}, {self.values!r})"
+        given = f"{self.source.parameters_text()}{columns}, {self.values!r}"
+        return f"{type(self.source).__name__}({given})"
 
 
 def located(source: FileSource, given: PathArguments, columns: object) -> Source:
     """Add to ``source``, which has all columns, the requested columns of its paths.
 
-    SourceError for paths that differ in their keys, and if ``hive_partitioning=True`` finds no key;
-    SchemaError for names in use, and values that do not fit the files' types.
+    Raise SourceError for paths that differ in their keys, and if ``hive_partitioning=True`` finds
+    no key; SchemaError for names in use, and values that do not fit the files' types.
     """
     door = f"read_{source.word}"
     _check(given, door)
@@ -270,7 +271,7 @@ def _is_text(value: object) -> bool:
 def _values(
     source: FileSource, places: Sequence[FilePlace], keys: Sequence[str], path_column: str | None
 ) -> PathValues:
-    """Build a column per key, and the column of the paths."""
+    """Build a column of values per folder key, and the column of the paths themselves."""
     columns = {key: typed(key, places, source.schema.get(key)) for key in keys}
     if path_column is not None:
         if path_column in columns or path_column in source.schema:

@@ -82,7 +82,7 @@ def _bare(address: str) -> str:
 
 
 def _place(file: File, roots: Mapping[str, str], *, named: bool) -> FilePlace:
-    """Locate a file below the nearest of ``roots``; a given file uses all folders if ``named``."""
+    """Locate a file below the nearest of ``roots``; a root itself has keys only if ``named``."""
     there = file.remote
     address = _plain(file.path if there is None else there.address)
     root = address
@@ -116,7 +116,7 @@ def _keys(folders: Sequence[str], path: str) -> dict[str, str | None]:
 
 
 def _decoded(text: str, path: str) -> str:
-    """Decode percent-encoded bytes in a name."""
+    """Decode percent-encoded bytes in a name; raise SourceError if they are not UTF-8."""
     try:
         return checked(unquote(text, errors="strict"))
     except UnicodeDecodeError:
@@ -124,7 +124,7 @@ def _decoded(text: str, path: str) -> str:
 
 
 def checked(text: str) -> str:
-    """Return ``text``; SourceError for the name of a file or folder that is not Unicode."""
+    """Return ``text``; raise SourceError for a file or folder name that is not Unicode."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -146,7 +146,7 @@ def keys_of(
 ) -> tuple[str, ...]:
     """Return the keys of folder names, in the order of the first path; empty if disabled.
 
-    SourceError if only some paths have a key, unless only other ``columns`` are selected.
+    Raise SourceError if only some paths have a key, unless only other ``columns`` are selected.
     """
     if given.hive_partitioning is False:
         return ()
@@ -173,7 +173,7 @@ def keys_of(
 
 
 def typed(key: str, places: Sequence[FilePlace], kind: pa.DataType | None) -> pa.Array:
-    """Return the values of a key for every file, of type ``kind`` if files have that column.
+    """Return the values of key ``key`` for every file, of type ``kind`` if files have that column.
 
     Otherwise int64 or date32 if all values parse as such, else text.
     """
@@ -204,7 +204,7 @@ def _date(text: str) -> dt.date | None:
 def _fitted(
     key: str, texts: Sequence[str | None], places: Sequence[FilePlace], kind: pa.DataType
 ) -> pa.Array:
-    """Convert the values to the type in the files."""
+    """Convert ``texts`` to the type in the files; raise SchemaError if one does not fit."""
     try:
         return _cast(texts, kind)
     except pa.ArrowException:

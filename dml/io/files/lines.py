@@ -1,4 +1,4 @@
-"""Files of consecutive rows in bytes are read here: parts are runs of consecutive rows.
+"""Sources of files whose rows follow one another as bytes; parts are runs of consecutive rows.
 
 The row count is unknown when a file is opened, so rows are counted at the first use, in one pass
 that records the offsets of parts. A compressed file has one part, since it can only be read from
@@ -45,7 +45,7 @@ OFFSET = 4  # bytes of a value of varying length beside its own
 
 
 class RowError(Exception):
-    """The bytes of some rows cannot be decoded; ``row`` is the first of them, if known."""
+    """The bytes of some rows cannot be decoded; ``row`` is the number of the first, if known."""
 
     def __init__(self, why: str, row: int | None = None, try_: str = "") -> None:
         super().__init__(why)
@@ -53,7 +53,7 @@ class RowError(Exception):
 
 
 class Form(Splitter):
-    """A file format: where rows end in bytes, and how they are decoded.
+    """A file format: where rows end in bytes, and how rows are decoded.
 
     ``schema`` has all columns of the format.
     """
@@ -72,13 +72,13 @@ class Form(Splitter):
         return packing(file.name)
 
     def packed(self, file: File) -> bool:
-        """True for a file that can only be read from its start."""
+        """Return True for a file that can only be read from its start."""
         return bool(self.ending(file))
 
     def open(
         self, file: File, start: int = 0, stop: int | None = None
     ) -> AbstractContextManager[ByteStream]:
-        """Open the uncompressed bytes of ``file`` (see ``opened``)."""
+        """Open the uncompressed bytes of ``file`` from ``start`` to ``stop`` (see ``opened``)."""
         return opened(file, start, stop, self.ending(file))
 
     def first(self, file: File) -> int:
@@ -91,25 +91,34 @@ class Form(Splitter):
         return spot(file, row, at)
 
     def decode(self, data: bytes, rows: int, columns: tuple[str, ...]) -> pa.RecordBatch:
-        """Decode the ``rows`` rows in ``data``; RowError if it does not contain them."""
+        """Decode ``columns`` of the ``rows`` rows in ``data``.
+
+        Raise RowError for an invalid row.
+        """
         raise InternalError(f"{type(self).__name__} decodes nothing")
 
 
 def block_size(data: bytes) -> int:
-    """Return a block size for all of ``data``; RowError for more than Arrow parses at once."""
+    """Return a block size in bytes that lets Arrow parse all of ``data`` as one block.
+
+    Raise RowError if ``data`` is larger than Arrow parses at once.
+    """
     if len(data) >= MOST_BYTES:
         raise RowError(f"an atom has {len(data)} bytes", 0, "a smaller atom_rows=")
     return len(data) + 64
 
 
 def after_mark(head: bytes) -> int:
-    """Return the offset of the text in a file that begins with ``head``."""
+    """Return the length of the byte order mark at the start of ``head``; 0 if there is none."""
     return len(BYTE_ORDER_MARK) if head.startswith(BYTE_ORDER_MARK) else 0
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class LineFiles(FileSet):
-    """Files of rows in one format; their indices are computed once and pickled with them."""
+    """Files of rows in one format, and the index of each file, which is computed once.
+
+    ``counted`` has the indices by ``atom_rows``; it is pickled with the files.
+    """
 
     form: Form
     counted: dict[int | None, list[PartIndex]] = dataclasses.field(default_factory=dict)
@@ -125,12 +134,15 @@ class LineFiles(FileSet):
         return digest("line files", tuple(f.name for f in self.files), self.form.digest)
 
     def shard(self, num_shards: int, index: int) -> Self:
-        """Return some of the files, with their indices."""
+        """Return every ``num_shards``-th file from ``index`` on, with the index of each."""
         counted = {rows: found[index::num_shards] for rows, found in self.counted.items()}
         return dataclasses.replace(super().shard(num_shards, index), counted=counted)
 
     def indices(self, atom_rows: int | None) -> list[PartIndex]:
-        """Return the index of every file; scans all files once, in parallel."""
+        """Return the index of every file for atoms of ``atom_rows`` rows.
+
+        The first call scans all files, in parallel.
+        """
         if atom_rows not in self.counted:
             with ThreadPoolExecutor(max(1, min(COUNTING_THREADS, len(self.files)))) as pool:
                 found = list(pool.map(lambda file: self._index(file, atom_rows), self.files))
@@ -152,7 +164,10 @@ class LineFiles(FileSet):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LineRun(FilePart):
-    """Rows of a file from byte ``start`` to ``stop`` of its uncompressed content."""
+    """Rows of a file from byte ``start`` to ``stop`` of its uncompressed content.
+
+    ``widest`` is the bytes of the largest atom; ``broken`` runs end with bytes that are no row.
+    """
 
     start: int
     stop: int
@@ -208,7 +223,7 @@ class LineSource(FileSource):
         return sum(run.rows for run in self.parts)
 
     def likeness(self) -> bytes:
-        """Return a digest of the uncompressed bytes, which were read when rows were counted."""
+        """Return a digest of the sizes and contents that were read when rows were counted."""
         found = self.files.indices(self.atom_rows)
         return digest("lines", [(each.end, each.content) for each in found])
 
@@ -238,7 +253,10 @@ class LineSource(FileSource):
             )
 
     def _atoms(self, run: LineRun) -> Iterator[tuple[bytes, int]]:
-        """Yield bytes and row count of every atom, up to unreadable bytes."""
+        """Yield the bytes and the row count of every atom of ``run``.
+
+        At bytes that cannot be read, raise SourceError after the atoms before them.
+        """
         form = self.files.form
         packed = form.packed(run.file)
         try:
@@ -278,9 +296,9 @@ class LineSource(FileSource):
         return Block.from_arrow(batch, ids, self.projected(columns))
 
     def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
-        """Estimate an atom's bytes, joined and parsed, read windows, and decompression.
+        """Estimate the memory of a read: copies of the largest atom, windows, and decompression.
 
-        For a file in a store also the current block and the prefetched one.
+        For a file in a store, add the current block and the prefetched block.
         """
         run = self.parts[unit.index]
         unpacking = UNPACKING_BYTES if self.files.form.packed(run.file) else 0
@@ -288,7 +306,7 @@ class LineSource(FileSource):
         return COPIES * run.widest + 2 * WINDOW + unpacking + fetched
 
     def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
-        """Return the bytes of the run, or of the whole compressed file."""
+        """Return the stored bytes of the run, or of the whole file if it is compressed."""
         run = self.parts[unit.index]
         return run.file.size if self.files.form.packed(run.file) else run.stop - run.start
 
@@ -296,7 +314,10 @@ class LineSource(FileSource):
 def blamed(
     form: Form, data: bytes, decode: Callable[[bytes, int], object], error: RowError
 ) -> tuple[int, int, str]:
-    """Find by bisection the first undecodable row of ``data``: its number, offset, and reason."""
+    """Return number, byte offset and reason of the first row of ``data`` that ``decode`` refuses.
+
+    The row is found by bisection, unless ``error`` has its number.
+    """
     starts = [0, *form.ends(data).tolist()]
     if starts[-1] < len(data):
         starts.append(len(data))
@@ -321,7 +342,7 @@ def spot(file: File, row: int, at: int, *, returns: bool = False) -> str:
 
 
 def line_at(file: File, at: int, *, returns: bool) -> int:
-    r"""Return the line number of a byte of a file, which is read again up to that byte.
+    r"""Return the number of the line with byte ``at`` of the file, which is read again up to it.
 
     Lines end with ``\n``, and if ``returns`` also with a single ``\r``.
     """
@@ -342,7 +363,10 @@ def _decoded_bytes(schema: Schema, rows: int, nbytes: int) -> int:
 
 
 def sample(file: File, form: Form, start: int) -> tuple[bytes, int]:
-    """Return the first complete rows of a file, about 1 MiB, and their count; b"" if none."""
+    """Return the bytes of the first complete rows of a file, about 1 MiB, and their number.
+
+    Return b"" and 0 if the file has no complete row.
+    """
     with form.open(file) as stream:
         stream.read(start)
         for data, ends in windows(stream, form):
@@ -355,8 +379,8 @@ def inferred(
 ) -> Schema | None:
     """Infer the schema from the first rows of the first file with rows; None if all are empty.
 
-    Rows after an undecodable one are ignored, since reading will report it. SourceError if it is
-    the first row.
+    Rows after an undecodable row are ignored, since reading will report that row. Raise SourceError
+    if the first row is undecodable.
     """
     for file in files:
         start = form.first(file)

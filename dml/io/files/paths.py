@@ -21,7 +21,7 @@ TRY = "a file, a folder, a pattern such as 'data/*.parquet', or a list of these"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FileKind:
-    """A kind of files for messages, and the suffixes that a folder is searched for (or none)."""
+    """A kind of files: the word for messages, and suffixes of files in folders; () means any."""
 
     word: str
     endings: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ def each_of(paths: Paths) -> list[str | os.PathLike[str]]:
 
 
 def plain(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """Return a local path without ``file://``; other paths are returned unchanged."""
+    """Return a local path without ``file://``; return other paths unchanged."""
     if not isinstance(path, str) or not path.startswith("file://"):
         return path
     parts = urlsplit(path)

@@ -30,20 +30,21 @@ class Splitter(Protocol):
     """A format-specific detector of record ends; by default the last record needs no end."""
 
     def ends(self, window: bytes) -> np.ndarray:
-        """Return the ends of rows in ``window``, which begins with a record: (n,) int64, ascending.
+        """Return the byte offset in ``window`` just past each complete row: (n,) int64, ascending.
 
-        Records that are not rows, such as empty lines, belong to the row after them.
+        ``window`` begins with a record. Records that are not rows, such as empty lines, belong to
+        the row after them.
         """
         ...
 
     def unclosed(self, window: bytes) -> int | None:
-        """Return the offset of an unclosed quote in ``window``, which begins with a record."""
+        """Return the offset of an unclosed quote in ``window``; None if there is none."""
         return None
 
     def last(self, window: bytes) -> bool:
-        """Return whether ``window``, all bytes after the last row end of a file, is a row.
+        """Return True if ``window``, all bytes after the last row end of a file, is a row.
 
-        SourceError if it is a truncated row.
+        Raise SourceError if ``window`` is a truncated row.
         """
         return True
 
@@ -51,9 +52,9 @@ class Splitter(Protocol):
 def windows(
     stream: Readable, splitter: Splitter, note: Note | None = None
 ) -> Iterator[tuple[bytes, np.ndarray]]:
-    """Yield complete records with the end of each row; ``note`` receives all bytes as read.
+    """Yield the bytes of complete rows, with the offset just past each; ``note`` gets all bytes.
 
-    SourceError, after the rows before it, for damage and for a row longer than ``LONGEST``.
+    Raise SourceError, after the rows before it, for damage and for a row longer than ``LONGEST``.
     """
     held, size = b"", WINDOW
     while piece := stream.read(size):
@@ -77,7 +78,7 @@ def windows(
 
 
 def _too_long(quote: int | None) -> SourceError:
-    """Build the error for a row without an end, perhaps due to an unclosed ``quote``."""
+    """Build the error for a row without an end, perhaps due to an unclosed quote at ``quote``."""
     what = f"a row is longer than {LONGEST} bytes"
     if quote is None:
         why = "rows are read an atom at a time, and this one has no end in sight"
@@ -89,7 +90,7 @@ def _too_long(quote: int | None) -> SourceError:
 
 
 def atoms(found: Iterable[tuple[bytes, np.ndarray]], atom_rows: int) -> Iterator[tuple[bytes, int]]:
-    """Yield the bytes of every ``atom_rows`` rows, and the row count; the last have the rest."""
+    """Yield the bytes and the count of every ``atom_rows`` rows; the last atom has the rest."""
     pieces: list[bytes] = []
     rows = 0
     for window, ends in found:
@@ -130,8 +131,9 @@ def index(
 ) -> PartIndex:
     """Scan a file once from byte ``start`` on; its rows alone determine the parts.
 
-    Atoms have ``atom_rows`` rows; otherwise 65,536 or fewer that fit into 8 MiB, and are a part
-    each. A compressed file is one part, whose atoms have the largest fitting power of two of rows.
+    Atoms have ``atom_rows`` rows, and parts about 8 MiB; without ``atom_rows``, each part is one
+    atom of at most 65,536 rows and 8 MiB. A compressed file is one part, whose atoms have the
+    largest fitting power of two of rows.
     """
     hasher = xxhash.xxh3_128()
     runs: Runs | OneRun = OneRun(start, atom_rows) if packed else Runs(start, atom_rows)
@@ -160,7 +162,7 @@ class Runs:
         self.rows = self.atom = self.widest = 0
 
     def add(self, ends: np.ndarray) -> None:
-        """Add rows that end at these offsets in the file."""
+        """Add rows that end at the file offsets ``ends``, ascending."""
         at = 0
         while at < len(ends):
             taken = min(len(ends) - at, self.atom_rows - self.atom)
@@ -198,7 +200,7 @@ class Runs:
 
 
 class OneRun:
-    """A file that is read from its start: its row count, and sizes of atoms of 2**k rows."""
+    """The single part of a compressed file: its rows, and sizes of atoms of 2**k rows."""
 
     def __init__(self, start: int, atom_rows: int | None) -> None:
         powers = range(ATOM_ROWS.bit_length())
@@ -207,7 +209,7 @@ class OneRun:
         self.last, self.widest = [start] * len(self.steps), [0] * len(self.steps)
 
     def add(self, ends: np.ndarray) -> None:
-        """Add rows that end at these offsets in the uncompressed file."""
+        """Add rows that end at the offsets ``ends`` in the uncompressed file, ascending."""
         for k, step in enumerate(self.steps):
             cuts = ends[-(self.rows + 1) % step :: step]
             if len(cuts):
@@ -218,7 +220,7 @@ class OneRun:
             self.rows, self.end = self.rows + len(ends), int(ends[-1])
 
     def finished(self) -> list[tuple[int, int, int, int]]:
-        """Return the tuples of ``Runs.finished``, for one part or none."""
+        """Return the tuples of ``Runs.finished``: one tuple, or none for a file without rows."""
         if not self.rows:
             return []
         sizes = [max(w, self.end - last) for w, last in zip(self.widest, self.last, strict=True)]

@@ -1,9 +1,9 @@
 """A folder of files appears as a whole or not at all, whichever process is killed meanwhile.
 
-Files are made in a hidden sibling of the target, ``.NAME.dml-DIGEST-HOST-PID-...`` (the digest is
-of the name, a long one is cut): it contains ``lock``, which the writing process locks for as long
-as it lives, and ``rows``, which becomes the target by one rename. A sibling with an unlocked lock
-belongs to a dead process, and is removed by the next writer.
+Files are made in a hidden sibling of the target, ``.NAME.dml-DIGEST-HOST-PID-...``, with the digest
+of the name, since a long name is cut. The sibling contains ``lock``, which the writing process
+locks as long as it lives, and ``rows``, which becomes the target by one rename. A sibling with an
+unlocked lock belongs to a dead process, and is removed by the next writer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ UNABLE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
 def staged(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]:
     """Yield a folder to make files in; it becomes ``path`` at the end, or is removed on errors.
 
-    PlanError if ``path`` exists and may not be replaced, SourceError for errors of the disk.
+    Raise PlanError if ``path`` exists and may not be replaced, SourceError for errors of the disk.
     """
     target = located(path)
     try:
@@ -60,7 +60,7 @@ def staged(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]:
 
 
 def located(path: object) -> Path:
-    """Return the local path of ``path``; PlanError if it is not a local path."""
+    """Return the absolute path of ``path``; raise PlanError if it is not a local path."""
     name = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
     if not name or "\0" in name:
         raise PlanError(
@@ -72,7 +72,7 @@ def located(path: object) -> Path:
 
 
 def refused(error: OSError, target: Path) -> DmlError:
-    """Build an error with location from an error of the operating system."""
+    """Build the SourceError for an error of the operating system, located at ``target``."""
     room = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     return SourceError(
         "rows could not be written",
@@ -130,7 +130,7 @@ def _parents(target: Path) -> list[Path]:
 def _staging(target: Path) -> Iterator[Path]:
     """Yield a locked hidden sibling of ``target``; siblings of dead processes are removed."""
     _clear(target)
-    folder, lock = _held(target)
+    folder, lock = _create_locked(target)
     try:
         yield folder
     finally:
@@ -145,8 +145,11 @@ def prefix(target: Path) -> str:
     return f".{start}.dml-{digest[:8]}-"
 
 
-def _held(target: Path) -> tuple[Path, int]:
-    """Make a new staging folder with its lock, which is released whenever this process ends."""
+def _create_locked(target: Path) -> tuple[Path, int]:
+    """Create a staging folder, and lock a file in it until this process ends; return both.
+
+    The lock is returned as a file descriptor.
+    """
     while True:
         name = f"{prefix(target)}{platform.node()[:64]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         folder = target.parent / name
@@ -170,7 +173,7 @@ def _clear(target: Path) -> None:
 
 
 def _bury(folder: Path, target: Path) -> None:
-    """Remove the staging folder ``folder`` of a dead process; OSError if it is alive."""
+    """Remove the staging folder ``folder`` of a dead process; raise OSError if it is alive."""
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -216,7 +219,7 @@ def _commit(folder: Path, target: Path, *, overwrite: bool) -> None:
 
 
 def _exchanged(rows: Path, target: Path) -> bool:
-    """Swap two folders in one step; False if the system does not support it."""
+    """Swap two folders in one step; return False if the system does not support that."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
         return False

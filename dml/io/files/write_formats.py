@@ -47,7 +47,7 @@ class FileFormat(Protocol):
         """The suffix of file names, without a dot."""
 
     def open(self, sink: Any, schema: pa.Schema) -> Writer:
-        """Begin a file; pa.ArrowException if the format cannot represent the columns."""
+        """Begin a file; raise pa.ArrowException if the format cannot represent the columns."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +108,7 @@ CODECS = {
 
 
 def gzipped(compression: str | None, what: str) -> str | None:
-    """Return the codec of a format that only gzip packs; PlanError for another one."""
+    """Return "gzip" or None for a format that only gzip compresses; raise PlanError otherwise."""
     if compression in (None, "none", "gzip"):
         return "gzip" if compression == "gzip" else None
     raise PlanError(
@@ -119,7 +119,7 @@ def gzipped(compression: str | None, what: str) -> str | None:
 
 
 def format_of(kind: type[Parquet | Arrow | Orc], compression: str | None) -> Parquet | Arrow | Orc:
-    """Return the format with its codec; PlanError if the format, or this pyarrow, lacks it."""
+    """Return the format with its codec; raise PlanError if format or pyarrow lacks the codec."""
     named = None if compression == "none" else compression
     if named is None or (named in CODECS[kind] and (kind is Orc or pa.Codec.is_available(named))):
         return kind(named)
@@ -156,7 +156,7 @@ class Csv:
 
 
 def _csv_rows(rows: pa.Table) -> pa.Table:
-    """Convert times with a zone to text; SchemaError for a row that would be an empty line."""
+    """Convert times with a zone to text; raise SchemaError for a row that is an empty line."""
     if rows.num_columns == 1 and rows.column(0).null_count:
         raise SchemaError(
             f"CSV files of column {rows.column_names[0]!r} alone cannot hold its nulls",
@@ -168,7 +168,7 @@ def _csv_rows(rows: pa.Table) -> pa.Table:
 
 
 def csv_of(delimiter: object) -> Csv:
-    """Build the format; PlanError for an invalid delimiter."""
+    """Build the CSV format; raise PlanError for an invalid delimiter."""
     if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n':
         raise PlanError(
             f"CSV fields cannot be separated by {delimiter!r}",
@@ -179,7 +179,7 @@ def csv_of(delimiter: object) -> Csv:
 
 
 def _plain(kind: pa.DataType) -> bool:
-    """True for a scalar type that reads back from text unchanged."""
+    """Return True for a scalar type that reads back from text unchanged."""
     types = pa.types
     if zones.zoned(kind):
         zones.zone(kind.tz)
@@ -219,7 +219,7 @@ class _JsonWriter:
 
 
 def json_of(kind: pa.DataType, name: str) -> Callable[[Any], list[Any]]:
-    """Return the conversion of a column of ``kind`` to JSON; pa.ArrowInvalid if impossible."""
+    """Return the conversion of a column of ``kind`` to JSON; raise pa.ArrowInvalid if none."""
     types = pa.types
     if not _in_json(kind, outer=True):
         raise pa.ArrowInvalid(f"{name!r} is {kind}, which has no form in JSON")
@@ -249,7 +249,7 @@ def _spelled(value: Any) -> str:
 
 
 def _in_json(kind: pa.DataType, *, outer: bool) -> bool:
-    """True for types that JSON can represent; times in lists must also be Python values."""
+    """Return True if JSON represents ``kind``; times in lists must also be Python values."""
     types = pa.types
     if is_tensor(kind):
         return outer
@@ -261,7 +261,7 @@ def _in_json(kind: pa.DataType, *, outer: bool) -> bool:
 
 
 def is_tensor(kind: pa.DataType) -> bool:
-    """True for tensors of fixed and of open shape."""
+    """Return True for tensors of fixed and of open shape."""
     return isinstance(kind, pa.FixedShapeTensorType | OpenTensor)
 
 
@@ -275,7 +275,7 @@ def _tensors(column: pa.ChunkedArray) -> list[Any]:
 
 
 def _finite(value: Any, name: str) -> Any:
-    """Return ``value`` with NaN as None, at any depth; SchemaError for infinite values."""
+    """Return ``value`` with NaN as None, at any depth; raise SchemaError for infinite values."""
     if isinstance(value, list):
         return [_finite(each, name) for each in value]
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""JSON lines are read as a row per object, with types inferred from the first rows."""
+"""JSON lines are read as one row per object, with types inferred from the first rows."""
 
 from __future__ import annotations
 
@@ -56,9 +56,10 @@ TRY = "schema={...} for the types of columns, columns=[...] where rows have more
 
 @dataclasses.dataclass(frozen=True)
 class JsonForm(Form):
-    """The format of JSON lines: each line that is not blank is an object; its keys are columns.
+    """The format of JSON lines: each line that is not blank is an object, whose keys are columns.
 
-    Types of ``declared`` are the user's, those of other columns in ``schema`` were inferred.
+    The user declared the types in ``declared``; the types of other columns in ``schema`` were
+    inferred.
     """
 
     schema: Schema
@@ -66,19 +67,22 @@ class JsonForm(Form):
 
     @property
     def digest(self) -> bytes:
-        """Digest of names and types."""
+        """Digest of column names and types."""
         return digest("json", 2, self.schema.to_arrow(), tuple(sorted(self.declared)))
 
     def ends(self, window: bytes) -> np.ndarray:
-        """Return the offsets after newlines of lines that are not blank."""
+        """Return the byte offsets just past each line that is not blank: (n,) int64, ascending."""
         return line_ends(window)
 
     def last(self, window: bytes) -> bool:
-        """True for bytes other than white space."""
+        """Return True if ``window`` has bytes other than white space."""
         return bool(window.strip())
 
     def decode(self, data: bytes, rows: int, columns: tuple[str, ...]) -> pa.RecordBatch:
-        """Decode the values of the keys ``columns``; an absent key is null."""
+        """Decode the values of the keys ``columns``; an absent key is null.
+
+        Raise RowError for an invalid row, and for an atom of too many values.
+        """
         values = sum(_values(self.schema[name]) for name in columns)
         if rows * values > MOST_DECODED:
             why = f"it is one of {rows} rows of an atom, each of {values} values"
@@ -101,12 +105,12 @@ class JsonForm(Form):
 
 
 def _values(kind: pa.DataType) -> int:
-    """Return the number of values per row in a column, including absent ones."""
+    """Return the number of values per row, nulls included, in a column of type ``kind``."""
     return sum(_values(each.type) for each in kind) if pa.types.is_struct(kind) else 1
 
 
 def line_ends(window: bytes) -> np.ndarray:
-    """Return the ends of lines that are not blank: (n,) int64."""
+    """Return the byte offsets just past each line that is not blank: (n,) int64, ascending."""
     stored = np.frombuffer(window, np.uint8)
     breaks = np.flatnonzero(stored == NEWLINE)
     starts = np.concatenate([[0], breaks[:-1] + 1])[: len(breaks)]
@@ -119,7 +123,10 @@ def line_ends(window: bytes) -> np.ndarray:
 
 
 def parsed(data: bytes, types: dict[str, pa.DataType], others: str) -> pa.Table:
-    """Parse the objects in ``data``; RowError for invalid input."""
+    """Parse the objects in ``data``; raise RowError for invalid input.
+
+    ``others`` says what Arrow does with keys that are not in ``types``: error, ignore or infer.
+    """
     reading = pj.ReadOptions(use_threads=False, block_size=block_size(data))
     parsing = pj.ParseOptions(
         explicit_schema=pa.schema(list(types.items())), unexpected_field_behavior=others
@@ -132,7 +139,7 @@ def parsed(data: bytes, types: dict[str, pa.DataType], others: str) -> pa.Table:
 
 
 def guessed(data: bytes, declared: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
-    """Infer the types of the objects in ``data``: Arrow's, but exact types for large integers."""
+    """Infer a type for each key of the objects in ``data``: Arrow's, but exact for integers."""
     table = parsed(data, dict(declared), "infer")
     kinds = {field.name: field.type for field in table.schema}
     if large := [n for n in kinds if n not in declared and reaches(table[n], BEYOND)]:
@@ -142,7 +149,7 @@ def guessed(data: bytes, declared: Mapping[str, pa.DataType]) -> dict[str, pa.Da
 
 
 def _exact(name: str, kind: pa.DataType, values: list[Any]) -> pa.DataType:
-    """Replace float types in ``kind`` by integer types if all ``values`` are integers."""
+    """Replace float types in ``kind`` by integer types where all ``values`` are integers."""
     given = [value for value in values if value is not None]
     if pa.types.is_list(kind):
         return pa.list_(_exact(name, kind.value_type, [each for value in given for each in value]))
@@ -155,7 +162,10 @@ def _exact(name: str, kind: pa.DataType, values: list[Any]) -> pa.DataType:
 
 
 def check_numbers(data: bytes, table: pa.Table, declared: Container[str]) -> None:
-    """Raise RowError for the first object in ``data`` with a number that its float changes."""
+    """Raise RowError for the first object with a number that its float does not represent.
+
+    ``table`` has the parsed objects of ``data``; keys in ``declared`` have types of the user.
+    """
     limits = {name: math.inf if name in declared else ROUNDED for name in table.column_names}
     large = [name for name, limit in limits.items() if reaches(table[name], limit)]
     places = long_integers(data) if large else np.array([], np.int64)
@@ -173,7 +183,7 @@ def check_numbers(data: bytes, table: pa.Table, declared: Container[str]) -> Non
 
 
 def _object(line: bytes) -> dict[str, Any]:
-    """Parse the object on a line, with numbers as written."""
+    """Parse the object on a line; numbers keep their text. Raise RowError for an invalid line."""
     try:
         found = DECODER.decode(line.decode(errors="replace"))
     except (ValueError, RecursionError) as error:
@@ -182,7 +192,7 @@ def _object(line: bytes) -> dict[str, Any]:
 
 
 def _no_rows(data: bytes, message: str) -> RowError:
-    """Build the error for invalid ``data``, which often is one value across many lines."""
+    """Build the RowError for invalid ``data``, which often is one value across many lines."""
     text = data.strip()
     if text.startswith(b"["):
         return RowError("it is an array, and a row is an object on a line", try_=LISTED)
@@ -223,7 +233,7 @@ def check_keys(data: bytes) -> None:
 
 
 def _keys(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yield the number of distinct keys and the offset, at each new key."""
+    """Yield the number of distinct keys so far and the byte offset, at each new key in ``data``."""
     count = 0
     top: dict[bytes, Any] = {}
     here = value = top
@@ -247,7 +257,7 @@ def _keys(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def settled(kind: pa.DataType) -> pa.DataType:
-    """Return an inferred type in its final form: text stays text, and all-null becomes text."""
+    """Return the final form of an inferred type: timestamps and all-null columns become text."""
     if pa.types.is_null(kind) or pa.types.is_timestamp(kind):
         return pa.string()
     if pa.types.is_list(kind):

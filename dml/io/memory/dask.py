@@ -35,7 +35,7 @@ class ClusterClient:
 
     @staticmethod
     def of(collection: Any) -> ClusterClient | None:
-        """Return the cluster that stores values of the collection; None if no cluster does."""
+        """Return the client of the cluster that stores the collection's values, or None."""
         futures = _futures(collection)
         return ClusterClient(futures[0].client) if futures else None
 
@@ -77,16 +77,16 @@ def _futures(collection: Any) -> list[Any]:
 
 
 class Collection(DataSource):
-    """The base class of collections: partitions, each computed with all its dependencies."""
+    """Base class of sources over collections: parts are partitions, each computed on its own."""
 
     def __init__(self, collection: Any, scheduler: Scheduler, schema: object) -> None:
         self.collection, self.scheduler = collection, scheduler
         self.cluster = ClusterClient.of(collection)
         self.name = type(collection).__name__
-        self.columns = self.found() if schema is None else schema_of(schema)
+        self.columns = self.infer_schema() if schema is None else schema_of(schema)
 
-    def found(self) -> Schema:
-        """Infer the schema if the user declares none."""
+    def infer_schema(self) -> Schema:
+        """Infer the schema, of a collection for which the user declares none."""
         raise InternalError(f"{type(self).__name__} finds no schema")
 
     def computed(self, number: int) -> Any:
@@ -116,7 +116,7 @@ class Collection(DataSource):
 class Frame(Collection):
     """A Dask data frame, with the rules of ``from_pandas``."""
 
-    def found(self) -> Schema:
+    def infer_schema(self) -> Schema:
         """Infer types from Dask's empty frame, or from the first partition if types are missing."""
         empty = self.collection._meta  # noqa: SLF001 - Dask's own attribute name
         schema = from_pandas(empty).schema
@@ -137,7 +137,7 @@ def _batches(source: Memory, columns: tuple[str, ...]) -> Iterator[pa.RecordBatc
 
 
 def _has_unknown_categories(empty: Any) -> bool:
-    """True if a placeholder category stands for the categories that Dask does not know."""
+    """Return True if a placeholder stands for categories that Dask does not know."""
     levels = [empty.index.get_level_values(i) for i in range(empty.index.nlevels)]
     columns = [empty.iloc[:, i].array for i in range(empty.shape[1])]
     return any(UNKNOWN in getattr(each, "categories", ()) for each in (*levels, *columns))
@@ -150,7 +150,7 @@ class Array(Collection):
         whole = dict.fromkeys(range(1, collection.ndim), -1)
         super().__init__(collection.rechunk(whole) if whole else collection, scheduler, schema)
 
-    def found(self) -> Schema:
+    def infer_schema(self) -> Schema:
         """Infer the element type and the shape of a row."""
         if self.collection.dtype.hasobject and self.collection.npartitions:
             return from_numpy(self.computed(0)).schema
@@ -179,7 +179,7 @@ class Array(Collection):
 class Bag(Collection):
     """A Dask bag of dicts, or of values (column "item")."""
 
-    def found(self) -> Schema:
+    def infer_schema(self) -> Schema:
         """Infer names and types from the first rows of the first partition that has any."""
         rows = (row for i in range(self.collection.npartitions) for row in self.computed(i))
         return schema_of_rows(map(row_of, rows), self.name)
@@ -195,7 +195,7 @@ class Bag(Collection):
 
 
 def from_dask(collection: Any, schema: object, scheduler: Scheduler) -> DataSource:
-    """Build the source over a collection; SourceError for other objects."""
+    """Build the source over a collection; raise SourceError for other objects."""
     # a delayed value seems to have any attribute, so types are checked
     if isinstance(getattr(collection, "npartitions", None), int):
         if hasattr(collection, "chunks") and collection.ndim:

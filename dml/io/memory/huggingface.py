@@ -24,7 +24,7 @@ LAZY = "a stream of Hugging Face has no content that could be named without read
 
 
 def _fields(schema: pa.Schema) -> dict[str, pa.DataType]:
-    """Return columns and types; decoded features (images, arrays) keep their stored types."""
+    """Return names and types of columns; decoded features (images, arrays) as they are stored."""
     return {
         field.name: usual_type(getattr(field.type, "storage_type", field.type)) for field in schema
     }
@@ -109,13 +109,13 @@ class Stream(DataSource):
         return self.columns
 
     def read(self, part: SourcePart, columns: tuple[str, ...]) -> Iterator[pa.Table]:
-        """Yield all rows."""
+        """Yield ``columns`` of all rows, from the start of the stream."""
         for table in self.dataset.iter(batch_size=self.atom_rows):
             yield _stored(table.select(list(columns)))
 
 
 def from_huggingface(dataset: Any) -> DataSource:
-    """Build the source over a dataset; SourceError for several splits, and for other objects."""
+    """Build the source over a dataset; raise SourceError for several splits or other objects."""
     kind = type(dataset)
     names = {each.__name__ for each in kind.__mro__}
     if names & {"DatasetDict", "IterableDatasetDict"}:

@@ -51,7 +51,7 @@ class Memory(Addressed):
     side_by_side: ClassVar[bool] = True
 
     def check(self) -> None:
-        """Check that atoms have rows."""
+        """Raise PlanError unless ``atom_rows`` is a positive integer."""
         check_atom_rows(self.atom_rows, self.name)
 
     def infer(self) -> Schema:
@@ -60,7 +60,7 @@ class Memory(Addressed):
 
     @property
     def id_name(self) -> str:  # type: ignore[override]
-        """The name of the source."""
+        """The name of the source, from which row ids are derived."""
         return self.name
 
     @property
@@ -74,7 +74,7 @@ class Memory(Addressed):
         return self.columns.row_bytes
 
     def null_in(self, column: str) -> str:
-        """Describe the first null of ``column``."""
+        """Describe the nulls of ``column``; "" if there are none."""
         stored = self.columns.stored[self.schema.names.index(column)]
         if not isinstance(stored, Vec):
             return f"{self.name}, {stored.null_count} rows" if stored.null_count else ""
@@ -88,21 +88,21 @@ class Memory(Addressed):
         return self.columns.digest_now()
 
     def changed_ns(self, unit: Unit) -> int:
-        """Return 0, or the current time if the rows no longer match their digest."""
+        """Return 0, or the current time in ns if the rows no longer match their digest."""
         start = unit.index * self.atom_rows
         changed = self.columns.changed(start, start + (unit.rows or 0))
         return time.time_ns() if changed else 0
 
     def part(self, start: int, stop: int, columns: tuple[str, ...], ids: RowIds) -> Block:
-        """Return rows ``start`` to ``stop``."""
+        """Return the block of rows ``start`` to ``stop`` (exclusive), with row ids ``ids``."""
         return self.columns.part(start, stop, columns, ids)
 
     def picked(self, index: np.ndarray, columns: tuple[str, ...], ids: RowIds) -> Block:
-        """Return the rows at ``index``."""
+        """Return the block of the rows at ``index`` (n,) int64, with row ids ``ids``."""
         return self.columns.picked(index, columns, ids)
 
-    def shown(self) -> str:
-        """Return name and size, never the data."""
+    def parameters_text(self) -> str:
+        """Return name and size of the source, never the data."""
         return f"{self.name!r}, {self.columns!r}"
 
 
@@ -139,7 +139,7 @@ def from_items(
 
 
 def _listed(items: Iterable[Any]) -> list[Any]:
-    """Return all items; SourceError with the number of rows read before an iterator raised."""
+    """Return all items; raise SourceError with the number of rows read if an iterator raises."""
     rows: list[Any] = []
     try:
         rows.extend(items)
@@ -153,7 +153,7 @@ def _listed(items: Iterable[Any]) -> list[Any]:
 
 
 def _from_rows(rows: list[Any], declared: Schema | None) -> dict[str, Typed]:
-    """Build columns from dicts."""
+    """Build a column per key from rows that are dicts."""
     for i, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise SourceError(
@@ -190,7 +190,7 @@ def _same_keys(rows: list[Any], names: Sequence[Any], *, may_lack: bool) -> None
 
 
 def _from_values(rows: list[Any], declared: Schema | None) -> dict[str, Typed]:
-    """Build one column of plain values; the declared columns if the list is empty."""
+    """Build the column of plain values, or without any values the declared columns."""
     if not rows:
         if declared is None:
             raise SourceError(
@@ -295,7 +295,7 @@ def from_arrow(data: ArrowStream | ArrowArray, *, atom_rows: int | None = None) 
 
 
 def from_table(table: pa.Table, *, atom_rows: int | None = None) -> Memory:
-    """Read the columns of ``table`` in normalized types; SourceError for duplicate names."""
+    """Read the columns of ``table`` in usual types; raise SourceError for duplicate names."""
     names = table.schema.names
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise SourceError(f"two columns are called {twice!r}", why=f"the columns are {names}")

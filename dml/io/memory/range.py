@@ -38,7 +38,7 @@ class Range(Addressed):
     side_by_side: ClassVar[bool] = True
 
     def check(self) -> None:
-        """Check that bounds are integers, and that all values fit int64."""
+        """Raise PlanError unless bounds and step are valid integers, and all values fit int64."""
         check_atom_rows(self.atom_rows, "range")
         for name in ("start", "stop", "step"):
             if type(value := getattr(self, name)) is not int:
@@ -74,7 +74,7 @@ class Range(Addressed):
         return self.start + (self.row_count - 1) * self.step
 
     def bounds(self, column: str) -> tuple[int, int] | None:
-        """Return the minimum and maximum value."""
+        """Return the minimum and maximum value; None without values."""
         if not self.row_count or column not in self.schema:
             return None
         return min(self.start, self.last), max(self.start, self.last)
@@ -88,7 +88,7 @@ class Range(Addressed):
         return self.digest
 
     def part(self, start: int, stop: int, columns: tuple[str, ...], ids: RowIds) -> Block:
-        """Return values ``start`` to ``stop``, counted from 0."""
+        """Return the block of values ``start`` to ``stop`` (exclusive), counted from 0."""
         first = self.start + start * self.step
         end = self.start + stop * self.step
         if not (self._fits(end) and self._fits(self.step)):
@@ -105,14 +105,14 @@ class Range(Addressed):
         return self.schema if columns else Schema()
 
     def picked(self, index: np.ndarray, columns: tuple[str, ...], ids: RowIds) -> Block:
-        """Return the values at ``index``."""
+        """Return the block of the values at positions ``index`` (n,) int64."""
         schema = self._projected(columns)
         # Modulo 2**64: a step may be wider than int64, but every value fits.
         step, start = np.uint64(self.step % 2**64), np.uint64(self.start % 2**64)
         values = (index.astype(np.uint64) * step + start).view(np.int64)
         return Block(schema, tuple(Vec(values) for _ in columns), ids)
 
-    def shown(self) -> str:
+    def parameters_text(self) -> str:
         """Return the arguments as written."""
         rest = "" if self.step == 1 else f", {self.step}"
         atoms = "" if self.atom_rows == ATOM_ROWS else f", atom_rows={self.atom_rows}"

@@ -56,7 +56,7 @@ class TorchRows(DataSource):
         return None if self.known.reason else self.known.digest
 
     def take(self, index: np.ndarray, columns: tuple[str, ...]) -> pa.RecordBatch:
-        """Return the rows at ``index``; all their columns are computed before selection."""
+        """Return the rows at ``index``; all columns of a row are computed before selection."""
         whole = schema_of(self.columns)
         rows = [self._row(int(i)) for i in index]
         try:
@@ -116,7 +116,7 @@ def plain(value: Any) -> Any:
 
 
 class _Rows:
-    """A callable that starts a new iteration of a dataset at every call."""
+    """Starts a new iteration over the rows of a dataset at every call."""
 
     def __init__(self, dataset: Any, names: tuple[str, ...] | None) -> None:
         self.dataset, self.names = dataset, names
@@ -135,7 +135,7 @@ def from_torch(
     fingerprint: str | None,
     atom_rows: int | None,
 ) -> DataSource:
-    """Build the source over a dataset; SourceError for other objects."""
+    """Build the source over a dataset; raise SourceError for other objects."""
     declared = None if schema is None else schema_of(schema)
     fields = None if names is None else tuple(names)
     known = identify(dataset, nonce=nonce, fingerprint=fingerprint)

@@ -37,7 +37,7 @@ AGAIN = "copy or write it again; an upload may not have finished"
 
 
 class StoredArray(NamedTuple):
-    """An array in a file: its column, or "" if its fields are columns, and its archive member."""
+    """An array in a file, one column or one per field; ``member`` is "" unless in an archive."""
 
     column: str
     header: Header
@@ -56,14 +56,14 @@ class StoredArray(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ArrayFile(TypedFile):
-    """A file, and the arrays of ``rows`` rows each in it."""
+    """A file of arrays, each of which has ``rows`` rows."""
 
     arrays: tuple[StoredArray, ...]
     rows: int
 
     @property
     def packed(self) -> bool:
-        """True if rows can only be read sequentially."""
+        """True for an archive, whose rows can only be read sequentially."""
         return bool(self.arrays and self.arrays[0].member)
 
     @property
@@ -73,7 +73,7 @@ class ArrayFile(TypedFile):
 
     @property
     def width(self) -> int:
-        """Bytes of a row of all arrays."""
+        """Bytes of a row, summed over all arrays."""
         return sum(array.width for array in self.arrays)
 
 
@@ -81,14 +81,14 @@ class RowReader(Protocol):
     """A reader of rows of the arrays of an open file."""
 
     def ahead(self, arrays: Sequence[StoredArray], runs: Sequence[Range]) -> None:
-        """Announce the runs of rows of the arrays that are read next."""
+        """Announce the runs of rows (start, stop) of ``arrays`` that are read next."""
 
     def rows(self, array: StoredArray, start: int, stop: int) -> np.ndarray:
-        """Read rows ``start`` to ``stop``; in a packed file, only after the rows read before."""
+        """Read rows ``start`` to ``stop`` of ``array``; in an archive, in ascending order only."""
 
 
 def stored_in(file: File) -> tuple[StoredArray, ...]:
-    """Return the arrays of a file; SourceError if it is damaged, or not a file of arrays."""
+    """Return the arrays of a file; raise SourceError if it is damaged, or no file of arrays."""
     try:
         with _opened(file, HEAD) as opened:
             head = opened.read(HEAD)
@@ -113,7 +113,7 @@ class InStore(io.RawIOBase):
         self._there, self._reader = there, RandomReader(there, window=window)
 
     def hold(self, ranges: Sequence[Range]) -> None:
-        """Fetch the bytes that are read next in one request, including small gaps between them."""
+        """Fetch ``ranges``, which are read next, in one request, with small gaps between them."""
         wide = coalesced(ranges)
         if sum(stop - start for start, stop in wide) > LONGEST:
             wide = sorted(ranges)
@@ -132,7 +132,7 @@ class InStore(io.RawIOBase):
         return self._reader.seek(offset, whence)
 
     def tell(self) -> int:
-        """Return the position."""
+        """Return the position in bytes."""
         return self._reader.tell()
 
     def readable(self) -> bool:
@@ -145,7 +145,7 @@ class InStore(io.RawIOBase):
 
 
 def _opened(file: File, window: int = WINDOW) -> IO[bytes]:
-    """Open a file of arrays; all opening goes through this function."""
+    """Open a file of arrays on disk, or in a store with fetches of ``window`` bytes."""
     if file.remote is None:
         return open(file.path, "rb")
     return cast("IO[bytes]", InStore(file.remote, window))
@@ -195,7 +195,7 @@ def _damaged(path: str, error: Exception) -> SourceError:
 
 @contextmanager
 def reading(file: ArrayFile) -> Iterator[RowReader]:
-    """Open a file to read its rows; SourceError that names the file if it is damaged."""
+    """Open a file to read its rows; raise SourceError that names the file if it is damaged."""
     try:
         with _opened(file) as opened:
             if not file.packed:
@@ -235,7 +235,7 @@ class _Direct:
 
 
 def _places(array: StoredArray, start: int, stop: int) -> list[Range]:
-    """Return the byte ranges of some rows: one range, or one for each value of a row."""
+    """Return the byte ranges of rows: one range, or one per value of a row if folded."""
     found, size = array.header, array.header.dtype.itemsize
     if not array.folded:
         return [(found.start + start * array.width, found.start + stop * array.width)]
@@ -280,7 +280,7 @@ class _InOrder:
 
 
 def _exactly(file: IO[bytes], size: int) -> bytes:
-    """Read ``size`` bytes; EOFError if there are fewer."""
+    """Read ``size`` bytes; raise EOFError if there are fewer."""
     pieces, left = [], size
     while left > 0:
         piece = file.read(left)
@@ -292,7 +292,7 @@ def _exactly(file: IO[bytes], size: int) -> bytes:
 
 
 def _at_end(file: IO[bytes]) -> None:
-    """Read to the end, where the checksum is verified."""
+    """Read to the end, where the checksum is verified; raise EOFError if bytes are left."""
     if file.read(1):
         raise EOFError("it is longer than its header says")
 

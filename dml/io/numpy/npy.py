@@ -56,7 +56,7 @@ class ArrayFiles(TypedFiles):
         return all(file.direct for file in self.files)
 
     def spans(self, start: int, stop: int) -> Iterator[tuple[ArrayFile, int, int]]:
-        """Yield the files that contain global rows ``start`` to ``stop``, with local row ranges."""
+        """Yield the files that contain global rows ``start`` to ``stop``, with their row ranges."""
         at = int(np.searchsorted(self.firsts, start, side="right")) - 1
         while start < stop:
             file, first = self.files[at], int(self.firsts[at])
@@ -91,7 +91,7 @@ class NumpySource(FileSource):
 
     @cached_property
     def parts(self) -> tuple[RowSpan, ...]:
-        """Runs of equal numbers of rows."""
+        """Runs of rows that are units: single atoms, or whole .npz files."""
         width = max((1, *(file.width for file in self.files.files)))
         each = self.atom_rows or max(1, min(ATOM_ROWS, ATOM_BYTES // width))
         if self.files.direct:
@@ -115,13 +115,13 @@ class NumpySource(FileSource):
 
     @cached_property
     def _starts(self) -> tuple[np.ndarray, np.ndarray]:
-        """Keys of the files in ascending order, and the global position of each one's first row."""
+        """Keys of the files, ascending (n,) uint64, and the global number of each first row."""
         keys = np.array([file.key for file in self.files.files], dtype=np.uint64)
         order = np.argsort(keys)
         return keys[order], self.files.firsts[:-1][order]
 
     def unit_of(self, ids: RowIds) -> Unit | None:
-        """Return the unit of a row, with the row's own file."""
+        """Return the unit of the first row in ``ids``, with that row's file; None if unknown."""
         high, low = (int(half[0]) for half in ids.slice(0, 1).arrays())
         for file, first in zip(self.files.files, self.files.firsts.tolist(), strict=False):
             if file.key == high and low < file.rows:
@@ -135,7 +135,10 @@ class NumpySource(FileSource):
         return digest("arrays", [(file.size, file.rows) for file in self.files.files])
 
     def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
-        """Read a run of rows atom by atom; SourceError if a file is damaged or has changed."""
+        """Yield the atoms of a run of rows.
+
+        Raise SourceError if a file is damaged or has changed.
+        """
         part = self.parts[unit.index]
         starts = range(skip_atoms * part.atom_rows, part.rows, part.atom_rows)
         part.file.check_unchanged(fetching=bool(columns))
@@ -165,15 +168,15 @@ class NumpySource(FileSource):
         opened.ahead(wanted, [rows])
         found = {array.column: opened.rows(array, *rows) for array in wanted}
         ids = RowIds.run(file.key, rows[0], rows[1] - rows[0])
-        return self._made(file, found, ids, columns)
+        return self._build_block(file, found, ids, columns)
 
     def _wanted(self, file: ArrayFile, columns: tuple[str, ...]) -> list[StoredArray]:
-        """Return the arrays that contain the columns."""
+        """Return the arrays of ``file`` that contain ``columns``."""
         if not columns:
             return []
         return [a for a in file.arrays if a.column in columns or a.header.dtype.names]
 
-    def _made(
+    def _build_block(
         self, file: ArrayFile, found: dict[str, np.ndarray], ids: RowIds, columns: tuple[str, ...]
     ) -> Block:
         arrays: Any = found
@@ -197,7 +200,7 @@ class NumpySource(FileSource):
             wanted = self._wanted(file, columns)
             arrays = gathered(file, wanted, rows) if wanted else []
             found = {a.column: values for a, values in zip(wanted, arrays, strict=True)}
-            blocks.append(self._made(file, found, RowIds.at(file.key, rows), columns))
+            blocks.append(self._build_block(file, found, RowIds.at(file.key, rows), columns))
         if not blocks:
             return empty(self.projected(columns))
         back = np.empty(len(index), dtype=np.int64)
@@ -205,20 +208,23 @@ class NumpySource(FileSource):
         return concat(blocks).take(back)
 
     def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
-        """Estimate the stored and converted bytes of an atom; folded arrays count as a whole."""
+        """Estimate the stored and converted bytes of an atom.
+
+        Packed arrays in column-major order are held as a whole; a file in a store adds one request.
+        """
         part = self.parts[unit.index]
         whole = sum(a.header.nbytes for a in part.file.arrays if part.file.packed and a.folded)
         ahead = LONGEST if part.file.remote else 0
         return COPIES * (part.nbytes // part.rows * part.atom_rows + whole) + ahead
 
     def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
-        """Return the bytes of the rows, or of the whole packed file."""
+        """Return the stored bytes of the rows, or of the whole file if it is packed."""
         file = self.parts[unit.index].file
         return file.size if file.packed else unit.nbytes
 
 
 def _kinds(array: StoredArray) -> Iterator[tuple[str, pa.DataType]]:
-    """Yield the columns of an array with types: its fields, or the array itself."""
+    """Yield names and types of the columns of ``array``: its fields, or the array itself."""
     dtype, shape = array.header.dtype, array.header.shape[1:]
     if dtype.names is None:
         yield array.column, _kind(dtype, shape, array.column)
@@ -232,7 +238,7 @@ def _kinds(array: StoredArray) -> Iterator[tuple[str, pa.DataType]]:
 
 
 def _kind(dtype: np.dtype[Any], shape: tuple[int, ...], name: str) -> pa.DataType:
-    """Return the type of a column; NpyError if no column can contain the dtype."""
+    """Return the type of a column; raise NpyError if no column can contain the dtype."""
     native = dtype.newbyteorder("=")
     try:
         if native.kind in "biuf" and dtype_code(native) in TYPES:
@@ -246,7 +252,10 @@ def _kind(dtype: np.dtype[Any], shape: tuple[int, ...], name: str) -> pa.DataTyp
 
 
 def _values(array: np.ndarray, kind: pa.DataType, where: str) -> Values:
-    """Convert an array to column values over the same memory."""
+    """Convert an array to column values, over the same memory where possible.
+
+    Raise SourceError that begins with ``where`` for invalid values.
+    """
     try:
         native = np.require(
             array.astype(array.dtype.newbyteorder("="), copy=False), None, ("C", "A")
@@ -263,7 +272,7 @@ def _values(array: np.ndarray, kind: pa.DataType, where: str) -> Values:
 
 
 def _opened(file: File) -> ArrayFile:
-    """Read the headers of a file; SourceError that describes the damage."""
+    """Read the headers of the arrays in a file; raise SourceError if they cannot form rows."""
     try:
         arrays = stored_in(file)
         schema = pa.schema([pair for array in arrays for pair in _kinds(array)])
@@ -295,13 +304,13 @@ def read_numpy(
 ) -> NumpySource:
     """Read rows of .npy and .npz files: a file, a folder, a pattern, or a list of these.
 
-    The first axis of an array counts the rows; further axes are tensor axes. A .npy file has
-    the column "item", or one for each field of its rows; the members of an .npz file are columns.
-    Fixed bytes lose trailing zeros, as in NumPy. Headers are read now, values on demand from their
-    place in the file; checksums of .npz are verified. Python objects, which only pickle could read,
-    are refused.
+    The first axis of an array counts the rows; further axes are tensor axes. A .npy file has the
+    column "item", or one for each field of its rows; the members of an .npz file are columns. Fixed
+    bytes lose trailing zeros, as in NumPy. Headers are read now, values on demand from their place
+    in the file; checksums of .npz are verified. Python objects, which only pickle could read, are
+    refused.
 
-    SourceError for absent or damaged files, or arrays of several lengths or differing types;
+    Raise SourceError for absent or damaged files, or arrays of several lengths or differing types;
     SchemaError for an absent column.
     """
     root, plain, given = listed(paths, KIND, storage_options)

@@ -22,7 +22,7 @@ class NpyError(Exception):
 
 
 class Header(NamedTuple):
-    """Type and shape of an array, and the offset of its first value."""
+    """Type and shape of an array in a file, and the byte offset of its first value."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -36,7 +36,7 @@ class Header(NamedTuple):
 
 
 def header(data: bytes) -> Header:
-    """Parse the header at the start of ``data``; NpyError if invalid, or of Python objects."""
+    """Parse the header that begins ``data``; raise NpyError if invalid, or of Python objects."""
     if data[:6] != MAGIC or len(data) < 12:
         raise NpyError(f"it begins with {data[:6]!r}, arrays begin with {MAGIC!r}")
     wide = data[6] > 1
@@ -80,7 +80,7 @@ def _is_shape(shape: object) -> bool:
 
 
 def array_in(data: bytes) -> np.ndarray:
-    """Return the array that ``data`` encodes, without a copy; NpyError if it encodes none."""
+    """Return the array that ``data`` encodes, without a copy; raise NpyError if there is none."""
     found = header(data)
     if found.start + found.nbytes != len(data):
         raise NpyError(

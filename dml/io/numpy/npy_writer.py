@@ -25,7 +25,7 @@ class Npy:
     verb: ClassVar[str] = "write_numpy"
 
     def open(self, sink: Any, schema: pa.Schema) -> NpyWriter:
-        """Begin a file; pa.ArrowInvalid for columns whose values have no fixed size."""
+        """Begin a file; raise pa.ArrowInvalid for columns whose values have no fixed size."""
         if self.column is not None and self.column not in schema.names:
             raise pa.ArrowInvalid(f"there is no column {self.column!r}")
         fields = [(field.name, *_array_of(field)) for field in schema]
@@ -62,7 +62,7 @@ class NpyWriter:
         return out.getvalue().replace(longest, found.ljust(len(longest)), 1)
 
     def write(self, rows: pa.Table) -> None:
-        """Append rows; SchemaError for a null that an array cannot represent."""
+        """Append rows; raise SchemaError for a null that an array cannot represent."""
         columns = [_values(rows.column(name), name) for name in self.names]
         if self.dtype.names is None:
             data = np.ascontiguousarray(columns[0], self.dtype)
@@ -80,7 +80,7 @@ class NpyWriter:
 
 
 def _array_of(field: pa.Field) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Return dtype and shape of a value of a column."""
+    """Return the dtype and the shape of one value of a column."""
     kind, types = field.type, pa.types
     if code_of(kind) != "arrow":
         return np.dtype(code_of(kind)), shape_of(kind)

@@ -1,8 +1,8 @@
 """ORC files are read by stripe: each is a unit, decoded at once in another process.
 
-The library that decodes ORC terminates its process for some damaged files. Here it terminates a
-worker process only, of a pool that threads share: the caller gets an error, and the next request a
-new worker.
+The library that decodes ORC terminates its process for some damaged files. So it runs in a pool of
+worker processes that threads share: if a worker is terminated, the caller gets an error, and the
+next request a new worker.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Answer = tuple[dict[str, Any], pa.Table]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OrcFile(TypedFile):
-    """A file whose tail was read: row counts of its stripes, and the bytes of a row."""
+    """An ORC file whose tail was read: row counts of the stripes, and average bytes of a row."""
 
     stripes: tuple[int, ...]
     width: float
@@ -102,7 +102,7 @@ class OrcSource(FileSource):
         return tuple(found)
 
     def decoded(self, index: int, columns: tuple[str, ...]) -> pa.RecordBatch:
-        """Return the columns of a stripe from the worker process, validated by Arrow."""
+        """Return ``columns`` of a stripe, decoded by a worker process and validated by Arrow."""
         part = self.parts[index]
         at = f"{part.file.path}, rows {part.first_row} to {part.first_row + part.rows - 1}"
         what = f"stripe {part.number} of {part.file.name}"
@@ -126,13 +126,16 @@ class OrcSource(FileSource):
         return COPIES * self.parts[unit.index].nbytes
 
     def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
-        """Return the stripe's share of the file size."""
+        """Return the stripe's share of the file size, by rows."""
         part = self.parts[unit.index]
         return part.file.size * part.rows // max(1, sum(part.file.stripes))
 
 
 def _answer(file: File, what: str, at: str, **request: Any) -> Answer:
-    """Send a request about a file to the worker process; SourceError if it cannot be read."""
+    """Send a request about ``file`` to a worker process, and return the answer.
+
+    Raise SourceError, with ``what`` at ``at``, if the file cannot be read.
+    """
     try:
         return answer({"path": file.path, **request})
     except UndecodedError as error:
@@ -152,7 +155,7 @@ def _damaged(what: str, at: str, why: object) -> SourceError:
 
 
 def _opened(file: File) -> OrcFile:
-    """Read the tail of a file; SourceError that describes the damage."""
+    """Read the tail of a file; raise SourceError for a damaged file or another format."""
     try:
         with open(file.path, "rb") as opened:
             head = opened.read(len(MAGIC))
@@ -183,8 +186,8 @@ def read_orc(
     reads ORC terminates its process for some damaged files. At most four of these processes are
     started; each takes half a second to start and some 70 MB, and ends with this process.
 
-    SourceError for files that are absent, damaged, of differing schemas, or in a store; SchemaError
-    for an absent column.
+    Raise SourceError for files that are absent, damaged, of differing schemas, or in a store;
+    SchemaError for an absent column.
     """
     root, plain, given = listed(paths, KIND, storage_options)
     if plain[0].remote is not None:
@@ -202,7 +205,7 @@ def read_orc(
 
 
 class UndecodedError(Exception):
-    """The request failed; the message gives the reason."""
+    """A worker could not fulfil a request; the message gives the reason."""
 
 
 class EndedError(UndecodedError):
@@ -215,7 +218,10 @@ class EndedError(UndecodedError):
 
 
 class OrcProcess:
-    """A worker process that decodes ORC; SourceError if it cannot be started."""
+    """A worker process that decodes ORC; ``fresh`` until the first request.
+
+    Raise SourceError if the process cannot be started.
+    """
 
     def __init__(self) -> None:
         self.fresh = True
@@ -237,12 +243,15 @@ class OrcProcess:
         self._to = cast("io.BufferedWriter", self.process.stdin)
         self._from = cast("io.BufferedReader", self.process.stdout)
         if self._from.readline() != READY:
-            said = self._said()
+            said = self._last_words()
             ended = EndedError(self.end())
             raise not_started(said or str(ended))
 
     def answer(self, request: dict[str, Any]) -> Answer:
-        """Send a request and return metadata and rows; UndecodedError on an error or an exit."""
+        """Send a request, and return the metadata and the rows of the answer.
+
+        Raise UndecodedError if the worker reports an error, EndedError if it exits.
+        """
         self.fresh = False
         try:
             self._to.write(json.dumps(request).encode() + b"\n")
@@ -274,18 +283,18 @@ class OrcProcess:
         return code
 
     def leave(self) -> None:
-        """Close the inherited pipes in a forked process: the worker ends with its parent."""
+        """Close the inherited pipes in a forked process; the worker belongs to the parent."""
         self._to.raw.close()
         self._from.raw.close()
         self.process.returncode = 0  # only the parent can know the real one
 
-    def _said(self) -> str:
+    def _last_words(self) -> str:
         self._noise.seek(0)
         return self._noise.read().decode(errors="replace")[-LAST_WORDS:].strip()
 
 
 class Children:
-    """The pool of worker processes of this process; threads take workers in turn."""
+    """The pool of ORC worker processes of this process; a worker serves one thread at a time."""
 
     def __init__(self) -> None:
         self.all: list[OrcProcess] = []
@@ -295,7 +304,7 @@ class Children:
 
     @contextmanager
     def one(self, *, fresh: bool = False) -> Iterator[OrcProcess]:
-        """Lend a worker, an unused one if ``fresh``; it returns to the pool unless it ended."""
+        """Lend a worker, a new one if ``fresh``; take it back into the pool unless it ended."""
         child = self._take(fresh=fresh)
         keep = False
         try:
@@ -357,10 +366,11 @@ os.register_at_fork(after_in_child=CHILDREN.leave)
 
 
 def answer(request: dict[str, Any]) -> Answer:
-    """Return metadata and rows from a worker; UndecodedError, or SourceError if none starts.
+    """Return the metadata and the rows that a worker sends for ``request``.
 
-    A worker that ends may have been corrupted by a file that it read before: an exit is only
-    reported as an error of this file if the worker had read no other file.
+    Raise UndecodedError if decoding fails, SourceError if no worker starts. A worker that ends may
+    have been corrupted by a file that it read before: an exit is only reported as an error of this
+    file if the worker had read no other file.
     """
     fresh = True
     try:
@@ -375,7 +385,7 @@ def answer(request: dict[str, Any]) -> Answer:
 
 
 def not_started(why: str) -> SourceError:
-    """Build the error for a machine on which no worker can be started."""
+    """Build the SourceError for a machine on which no worker process can be started."""
     return SourceError(
         "ORC cannot be read here: the process that decodes it did not start",
         why=why,

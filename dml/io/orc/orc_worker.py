@@ -45,7 +45,7 @@ class Tail(NamedTuple):
 
 
 def tail_of(data: bytes, stored: int) -> Tail:
-    """Parse the tail of a file of ``stored`` bytes; ValueError if it is invalid."""
+    """Parse the tail of a file of ``stored`` bytes; raise ValueError if it is invalid."""
     footer = list(fields(_inner(fields(data), FOOTER)))
     rows = [_number(fields(_bytes(v)), STRIPE_ROWS) for n, v in footer if n == STRIPES]
     whole = _number(iter(footer), COUNT)
@@ -87,12 +87,12 @@ def _inner(found: Iterator[tuple[int, int | bytes]], number: int) -> bytes:
 
 
 def _number(found: Iterator[tuple[int, int | bytes]], number: int) -> int:
-    """Return the number in a field; zero if the field is absent."""
+    """Return the number in a field; 0 if the field is absent."""
     return next((value for n, value in found if n == number and isinstance(value, int)), 0)
 
 
 def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield numbers and values of the fields of a protobuf message; ValueError if invalid."""
+    """Yield numbers and values of the fields of a protobuf message; raise ValueError if invalid."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)
@@ -114,7 +114,7 @@ def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Decode the number at ``at`` and return it with the offset after it."""
+    """Decode the number at offset ``at``, and return it with the offset just past it."""
     number = 0
     for place in range(LONGEST_NUMBER):
         if at + place >= len(data):
@@ -156,7 +156,7 @@ def listen(lines: IO[bytes], requests: queue.SimpleQueue[bytes]) -> None:
 
 
 def answer(request: dict[str, Any], answers: IO[bytes]) -> None:
-    """Process a request and write its result or error."""
+    """Process a request, and write the result or the error to ``answers``."""
     signal.setitimer(signal.ITIMER_PROF, MOST_S)  # its signal ends the process
     try:
         said, rows = done(**request)

@@ -18,7 +18,7 @@ NUMBERS = (I16, I32, I64)
 SIZES = {TRUE: 1, FALSE: 1, BYTE: 1, DOUBLE: 8}
 LONG_LIST = 15
 
-# A struct of nothing but numbers, which most of the small ones are, in one step.
+# Matches a struct of numbers only, as most small structs are, in one step.
 _HEADS = bytes(delta << 4 | kind for delta in range(1, 16) for kind in NUMBERS)
 _OF_NUMBERS = re.compile(
     b"(?:[" + re.escape(_HEADS) + rb"][\x80-\xff]*[\x00-\x7f])*\x00", re.DOTALL
@@ -99,7 +99,7 @@ class ThriftReader:
         return count
 
     def jump(self, count: int) -> None:
-        """Skip ``count`` bytes; IndexError if fewer are left."""
+        """Skip ``count`` bytes; raise IndexError if fewer are left."""
         self.at += count
         if self.at > len(self.data):
             raise IndexError(self.at)
@@ -127,7 +127,7 @@ class ThriftReader:
 NAMES = "BOOLEAN INT32 INT64 INT96 FLOAT DOUBLE BYTE_ARRAY FIXED_LEN_BYTE_ARRAY"
 KINDS = {name: number for number, name in enumerate(NAMES.split())}
 
-# Numbers recorded for a chunk: fields of ColumnMetaData, the offset of its statistics, and the
+# The numbers recorded for a chunk: fields of ColumnMetaData, the offset of its statistics, and the
 # unencoded bytes of its texts from SizeStatistics, 0 if the writer did not record them.
 VALUES, UNCOMPRESSED, COMPRESSED, DICTIONARY, DATA, STATISTICS, TEXT = range(7)
 KEPT = {
@@ -146,9 +146,9 @@ class DamageError(Exception):
 
 
 class ColumnChunk(NamedTuple):
-    """One column of one row group: physical type, values with nulls, encoded and stored bytes.
+    """A column chunk: physical type, values with nulls, encoded bytes, compressed bytes.
 
-    ``text`` is the decoded size of all its texts, 0 if the writer did not record it.
+    ``text`` is the decoded size of all texts of the chunk, 0 if the writer did not record it.
     """
 
     kind: str
@@ -181,7 +181,7 @@ class Chunks:
     ordered: bool
 
     def chunk(self, group: int, leaf: int) -> ColumnChunk:
-        """Return sizes and counts of a chunk."""
+        """Return sizes and counts of the chunk of leaf ``leaf`` in row group ``group``."""
         at = (group * len(self.kinds) + leaf) * WIDTH
         values, uncompressed, compressed, dictionary, _, _, text = self.numbers[at : at + WIDTH]
         return ColumnChunk(self.kinds[leaf], values, uncompressed, compressed, dictionary > 0, text)
@@ -227,7 +227,7 @@ def _bounds(reader: ThriftReader, trusted: Sequence[dict[int, str]]) -> Bounds:
 
 
 def read_chunks(footer: bytes, kinds: Sequence[str]) -> Chunks:
-    """Parse a footer once; DamageError unless every row group has a valid chunk of each leaf.
+    """Parse a footer; raise DamageError unless every row group has a valid chunk of each leaf.
 
     ``kinds`` are the physical types of the leaves, in order.
     """
@@ -261,7 +261,7 @@ class _Walk:
                 self.reader.skip(field[1])
 
     def has_order(self) -> bool:
-        """Parse ColumnOrder: True if it is the order of the type, the only one defined."""
+        """Parse ColumnOrder; return True if it is the order of the type, the only one defined."""
         found = False
         for field in self.reader.fields():
             found = field == (1, STRUCT)
@@ -302,7 +302,7 @@ class _Walk:
             self.numbers.extend(kept)
 
     def metadata(self, kind: int) -> list[int] | None:
-        """Parse ColumnMetaData; None if the chunk is not of the physical type ``kind``."""
+        """Parse ColumnMetaData; return None if the chunk is not of the physical type ``kind``."""
         kept, reader, typed = [0] * WIDTH, self.reader, False
         for field in reader.fields():
             place = KEPT.get(field)
@@ -319,7 +319,7 @@ class _Walk:
         return kept if typed else None
 
     def text(self) -> int:
-        """Parse SizeStatistics: unencoded bytes of all texts of a chunk."""
+        """Parse SizeStatistics; return the unencoded bytes of all texts of a chunk."""
         found = 0
         for field, kind in self.reader.fields():
             if (field, kind) == (1, I64):

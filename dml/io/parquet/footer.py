@@ -51,7 +51,7 @@ class ParquetFile(TypedFile):
 
     @cached_property
     def leaves(self) -> dict[str, range]:
-        """Numbers of the physical columns in which each column is stored."""
+        """For each column, the numbers of the physical columns that store it."""
         counts = [_leaf_count(field.type) for field in self.arrow_schema]
         ends = list(accumulate(counts))
         return {
@@ -70,7 +70,7 @@ class ParquetFiles(FileSet):
 
     @cached_property
     def schema(self) -> Schema:
-        """Columns common to all files, or of any file; dictionary encoding is removed."""
+        """Schema that all files share, or the union of all; without dictionary encoding."""
         return united(self.files if self.union_by_name else self.files[:1])
 
 
@@ -104,7 +104,7 @@ class RowGroup(FilePart):
 def open_files(
     paths: Paths, options: object = None, *, union_by_name: bool = False
 ) -> ParquetFiles:
-    """Read the footers of all files that ``paths`` denote; SourceError if their schemas differ.
+    """Read the footers of all files that ``paths`` denote; raise SourceError if schemas differ.
 
     ``options`` configure access to the store of URLs. With ``union_by_name`` columns that are
     absent from some files are null there, and the wider type is used.
@@ -140,7 +140,7 @@ def _each(read: Callable[..., ParquetFile], jobs: list[tuple[Any, ...]]) -> list
 
 
 def read_footer(path: str, name: str) -> ParquetFile:
-    """Read the footer of a local file; SourceError that describes the damage."""
+    """Read the footer of a local file; raise SourceError that describes the damage."""
     file = opened_file(path, name)
     try:
         _check_frame(path, file.size)
@@ -168,7 +168,7 @@ def _remote_footer(file: File, there: Remote) -> ParquetFile:
 
 
 def _described(file: File, source: pa.NativeFile, footer: bytes) -> ParquetFile:
-    """Build the file from its footer, at the end of ``source``."""
+    """Build the file from ``footer``, with which ``source`` ends."""
     try:
         opened = pq.ParquetFile(source)
         metadata, schema = opened.metadata, opened.schema_arrow
@@ -241,7 +241,8 @@ def _damaged_footer(path: str, why: str) -> SourceError:
 def row_groups(files: Sequence[ParquetFile], atom_rows: int | None) -> Iterator[RowGroup]:
     """Yield the row groups that have rows, in order, each divided into atoms.
 
-    Atoms are equal: as few as keep 65,536 rows and about 8 MiB, unless ``atom_rows`` is given.
+    Atoms have ``atom_rows`` rows; without it, a row group is divided into as few equal atoms as
+    have at most 65,536 rows and about 8 MiB.
     """
     for file in files:
         nbytes = map(_Widths(file).decoded, range(len(file.chunks.rows)))
@@ -282,7 +283,7 @@ class _Widths:
                 self.varying.append((i, width))
 
     def decoded(self, group: int) -> int:
-        """Return the bytes of one row group: exact widths, texts with their offsets."""
+        """Return the decoded bytes of row group ``group``; texts count with their offsets."""
         rows = self.chunks.rows[group]
         total = self.row_bytes * rows
         for i, width in self.varying:

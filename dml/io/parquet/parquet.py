@@ -1,10 +1,10 @@
 """Parquet files are read by row group: each is a unit, streamed page by page in atoms.
 
 Text columns whose decoded size is unknown are decoded in two steps to bound memory. A dictionary of
-few long texts is stored once but decoded for every occurrence: a thousand times the size in the
-footer if the writer recorded none (SizeStatistics of parquet.thrift). Such columns are read as
-dictionary indices, which are small; the size of the texts of an atom is computed from the indices
-before any text is decoded.
+few long texts is stored once but decoded for every occurrence: unless the writer recorded the
+decoded size (SizeStatistics of parquet.thrift), it may be a thousand times the size in the footer.
+Such columns are read as dictionary indices, which are small; the size of the texts of an atom is
+computed from the indices before any text is decoded.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class ParquetSource(FileSource):
         return tuple(row_groups(self.files.files, self.atom_rows))
 
     def null_in(self, column: str) -> str:
-        """Describe the first row group with nulls in ``column``; reads at most 4096 statistics."""
+        """Describe the first row group with nulls in ``column``, of the first 4096; "" if none."""
         for group in self.parts[:LOOKED_AT]:
             nulls = self._facts(group, column).nulls
             if nulls and column not in group.file.leaves:
@@ -98,7 +98,7 @@ class ParquetSource(FileSource):
         return self._likeness
 
     def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
-        """Stream a row group; memory is that of one atom and the pages that contain it.
+        """Stream a row group; memory is that of one atom and the pages that contain the atom.
 
         Skipped atoms are decoded as well, since decoding cannot start in the middle of a row group.
         Raises SourceError if the file is damaged, or has changed since it was opened.
@@ -120,7 +120,10 @@ class ParquetSource(FileSource):
                 yield Block.from_arrow(fitted(batch, schema, unit.place), ids, schema)
 
     def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
-        """Estimate pages and dictionaries of every column, plus one atom (or all) being decoded."""
+        """Estimate the bytes of pages and dictionaries, and of the atoms decoded at once.
+
+        One atom is decoded at a time, or the whole row group if ``unit.at_once``.
+        """
         from dml.io.parquet.remote import held_bytes  # noqa: PLC0415
 
         group = self.parts[unit.index]
@@ -142,7 +145,7 @@ class ParquetSource(FileSource):
         return sum(chunk.compressed for chunk in chunks)
 
     def may_match(self, unit: Unit, predicate: tuple[Value, ...]) -> bool:
-        """False only if the row group's statistics prove that no row passes."""
+        """Return False only if the statistics prove that no row of the row group passes."""
         return may_match(predicate, lambda name: self.facts(unit, name))
 
     def facts(self, unit: Unit, column: str) -> Facts:
@@ -191,7 +194,8 @@ def _atoms(
 ) -> Generator[pa.RecordBatch, None, None]:
     """Yield the atoms of a row group as record batches of ``columns``, in that order.
 
-    MemoryContractError for an atom whose texts do not fit into the unit's ``most_bytes``.
+    Raise MemoryContractError for an atom whose texts do not fit into ``unit.most_bytes``, and
+    SourceError for a damaged row group.
     """
     have = 0
     hidden = texts_of_unknown_size(group, columns)
@@ -216,7 +220,7 @@ def _atoms(
 
 
 def texts_of_unknown_size(group: RowGroup, columns: Iterable[str]) -> dict[str, pa.DataType]:
-    """Return the text columns of ``group`` that may far exceed their footer sizes, with types.
+    """Return the types of text columns that may decode to far more than their footer sizes.
 
     Text columns inside lists and structs are not included.
     """
@@ -226,7 +230,7 @@ def texts_of_unknown_size(group: RowGroup, columns: Iterable[str]) -> dict[str, 
 
 
 def hides(chunk: ColumnChunk) -> bool:
-    """True if a chunk of texts may be a dictionary only, with no decoded size recorded."""
+    """Return True if ``chunk`` may be all dictionary, of texts whose decoded size is unknown."""
     most = DICTIONARY_BYTES + NUMBER_BYTES * chunk.values
     large = chunk.values * chunk.uncompressed > SMALL_BYTES
     return chunk.has_dictionary and not chunk.text and large and chunk.uncompressed <= most
@@ -235,7 +239,7 @@ def hides(chunk: ColumnChunk) -> bool:
 def _decoded(
     group: RowGroup, columns: tuple[str, ...], hidden: Collection[str], *, at_once: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Decode a row group, page by page or at once; rows before damage are yielded in either case.
+    """Decode a row group, page by page or at once; yield the rows before damage in either case.
 
     Decoding at once fails as a whole; the row group is then decoded again, page by page. ``hidden``
     columns stay dictionaries.
@@ -254,7 +258,7 @@ def _decoded(
 def _batches(
     group: RowGroup, columns: tuple[str, ...], hidden: Collection[str] = (), *, at_once: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Decode a row group in order, page by page, with checksums verified, on this thread."""
+    """Decode a row group in order on this thread; page checksums are verified."""
     from dml.io.parquet.remote import opened_group  # noqa: PLC0415
 
     rows = group.rows if at_once else group.atom_rows
@@ -299,7 +303,7 @@ def _null(rows: Block, schema: Schema) -> Block:
 
 
 def _damaged(group: RowGroup, columns: tuple[str, ...], error: Exception) -> SourceError:
-    """Build the error for a damaged row group; decodes columns one by one to find the bad one."""
+    """Build the SourceError for a damaged row group; decode each column to find the bad one."""
     group.file.check_unchanged()
     bad = [name for name in columns if not _decodes(group, name)]
     if "decrypt" in str(error).lower():

@@ -21,7 +21,7 @@ LEAST_SHARE = 64 << 10
 
 
 def ranges_of(group: RowGroup, leaves: Sequence[int]) -> list[Range]:
-    """Return the byte ranges of physical columns of a row group; OSError if beyond the file."""
+    """Return the byte ranges of ``leaves`` of a row group; raise OSError if beyond the file."""
     file = group.file
     places = [file.chunks.place(group.number, leaf) for leaf in leaves]
     for leaf, (start, stop) in zip(leaves, places, strict=True):
@@ -31,7 +31,7 @@ def ranges_of(group: RowGroup, leaves: Sequence[int]) -> list[Range]:
 
 
 def held_bytes(group: RowGroup, leaves: Sequence[int]) -> int:
-    """Return the fetched bytes in memory while physical columns of a row group are read."""
+    """Return the fetched bytes in memory while columns ``leaves`` of a row group are read."""
     stored = sum(group.file.chunks.chunk(group.number, leaf).compressed for leaf in leaves)
     try:
         fetched = sum(stop - start for start, stop in ranges_of(group, leaves))
@@ -42,7 +42,7 @@ def held_bytes(group: RowGroup, leaves: Sequence[int]) -> int:
 
 @contextmanager
 def opened_group(file: Remote, group: RowGroup, leaves: Sequence[int]) -> Iterator[pa.NativeFile]:
-    """Open a file from which some physical columns of a row group can be decoded."""
+    """Open a file from which the physical columns ``leaves`` of a row group can be decoded."""
     ranges = ranges_of(group, leaves)
     if sum(stop - start for start, stop in ranges) <= MOST_HELD:
         fetched = file.fetch(ranges)
@@ -58,7 +58,7 @@ def opened_group(file: Remote, group: RowGroup, leaves: Sequence[int]) -> Iterat
 
 
 class ChunkRounds(RandomReader):
-    """A file whose chunks are each read front to back, all at about the same pace.
+    """Reads chunks of a file, each from front to back, all at about the same pace.
 
     A fetch for one chunk also fetches the next bytes of the other chunks that run low.
     """

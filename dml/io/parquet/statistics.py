@@ -78,7 +78,7 @@ def _family(kind: pa.DataType) -> type | None:
 
 
 def is_signed(kind: pa.DataType) -> bool:
-    """Return whether values of this type are stored as numbers ordered by their sign."""
+    """Return True if values of this type are stored as numbers ordered by their sign."""
     family = _family(kind)
     return family in (bool, float, dt.date) or (family is int and code_of(kind)[0] == "i")
 
@@ -120,12 +120,12 @@ DECODED: dict[type, Callable[[bytes, pa.DataType], Any]] = {
 
 
 def may_match(predicate: tuple[Value, ...], facts: Callable[[str], Facts]) -> bool:
-    """False only if no row can make all of ``predicate`` true."""
+    """Return False only if no row can make all of ``predicate`` true."""
     return all(_may_be(part, facts, wanted=True) for part in predicate)
 
 
 def _may_be(value: Value, facts: Callable[[str], Facts], *, wanted: bool) -> bool:
-    """False only if no row gives ``value`` the truth value ``wanted``; null is neither."""
+    """Return False only if no row gives ``value`` the truth value ``wanted``; null is neither."""
     op = LOGIC.get(value.op, value.op)
     if op == "not":
         return _may_be(value.args[0], facts, wanted=not wanted)
@@ -151,7 +151,7 @@ def _may_be_null(known: Facts, *, wanted: bool) -> bool:
 
 
 def _may_hold(value: Value, facts: Callable[[str], Facts], *, wanted: bool) -> bool:
-    """Evaluate a comparison of a column with a literal, in either operand order."""
+    """Return False only if a comparison of a column with a literal is ``wanted`` for no row."""
     op, (left, right) = value.op, value.args
     if left.op == "lit":
         op, left, right = MIRRORED[op], right, left
@@ -174,7 +174,7 @@ def _natural(family: type | None) -> pa.DataType | None:
 
 
 def _may_compare(op: str, known: Facts, literal: Any) -> bool:
-    """False only if ``column op literal`` is true for no row."""
+    """Return False only if ``column op literal`` is true for no row."""
     if literal is None:
         return False
     if known.nulls is not None and known.nulls == known.rows:
@@ -187,7 +187,7 @@ def _may_compare(op: str, known: Facts, literal: Any) -> bool:
 
 
 def _readings(known: Facts, literal: Any) -> list[tuple[Any, Any, Any]]:
-    """Return bounds and literal in each type they may be promoted to; none if not comparable.
+    """Return bounds and literal in each type they may be promoted to; [] if not comparable.
 
     Rounding preserves order, so bounds hold for rounded values. The type checker determines the
     type of the comparison, so a row group is skipped only if all candidate types agree.

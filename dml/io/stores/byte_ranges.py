@@ -92,7 +92,7 @@ class RandomReader:
         return self._at
 
     def tell(self) -> int:
-        """Return the position."""
+        """Return the position in bytes."""
         return self._at
 
     def close(self) -> None:
@@ -128,10 +128,10 @@ class Blocks:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _more(self) -> bool:
-        """Load the next block, and start to prefetch the block after it; False at the end."""
+        """Load the next block, and start to prefetch the one after it; return False at the end."""
         if self._ahead is None and self._next >= self._end:
             return False
-        self._held = b""  # before the next one comes
+        self._held = b""  # released before the next block is loaded
         if self._ahead is None:
             small = bool(self._sizes)
             data = self._file.fetch([self._range()])[0]

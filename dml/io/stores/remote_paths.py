@@ -20,12 +20,14 @@ from dml.io.stores.stores import ObjectStore, Remote, store_of, version_in
 ASKING_THREADS = 16
 
 
-def found(urls: Sequence[str], kind: FileKind, options: object) -> tuple[str, dict[str, Remote]]:
+def find_files(
+    urls: Sequence[str], kind: FileKind, options: object
+) -> tuple[str, dict[str, Remote]]:
     """Return the common folder of the files that ``urls`` denote, and the files by sorted name.
 
-    As ``expand``: a folder stands for the files of this ``kind`` in and below it that are not
-    hidden. Listings are requested from the stores now. SourceError for absent, empty, or repeated
-    paths.
+    As for ``expand``, a folder stands for the files of this ``kind`` in and below it that are not
+    hidden. Listings are requested from the stores now. Raise SourceError for absent, empty, or
+    repeated paths.
     """
     stores: dict[int, ObjectStore] = {}
     jobs: list[tuple[ObjectStore, str, str]] = []
@@ -50,7 +52,7 @@ def found(urls: Sequence[str], kind: FileKind, options: object) -> tuple[str, di
 
 
 def _path(file: Remote) -> str:
-    """Return the address without the query of a web URL."""
+    """Return the address of a file, without the query of a web URL."""
     return file.address.partition("?")[0] if _is_web(file.store) else file.address
 
 
@@ -72,7 +74,7 @@ def _files(store: ObjectStore, address: str, url: str, kind: FileKind) -> list[R
     """Return the files that one URL denotes."""
     shown = shown_url(url)
     if _has_pattern(store, address):
-        matched = store.asked(shown, lambda: store.system.glob(address, detail=True))
+        matched = store.request(shown, lambda: store.system.glob(address, detail=True))
         files = {
             name: info for name, info in matched.items()
             if _is_file(info) and not _hidden_from(address, name)
@@ -103,12 +105,12 @@ def _files(store: ObjectStore, address: str, url: str, kind: FileKind) -> list[R
 
 
 def _has_pattern(store: ObjectStore, address: str) -> bool:
-    """True for a pattern; the question mark of a web URL begins its query."""
+    """Return True for a pattern; the question mark of a web URL begins its query."""
     return glob.has_magic(address.partition("?")[0] if _is_web(store) else address)
 
 
 def _is_file(info: Mapping[str, Any]) -> bool:
-    """True for a file, excluding empty objects that represent folders in stores without folders."""
+    """Return True for a file, but not for an empty object that represents a folder."""
     return info.get("type") == "file" and not str(info.get("name", "")).endswith("/")
 
 
@@ -122,14 +124,14 @@ def _below(store: ObjectStore, address: str, shown: str) -> dict[str, dict[str, 
     start = len(address.rstrip("/")) + 1
     return {
         name: info
-        for name, info in store.asked(shown, request).items()
+        for name, info in store.request(shown, request).items()
         if _is_file(info)
         and not any(part.startswith((".", "_")) for part in name[start:].split("/"))
     }
 
 
 def _hidden_from(pattern: str, name: str) -> bool:
-    """Apply the rule of Python's glob: only a dot matches a dot at the start of a name."""
+    """Return True if ``pattern`` skips ``name``: only a dot matches a dot at its start."""
     fixed = re.split(r"[*?\[]", pattern)[0].count("/")
     asked = pattern.split("/")[fixed:]
     dotted = any(part.startswith(".") for part in asked)
@@ -187,9 +189,9 @@ def _listing(folder: str, names: list[str]) -> str:
 
 
 def _names(store: ObjectStore, folder: str) -> list[str]:
-    """Return the names in a folder for messages; empty if the store does not list it."""
+    """Return the names in a folder for messages; [] if the store does not list the folder."""
     try:
-        found = store.asked(folder, lambda: list(store.system.ls(folder, detail=False)))
+        found = store.request(folder, lambda: list(store.system.ls(folder, detail=False)))
     except StoreError:
         return []
     return sorted(posixpath.basename(str(name).rstrip("/")) for name in found)

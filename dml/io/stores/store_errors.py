@@ -46,7 +46,7 @@ class ForbiddenError(StoreError):
 
 
 def passing(error: BaseException) -> bool:
-    """True for errors that may be transient: no response, or a response that says so."""
+    """Return True for errors that may be transient: no response, or a response that says so."""
     status = _status(error)
     if status is not None:
         return status in PASSING_STATUS
@@ -79,10 +79,10 @@ def _number(value: object) -> int | None:
     return int(text) if text.isdigit() and 100 <= int(text) < 600 else None
 
 
-def said(error: BaseException) -> str:
-    """Return the error text of a library: that of the cause if the cause may be transient."""
+def error_text(error: BaseException) -> str:
+    """Return the text of a library's error, or of the cause if the cause may be transient."""
     if isinstance(error, LASTING) and passing(error) and error.__cause__ is not None:
-        return said(error.__cause__)
+        return error_text(error.__cause__)
     return str(error) or type(error).__name__
 
 
@@ -113,7 +113,7 @@ def refused(error: BaseException, url: str, why: str, done: str = "read") -> Sto
 
 
 def _keyless(error: BaseException) -> bool:
-    """True if the library found no credentials."""
+    """Return True if the library found no credentials."""
     return "Credential" in type(error).__name__
 
 

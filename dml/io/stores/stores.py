@@ -1,6 +1,6 @@
 """Files outside the folders of this machine are accessed by URL through fsspec.
 
-Every request goes through ``ObjectStore.asked``: transient failures are retried after a pause,
+Every request goes through ``ObjectStore.request``: transient failures are retried after a pause,
 other failures raise errors that name the URL. Credentials may be secret: they are sent to workers,
 but are not part of any name, text or error. Files are read by ranges only, so nothing is prefetched
 implicitly.
@@ -20,9 +20,9 @@ from dml.errors import DmlError, InternalError, PlanError, SourceError
 from dml.io.stores.store_errors import (
     StoreError,
     absent,
+    error_text,
     passing,
     refused,
-    said,
     scrubbed,
     secrets_in,
     unknown,
@@ -48,7 +48,7 @@ WEAK = ("mtime", "LastModified", "last_modified", "updated", "modified", "create
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class ObjectStore:
-    """A location of files as fsspec opens it, from the URL of one of them; picklable."""
+    """A file system that fsspec opens from the URL of one of its files; picklable."""
 
     scheme: str
     _url: str
@@ -59,17 +59,17 @@ class ObjectStore:
         """The file system, opened once per process."""
         held: tuple[int, Any] | None = self.__dict__.get("_opened")
         if held is None or held[0] != os.getpid():
-            held = (os.getpid(), self._found()[0])
+            held = (os.getpid(), self._resolve()[0])
             self.__dict__["_opened"] = held
         return held[1]
 
     @property
     def address(self) -> str:
         """The path that the file system uses for the URL."""
-        return str(self._found()[1])
+        return str(self._resolve()[1])
 
-    def _found(self) -> tuple[Any, Any]:
-        self._known()
+    def _resolve(self) -> tuple[Any, Any]:
+        self._check_scheme()
         try:
             found: tuple[Any, Any] = _fsspec("fsspec.core").url_to_fs(self._url, **self._options)
         except Exception as error:  # noqa: BLE001 - a store's library may raise whatever it likes
@@ -82,7 +82,7 @@ class ObjectStore:
             try_="the URL as the store's own tools have it, and their names of the options",
         )
 
-    def _known(self) -> None:
+    def _check_scheme(self) -> None:
         """Raise SourceError unless fsspec supports the scheme and its library is installed."""
         fsspec = _fsspec("fsspec")
         try:
@@ -99,8 +99,8 @@ class ObjectStore:
         inside = [parts.password or "", *(v for _, v in parse_qsl(parts.query) if web)]
         return scrubbed(text, iter([*secrets_in(self._options), *inside]))
 
-    def asked(self, url: str, request: Callable[[], T], done: str = "read") -> T:
-        """Return the result of ``request``; retry transient failures, else raise StoreError."""
+    def request(self, url: str, request: Callable[[], T], done: str = "read") -> T:
+        """Return ``request()``; retry it after transient failures, else raise StoreError."""
         for wait_s in (*WAITS_S, None):
             try:
                 return request()
@@ -110,7 +110,7 @@ class ObjectStore:
                 failure = error
             # raised outside of the except block: else the library's error is attached as context
             if wait_s is None or not passing(failure):
-                raise refused(failure, url, self.scrubbed(said(failure)), done)
+                raise refused(failure, url, self.scrubbed(error_text(failure)), done)
             pause(wait_s)
         raise InternalError("a request has no end")
 
@@ -121,7 +121,7 @@ class ObjectStore:
             self.system.invalidate_cache()
             return dict(self.system.info(address))
 
-        return self.asked(url, request)
+        return self.request(url, request)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the URL and options, without the connections of this process."""
@@ -132,7 +132,7 @@ class ObjectStore:
 
 
 def store_of(url: str, options: object) -> ObjectStore:
-    """Return the store of a URL; PlanError for invalid options."""
+    """Return the store of a URL; raise PlanError for invalid options."""
     if not isinstance(options, Mapping | None) or not all(
         isinstance(k, str) for k in options or {}
     ):
@@ -150,7 +150,7 @@ def _fsspec(name: str) -> Any:
 
 
 def version_in(info: Mapping[str, Any]) -> tuple[str, bool]:
-    """Return the version of a file as a store states it, and if equality proves equal content."""
+    """Return a file's version as the store states it; True if it proves equal content."""
     for name in (*STRONG, *WEAK):
         found = info.get(name)
         if found not in (None, ""):
@@ -162,7 +162,7 @@ def version_in(info: Mapping[str, Any]) -> tuple[str, bool]:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Remote:
-    """One file of a store at the time when the source was made; ``url`` is for messages.
+    """One file of a store as it was when the source was built; ``url`` is for messages.
 
     ``certain``: an equal ``version`` means equal content.
     """
@@ -175,7 +175,7 @@ class Remote:
     certain: bool
 
     def check(self) -> None:
-        """Raise SourceError if the file differs from the listed version; one request."""
+        """Raise SourceError if the file differs from the listed version; takes one request."""
         now = self.store.info(self.address, self.url)
         size, (version, _) = now.get("size"), version_in(now)
         if (size, version) != (self.size, self.version):
@@ -184,15 +184,16 @@ class Remote:
     def fetch(self, ranges: Sequence[Range], *, checked: bool = True) -> list[bytes]:
         """Fetch the bytes of every range (start, stop), requested together.
 
-        They belong to the listed version, which is checked after the fetch unless the caller does
-        so: versions never return, so bytes read before a successful check are right.
+        The bytes are of the listed version. The version is checked after the fetch unless
+        ``checked`` is False and the caller does so: versions never return, so bytes read before a
+        successful check are right.
         """
         found: dict[int, bytes] = {
             i: b"" for i, (start, stop) in enumerate(ranges) if start == stop
         }
         try:
             if len(found) < len(ranges):
-                self.store.asked(self.url, lambda: self._ask(ranges, found))
+                self.store.request(self.url, lambda: self._ask(ranges, found))
         except SourceError:
             self.check()
             raise
@@ -224,7 +225,7 @@ class Remote:
     def _part(self, data: bytes, start: int, stop: int) -> bytes:
         """Return the requested bytes of a response, which may be a whole small file.
 
-        StoreError if the response is longer and not a whole small file.
+        Raise StoreError if the response is longer and not a whole small file.
         """
         if len(data) <= stop - start:
             return data
@@ -241,7 +242,7 @@ class Remote:
 
 
 def changed(kind: type[SourceError], name: str, path: str, size: int, now: object) -> SourceError:
-    """Build the error for a file that has changed."""
+    """Build the error, of class ``kind``, for a file that has changed."""
     return kind(
         f"{name} has changed since it was opened",
         at=path,

@@ -28,8 +28,9 @@ THREADS, PART_BYTES = 4, 8 << 20
 def uploading(url: str, options: object, *, overwrite: bool) -> Iterator[Path]:
     """Yield a folder to make files in, which are then uploaded to the folder ``url`` of a store.
 
-    Nothing is uploaded if the block raises; uploaded files are removed if an upload fails.
-    PlanError if the folder is not empty, SourceError for refusals of the store or the disk.
+    Nothing is uploaded if the block raises; uploaded files are removed if an upload fails. Raise
+    PlanError if the folder ``url`` is not empty or ``overwrite`` is set, which no store can do at
+    once, and SourceError if the store or the disk refuses an operation.
     """
     store, shown = store_of(url, options), shown_url(url).rstrip("/")
     address = store.address.rstrip("/")
@@ -44,7 +45,7 @@ def uploading(url: str, options: object, *, overwrite: bool) -> Iterator[Path]:
 
 
 def _refuse(store: ObjectStore, address: str, shown: str, *, overwrite: bool) -> None:
-    """Raise the errors that can be detected before any work."""
+    """Raise the errors that can be detected before any upload."""
     if store.scheme in ("http", "https"):
         raise PlanError(
             "files cannot be put onto a web server",
@@ -63,7 +64,7 @@ def _refuse(store: ObjectStore, address: str, shown: str, *, overwrite: bool) ->
     if bucket and bucket != address:
         with suppress(ForbiddenError):
             store.info(bucket, f"{store.scheme}://{bucket}")
-    held = _held(store, address, shown)
+    held = _list_names(store, address, shown)
     if held:
         raise PlanError(
             "the target folder is not empty",
@@ -73,8 +74,8 @@ def _refuse(store: ObjectStore, address: str, shown: str, *, overwrite: bool) ->
         )
 
 
-def _held(store: ObjectStore, address: str, shown: str) -> list[str]:
-    """Return the names in a folder; empty if the folder does not exist."""
+def _list_names(store: ObjectStore, address: str, shown: str) -> list[str]:
+    """Return the names in a folder; [] if the folder does not exist."""
 
     def request() -> list[Any]:
         store.system.invalidate_cache()
@@ -83,7 +84,7 @@ def _held(store: ObjectStore, address: str, shown: str) -> list[str]:
         except FileNotFoundError:
             return []
 
-    return sorted(str(name).rpartition("/")[2] for name in store.asked(shown, request))
+    return sorted(str(name).rpartition("/")[2] for name in store.request(shown, request))
 
 
 def _put(store: ObjectStore, address: str, shown: str, files: list[Path]) -> None:
@@ -104,7 +105,7 @@ def _put(store: ObjectStore, address: str, shown: str, files: list[Path]) -> Non
         for path in files:
             with suppress(StoreError):  # the file was never uploaded
                 removing = partial(store.system.rm_file, f"{address}/{path.name}")
-                store.asked(f"{shown}/{path.name}", removing, "removed")
+                store.request(f"{shown}/{path.name}", removing, "removed")
         raise
 
 
@@ -118,4 +119,4 @@ def _put_one(store: ObjectStore, path: Path, address: str, shown: str) -> None:
         ):
             shutil.copyfileobj(made, to, PART_BYTES)
 
-    store.asked(shown, request, "written")
+    store.request(shown, request, "written")

@@ -44,7 +44,7 @@ class Delta(DataSource):
             raise self._refused(error) from None
 
     def _refused(self, error: Exception) -> SourceError:
-        """Build the error for a table that the library cannot read."""
+        """Build the SourceError for a table that the library cannot read."""
         at, shown = "" if self.version is None else f", version {self.version}", spoken(self.path)
         return SourceError(
             f"{shown} cannot be read as a Delta table",
@@ -111,5 +111,5 @@ class Delta(DataSource):
 def read_delta(
     path: str | os.PathLike[str], version: int | None, storage_options: Mapping[str, str] | None
 ) -> Delta:
-    """Open the table at ``path``, at ``version`` or the latest; SourceError if absent."""
+    """Open the table at ``path``, at ``version`` or the latest; raise SourceError if absent."""
     return Delta(located(path), version, storage_options)

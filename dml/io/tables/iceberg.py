@@ -71,7 +71,7 @@ def _arrow() -> Any:
 
 
 def read_iceberg(table: Any, snapshot: int | None, catalog: str) -> Iceberg:
-    """Open a table, or the table of that name in ``catalog``; SourceError if absent."""
+    """Open a table, or the table of that name in ``catalog``; raise SourceError if absent."""
     if isinstance(table, str):
         library = extra("pyiceberg.catalog", DOOR, "iceberg")
         try:

@@ -61,7 +61,7 @@ class Lance(DataSource):
         return (SourcePart("", int(self._dataset.count_rows())),)
 
     def take(self, index: np.ndarray, columns: tuple[str, ...]) -> pa.Table:
-        """Read rows at ``index``; a contiguous range is scanned."""
+        """Read the rows at ``index``, in that order; a contiguous range is scanned."""
         first, count = int(index[0]), len(index)
         names = list(columns)
         if np.array_equal(index, np.arange(first, first + count)):
@@ -83,5 +83,8 @@ def read_lance(
     version: int | str | None,
     storage_options: Mapping[str, str] | None,
 ) -> Lance:
-    """Open the dataset at ``path``, at a version, a tag, or the latest; SourceError if absent."""
+    """Open the dataset at ``path``, at a version, a tag, or the latest.
+
+    Raise SourceError if the dataset or the version is absent.
+    """
     return Lance(located(path), version, storage_options)

@@ -27,7 +27,7 @@ class Query:
         self.query, self.connect, self.parameters, self.each = query, connect, parameters, each
 
     def __call__(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows of the result; driver errors become SourceError without parameters."""
+        """Yield the rows of the result; driver errors become SourceErrors without parameters."""
         try:
             yield from self._rows()
         except DmlError:
@@ -74,7 +74,7 @@ def read_sql(
     fingerprint: str | None,
     atom_rows: int | None,
 ) -> Generated:
-    """Build the source of a query result; SourceError if ``connect`` is not callable."""
+    """Build the source of a query result; raise SourceError if ``connect`` is not callable."""
     if not callable(connect):
         raise SourceError(
             f"read_sql needs a function that connects, got a {type(connect).__name__}",

@@ -24,12 +24,12 @@ KIND = FileKind("text", (*ENDINGS, *(end + packed for end in ENDINGS for packed 
 
 
 def newlines(window: bytes) -> np.ndarray:
-    """Return the offsets after each newline: (n,) int64."""
+    """Return the byte offset just past each newline: (n,) int64, ascending."""
     return np.flatnonzero(np.frombuffer(window, np.uint8) == NEWLINE) + 1
 
 
 class TextForm(Form):
-    r"""Every line is a row: the text before ``\n`` or ``\r\n``, or before the end of the file."""
+    r"""The text format: a row is a line without ``\n`` or ``\r\n``; the last may have no end."""
 
     schema = Schema({TEXT: pa.string()})
 
@@ -39,11 +39,11 @@ class TextForm(Form):
         return digest("text", 1)
 
     def ends(self, window: bytes) -> np.ndarray:
-        """Every newline ends a row."""
+        """Return the byte offset just past each newline, which ends a row: (n,) int64."""
         return newlines(window)
 
     def decode(self, data: bytes, rows: int, columns: tuple[str, ...]) -> pa.RecordBatch:
-        """Return the lines without their line endings."""
+        """Return the ``rows`` lines in ``data`` without their line endings."""
         stored, ends = np.frombuffer(data, np.uint8), newlines(data)
         if len(stored) >= 1 << 31:
             raise RowError(f"an atom has {len(stored)} bytes", 0, "a smaller atom_rows=")
@@ -61,7 +61,7 @@ class TextForm(Form):
 
 
 def _checked(text: np.ndarray, offsets: np.ndarray) -> pa.Array:
-    """Build strings from these bytes; RowError for the first that is not UTF-8."""
+    """Build strings from bytes ``text``; raise RowError for the first that is not UTF-8."""
     buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(text)]
     array = pa.Array.from_buffers(pa.string(), len(offsets) - 1, buffers)
     try:
@@ -72,7 +72,7 @@ def _checked(text: np.ndarray, offsets: np.ndarray) -> pa.Array:
 
 
 def _not_utf8(text: np.ndarray, offsets: list[int]) -> RowError:
-    """Find the invalid line by decoding each alone, as adjacent lines may complete each other."""
+    """Build the error for the invalid line: decode each alone, as lines may complete each other."""
     for row, (start, stop) in enumerate(pairwise(offsets)):
         try:
             str(text[start:stop].tobytes(), "utf-8")

@@ -21,7 +21,7 @@ TRY = "schema={...} with what all records have, or the features that are wanted"
 def inferred_kinds(rows: Iterable[Mapping[str, Feature]]) -> list[tuple[str, pa.DataType]]:
     """Infer names, in alphabetical order, and types: a list if a record has not exactly one value.
 
-    RowError if a feature has values of two kinds.
+    Raise RowError if a feature has values of two kinds.
     """
     kinds: dict[str, int] = {}
     many: set[str] = set()
@@ -42,7 +42,7 @@ def _two_kinds(name: str, kind: int, other: int) -> str:
 
 
 def wire_kind(kind: pa.DataType, name: str) -> int:
-    """Return the list kind that stores a column of ``kind``; SchemaError if none can."""
+    """Return the list kind that stores a column of ``kind``; raise SchemaError if none can."""
     types, inner = pa.types, _element(kind)
     if types.is_integer(inner) or types.is_boolean(inner):
         return INT64_LIST
@@ -63,7 +63,7 @@ def _element(kind: pa.DataType) -> pa.DataType:
 
 
 def column(features: list[Feature | None], name: str, kind: pa.DataType) -> pa.Array:
-    """Build the column of one feature; RowError for a value that ``kind`` does not allow."""
+    """Build the column of one feature; raise RowError for a value that ``kind`` does not allow."""
     wanted = wire_kind(kind, name)
     scalar, width = _element(kind) is kind, int(np.prod(shape_of(kind)))
     found: list[Any] = []
@@ -87,7 +87,7 @@ def column(features: list[Feature | None], name: str, kind: pa.DataType) -> pa.A
 
 
 def _typed(found: list[Any], stored: pa.DataType, kind: pa.DataType) -> pa.Array:
-    """Convert Python values to an array; pa.ArrowException if ``kind`` cannot represent one."""
+    """Convert Python values to an array; raise pa.ArrowException if ``kind`` lacks a value."""
     shape = shape_of(kind)
     if shape:
         width = int(np.prod(shape))

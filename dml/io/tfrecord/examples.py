@@ -32,7 +32,7 @@ class MalformedError(Exception):
 def example(data: bytes, wanted: Collection[str]) -> dict[str, Feature | None]:
     """Parse the features of an Example: kind and value runs of ``wanted`` features, else None.
 
-    Of two features of one name the last is used. MalformedError for invalid bytes, and for a
+    Of two features of one name the last is used. Raise MalformedError for invalid bytes, and for a
     SequenceExample.
     """
     found: dict[str, Feature | None] = {}
@@ -52,7 +52,7 @@ def example(data: bytes, wanted: Collection[str]) -> dict[str, Feature | None]:
 def _entry(
     data: bytes, start: int, stop: int, wanted: Collection[str]
 ) -> tuple[str, Feature | None]:
-    """Parse one map entry: the name and its feature."""
+    """Parse one map entry: the name and its feature, None if the name is not ``wanted``."""
     name, parts = "", list[tuple[int, int]]()
     for number, wire, first, last in _fields(data, start, stop):
         if wire == BYTES and number == 1:
@@ -135,7 +135,7 @@ def _fields(data: bytes, at: int, stop: int) -> Iterator[tuple[int, int, int, in
 
 
 def _number(data: bytes, at: int, stop: int) -> tuple[int, int]:
-    """Decode the varint at ``at`` and return it with the offset after it."""
+    """Decode the varint at offset ``at``, and return it with the offset just past it."""
     found = shift = 0
     while at < stop and shift < 70:
         byte = data[at]

@@ -35,7 +35,7 @@ COPY = "copy or write the file again"
 
 
 def checksum() -> Callable[[bytes], int]:
-    """Return the CRC-32C function; SourceError if its library is not installed."""
+    """Return the CRC-32C function; raise SourceError if google-crc32c is not installed."""
     try:
         found: Callable[[bytes], int] = importlib.import_module("google_crc32c").value
     except ImportError as missing:
@@ -63,7 +63,8 @@ class RecordFile(File):
 class RecordForm(Form):
     """The format of consecutive records; each is an Example, or raw bytes (``raw``).
 
-    With ``chosen`` features that ``schema`` does not name are skipped, otherwise they are errors.
+    With ``chosen``, features that ``schema`` does not name are skipped; otherwise such features are
+    errors.
     """
 
     schema: Schema
@@ -85,12 +86,15 @@ class RecordForm(Form):
         return 0
 
     def spot(self, file: File, row: int, at: int) -> str:
-        """Describe the record and its first byte."""
+        """Describe the location of record ``row``, which begins at byte ``at``, for users."""
         of = " of what it unpacks to" if self.packed(file) else ""
         return f"{file.path}, record {row}, byte {at}{of}"
 
     def ends(self, window: bytes) -> np.ndarray:
-        """Return the ends of complete records; SourceError if the first has an invalid length."""
+        """Return the byte offset just past each complete record: (n,) int64, ascending.
+
+        Raise SourceError if the first record has an invalid length.
+        """
         crc, found, at = checksum(), list[int](), 0
         while at + HEAD.size <= len(window):
             length = _length(window, at, crc)
@@ -114,7 +118,7 @@ class RecordForm(Form):
         )
 
     def decode(self, data: bytes, rows: int, columns: tuple[str, ...]) -> pa.RecordBatch:
-        """Return the features of the records, or the raw records."""
+        """Decode ``columns`` of the ``rows`` records in ``data``, or return the raw records."""
         if len(data) >= MOST_BYTES:
             raise RowError(f"an atom has {len(data)} bytes", 0, "a smaller atom_rows=")
         found = list(payloads(data))
@@ -132,7 +136,7 @@ class RecordForm(Form):
 
 
 def payloads(data: bytes) -> Iterator[bytes]:
-    """Yield the records in ``data``; RowError for a record that does not match its checksums."""
+    """Yield the records in ``data``; raise RowError for one that does not match its checksums."""
     crc, at, row = checksum(), 0, 0
     while at < len(data):
         length = _length(data, at, crc) if at + HEAD.size <= len(data) else None
@@ -150,7 +154,7 @@ def payloads(data: bytes) -> Iterator[bytes]:
 
 
 def _length(data: bytes, at: int, crc: Callable[[bytes], int]) -> int | None:
-    """Return the length of the record at ``at``; None if its checksum does not match."""
+    """Return the length of the record at ``at``; None if the checksum of the length is wrong."""
     length, stated = HEAD.unpack_from(data, at)
     return int(length) if masked(crc(data[at : at + 8])) == stated else None
 
@@ -172,7 +176,7 @@ def _no_length(length: int | None) -> SourceError:
 def _features(
     data: bytes, row: int, columns: tuple[str, ...], *, strict: bool
 ) -> Mapping[str, Feature | None]:
-    """Parse the features of one record; RowError if invalid, or has more features if ``strict``."""
+    """Parse features of a record; raise RowError if invalid, or if ``strict`` has others."""
     try:
         found = example(data, columns)
     except MalformedError as error:
@@ -234,8 +238,8 @@ def read_tfrecords(
     request text, other numbers and tensors. An absent feature is null. ``raw`` gives the unparsed
     records in column "bytes". Both checksums of every record that is read are verified.
 
-    SourceError for absent files, and while reading for a record that is damaged, longer than 32
-    MiB, not an Example, or has a value of another kind than its column.
+    Raise SourceError for absent files, and while reading for a record that is damaged, longer than
+    32 MiB, not an Example, or has a value of another kind than its column.
     """
     checksum()
     _check(compression, schema, raw=raw)
@@ -267,7 +271,7 @@ def _check(compression: object, schema: object, *, raw: bool) -> None:
 
 
 def _schema_in(files: tuple[RecordFile, ...], form: RecordForm) -> Schema:
-    """Infer the schema from the first records; SourceError if there are none."""
+    """Infer the schema from the first records; raise SourceError if there are none."""
 
     def infer(data: bytes, _: int) -> Schema:
         every: Any = _All()

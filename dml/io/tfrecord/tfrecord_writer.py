@@ -26,7 +26,7 @@ LOW64 = (1 << 64) - 1
 
 @dataclasses.dataclass(frozen=True)
 class TFRecord:
-    """The TFRecord format with Examples; with ``raw``, with the bytes of the only column."""
+    """The TFRecord format: Examples, or if ``raw`` the bytes of the only column, as records."""
 
     compression: str | None
     raw: bool
@@ -38,7 +38,7 @@ class TFRecord:
         return "tfrecord.gz" if self.compression else "tfrecord"
 
     def open(self, sink: Any, schema: pa.Schema) -> RecordWriter:
-        """Begin an empty file; pa.ArrowInvalid for columns that the format cannot represent."""
+        """Begin an empty file; raise pa.ArrowInvalid for columns that it cannot represent."""
         forms = [] if self.raw else [_feature(field) for field in schema]
         if self.raw and [field.type for field in schema] != [pa.binary()]:
             raise pa.ArrowInvalid("raw records are one column of bytes")
@@ -47,7 +47,7 @@ class TFRecord:
 
 
 def tfrecord_of(compression: str | None, *, raw: bool) -> TFRecord:
-    """Build the format; PlanError for an unsupported compression."""
+    """Build the format; raise PlanError for an unsupported compression."""
     checksum()
     return TFRecord(gzipped(compression, "TFRecord files"), raw)
 
@@ -61,7 +61,7 @@ class RecordWriter:
     forms: list[Encoded]
 
     def write(self, rows: pa.Table) -> None:
-        """Append one record per row; SchemaError for a record too long to be read again."""
+        """Append one record per row; raise SchemaError for a record too long to be read again."""
         crc = checksum()
         for record in self._records(rows):
             if len(record) > LONGEST:
@@ -126,7 +126,7 @@ def _feature(field: pa.Field) -> Encoded:
 
 
 def _packing(kind: pa.DataType, name: str) -> tuple[bytes, pa.DataType, Callable[[Any], bytes]]:
-    """Return the field of a Feature, its element type, and the encoder of a list of values."""
+    """Return the tag of the list kind, its element type, and the encoder of a list of values."""
     types = pa.types
     if types.is_boolean(kind) or (types.is_integer(kind) and kind != pa.uint64()):
         return THREE, pa.int64(), _int64s
@@ -158,7 +158,7 @@ def _scalars(column: pa.ChunkedArray, stored: pa.DataType) -> list[Any]:
 
 
 def _lists(column: pa.ChunkedArray, stored: pa.DataType, name: str) -> list[Any]:
-    """Return the values of every row; SchemaError for a null inside a list."""
+    """Return the list of values of every row; raise SchemaError for a null inside a list."""
     plain = [
         chunk.storage if isinstance(chunk, pa.ExtensionArray) else chunk for chunk in column.chunks
     ]

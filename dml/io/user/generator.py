@@ -79,7 +79,7 @@ class Generated(DataSource):
 
 
 def _begun(make: Callable[[], Iterable[Any]], name: str) -> Iterator[Any]:
-    """Return a fresh iterator; SourceError if the function returns something else."""
+    """Return a fresh iterator; raise SourceError if the function returns something else."""
     found = make()
     if isinstance(found, str | bytes | Mapping) or not isinstance(found, Iterable):
         raise SourceError(
@@ -98,7 +98,7 @@ def _ended(made: Iterator[Any]) -> None:
 
 
 def row_of(value: Any) -> Mapping[str, Any]:
-    """Return a row as a dict; other values become the column "item"."""
+    """Return a row as a dict; a value that is no dict becomes column "item"."""
     return value if isinstance(value, Mapping) else {ITEM: value}
 
 
@@ -112,7 +112,8 @@ def batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield ``columns`` of ``rows``, ``each`` rows at a time; fewer large rows if ``light``.
 
-    An exception of the iterator, and the error for an invalid row, come after the rows before.
+    An exception of the iterator, and the error for an invalid row, are raised after the rows
+    before.
     """
     from dml.data.row_slicing import Weighing  # noqa: PLC0415 - only a run needs it
 
@@ -124,7 +125,7 @@ def batches(
         try:
             while len(held) < each and some:
                 some = min(weighing.step, each) if light else each
-                some = _taken(rows, held, min(some, each - len(held)))
+                some = _take_rows(rows, held, min(some, each - len(held)))
                 if light and weighing.enough(held):
                     break
         except BaseException as raised:  # noqa: BLE001 - it is raised again, after the rows before it
@@ -139,8 +140,8 @@ def batches(
             return
 
 
-def _taken(rows: Iterator[Any], held: list[Any], most: int) -> int:
-    """Append up to ``most`` of ``rows`` to ``held``, also if one raises; return their number."""
+def _take_rows(rows: Iterator[Any], held: list[Any], most: int) -> int:
+    """Append up to ``most`` of ``rows`` to ``held``, even before an error; return how many."""
     before = len(held)
     held.extend(map(owned_row, islice(rows, most)))
     return len(held) - before
@@ -149,7 +150,7 @@ def _taken(rows: Iterator[Any], held: list[Any], most: int) -> int:
 def _typed(
     rows: list[Any], schema: Schema, columns: tuple[str, ...], first: int
 ) -> Iterator[pa.RecordBatch]:
-    """Convert ``rows`` to a batch, up to the first invalid row; SourceError for that row."""
+    """Yield ``rows`` as a batch, up to the first invalid row; raise SourceError for that row."""
     ids = RowIds.run(0, 0, len(rows))
     try:
         block = to_block(rows, schema, ids)
@@ -167,7 +168,8 @@ def _typed(
 def schema_of_rows(rows: Iterator[Mapping[str, Any]], name: str) -> Schema:
     """Infer names and types from as many first rows as give every column a value.
 
-    For arrays, from at least 64 rows: if their shapes differ, the column has an open shape.
+    Columns of arrays are inferred from at least 64 rows: if the shapes differ, the column has an
+    open shape.
     """
     held: list[Any] = []
     schema: Schema | None = None
@@ -189,7 +191,7 @@ def schema_of_rows(rows: Iterator[Mapping[str, Any]], name: str) -> Schema:
 
 
 def _lengthened(held: list[Any], rows: Iterator[Mapping[str, Any]], name: str) -> bool:
-    """Double the number of rows in ``held``, or read one; False at the end."""
+    """Double the number of rows in ``held``, or read one; return False at the end of ``rows``."""
     before = len(held)
     try:
         held.extend(map(owned_row, islice(rows, max(1, before))))
@@ -201,7 +203,7 @@ def _lengthened(held: list[Any], rows: Iterator[Mapping[str, Any]], name: str) -
 
 
 def raised(name: str, row: int, error: Exception) -> SourceError:
-    """Build the error for an exception of a user's code before row ``row``."""
+    """Build the SourceError for an exception of a user's code at row ``row``."""
     return SourceError(
         f"{name} raised {type(error).__name__} at row {row}: {text_of(error)}",
         why="the exception came from the source, whose first rows settle names and types",
@@ -210,7 +212,7 @@ def raised(name: str, row: int, error: Exception) -> SourceError:
 
 
 def _untold(kind: pa.DataType) -> bool:
-    """True if the values so far, all null or empty, do not determine the type."""
+    """Return True if the values so far, all null or empty, do not determine the type."""
     inner = [kind.field(i).type for i in range(kind.num_fields)]
     return bool(pa.types.is_null(kind)) or any(map(_untold, inner))
 
@@ -224,7 +226,7 @@ def generated(
     fingerprint: str | None,
     atom_rows: int | None,
 ) -> Generated:
-    """Build the source of ``fn(*args)``; SourceError if ``fn`` is not callable."""
+    """Build the source of ``fn(*args)``; raise SourceError if ``fn`` is not callable."""
     if not callable(fn):
         raise SourceError(
             f"from_generator needs a function, got a {type(fn).__name__}",

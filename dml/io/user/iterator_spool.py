@@ -43,11 +43,11 @@ class UnansweredError(Exception):
 
 
 class ReadServer:
-    """A server that lives as long as the object that answers; readers need its address and key.
+    """Answers readers in other processes for one Spool; readers need address and key.
 
-    The address is a socket in ``folder``, which must be private: no other user can connect. Each
-    reader has its own thread; a silent reader times out after ``HANDSHAKE_S`` and delays no other
-    reader.
+    The server ends with the spool. The address is a socket in ``folder``, which must be private: no
+    other user can connect. Each reader has its own thread; a silent reader times out after
+    ``HANDSHAKE_S`` and delays no other reader.
     """
 
     def __init__(self, asked: Spool, folder: str) -> None:
@@ -65,7 +65,7 @@ class ReadServer:
         threading.Thread(target=self._work, name="dml-spool", daemon=True).start()
 
     def close(self) -> None:
-        """Stop the server; a silent connection wakes up its thread."""
+        """Stop the server; a connection without a request wakes up the accepting thread."""
         self._over.set()
         with suppress(OSError), socket.socket(socket.AF_UNIX) as end:
             end.connect(self.address)
@@ -101,7 +101,7 @@ class ReadServer:
 
 
 def _packed(found: object) -> bytes:
-    """Pickle a result so that a reader can unpickle it; other exceptions are sent as text."""
+    """Pickle a result; if it cannot be unpickled, pickle a RuntimeError with the error's text."""
     try:
         data = pickle.dumps(found)
         pickle.loads(data)  # noqa: S301 - what was packed just now
@@ -112,7 +112,7 @@ def _packed(found: object) -> bytes:
 
 
 def ask(address: Any, key: bytes, number: int) -> Any:
-    """Send request ``number``; raise the exception of the answering process, or UnansweredError."""
+    """Return the answer to request ``number``; raise the server's exception or UnansweredError."""
     try:
         with Client(address, authkey=key) as desk:
             desk.send_bytes(b"%d" % number)
@@ -132,8 +132,8 @@ FOLDER = "dml-spool-"
 class Spool:
     """Batches of an iterator: pulled batches are in a file, the rest is pulled on demand.
 
-    A pickled copy has the path of the file, and requests more batches from the original: it works
-    on this host, as long as the original exists.
+    A pickled copy has the path of the file, and requests more batches from the original: a copy
+    works on this host, as long as the original exists.
     """
 
     _asked: tuple[Any, bytes] | None = None
@@ -167,13 +167,13 @@ class Spool:
         self._lock, self._asking = threading.Lock(), threading.Lock()
 
     def answer(self, number: int) -> list[tuple[int, int]]:
-        """Return the places from batch ``number`` on for a copy that lacks it; [] at the end."""
+        """Return byte offset and size of each batch from ``number`` on; [] at the end."""
         if not self._has(number) and self._error is not None:
             raise self._error
         return self._places[number:]
 
     def batch(self, number: int) -> pa.RecordBatch | None:
-        """Return batch ``number``; None at the end, or raise the iterator's error at its place."""
+        """Return batch ``number``, None at the end; raise the iterator's error at its place."""
         try:
             if not self._has(number):
                 if self._error is not None:
@@ -198,7 +198,7 @@ class Spool:
         )
 
     def _has(self, number: int) -> bool:
-        """Pull until batch ``number`` is in the file; False if the iterator ends before."""
+        """Pull until batch ``number`` is in the file; return False if the iterator ends first."""
         with self._lock:
             while len(self._places) <= number and self._coming is not None:
                 self._pull(self._coming)
@@ -244,7 +244,7 @@ class Spool:
 
 
 def _removed(folder: str, owner: int) -> None:
-    """Remove the file, unless this is a fork of the process that owns it."""
+    """Remove the spool folder ``folder`` if this process is ``owner`` (a process id), no fork."""
     if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -271,7 +271,7 @@ class Spooled(DataSource):
         return self.columns
 
     def read(self, part: SourcePart, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-        """Yield every batch from the file."""
+        """Yield ``columns`` of every batch, from the file."""
         for number in itertools.count():
             batch = self.spool.batch(number)
             if batch is None:
@@ -282,7 +282,7 @@ class Spooled(DataSource):
 def iterated(
     rows: Iterable[Any], schema: object, *, nonce: bytes, atom_rows: int | None
 ) -> DataSource:
-    """Build the source of an iterator or an iterable; SourceError for other objects."""
+    """Build the source of an iterator or an iterable; raise SourceError for other objects."""
     if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
         raise SourceError(
             f"from_iterable needs rows, got a {type(rows).__name__}",

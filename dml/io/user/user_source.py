@@ -1,7 +1,7 @@
-"""Nodes over a user's ``DataSource``: its parts are the units, and its batches are cut into atoms.
+"""Source nodes over a user's ``DataSource``: parts are units, and their batches are cut into atoms.
 
-If a part has no row count its unit is open. A source with ``take`` is addressable, and its parts
-are not used as units: every atom is a unit.
+The unit of a part without a row count is open. A source with ``take`` is addressable: its units are
+single atoms, not parts.
 """
 
 from __future__ import annotations
@@ -46,7 +46,11 @@ VARYING_BYTES = 64
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CheckedSource:
-    """A user's source and its answers when the pipeline was made; ``fn`` carries its digest."""
+    """A user's source with the answers that its methods gave when the pipeline was built.
+
+    ``known`` is the answer of ``identity()``, or the fingerprint that the user named. ``fn`` stands
+    for the source as a user's function; ``fn.digest`` is set only if the data has no stable digest.
+    """
 
     source: DataSource
     name: str
@@ -57,15 +61,18 @@ class CheckedSource:
 
     @cached_property
     def content(self) -> bytes:
-        """Digest of the data; FingerprintError for data that cannot be digested."""
+        """Digest of the declared identity; calls the identity if it is a function.
+
+        Raise FingerprintError if the identity has no digest.
+        """
         known = self.known
         if callable(known):
-            known = _told(self.source, self.name, " in identity()", known)
+            known = _call_source(self.source, self.name, " in identity()", known)
         return digest("datasource", known)
 
     @cached_property
     def digest(self) -> bytes:
-        """Digest of class, name and schema, without content."""
+        """Digest of class, name and schema of the source, without content."""
         kind = type(self.source)
         where = () if not self.fn.reason else (self.fn.digest,)
         return digest(
@@ -76,20 +83,20 @@ class CheckedSource:
         return self.name
 
     def raised(self, error: BaseException, place: str, row: int) -> SourceError:
-        """Build the error for an exception that the user's source raised before row ``row``."""
+        """Build the SourceError for an exception that the user's source raised at row ``row``."""
         return _raised(self.source, self.name, f" at row {row}", error).located(place)
 
 
-def given(source: DataSource, nonce: bytes, fingerprint: str | None = None) -> CheckedSource:
-    """Query and validate ``source``; PlanError for invalid answers.
+def check_source(source: DataSource, nonce: bytes, fingerprint: str | None = None) -> CheckedSource:
+    """Call the methods of ``source`` that describe its data, and check their answers.
 
-    ``nonce`` identifies it in this run if it has no identity; ``fingerprint`` replaces its
-    identity.
+    ``nonce`` identifies a source without identity within this run; ``fingerprint`` replaces the
+    identity. Raise PlanError or SourceError for invalid answers.
     """
     name = str(source.name or type(source).__name__)
-    said = schema_of(_told(source, name, " in schema()", source.schema))
+    said = schema_of(_call_source(source, name, " in schema()", source.schema))
     schema = Schema((column, usual_type(kind)) for column, kind in said.items())
-    parts: list[Any] = list(_told(source, name, " in parts()", source.parts) or ())
+    parts: list[Any] = list(_call_source(source, name, " in parts()", source.parts) or ())
     names = [getattr(part, "name", part) for part in parts]
     if len(set(names)) != len(parts) or not all(isinstance(part, SourcePart) for part in parts):
         raise PlanError(
@@ -103,7 +110,7 @@ def given(source: DataSource, nonce: bytes, fingerprint: str | None = None) -> C
         raise SourceError(f"{name} has no columns", try_="a schema of at least one column")
     known: object = ("named by user", fingerprint)
     if fingerprint is None:
-        known = _told(source, name, " in identity()", source.identity)
+        known = _call_source(source, name, " in identity()", source.identity)
     reason = _unnamed(source, known)
     named = local_identity(reason, nonce).digest if reason else b""
     call: Any = source
@@ -111,10 +118,13 @@ def given(source: DataSource, nonce: bytes, fingerprint: str | None = None) -> C
     return CheckedSource(source, name, schema, tuple(parts), known, fn)
 
 
-def _told(
+def _call_source(
     source: DataSource, name: str, where: str, call: Callable[[], Any], place: str = ""
 ) -> Any:
-    """Return ``call()``; exceptions become errors that name the method, or row, of the source."""
+    """Return ``call()``; turn an exception of the user's code into a SourceError.
+
+    ``where`` is the method or row that the message names; ``place`` is the location of the error.
+    """
     try:
         return call()
     except DmlError:
@@ -127,7 +137,7 @@ def _told(
 
 
 def _raised(source: DataSource, name: str, where: str, error: BaseException) -> SourceError:
-    """Build the error for an exception of ``source``, worded by its ``spoken`` if it has one."""
+    """Build the SourceError for an exception of ``source``; ``source.spoken``, if any, words it."""
     spoken = getattr(source, "spoken", None)
     text = spoken(error) if spoken else text_of(error)
     told = SourceError(
@@ -155,13 +165,13 @@ NO_IDENTITY = "its identity() is None: nobody knows whether its data has changed
 
 
 class Plugged(Source):
-    """The base class of both node types over users' sources."""
+    """Base class of both nodes over users' sources."""
 
     given: CheckedSource
     atom_rows: int | None
 
     def check(self) -> None:
-        """Check that atoms have rows."""
+        """Raise PlanError unless ``atom_rows`` is None or a positive integer."""
         if self.atom_rows is not None:
             check_atom_rows(self.atom_rows, self.given.name)
 
@@ -180,7 +190,7 @@ class Plugged(Source):
         return True
 
     def identity(self) -> bytes:
-        """Return the digest of the identity that the source declared."""
+        """Return the digest of the declared identity, or without one a digest for this run only."""
         return self.given.fn.digest if self.given.fn.reason else self.given.content
 
     def identity_bytes(self) -> float:
@@ -189,11 +199,11 @@ class Plugged(Source):
         return math.inf if asked and not self.given.fn.reason else 0
 
     def likeness(self) -> bytes:
-        """Return a digest of names and row counts of the parts."""
+        """Return a digest of the names and row counts of the parts."""
         return digest("parts", [(part.name, part.rows) for part in self.given.parts])
 
-    def shown(self) -> str:
-        """Return the name, and rows of an atom if given."""
+    def parameters_text(self) -> str:
+        """Return the name of the source, and ``atom_rows`` if the user set it."""
         atoms = "" if self.atom_rows is None else f", atom_rows={self.atom_rows}"
         return f"{self.given.name!r}{atoms}"
 
@@ -214,12 +224,12 @@ class GivenParts(Plugged):
 
     @cached_property
     def _keys(self) -> tuple[int, ...]:
-        """The common high half of the row ids of each part."""
+        """For each part, the high half that the ids of all its rows share."""
         name = self.given.name
         return tuple(source_key(f"{name}/{p.name}" if p.name else name) for p in self._parts)
 
     def _each(self, part: SourcePart) -> int:
-        """Return the rows of an atom of ``part``."""
+        """Return the number of rows per atom of ``part``."""
         rows = self.atom_rows or self.given.source.atom_rows
         if rows is not None:
             return rows
@@ -229,7 +239,7 @@ class GivenParts(Plugged):
 
     @cached_property
     def _atom_rows(self) -> int:
-        """Rows of an atom, estimated from the types alone."""
+        """Number of rows per atom, estimated from the column types alone."""
         width = sum(map(width_of, self.given.schema.values()))
         return max(1, min(ATOM_ROWS, ATOM_BYTES // max(1, width)))
 
@@ -239,7 +249,7 @@ class GivenParts(Plugged):
 
     @cached_property
     def _atom_ends(self) -> list[int | None]:
-        """The number of the atom after each unit; None from the first open unit on."""
+        """For each unit, the number of atoms up to its end; None from the first open unit on."""
         found: list[int | None] = []
         end: int | None = 0
         for part in self._parts:
@@ -255,7 +265,7 @@ class GivenParts(Plugged):
 
     @property
     def unit_count(self) -> int:
-        """Number of parts that have rows, or may have."""
+        """Number of parts, without those declared to be empty."""
         return len(self._parts)
 
     @property
@@ -290,10 +300,10 @@ class GivenParts(Plugged):
         return bisect_right([end for end in self._atom_ends if end is not None], atom)
 
     def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
-        """Cut the batches of the source into atoms; skipped atoms are read and dropped.
+        """Yield the atoms of a part; the first ``skip_atoms`` atoms are read and dropped.
 
-        SourceError if the source raises, or gives other columns or another number of rows than
-        declared.
+        Raise SourceError if the source raises, or gives other columns or another number of rows
+        than declared.
         """
         part, key = self._parts[unit.index], self._keys[unit.index]
         if not columns and part.rows is not None:
@@ -315,7 +325,7 @@ class GivenParts(Plugged):
             )
 
     def _batches(self, part: SourcePart, columns: tuple[str, ...]) -> Iterator[pa.Table]:
-        """Yield the batches of the source in the declared types, until it ends or raises."""
+        """Yield the batches of ``part`` in the declared types; exceptions become SourceErrors."""
         wanted = columns or self.given.schema.names[:1]  # rows are counted by some column
         schema = selected(self.given.schema, wanted)
         row, place = 0, self._place(part)
@@ -332,27 +342,30 @@ class GivenParts(Plugged):
             raise told from told.__cause__
 
     def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
-        """Return the declared size of the part, which the source may load whole; else two atoms."""
+        """Return the declared bytes of the part, else twice the estimated bytes of ``unit``.
+
+        A source may load the whole part before it yields the first batch.
+        """
         part = self._parts[unit.index]
         return part.nbytes if part.nbytes is not None else 2 * unit.nbytes
 
     @cached_property
     def _starts(self) -> tuple[np.ndarray, np.ndarray]:
-        """Keys of the parts in ascending order, and the position of each one's first row."""
+        """Keys of the parts, ascending (n,) uint64, and the position of each part's first row."""
         keys = np.array(self._keys, dtype=np.uint64)
         firsts = np.array([0, *accumulate(p.rows or 0 for p in self._parts)][:-1], dtype=np.int64)
         order = np.argsort(keys)
         return keys[order], firsts[order]
 
     def position_of(self, ids: RowIds) -> np.ndarray:
-        """Return the rows of the previous parts plus the row's number in its own part."""
+        """Return the position of each row, counted over all parts: (n,) int64."""
         keys, starts = self._starts
         high, low = ids.arrays()
         found: np.ndarray = starts[np.searchsorted(keys, high)] + low.astype(np.int64)
         return found
 
     def unit_of(self, ids: RowIds) -> Unit | None:
-        """Return the part of a row by its key."""
+        """Return the unit of the first row in ``ids``; None if the row is of no part."""
         high = int(ids.slice(0, 1).arrays()[0][0])
         return self.unit(self._keys.index(high)) if high in self._keys else None
 
@@ -366,7 +379,7 @@ class GivenRows(Plugged, Addressed):
 
     @property
     def id_name(self) -> str:  # type: ignore[override]
-        """The name of the source."""
+        """The name of the source, from which row ids are derived."""
         return self.given.name
 
     @cached_property
@@ -376,28 +389,31 @@ class GivenRows(Plugged, Addressed):
 
     @property
     def row_bytes(self) -> float:
-        """Bytes of a row, as declared by the parts, or estimated from the types."""
+        """Average bytes of a row, as declared by all parts, else estimated from the types."""
         known = [part.nbytes for part in self.given.parts if part.nbytes is not None]
         if known and len(known) == len(self.given.parts) and self.row_count:
             return sum(known) / self.row_count
         return float(sum(map(width_of, self.given.schema.values())))
 
     def part(self, start: int, stop: int, columns: tuple[str, ...], ids: RowIds) -> Block:
-        """Return rows ``start`` to ``stop``."""
+        """Return the block of rows ``start`` to ``stop`` (exclusive), with row ids ``ids``."""
         return self.picked(np.arange(start, stop, dtype=np.int64), columns, ids)
 
     def picked(self, index: np.ndarray, columns: tuple[str, ...], ids: RowIds) -> Block:
-        """Return the rows at ``index`` from the source."""
+        """Return the block of the rows at positions ``index`` (n,) int64, with row ids ``ids``.
+
+        Raise SourceError if the source raises or gives another number of rows.
+        """
         schema = selected(self.given.schema, columns)
         if not columns or not len(index):
             return block_over(pa.Table.from_batches([], schema.to_arrow()), ids, schema)
         place = f"{self.given.name}, {len(index)} rows from {int(index[0])} on"
         source, where = self.given.source, f" at row {int(index[0])}"
 
-        def taken() -> pa.Table:
+        def take() -> pa.Table:
             return conformed(source.take(index, columns), schema, place, 0)
 
-        table = _told(source, self.given.name, where, taken, place)
+        table = _call_source(source, self.given.name, where, take, place)
         if table.num_rows != len(index):
             raise SourceError(
                 f"{self.given.name} gave {table.num_rows} rows for {len(index)} positions",
@@ -410,14 +426,17 @@ class GivenRows(Plugged, Addressed):
 def read_datasource(
     source: DataSource, nonce: bytes, fingerprint: str | None = None, atom_rows: int | None = None
 ) -> Source:
-    """Build the node over a user's source; PlanError for other objects."""
+    """Build the node that reads ``source``.
+
+    Raise PlanError for another object than a DataSource, and for ``take`` with uncounted parts.
+    """
     if not isinstance(source, DataSource):
         raise PlanError(
             f"read_datasource needs a DataSource, got {source!r}",
             why=f"it is of type {type(source).__name__}",
             try_="an instance of a subclass of dml.DataSource, or the name of an installed one",
         )
-    found = given(source, nonce, fingerprint)
+    found = check_source(source, nonce, fingerprint)
     if type(source).take is DataSource.take:
         return GivenParts(found, atom_rows)
     for part in found.parts:
@@ -432,7 +451,7 @@ def read_datasource(
 
 
 def _usual_rows(found: CheckedSource) -> int:
-    """Return the rows of an atom of about 8 MiB, with the row size of ``GivenRows``."""
+    """Return the number of rows in an atom of about 8 MiB, from ``GivenRows.row_bytes``."""
     width = GivenRows(found, 1).row_bytes
     return max(1, min(ATOM_ROWS, int(ATOM_BYTES // max(1.0, width))))
 
@@ -441,9 +460,10 @@ def _usual_rows(found: CheckedSource) -> int:
 
 
 def conformed(given: Any, schema: Schema, place: str, row: int) -> pa.Table:
-    """Return the columns of ``schema`` of a batch or table, cast if needed; SourceError if absent.
+    """Return the columns of ``schema`` from an Arrow batch or table, cast to the declared types.
 
-    ``place`` and ``row`` locate its first row. Casts that would lose information are refused.
+    ``place`` and ``row`` locate the first row in errors. Raise SourceError for an absent column and
+    for a cast that would lose information.
     """
     if not isinstance(given, pa.RecordBatch | pa.Table):
         raise SourceError(
@@ -477,7 +497,7 @@ def _cast(column: Any, kind: pa.DataType, name: str, place: str, row: int) -> An
 
 
 def width_of(kind: pa.DataType) -> int:
-    """Return the bytes of a value of this type; an estimate for types of varying width."""
+    """Return the bytes of a value of type ``kind``; an estimate for types of varying width."""
     types = pa.types
     if isinstance(kind, pa.BaseExtensionType):
         return width_of(kind.storage_type)
@@ -492,9 +512,10 @@ def width_of(kind: pa.DataType) -> int:
 
 
 def cut(batches: Iterator[pa.Table], rows: int, most_bytes: int = UNBOUNDED) -> Iterator[pa.Table]:
-    """Regroup rows into tables of ``rows``; the last may be smaller, also before an exception.
+    """Regroup the rows of ``batches`` into tables of ``rows`` rows; the last may have fewer.
 
-    MemoryContractError for a table of more than ``most_bytes``, before all its rows are collected.
+    If ``batches`` raises, the rows before the error are yielded first. Raise MemoryContractError as
+    soon as the collected rows of one table exceed ``most_bytes``.
     """
     held, count, nbytes = list[pa.Table](), 0, 0
     try:

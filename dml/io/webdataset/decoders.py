@@ -18,7 +18,7 @@ from dml.io.json.json import check_depth, check_numbers, guessed, parsed, settle
 from dml.io.numpy.npy_header import NpyError, array_in
 from dml.kernels.vec import Vec
 
-Files: TypeAlias = "Sequence[bytes | None]"  # of one suffix, in every row
+Files: TypeAlias = "Sequence[bytes | None]"  # the file of one suffix in every row
 # Decodes files to a column of the given type, or of their own type for None.
 Decoder: TypeAlias = Callable[[Files, str, "pa.DataType | None"], pa.Array]
 
@@ -38,7 +38,7 @@ def as_bytes(files: Files, _: str, __: pa.DataType | None) -> pa.Array:
 
 
 def as_text(files: Files, name: str, _: pa.DataType | None) -> pa.Array:
-    """Decode files as UTF-8."""
+    """Decode files as UTF-8; raise RowError for invalid bytes."""
     for row, file in enumerate(files):
         try:
             if file is not None:
@@ -49,7 +49,7 @@ def as_text(files: Files, name: str, _: pa.DataType | None) -> pa.Array:
 
 
 def as_number(files: Files, name: str, _: pa.DataType | None) -> pa.Array:
-    """Decode files as integers in decimal digits."""
+    """Decode files as integers in decimal digits; raise RowError for anything else."""
     found: list[int | None] = []
     for row, file in enumerate(files):
         digits = (b"0" if file is None else file).strip()
@@ -63,7 +63,7 @@ def as_number(files: Files, name: str, _: pa.DataType | None) -> pa.Array:
 
 
 def as_json(files: Files, name: str, kind: pa.DataType | None) -> pa.Array:
-    """Decode files as JSON values, of the type of the first rows, as ``read_json`` does."""
+    """Decode files as JSON values, of type ``kind`` or an inferred type, as ``read_json`` does."""
     lines = [_line(file, name, row) for row, file in enumerate(files)]
     data = b"".join(lines)
     if kind is None:
@@ -121,5 +121,5 @@ DECODERS: dict[str, Decoder] = {
 
 
 def settled_kind(suffix: str, kind: pa.DataType) -> pa.DataType:
-    """Return an inferred type in the form that holds for all rows."""
+    """Return the inferred type of a column in its final form, which holds for all rows."""
     return settled(kind) if decoder_of(suffix, decode=True) is as_json else kind

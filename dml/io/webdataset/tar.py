@@ -48,7 +48,7 @@ class ArchiveMember:
 
 @dataclasses.dataclass(slots=True)
 class _Said:
-    """Values from extended headers that apply to the next member."""
+    """Name and size from extended headers, which apply to the next member; None if not given."""
 
     name: str | None = None
     size: int | None = None
@@ -57,7 +57,7 @@ class _Said:
 def members(data: bytes) -> Iterator[ArchiveMember]:
     """Yield the complete members in ``data``, which begins with a header; the last is the end mark.
 
-    TarError at the first damaged or refused member.
+    Raise TarError at the first damaged or refused member.
     """
     at = begin = 0
     said = _Said()
@@ -89,7 +89,7 @@ def members(data: bytes) -> Iterator[ArchiveMember]:
 def needed(data: bytes) -> int:
     """Return the bytes that the first member of ``data`` takes with its headers.
 
-    TarError as ``members``.
+    Raise TarError as ``members`` does.
     """
     at, said = 0, _Said()
     while at + BLOCK <= len(data) and data[at : at + BLOCK] != ZEROS:
@@ -105,7 +105,7 @@ def needed(data: bytes) -> int:
 
 
 def _next(stop: int) -> int:
-    """Return the offset of the block after byte ``stop``."""
+    """Return the offset of the first block at or after byte ``stop``."""
     return -(-stop // BLOCK) * BLOCK
 
 
@@ -123,7 +123,7 @@ def _header(block: bytes) -> tarfile.TarInfo:
 
 
 def _plain(header: tarfile.TarInfo, said: _Said) -> tuple[str, int]:
-    """Return name and size of a file; "" as the name of a folder."""
+    """Return name and size of a member; "" as the name of a folder. Raise TarError otherwise."""
     name = header.name if said.name is None else said.name
     if header.type in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE):
         size = header.size if said.size is None else said.size
@@ -136,7 +136,7 @@ def _plain(header: tarfile.TarInfo, said: _Said) -> tuple[str, int]:
 
 
 def _extend(said: _Said, kind: bytes, data: bytes) -> None:
-    """Apply an extended header to ``said``."""
+    """Apply an extended header of type ``kind`` to ``said``."""
     if kind == LONG_NAME:
         said.name = _text(data.partition(b"\0")[0])
     elif kind == GLOBAL or kind in PAX:

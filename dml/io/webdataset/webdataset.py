@@ -29,13 +29,13 @@ NAMES = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
 META = re.compile(r"__[^/]*__(?:/|\Z)")
 COPY = "copy or write it again; an upload may not have finished"
 
-Sample: TypeAlias = dict[str, tuple[int, int]]  # suffixes with where their bytes are
+Sample: TypeAlias = dict[str, tuple[int, int]]  # byte ranges (start, stop) by suffix
 
 
 def split_name(name: str) -> tuple[str, str]:
     """Split a file name at the first dot after the folders into key and suffix.
 
-    "" for a file that belongs to no sample: without a dot, or between double underscores.
+    Both are "" for a file that belongs to no sample: without a dot, or between double underscores.
     """
     found = None if META.match(name) else NAMES.fullmatch(name)
     return (found[1], found[2].lower()) if found else ("", "")
@@ -45,7 +45,8 @@ def split_name(name: str) -> tuple[str, str]:
 class SampleForm(Form):
     """The format of samples: consecutive files that share a key are a row; suffixes are columns.
 
-    With ``chosen`` suffixes that ``schema`` does not name are skipped, otherwise they are errors.
+    With ``chosen``, suffixes that ``schema`` does not name are skipped; otherwise such suffixes are
+    errors.
     """
 
     schema: Schema
@@ -63,18 +64,21 @@ class SampleForm(Form):
         return ".gz" if file.name.lower().endswith(".tgz") else packing(file.name)
 
     def first(self, file: File) -> int:
-        """Return 0, the offset of the first header; SourceError for an empty file."""
+        """Return 0, the offset of the first header; raise SourceError for an empty file."""
         if file.size:
             return 0
         raise SourceError(f"{file.name} is empty", at=file.path, why="not even its end is marked")
 
     def spot(self, file: File, row: int, at: int) -> str:
-        """Describe the sample, and the first byte of its headers."""
+        """Describe the location of sample ``row``, whose header begins at byte ``at``."""
         of = " of what it unpacks to" if self.packed(file) else ""
         return f"{file.path}, sample {row}, byte {at}{of}"
 
     def ends(self, window: bytes) -> np.ndarray:
-        """Return the offsets at which samples end; SourceError if the first sample is damaged."""
+        """Return the byte offset just past each complete sample: (n,) int64, ascending.
+
+        Raise SourceError if the first sample is damaged.
+        """
         found, key, at = list[int](), "", 0
         try:
             for member in members(window):
@@ -95,7 +99,7 @@ class SampleForm(Form):
         return np.array(found, dtype=np.int64)
 
     def last(self, window: bytes) -> bool:
-        """Return True if a sample precedes the end mark; SourceError if there is no end mark."""
+        """Return True if a sample precedes the end mark; raise SourceError without an end mark."""
         try:
             every = list(members(window))
             if every and every[-1].name is None:
@@ -106,7 +110,7 @@ class SampleForm(Form):
         raise SourceError("the archive is cut off", why="it has no mark of its end", try_=COPY)
 
     def decode_samples(self, data: bytes) -> Iterator[tuple[str, Sample]]:
-        """Yield key and files of every sample; RowError for an invalid sample."""
+        """Yield key and file offsets of every sample; raise RowError for an invalid sample."""
         key, files, row = "", Sample(), 0
         try:
             for member in members(data):
@@ -125,7 +129,7 @@ class SampleForm(Form):
             yield key, files
 
     def decode(self, data: bytes, rows: int, columns: tuple[str, ...]) -> pa.RecordBatch:
-        """Decode the samples in ``data``."""
+        """Decode ``columns`` of the ``rows`` samples in ``data``."""
         samples = list(self.decode_samples(data))
         if len(samples) != rows:
             raise RowError(f"{len(samples)} samples are where there were {rows}", 0, COPY)
@@ -162,7 +166,7 @@ class SampleForm(Form):
 
 
 def _add(files: Sample, key: str, suffix: str, member: ArchiveMember) -> None:
-    """Add a file to a sample; TarError if the sample has the suffix already."""
+    """Add a file to a sample; raise TarError if the sample has the suffix already."""
     if suffix in files:
         raise TarError(f"sample {key!r} has two files {suffix!r}")
     files[suffix] = (member.start, member.stop)
@@ -214,8 +218,8 @@ def read_webdataset(
     and all files with False, are bytes. Nothing is unpickled, and nothing extracted to a disk.
     Archives may be compressed (.tar.gz, .tgz, .tar.zst ...).
 
-    SourceError, while reading, for damaged or truncated archives, links and other members that are
-    not files, a sample of more than 32 MiB, and a file that cannot be decoded.
+    Raise SourceError, while reading, for damaged or truncated archives, links and other members
+    that are not files, a sample of more than 32 MiB, and a file that cannot be decoded.
     """
     if decode not in (True, False, "basic"):
         raise PlanError(
@@ -231,7 +235,7 @@ def read_webdataset(
 
 
 def _schema_in(files: tuple[File, ...], form: SampleForm, names: tuple[str, ...] | None) -> Schema:
-    """Infer the key and a column for every suffix; SourceError if there are no samples."""
+    """Infer the key and a column for every suffix; raise SourceError if there are no samples."""
 
     def infer(data: bytes, _: int) -> Schema:
         samples = list(form.decode_samples(data))

@@ -42,7 +42,7 @@ class Shards:
         return "tar.gz" if self.compression else "tar"
 
     def open(self, sink: Any, schema: pa.Schema) -> ShardWriter:
-        """Begin an archive; pa.ArrowInvalid for columns that the format cannot represent."""
+        """Begin an archive; raise pa.ArrowInvalid for columns that the format cannot represent."""
         forms = {field.name: _files(field) for field in schema if field.name != KEY}
         if KEY in schema.names and schema.field(KEY).type != pa.string():
             raise pa.ArrowInvalid(f"{KEY!r} is {schema.field(KEY).type}, and names are texts")
@@ -53,7 +53,7 @@ class Shards:
 
 
 def shards_of(compression: str | None) -> Shards:
-    """Build the format; PlanError for an unsupported compression."""
+    """Build the format; raise PlanError for an unsupported compression."""
     return Shards(gzipped(compression, "archives"))
 
 
@@ -69,7 +69,7 @@ class ShardWriter:
     before: str = ""
 
     def write(self, rows: pa.Table) -> None:
-        """Append the files of every row; SchemaError for a row that could not be read again."""
+        """Append the files of every row; raise SchemaError for a row that cannot be read again."""
         columns = [form(rows.column(name)) for name, form in self.forms.items()]
         named = KEY in rows.column_names
         keys = rows.column(KEY).to_pylist() if named else (None for _ in range(rows.num_rows))
@@ -117,12 +117,12 @@ class ShardWriter:
 
 
 def _leads_out(key: str) -> bool:
-    """True for a name that other programs might extract outside of the target folder."""
+    """Return True for a name that other programs might extract outside of the target folder."""
     return key.startswith("/") or ".." in key.split("/") or "\0" in key
 
 
 def _files(field: pa.Field) -> Encoded:
-    """Return the encoder of a column to files; pa.ArrowInvalid if files could not be read again."""
+    """Return the encoder of a column to files; raise pa.ArrowInvalid if these cannot be read."""
     name, kind = field.name, field.type
     if split_name(f"key.{name}") != ("key", name) or "\0" in name:
         raise pa.ArrowInvalid(f"{name!r} cannot be the end of a file's name: small letters, no '/'")
@@ -150,7 +150,7 @@ def _json_files(field: pa.Field) -> Encoded:
 
 
 def _has_arrays(kind: pa.DataType) -> bool:
-    """True for tensors, numbers, and lists of numbers."""
+    """Return True for tensors, numbers, and lists of numbers."""
     types = pa.types
     if is_tensor(kind):
         return True

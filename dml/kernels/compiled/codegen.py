@@ -1,9 +1,9 @@
 """The source of a numba kernel is generated for an expression shape.
 
-A kernel processes tiles of rows in loops with a constant trip count, which LLVM vectorises, from
-columns into scratch memory, and then to the outputs. Whole tiles are read in place; selected rows,
-and those of the last tile, are first copied into scratch, which is filled up with the last of them,
-so that no other rows are computed.
+A kernel processes rows in tiles. The loops over a tile have a constant trip count, so that LLVM
+vectorises them; they compute from columns into scratch memory, which is then copied to the outputs.
+A full tile without a selection is read in place. Selected rows, and the rows of an incomplete last
+tile, are first copied into scratch; the last of them is repeated to fill the tile.
 """
 
 from __future__ import annotations
@@ -104,13 +104,13 @@ CALL = re.compile(r"\b([a-z][a-z0-9_]*)\(")
 
 
 def called(text: str) -> str:
-    """Return the definitions of the functions that ``text`` calls, sorted by name."""
+    """Return the source of every function defined here that ``text`` calls, sorted by name."""
     found = (definition(name) for name in sorted(set(CALL.findall(text))))
     return "".join(source for source in found if source)
 
 
 def definition(name: str) -> str:
-    """Return the source of one function with its decorator; "" if it is not defined here."""
+    """Return the source of function ``name`` with its decorator; "" if it is not defined here."""
     if name in SINGLE:
         return _inlined(SINGLE[name], name)
     family, _, code = name.rpartition("_")
@@ -123,18 +123,18 @@ def definition(name: str) -> str:
 
 
 def _inlined(source: str, name: str) -> str:
-    """Mark a function for inlining by LLVM, so that the loop around it can be vectorised."""
+    """Decorate function ``name`` for inlining, so that LLVM can vectorise the loop around it."""
     return source.replace(f"def {name}(", f"@N.inlined\ndef {name}(")
 
 
 # Rows per tile: scratch for a handful of columns stays in a 32 kB first-level cache.
 TILE = 256
-# So many columns of a matrix are buffered before they are stored row by row, with so many rows per
-# tile that they stay in that cache.
+# Columns of a matrix that are buffered before they are stored row by row, and rows per tile of
+# kernels with matrices, so that the buffered columns stay in that cache.
 LANES = 16
 MATRIX_TILE = 128
-# Rows that one instance computes before the next: enough for hardware prefetch, and as a part of a
-# matrix (512 kB with 128 columns) few enough for a second-level cache.
+# Rows that one instance computes before the next instance starts: enough for hardware prefetch, and
+# few enough that their part of a matrix (512 kB with 128 columns) fits a second-level cache.
 STRETCH = 1024
 
 SUPPORTED = frozenset(PHRASES) | {f"{op}_{code}" for op in MATH_OPS for code in MATH_CODES}
@@ -157,10 +157,11 @@ ARITHMETIC = {ARITHMETIC_VERSION}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KernelSource:
-    """Text of a kernel, its name, and the roots that are never null (``known``).
+    """Name and text of a kernel; ``known`` has a flag for each root: True if it is never null.
 
-    A row of the kernel's table has addresses: inputs, their validity (if ``nullable``), roots
-    (0 for checks), their validity (0 where ``known``).
+    A row of the kernel's address table has, in this order: inputs, validity of inputs (only if
+    ``nullable``), roots (0 for checks), validity of roots (0 for ``known`` roots; for ``keep``, the
+    number of kept rows).
     """
 
     name: str
@@ -170,7 +171,7 @@ class KernelSource:
 
 
 def source_of(shape: ExpressionShape, *, nullable: bool) -> KernelSource:
-    """Generate the kernel for ``shape``, for inputs that may have nulls, or that have none."""
+    """Generate the kernel for ``shape``; only if ``nullable``, its inputs may have nulls."""
     writer = _Writer(shape, nullable=nullable)
     body = writer.body()
     text = f"{HEADER}TILE = {writer.tile}\n\n{called(body)}\n{body}"
@@ -179,10 +180,13 @@ def source_of(shape: ExpressionShape, *, nullable: bool) -> KernelSource:
 
 
 class _Writer:
-    """Generates one kernel; its methods return lists of lines without their indentation.
+    """Generates one kernel; most methods return lines of source, without indentation.
 
-    Names in a kernel: p, q are columns and their validity, s, v scratch for a part of them, t, u
-    the rows of a tile in either; g is a narrowed column; o, w are roots and their validity.
+    Arrays in a kernel: p, q are an input and its validity; s, v are scratch for a tile of p and q;
+    t, u are the tile that is read, in place or in scratch; g is the tile of an input cast to f4;
+    o, w are scratch for a root and its validity; y, z are an output and its validity. Values in one
+    row: x, e are an input and its validity, c is a constant, r, k, f are a step's value, validity
+    and failure.
     """
 
     def __init__(self, shape: ExpressionShape, *, nullable: bool) -> None:
@@ -203,7 +207,7 @@ class _Writer:
         self.lines = [line for step in shape.steps for line in self.step(step)]
 
     def step(self, step: Step) -> list[str]:
-        """Assign the value of a step, and its validity if it may be null."""
+        """Add a register for ``step``; return lines that assign its value, validity and failure."""
         index = len(self.values)
         row = PhraseArguments(
             step=step,
@@ -226,7 +230,7 @@ class _Writer:
         return lines
 
     def has_one_nan(self, step: Step) -> bool:
-        """Return True if every NaN of a step is canonical: from tables, or kept by min and max."""
+        """Return True if no NaN in the result of ``step`` can have other than canonical bits."""
         if step.code[0] != "f" or step.op not in PHRASES:
             return True
         if step.op in ("minimum", "maximum"):
@@ -236,9 +240,9 @@ class _Writer:
         return step.op == "cast" and self.shape.codes[step.args[0]][0] != "f"
 
     def narrows(self, step: Step) -> bool:
-        """Return True for an input of 8 bytes cast to f4, which gets a loop of its own.
+        """Return True if ``step`` casts an 8-byte input to f4, which is done in a separate loop.
 
-        (A vector of the main loop then has twice as many rows.)
+        The main loop then reads f4, so that one vector register holds twice as many rows.
         """
         if step.op != "cast" or step.code != "f4" or step.args[0] >= len(self.shape.inputs):
             return False
@@ -246,7 +250,10 @@ class _Writer:
         return code in ("i8", "u8") or (code == "f8" and step.params == (True,))
 
     def narrow(self, column: int, index: int, *, checked: bool) -> list[str]:
-        """Read the narrowed value; an infinity may come from a value that was too large."""
+        """Return lines that read input ``column``, cast to f4, into register ``index``.
+
+        If ``checked``, an infinity sets ``doubt``: the input may be finite, but too large for f4.
+        """
         if column not in self.narrowed:
             self.narrowed.append(column)
         lines = [f"r{index} = g{column}[j]"]
@@ -256,14 +263,14 @@ class _Writer:
         return lines
 
     def root_known(self) -> list[str | None]:
-        """Return the validity of each root; checks have none."""
+        """Return the name of each root's validity; None for checks, ``keep`` and no nulls."""
         return [
             None if root.kind in (CHECK, KEEP) else self.known[root.register]
             for root in self.shape.roots
         ]
 
     def body(self) -> str:
-        """Return the text of the kernel, from its decorator on."""
+        """Return the source of the kernel function with its decorator."""
         lines = ["@N.kernel", f"def {ENTRY}({', '.join(ARGUMENTS)}):"]
         lines += [f"    {line}" for line in [*self.scratch(), *self.strides()]]
         lines += ["    count = 0"] if self.keep is not None else []
@@ -286,14 +293,14 @@ class _Writer:
         return "\n".join(lines) + "\n"
 
     def counted(self) -> list[str]:
-        """Store the number of kept rows in the slot that is the validity of other roots."""
+        """Store the number of kept rows at the address in the validity slot of ``keep``."""
         if self.keep is None:
             return []
         slot = self.first_root + len(self.shape.roots) + self.keep
         return [f"carray(pointer(table[0, {slot}]), 1, np.int64)[0] = count"]
 
     def scratch(self) -> list[str]:
-        """Allocate the tile buffers."""
+        """Allocate scratch for one tile of each input, narrowed input and root."""
         codes = self.shape.codes
         buffers = [(f"s{i}", code, 1) for i, code in enumerate(self.shape.inputs)]
         if self.nullable:
@@ -311,11 +318,11 @@ class _Writer:
         ]
 
     def strides(self) -> list[str]:
-        """Read the width of each matrix once, since LLVM must assume that stores change it."""
+        """Read matrix widths ahead of all loops, since LLVM must assume that stores change them."""
         return [f"stride{i} = strides[{i}]" for i in self.matrices]
 
     def group(self) -> list[str]:
-        """Group the instances up to ``last``: adjacent columns of their matrices, or one alone."""
+        """Move ``last`` past instances with adjacent matrix columns; without matrices, past one."""
         if not self.matrices:
             return ["last += 1"]
         tests = ["last < table.shape[0]", "last - first < LANES"]
@@ -325,7 +332,7 @@ class _Writer:
         return ["last += 1", f"while {' and '.join(tests)}:", "    last += 1"]
 
     def constants(self) -> list[str]:
-        """Read the constants of this instance."""
+        """Read the constants of the current instance from its row of the constant tables."""
         lines = []
         for i, code in enumerate(self.shape.constants):
             table = "floats" if code[0] == "f" else "integers"
@@ -333,7 +340,7 @@ class _Writer:
         return lines
 
     def loads(self) -> list[str]:
-        """Load the rows of the inputs: in place for a whole contiguous tile, else by scratch."""
+        """Load a tile of each input: in place if full and without selection, else into scratch."""
         inputs = self.shape.inputs
         columns = [("p", "s", "t", i, i, code) for i, code in enumerate(inputs)]
         if self.nullable:
@@ -357,14 +364,14 @@ class _Writer:
         return ["if whole:", *lying, "else:", *gathered, *padding, *first]
 
     def narrowing(self) -> list[str]:
-        """Convert columns of 8 bytes to f4."""
+        """Cast a tile of each 8-byte input in ``narrowed`` to f4."""
         lines = []
         for i in self.narrowed:
             lines += ["for j in range(TILE):", f"    g{i}[j] = np.float32(t{i}[j])"]
         return lines
 
     def compute(self) -> list[str]:
-        """Compute the expression over one tile, from scratch to scratch."""
+        """Compute the roots of one tile into scratch, and the flags of the tile."""
         lines = [f"x{i} = t{i}[j]" for i in range(len(self.shape.inputs))]
         if self.nullable:
             lines += [f"e{i} = u{i}[j]" for i in range(len(self.shape.inputs))]
@@ -384,14 +391,14 @@ class _Writer:
         return [*started, "for j in range(TILE):", *(f"    {line}" for line in lines)]
 
     def flags(self) -> list[str]:
-        """Return the flags of a tile: a cast failed, a cast may have failed, a check is true."""
+        """Name the flags of a tile: a cast failed, a cast may have failed, a check is true."""
         bad = ["bad"] if self.failures or self.doubts else []
         doubt = ["doubt"] if self.doubts else []
         held = ["held"] if any(root.kind == CHECK for root in self.shape.roots) else []
         return [*bad, *doubt, *held]
 
     def delivered(self, register: int, kind: str) -> str:
-        """Return a root's value: checks are true only if not null, and NaN is canonical."""
+        """Return the text of a root's value: NaN is canonical; nulls of checks are false."""
         value, known = self.values[register], self.known[register]
         if kind in (CHECK, KEEP):
             return value if known is None else f"{value} & {known}"
@@ -401,7 +408,7 @@ class _Writer:
         return value
 
     def reports(self) -> list[str]:
-        """Test the tile again for doubtful casts, and set the kernel's flags."""
+        """Test every row of a tile whose casts to f4 are in doubt, and set the kernel's flags."""
         lines = []
         for i in self.doubts:
             _, lost = conversion(f"t{i}[j]", "f8", "f4")
@@ -413,9 +420,9 @@ class _Writer:
         return lines
 
     def stores(self) -> list[str]:
-        """Store roots from scratch: a column at once, columns of a matrix a few at a time."""
+        """Store columns and all validity of a tile from scratch; ``turned`` stores matrices."""
         if self.keep is not None:
-            return self.kept(self.keep)
+            return self.append_kept(self.keep)
         first, roots = self.first_root, len(self.shape.roots)
         lines = []
         for i, (root, known) in enumerate(zip(self.shape.roots, self.root_known(), strict=True)):
@@ -431,8 +438,8 @@ class _Writer:
                 lines += ["for j in range(rows):", f"    z{i}[j] = {value}"]
         return lines
 
-    def kept(self, keep: int) -> list[str]:
-        """Append the kept rows of a tile to earlier ones, without a branch.
+    def append_kept(self, keep: int) -> list[str]:
+        """Append the kept rows of a tile to those of earlier tiles, without a branch.
 
         Every row is written, and overwritten by the next row unless it is kept.
         """
@@ -453,7 +460,7 @@ class _Writer:
         return [*lines, f"    count += o{keep}[j]"]
 
     def turned(self) -> list[str]:
-        """Store the buffered columns of matrices row by row."""
+        """Store the buffered columns of each matrix from scratch, row by row."""
         lines = []
         for i in self.matrices:
             code, slot = self.shape.codes[self.shape.roots[i].register], self.first_root + i
@@ -480,5 +487,5 @@ ARGUMENTS = (
 
 
 def _math(row: PhraseArguments) -> Phrase:
-    """Return the call of a math function, in the type of its argument."""
+    """Return the call of a math function for the type of the step."""
     return Phrase(f"{row.step.op}_{row.code}({row.args[0]})", row.known[0])

@@ -19,7 +19,7 @@ POLITENESS = 5
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compile the named sources in a directory; returns 0 if all of them succeeded, else 1."""
+    """Compile the sources in ``arguments`` (directory, names); return 0 if all succeed, else 1."""
     directory, names = Path(arguments[0]), arguments[1:]
     os.nice(POLITENESS)
     os.umask(0o077)  # files to be loaded must not be writable by other users
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def compile_once(directory: Path, name: str) -> None:
-    """Compile one source, unless another process has; waits for a process that is doing so."""
+    """Compile one source unless that is done; wait for another process that is compiling it."""
     marker = directory / f"{name}.done"
     with locked(directory / f"{name}.lock"):
         if not marker.exists():

@@ -1,4 +1,4 @@
-"""A program is split into expression shapes, so that equal expressions share a kernel."""
+"""A program is split into expression shapes: expressions of one shape share a kernel."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ WORD = 2**64
 
 
 class Divisible(NamedTuple):
-    """A step that tests whether ``register`` (i8) is, or is not, a multiple of ``by``.
+    """A test whether ``register`` (i8) is a multiple of ``by`` or, if ``negated``, is not.
 
-    ``certain`` means that the result of the step is never null, even where the register is.
+    If ``certain``, the result is never null, even where the register is null.
     """
 
     register: int
@@ -30,13 +30,16 @@ class Divisible(NamedTuple):
 
 
 def divisors(program: Program) -> set[Any]:
-    """Return the constants that a program divides columns by."""
+    """Return the different constants by which steps of ``program`` divide."""
     given = [_literal(program, step.args[1]) for step in program.steps if step.op in DIVISIONS]
     return {number for number in given if number is not None}
 
 
 def divisible(program: Program, step: Step) -> Divisible | None:
-    """Return the test of ``step`` if it compares the remainder of integers with 0; else None."""
+    """Return the divisibility test that ``step`` is; None for other steps.
+
+    The step compares with 0 the remainder of an i8 register and a constant, no power of two.
+    """
     first = len(program.inputs)
     if step.op not in ("eq", "ne"):
         return None
@@ -51,7 +54,7 @@ def divisible(program: Program, step: Step) -> Divisible | None:
 
 
 def multiples(by: int) -> tuple[int, int, int, int]:
-    """Return the test constants of ``by``, no power of two: inverse, addend, rotation, largest."""
+    """Return inverse, addend, turn and most of ``is_multiple`` for ``by``, no power of two."""
     turn = (by & -by).bit_length() - 1
     odd = by >> turn
     addend = (2**63 - 1) // odd & -(2**turn)
@@ -65,14 +68,15 @@ def _literal(program: Program, register: int) -> Any:
     return step.params[0] if step is not None and step.op == "lit" else None
 
 
-# Outputs that share steps share a kernel of at most so many steps (0.2 s each to compile, and more
-# in larger kernels); beyond that each output computes the shared steps again.
+# Most steps of a kernel for outputs that share steps (0.2 s each to compile, and more in larger
+# kernels); an output that would exceed the limit gets a kernel that repeats the shared steps.
 MOST_SHARED = 12
-# A longer expression runs in NumPy: its kernel would take many seconds to compile.
+# An expression of more steps runs in NumPy: its kernel would take many seconds to compile.
 LONGEST = 64
-# Lists compared one by one; longer ones are searched by NumPy.
+# Most list members or boundaries that kernels compare one by one; NumPy searches longer lists.
 MOST_MEMBERS = 16
-# Up to so many constant divisors are part of the kernel's code, which then multiplies instead.
+# Up to so many constant divisors of a program are literals in its kernels, so that LLVM replaces
+# the divisions by multiplications.
 MOST_DIVISORS = 4
 
 COLUMN, MATRIX, CHECK, KEEP = "column", "matrix", "check", "keep"
@@ -80,9 +84,9 @@ COLUMN, MATRIX, CHECK, KEEP = "column", "matrix", "check", "keep"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Root:
-    """A register to deliver: a ``column``, one column of a ``matrix``, a ``check``; or ``keep``.
+    """A register to deliver: as a ``column``, a column of a ``matrix``, a ``check``, or ``keep``.
 
-    With a ``keep`` root, columns contain only the rows in which it is true.
+    If a shape has a ``keep`` root, its columns contain only the rows in which that root is true.
     """
 
     register: int
@@ -91,10 +95,10 @@ class Root:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ExpressionShape:
-    """An expression without its columns and constants: all of one shape run the same kernel.
+    """An expression without its columns and constants; all expressions of a shape share a kernel.
 
-    Registers count the inputs, then the constants, then the steps. Constants are removed from the
-    steps: the remaining ``params`` determine the generated code.
+    Registers count the inputs, then the constants, then the steps. Of a step's parameters, values
+    become ``constants``; those left in ``params`` determine the generated code.
     """
 
     inputs: tuple[str, ...]
@@ -131,7 +135,10 @@ class ShapeGroup:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SplitProgram:
-    """A program as kernel calls, outputs that are inputs, and outputs and checks left to NumPy."""
+    """A program as kernel calls (``groups``) and outputs and checks left to NumPy (``rest``).
+
+    ``passed`` are the outputs that are inputs. Outputs and checks are given by their indices.
+    """
 
     groups: tuple[ShapeGroup, ...]
     passed: tuple[int, ...]
@@ -141,7 +148,7 @@ class SplitProgram:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Target:
-    """A register of the program, and the place of its rows in the outputs."""
+    """A register of the program to deliver; ``place`` is a target as in ``ShapeInstance``."""
 
     register: int
     kind: str
@@ -149,7 +156,7 @@ class _Target:
 
 
 def split(program: Program, supported: frozenset[str]) -> SplitProgram:
-    """Split ``program`` into kernels, which use only ``supported`` operations, and the rest."""
+    """Split ``program`` into kernels of ``supported`` operations and a rest for NumPy."""
     reader = _Reader(program, supported)
     passed = [i for i, r in enumerate(program.outputs) if r < len(program.inputs)]
     targets = {i: reader.targets(i) for i in range(len(program.outputs)) if i not in passed}
@@ -170,7 +177,7 @@ def split(program: Program, supported: frozenset[str]) -> SplitProgram:
 
 
 def split_kept(program: Program, supported: frozenset[str]) -> SplitProgram | None:
-    """Return the single kernel of a program with ``keep``; None if it cannot be one kernel."""
+    """Split a program with ``keep`` into one kernel; None without ``keep``, or if not possible."""
     if program.keep is None:
         return None
     reader = _Reader(program, supported)
@@ -200,7 +207,7 @@ def _grouped(instances: Sequence[tuple[ExpressionShape, ShapeInstance]]) -> tupl
 
 
 class _Reader:
-    """Follows registers of one program down to its inputs."""
+    """Finds the steps and inputs that registers of one program are computed from."""
 
     def __init__(self, program: Program, supported: frozenset[str]) -> None:
         self.program, self.supported = program, supported
@@ -222,7 +229,7 @@ class _Reader:
         return self.known[register]
 
     def supports(self, step: Step) -> bool:
-        """Return True if a kernel supports ``step``."""
+        """Return True if a kernel can compute ``step`` from arguments of their types."""
         codes = {self.program.codes[arg] for arg in step.args}
         if step.op in ("bucketize", "is_in") and len(step.params[0]) > MOST_MEMBERS:
             return False
@@ -230,7 +237,7 @@ class _Reader:
         return step.op in self.supported or (name in self.supported and codes <= {"f4", "f8"})
 
     def targets(self, output: int) -> list[_Target]:
-        """Return the targets that make up an output; empty if a part of it cannot be fused."""
+        """Return the targets of ``output``: one, or one per matrix column; [] if any is unfit."""
         register = self.program.outputs[output]
         step = self.step(register)
         if step is None or step.op == "lit":
@@ -259,7 +266,7 @@ class _Reader:
         return set().union(*(self.below(t.register) for t in targets))
 
     def components(self, targets: Sequence[_Target]) -> list[list[_Target]]:
-        """Group targets that share steps, so that no step is computed twice."""
+        """Group targets that share steps, unless a group would exceed ``MOST_SHARED`` steps."""
         owner: dict[int, list[_Target]] = {}
         found: list[list[_Target]] = []
         for target in targets:
@@ -274,7 +281,7 @@ class _Reader:
         return found
 
     def instance(self, targets: Sequence[_Target]) -> tuple[ExpressionShape, ShapeInstance]:
-        """Return the shape of a component, and its instance: inputs, constants and targets."""
+        """Return the shape of the component ``targets``, and the instance of that shape."""
         steps = sorted(self.steps_of(targets))
         leaves = dict.fromkeys(
             arg for s in steps for arg in self.program.steps[s - self.first].args
@@ -300,12 +307,12 @@ class _Parts:
         self.steps = 0
 
     def constant(self, code: str, value: Any) -> tuple[str, int]:
-        """Add a constant; returns its place."""
+        """Add a constant of type ``code``; return its place, ("constant", index)."""
         self.constants.append((code, value))
         return ("constant", len(self.constants) - 1)
 
     def add_literal(self, register: int) -> None:
-        """Register a literal as a constant, or as a step that returns null."""
+        """Add the literal in ``register`` as a constant or, if null, as a step."""
         step = self.program.steps[register - len(self.program.inputs)]
         if step.params[0] is None:
             self.nulls.append(step.code)
@@ -315,7 +322,7 @@ class _Parts:
             self.names[register] = self.constant(step.code, value[()])
 
     def lower(self, register: int, step: Step) -> tuple[Step, tuple[tuple[str, int], ...]]:
-        """Return a step with its constants removed, and the places of its arguments."""
+        """Return ``step`` without its constants, and the places of its arguments and constants."""
         places = [self.names[arg] for arg in step.args]
         params: tuple[Any, ...] = step.params
         asked = divisible(self.program, step)
@@ -337,7 +344,7 @@ class _Parts:
         return Step(step.op, (), step.code, params), tuple(places)
 
     def taken_out(self, step: Step) -> list[tuple[str, Any]] | None:
-        """Return the step's parameters as constants; None if they determine its code."""
+        """Return the parameters of ``step`` as constants (type code, value); None: they stay."""
         code = self.program.codes[step.args[0]] if step.args else ""
         match step.op:
             case "hash":
@@ -352,13 +359,16 @@ class _Parts:
         return None
 
     def divisor(self, place: tuple[str, int]) -> tuple[int, ...]:
-        """Return the constant divisor of a step; () without one, or if the program has many."""
+        """Return (divisor,) if ``place`` is a constant, unless the program has many, else ()."""
         if place[0] != "constant" or len(divisors(self.program)) > MOST_DIVISORS:
             return ()
         return (int(self.constants[place[1]][1]),)
 
     def kind_of(self, place: tuple[str, int]) -> str:
-        """Return the kind of a constant, which decides how minimum and maximum order zeros."""
+        """Classify ``place``: "any", or a float constant that is "nonzero" or a zero by its sign.
+
+        The kinds decide how minimum and maximum order zeros.
+        """
         if place[0] != "constant" or self.constants[place[1]][0][0] != "f":
             return "any"
         value = self.constants[place[1]][1]
@@ -373,7 +383,7 @@ class _Parts:
         lowered: Sequence[tuple[Step, tuple[tuple[str, int], ...]]],
         targets: Sequence[_Target],
     ) -> tuple[ExpressionShape, ShapeInstance]:
-        """Number inputs, constants, null literals and steps, in that order."""
+        """Return shape and instance, with registers for inputs, constants, nulls, then steps."""
         start = {"input": 0, "constant": len(self.inputs)}
         start["null"] = start["constant"] + len(self.constants)
         start["step"] = start["null"] + len(self.nulls)

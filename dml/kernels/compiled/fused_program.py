@@ -1,4 +1,4 @@
-"""A fused program runs through its kernels, which get the addresses of its columns."""
+"""A fused program runs by calls of compiled kernels with the addresses of its columns."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Fused:
-    """One program as kernel calls, with the rest left to the interpreter."""
+    """A program split into kernel calls and a rest that the interpreter runs."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -51,7 +51,7 @@ class Fused:
             )
 
     def sources(self, inputs: Sequence[Register]) -> list[KernelSource]:
-        """Return the sources of the kernels that these columns need."""
+        """Return the source of each kernel, in the variant for ``inputs`` with or without nulls."""
         return [
             *(call.source(call.has_nulls(inputs)) for call in self.calls),
             *(machine.source for _, machine in self.texts),
@@ -64,7 +64,7 @@ class Fused:
         n: int,
         sel: np.ndarray | None = None,
     ) -> Result:
-        """Run the program as ``interpreter.run`` does, by the kernels of ``sources(inputs)``."""
+        """Return what ``interpreter.run`` returns; ``kernels`` are those of ``sources(inputs)``."""
         block = _Block(self.whole, inputs, n, sel)
         count = len(self.calls)
         for call, kernel in zip(self.calls, kernels[:count], strict=True):
@@ -87,7 +87,7 @@ class Fused:
         return self.result(block, failed=failed)
 
     def result(self, block: _Block, *, failed: bool) -> Result:
-        """Return the outputs of a block: only the kept rows, if the program has ``keep``."""
+        """Return the outputs of ``block``; if the program has ``keep``, only of the kept rows."""
         numbers = range(len(self.program.outputs))
         if self.program.keep is None:
             return Result([block.output(i) for i in numbers], failed)
@@ -101,14 +101,14 @@ class Fused:
         return Result([block.output(i) for i in numbers], failed, kept)
 
 
-# Arrays by output and type, reused for programs that deliver only a part of the rows; each run of a
-# block takes a set and returns it.
+# Sets of output arrays, by (output, type code), reused by programs with ``keep``: a run takes a set
+# and returns it at its end.
 _FREE: list[dict[tuple[int, str], np.ndarray]] = []
-# Longer arrays are not reused.
+# Most rows of a reused array.
 MOST_AGAIN = 1 << 18
 
 
-def _taken() -> dict[tuple[int, str], np.ndarray]:
+def _take_arrays() -> dict[tuple[int, str], np.ndarray]:
     try:
         return _FREE.pop()
     except IndexError:
@@ -116,7 +116,7 @@ def _taken() -> dict[tuple[int, str], np.ndarray]:
 
 
 def _machines(program: Program) -> list[tuple[Step, ByteMachine]]:
-    """Return the text chains that a kernel can run, with their machines."""
+    """Return each text chain of ``program`` that a kernel can run, with its machine."""
     if not program.has_chain:
         return []
     from dml.kernels.functions.text_chain import machine_for  # noqa: PLC0415 most programs have no text
@@ -132,7 +132,7 @@ FEW = 16
 
 
 class _Block:
-    """The columns of one run, and the arrays that kernels write."""
+    """The columns that kernels read in one run of a program, and the arrays that they write."""
 
     def __init__(
         self, program: Program, inputs: Sequence[Register], n: int, sel: np.ndarray | None
@@ -150,10 +150,10 @@ class _Block:
         self.memory: dict[tuple[int, str], np.ndarray] = {}
         if program.keep is not None:  # which rows are kept, and how many
             self.kept, self.count = np.empty(0, "i8"), np.zeros(1, "i8")
-            self.memory = _taken()
+            self.memory = _take_arrays()
 
     def column(self, index: int) -> int:
-        """Return the address of an input's values, which are contiguous."""
+        """Return the address of an input's values; raise NotFusedError if no kernel takes them."""
         if index not in self.columns:
             vec = self.inputs[index]
             if not isinstance(vec, Vec) or vec.values.shape != (self.n,):
@@ -164,7 +164,7 @@ class _Block:
         return self.columns[index]
 
     def validity(self, index: int) -> int:
-        """Return the address of an input's validity, an array also if there are no nulls."""
+        """Return the address of an input's validity; without nulls, of an array of True."""
         vec = self.inputs[index]
         valid = vec.valid if isinstance(vec, Vec) else None
         place = index if valid is not None else -1
@@ -184,7 +184,10 @@ class _Block:
         return address(array)
 
     def target(self, index: int, code: str, width: int | None, *, known: bool) -> Vec:
-        """Return the arrays for an output: (rows,), or (rows, width) for a matrix."""
+        """Return the arrays for output ``index``: (rows,), or (rows, width) for a matrix.
+
+        Unless the output is ``known`` not to have nulls, there is an array for its validity.
+        """
         made = self.outputs.get(index)
         if not isinstance(made, Vec):
             shape = (self.rows,) if width is None else (self.rows, width)
@@ -205,12 +208,12 @@ class _Block:
         return found[: self.rows]
 
     def keeping(self) -> tuple[int, int]:
-        """Return the addresses to which a kernel writes the kept rows' places and their count."""
+        """Return the addresses to which a kernel writes the numbers and the count of kept rows."""
         self.kept = self.again(-1, "i8")
         return address(self.kept), address(self.count)
 
     def cut(self) -> np.ndarray:
-        """Return the places of the kept rows, and cut the outputs to their number."""
+        """Return the numbers of the kept rows, and cut computed outputs to their count."""
         count = int(self.count[0])
         for i, made in self.outputs.items():
             # copied: the next block writes to the same memory
@@ -222,7 +225,7 @@ class _Block:
         return kept
 
     def output(self, index: int) -> Register:
-        """Return a finished output; its validity is None if all rows are valid."""
+        """Return output ``index``; the validity of a computed output is None if all are valid."""
         made = self.outputs[index]
         computed = self.program.outputs[index] >= len(self.program.inputs)
         if computed and isinstance(made, Vec) and made.valid is not None and made.valid.all():
@@ -231,7 +234,7 @@ class _Block:
 
 
 class _Call:
-    """One kernel call per block: all instances of a shape."""
+    """The kernel call that computes all instances of one shape for a block."""
 
     def __init__(self, program: Program, group: ShapeGroup) -> None:
         self.shape, self.instances = group.shape, group.instances
@@ -250,9 +253,9 @@ class _Call:
         self.filled = {nullable: _pairs(*layout) for nullable, layout in self.layouts.items()}
 
     def targets(self) -> dict[tuple[int, int], int]:
-        """Return, by (root, output), the offset of its values and validity in a block's addresses.
+        """Return for each (root, output) the offset of two addresses: its values, its validity.
 
-        All instances write to one matrix.
+        Offsets count from the first output address of a block. Instances share their matrices.
         """
         found: dict[tuple[int, int], int] = {}
         for i, root in enumerate(self.shape.roots):
@@ -261,7 +264,10 @@ class _Call:
         return found
 
     def layout(self, *, nullable: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return the kernel's table as indices into a block's addresses, and bytes to add."""
+        """Return the kernel's table as indices into a block's addresses, and bytes to add to each.
+
+        Both are (instances, slots) i8; a slot is one address of a kernel (see ``KernelSource``).
+        """
         inputs, roots = len(self.shape.inputs), len(self.shape.roots)
         first = inputs * (2 if nullable else 1)
         places = np.zeros((len(self.instances), first + 2 * roots), "i8")
@@ -284,7 +290,7 @@ class _Call:
         return places, beyond
 
     def constants(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return constants by instance: integers (as 64 bits) and floats, each at its position."""
+        """Return two tables (instances, constants): i8 for integers and booleans, f8 for floats."""
         floats = np.zeros((len(self.instances), len(self.shape.constants)), "f8")
         bits = np.zeros(floats.shape, "u8")
         for row, instance in enumerate(self.instances):
@@ -296,14 +302,14 @@ class _Call:
         return bits.view("i8"), floats
 
     def width(self, output: int, kind: str) -> int | None:
-        """Return the number of columns of a matrix; None for other roots."""
+        """Return the number of columns of ``output`` if its roots are of a matrix, else None."""
         if kind != MATRIX:
             return None
         register = self.program.outputs[output] - len(self.program.inputs)
         return len(self.program.steps[register].args)
 
     def has_nulls(self, inputs: Sequence[Register]) -> bool:
-        """Return True if any instance reads a column with nulls."""
+        """Return True if any instance reads a column of ``inputs`` that has nulls."""
         read = (inputs[i] for i in self.read)
         return any(isinstance(vec, Vec) and vec.valid is not None for vec in read)
 
@@ -346,7 +352,7 @@ class _Call:
 
 
 def _pairs(places: np.ndarray, beyond: np.ndarray) -> list[list[tuple[int, int]]]:
-    """Return a small layout as rows of pairs; [] for a large one."""
+    """Return a layout as rows of (index, bytes to add); [] if it is larger than ``FEW``."""
     if places.size > FEW:
         return []
     rows = zip(places.tolist(), beyond.tolist(), strict=True)

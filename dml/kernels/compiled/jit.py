@@ -1,9 +1,9 @@
-"""numba is used only here: the functions that generated kernels call, and their cache on disk.
+"""numba is imported only here, for the functions that kernels call and the cache of kernels.
 
 numba is imported when the first kernel is loaded, never before. Kernels are compiled by another
-process (``compile_worker``), since compiling holds the interpreter lock for seconds; this process
-loads the machine code from beside the source. Loading a kernel executes a file and unpickles other
-files, so the folder and its files must be private to the user.
+process (``compile_worker``), since compiling holds the GIL for seconds; this process loads the
+machine code, which numba stores next to the source. Loading a kernel executes a file and unpickles
+other files, so the folder and its files must be private to the user.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ ENDINGS = {".py", ".pyc", ".nbi", ".nbc", ".done", ".lock"}
 class Natives(NamedTuple):
     """The parts of numba that generated source uses.
 
-    ``kernel`` compiles for ``SIGNATURE`` through the disk cache beside the source, ``inlined``
+    ``kernel`` compiles for ``SIGNATURE``, or loads code cached next to the source; ``inlined``
     makes a function part of its caller. ``pointer`` converts an address to a pointer, ``scratch``
-    allocates stack memory of a literal number of bytes, ``carray`` is an array over either.
+    allocates stack memory of a literal number of bytes, ``carray`` makes arrays over both.
     """
 
     kernel: Callable[[Kernel], Kernel]
@@ -61,7 +61,7 @@ class Natives(NamedTuple):
 
 
 def _compiler(options: dict[str, Any]) -> Callable[[Kernel], Kernel]:
-    """Return a decorator that compiles for ``SIGNATURE``, or loads code from beside the source."""
+    """Return a decorator that compiles for ``SIGNATURE``, or loads code cached by the source."""
     import numba  # noqa: PLC0415 as below
     from numba.core import caching  # noqa: PLC0415
 
@@ -85,7 +85,7 @@ def _compiler(options: dict[str, Any]) -> Callable[[Kernel], Kernel]:
 
 @functools.cache
 def natives() -> Natives:
-    """Import numba (200 ms, 90 MB) and make the native functions."""
+    """Import numba (200 ms, 90 MB) and return its parts that generated source uses."""
     import numba  # noqa: PLC0415 costs 200 ms, which a pipeline without kernels need not pay
     from llvmlite import ir  # noqa: PLC0415
     from numba.core import types  # noqa: PLC0415
@@ -122,7 +122,7 @@ def natives() -> Natives:
 
 
 def load(path: Path) -> Kernel:
-    """Load the kernel of a generated module, or compile it if the cache beside it lacks it."""
+    """Load the kernel of the generated module ``path``; compile it if it is not in the cache."""
     spec = importlib.util.spec_from_file_location(f"dml_kernels_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")
@@ -156,7 +156,7 @@ def uncollected() -> Iterator[None]:
 
 @functools.cache
 def machine() -> str:
-    """Hash everything that affects machine code: processor, Python, numba, this file's source."""
+    """Return a digest of what affects machine code: processor, Python, packages, this module."""
     import importlib.metadata  # noqa: PLC0415 takes 15 ms, only needed for kernels
 
     cpu = platform.processor()
@@ -170,7 +170,7 @@ def machine() -> str:
 
 
 def kernels_in(folder: Path) -> Path:
-    """Return this user's folder for kernels in a folder that users may share."""
+    """Return the folder for this user's kernels inside ``folder``, which users may share."""
     return folder / f"kernels-{os.geteuid()}"
 
 
@@ -193,9 +193,9 @@ class KernelCache:
     def directory(self) -> Path:
         """Folder of this user's kernels for this machine; determined on first use.
 
-        It is under the given folder, unless other users could write there, or replace the folder:
-        then under the user's cache folder, or among temporary files. CacheError if other users can
-        write to all of them.
+        The first of three places that other users can neither write to nor replace: the directory
+        given to the constructor, the user's cache folder, the folder of temporary files. Raises
+        CacheError if there is none.
         """
         usual, temporary = Path(user_folder() or os.devnull), Path(tempfile.gettempdir())
         for above in (self._root, usual, temporary / f"dml-{os.geteuid()}"):
@@ -210,18 +210,18 @@ class KernelCache:
         )
 
     def get(self, name: str) -> Kernel | None:
-        """Return the kernel if it is loaded, else None; never waits."""
+        """Return kernel ``name`` if it is loaded, else None; do not wait."""
         return self._kernels.get(name)
 
-    def made(self, name: str) -> bool:
-        """Return True if the kernel is loaded, or was compiled by an earlier run."""
+    def is_compiled(self, name: str) -> bool:
+        """Return True if kernel ``name`` is loaded, or its machine code is on disk."""
         try:
             return name in self._kernels or self._is_kept(name)
         except CacheError:
             return False
 
     def request(self, sources: Iterable[tuple[str, str]]) -> None:
-        """Compile and load kernels (name, text) in the background."""
+        """Compile and load the kernels of ``sources``, pairs (name, text), in a thread."""
         with self._changed:
             for name, text in sources:
                 if name not in self._kernels and name not in self.failures:
@@ -236,7 +236,7 @@ class KernelCache:
                     self._wanted.clear()
 
     def wait(self, name: str) -> Kernel | None:
-        """Wait for a requested kernel; returns None if its compilation failed."""
+        """Wait for the requested kernel ``name``; return None if its compilation failed."""
         with self._changed:
             self._changed.wait_for(lambda: name in self._kernels or name in self.failures)
         return self._kernels.get(name)
@@ -257,7 +257,7 @@ class KernelCache:
                 self._changed.notify_all()
 
     def _compile(self, batch: dict[str, str]) -> tuple[dict[str, Kernel], dict[str, str]]:
-        """Publish, compile and load; every kernel is in one of the two results."""
+        """Return loaded kernels by name, and, for each other kernel of ``batch``, the reason."""
         loaded: dict[str, Kernel] = {}
         try:
             message = self._make(batch)
@@ -271,7 +271,7 @@ class KernelCache:
         return loaded, {name: reason for name in batch if name not in loaded}
 
     def _make(self, batch: dict[str, str]) -> str:
-        """Compile missing kernels in a subprocess; returns the end of its errors if it failed."""
+        """Compile missing kernels in a subprocess; return the end of its stderr if it failed."""
         import subprocess  # noqa: PLC0415 few runs need it
 
         self._clear(batch)
@@ -319,7 +319,7 @@ class KernelCache:
         return there and all(map(is_own, (*self._folders, *self._files(name))))
 
     def _clear(self, names: Iterable[str]) -> None:
-        """Make the folders, and remove files that are not this user's own, unread."""
+        """Make the folders; delete, unread, each kernel with a file that others may write."""
         if any(os.path.lexists(each) and not is_own(each) for each in self._folders):
             link = self.directory.is_symlink()
             self.directory.unlink() if link else shutil.rmtree(self.directory)
@@ -332,7 +332,7 @@ class KernelCache:
 
 
 def publish(path: Path, text: str) -> None:
-    """Write ``path`` atomically; the first writer wins, so that its time stamp never changes.
+    """Write ``path`` atomically unless it exists, so that its time stamp never changes.
 
     (numba drops compiled code whose source has another time stamp.)
     """

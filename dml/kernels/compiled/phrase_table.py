@@ -33,9 +33,10 @@ REMAINDER = by_kind(
 
 
 def by_constant(operation: str, otherwise: Writer) -> Writer:
-    """Divide by a number that is part of the kernel's text, if possible: LLVM then multiplies.
+    """Make a writer of a division by a literal in the kernel's text, which LLVM multiplies by.
 
-    The number is neither 0 nor -1 where it is used, so no row traps and no row becomes null.
+    If the divisor is no constant, or 0 or -1, ``otherwise`` writes the phrase. So the literal
+    neither traps nor makes a row null.
     """
 
     def write(row: PhraseArguments) -> Phrase:
@@ -52,7 +53,7 @@ COUNT_FITS = "({b} >= {zero}) & ({b} < {width})"
 
 
 def shift_right(row: PhraseArguments) -> Phrase:
-    """Shift right; counts outside the width give 0, or -1 for a negative number."""
+    """Write a right shift; a count outside the type's width gives 0, or -1 for negative numbers."""
     last = typed(row.code, 8 * int(row.code[1]) - 1)
     usual = f"({{b}} if {COUNT_FITS} else {last})"
     text = filled(f"{{a}} >> {usual}", row)
@@ -62,7 +63,11 @@ def shift_right(row: PhraseArguments) -> Phrase:
 
 
 def extreme(sign: str, winning_zero: str, both: str) -> Writer:
-    """Make minimum or maximum; a literal on one side makes the comparison simpler."""
+    """Make a writer of minimum (``sign`` "<") or maximum (">").
+
+    Two zeros give ``winning_zero``. ``both`` names the function for floats without a literal; with
+    one, a comparison suffices.
+    """
 
     def write(row: PhraseArguments) -> Phrase:
         a, b = row.args
@@ -81,7 +86,10 @@ def extreme(sign: str, winning_zero: str, both: str) -> Writer:
 
 
 def kleene(row: PhraseArguments, settles: str) -> str | None:
-    """Return when a logical result is not null: both sides are not, or one decides it."""
+    """Return the test that a logical result is not null: both sides are not, or one decides it.
+
+    ``settles`` is the template of the test that a side decides. None: the result is never null.
+    """
     a, b = row.args
     known_a, known_b = row.known
     if known_a is None and known_b is None:
@@ -93,22 +101,22 @@ def kleene(row: PhraseArguments, settles: str) -> str | None:
 
 
 def logical_and(row: PhraseArguments) -> Phrase:
-    """Three-valued and: one false argument decides the result."""
+    """Write three-valued ``and``: one false argument decides the result."""
     return Phrase(filled("({a} & {b})", row), kleene(row, "(not {})"))
 
 
 def logical_or(row: PhraseArguments) -> Phrase:
-    """Three-valued or: one true argument decides the result."""
+    """Write three-valued ``or``: one true argument decides the result."""
     return Phrase(filled("({a} | {b})", row), kleene(row, "{}"))
 
 
 def is_null(row: PhraseArguments) -> Phrase:
-    """True where the argument is null; never null itself."""
+    """Write the test that the argument is null; the result is never null."""
     return Phrase("False" if row.known[0] is None else f"(not {row.known[0]})")
 
 
 def fill_null(row: PhraseArguments) -> Phrase:
-    """The second argument where the first is null."""
+    """Write the first argument or, where that is null, the second."""
     known, other = row.known
     if known is None:
         return Phrase(row.args[0])
@@ -117,7 +125,7 @@ def fill_null(row: PhraseArguments) -> Phrase:
 
 
 def fill_nan(row: PhraseArguments) -> Phrase:
-    """The second argument where the first is NaN."""
+    """Write the first argument or, where that is NaN, the second."""
     (a, b), (known, other) = row.args, row.known
     if row.code[0] != "f":
         return Phrase(a, known)
@@ -128,7 +136,7 @@ def fill_nan(row: PhraseArguments) -> Phrase:
 
 
 def if_else(row: PhraseArguments) -> Phrase:
-    """The second argument where the first is true, else the third."""
+    """Write the second argument where the first is true, else the third; null where it is null."""
     condition, a, b = row.args
     known, known_a, known_b = row.known
     chosen = None
@@ -138,7 +146,7 @@ def if_else(row: PhraseArguments) -> Phrase:
 
 
 def cast(row: PhraseArguments) -> Phrase:
-    """Cast as NumPy does; a value that does not fit fails, or becomes null."""
+    """Write a cast as in NumPy; a value that does not fit fails if strict, else becomes null."""
     (known,) = row.known
     value, misfit = conversion(row.args[0], row.codes[0], row.code)
     if misfit is None:
@@ -149,7 +157,7 @@ def cast(row: PhraseArguments) -> Phrase:
 
 
 def conversion(a: str, source: str, target: str) -> tuple[str, str | None]:
-    """Return ``a`` converted to ``target``, and the condition under which it does not fit."""
+    """Return texts: ``a`` cast to ``target``, and the test that it does not fit (None: it does)."""
     if target == "b1":
         return f"({a} != {typed(source, 0)})", None
     if source == "b1":
@@ -173,7 +181,7 @@ def conversion(a: str, source: str, target: str) -> tuple[str, str | None]:
 
 
 def rounded(row: PhraseArguments) -> Phrase:
-    """Round to a number of decimal digits, ties to even."""
+    """Write the rounding to ``params[0]`` decimal digits (default 0), ties to even."""
     digits = int(row.step.params[0]) if row.step.params else 0
     a = row.args[0]
     if row.code[0] != "f":
@@ -188,7 +196,7 @@ def rounded(row: PhraseArguments) -> Phrase:
 
 
 def integer_rounding(a: str, code: str, zeros: int) -> str:
-    """Return the rounding of an integer to a power of ten."""
+    """Return the text that rounds integer ``a`` to a multiple of 10**``zeros``."""
     unit = 10**zeros
     if unit > np.iinfo(code).max:
         return typed(code, 0)
@@ -196,12 +204,12 @@ def integer_rounding(a: str, code: str, zeros: int) -> str:
 
 
 def whole(name: str) -> Writer:
-    """Make a rounding function, which leaves integers unchanged."""
+    """Make a writer of ``np.floor``, ``ceil`` or ``trunc``, which leave integers unchanged."""
     return by_kind(plain(f"np.{name}({{a}})"), plain("{a}"))
 
 
 def hashed(row: PhraseArguments) -> Phrase:
-    """Hash a value; the second argument is the constant derived from the seed."""
+    """Write the hash of a value; the second argument is a constant derived from the seed."""
     a, start = row.args
     if row.codes[0][0] == "f":
         bits = f"float_bits({typed('f8', a)})"
@@ -213,14 +221,14 @@ def hashed(row: PhraseArguments) -> Phrase:
 
 
 def uniform(row: PhraseArguments) -> Phrase:
-    """Draw from [0, 1); arguments: id high, id low, key, the constant of the draw number."""
+    """Write a draw from [0, 1); arguments: id high, id low, key, constant of the draw number."""
     high, low, key, draw = row.args
     bits = f"mix64(mix64({low} ^ mix64({high} ^ {key})) + {draw}) >> np.uint64(11)"
     return Phrase(f"np.float64(({bits})) * 1.1102230246251565e-16", every(*row.known))
 
 
 def bucketize(row: PhraseArguments) -> Phrase:
-    """Count boundaries; arguments: the value, then the boundaries; NaN is above all of them."""
+    """Write the count of boundaries up to the value (NaN: all); arguments: value, boundaries."""
     a, *edges = row.args
     if not edges:
         return Phrase("np.int64(0)", row.known[0])
@@ -229,20 +237,20 @@ def bucketize(row: PhraseArguments) -> Phrase:
 
 
 def is_in(row: PhraseArguments) -> Phrase:
-    """Test membership; arguments: the value, then the members."""
+    """Write a membership test; arguments: the value, then the members."""
     a, *members = row.args
     return Phrase(" | ".join(f"({a} == {m})" for m in members) or "False", row.known[0])
 
 
 def divisible(row: PhraseArguments) -> Phrase:
-    """Test divisibility; arguments: the value, then the test constants of the divisor."""
+    """Write a divisibility test; arguments: the value, then the constants of ``multiples``."""
     negated, certain_ = row.step.params
     text = f"is_multiple({', '.join(row.args)})"
     return Phrase(f"not {text}" if negated else text, None if certain_ else row.known[0])
 
 
 def outside(template: str, floats: str = "False") -> Writer:
-    """Make a check: true where an operand is null or the template is true."""
+    """Make a check: true where an operand is null, or ``template`` (on floats: ``floats``) is."""
 
     def write(row: PhraseArguments) -> Phrase:
         text = filled(floats if row.codes[0][0] == "f" else template, row)
@@ -253,7 +261,7 @@ def outside(template: str, floats: str = "False") -> Writer:
 
 
 def certain(writer: Writer) -> Writer:
-    """Make a phrase that is never null: a companion check finds the rows with nulls."""
+    """Make a writer like ``writer``, but never null: a separate check finds rows with nulls."""
     return lambda row: Phrase(writer(row).value)
 
 

@@ -1,8 +1,8 @@
 """A phrase is the text in a kernel that computes one operation for one row.
 
-A phrase must give the result of the operation in NumPy, in every bit. numba widens integers (i4 +
-i4 is i8, u8 with i8 is f8), so every result is narrowed at once and operands always have one type.
-No phrase may trap, for any bytes under a null or past the end of a tile.
+A phrase must give the same bits as the operation in NumPy. numba widens integers (i4 + i4 is i8,
+u8 with i8 is f8), so every result is narrowed at once, and operands always have equal types. No
+phrase may trap, whatever bytes there are under a null or past the last row of a tile.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TYPES = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PhraseArguments:
-    """A step with the names of its arguments; ``known`` names a validity, or None if never null."""
+    """A step with type codes, names and validity names of its arguments (None: never null)."""
 
     step: Step
     codes: tuple[str, ...]
@@ -45,7 +45,10 @@ class PhraseArguments:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Phrase:
-    """The value of a row, when it is not null (None: always), and when it is a failed cast."""
+    """Expressions for one row: its value, whether it is not null, whether a cast failed.
+
+    ``known`` is None if the value is never null, ``failed`` is None if no cast can fail.
+    """
 
     value: str
     known: str | None = None
@@ -61,15 +64,15 @@ def typed(code: str, text: str | float) -> str:
 
 
 def every(*conditions: str | None) -> str | None:
-    """Join conditions by "and"; None is always true."""
+    """Join ``conditions`` by "&", leaving out None, which is always true; None if none is left."""
     named = list(dict.fromkeys(c for c in conditions if c is not None))
     return " & ".join(named) or None
 
 
 def plain(template: str) -> Writer:
-    """Make a value by template ({a}, {b}: arguments; {zero}, {one}: of a's type).
+    """Make a writer of ``template`` ({a}, {b}: arguments; {zero}, {one}: constants of a's type).
 
-    It is null where an argument is.
+    The phrase is null where an argument is null.
     """
 
     def write(row: PhraseArguments) -> Phrase:
@@ -79,7 +82,7 @@ def plain(template: str) -> Writer:
 
 
 def filled(template: str, row: PhraseArguments) -> str:
-    """Fill ``template`` with the names of ``row``."""
+    """Replace the fields of ``template`` by argument names of ``row`` and constants."""
     code = row.codes[0]
     numbers = {"zero": 0, "one": 1, "minus": -1, "width": 8 * int(code[1])}
     texts = {word: typed(code, n) for word, n in numbers.items() if f"{{{word}}}" in template}
@@ -87,9 +90,9 @@ def filled(template: str, row: PhraseArguments) -> str:
 
 
 def wrapping(operation: str) -> Writer:
-    """Make an operation that wraps integers modulo two to the power of their width.
+    """Make a writer of an operation in which integers wrap modulo two to the power of their width.
 
-    numba tells LLVM that signed 64-bit integers never overflow, so those are computed unsigned.
+    numba tells LLVM that signed 64-bit integers never overflow, so i8 is computed as u8.
     """
     usual = plain(f"{{a}} {operation} {{b}}")
     unsigned = plain(f"np.uint64({{a}}) {operation} np.uint64({{b}})")
@@ -97,7 +100,7 @@ def wrapping(operation: str) -> Writer:
 
 
 def by_kind(floats: Writer, integers: Writer, unsigned: Writer | None = None) -> Writer:
-    """Choose the phrase for floats or for integers by the type of the first argument."""
+    """Make a writer that uses one of the given writers, by the type of the first argument."""
 
     def write(row: PhraseArguments) -> Phrase:
         kind = row.codes[0][0]
@@ -107,7 +110,7 @@ def by_kind(floats: Writer, integers: Writer, unsigned: Writer | None = None) ->
 
 
 def nonzero_divisor(writer: Writer) -> Writer:
-    """Make the phrase null also where the second argument is zero."""
+    """Make a writer like ``writer``, whose phrase is also null where the second argument is 0."""
 
     def write(row: PhraseArguments) -> Phrase:
         phrase = writer(row)

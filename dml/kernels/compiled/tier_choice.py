@@ -1,6 +1,6 @@
-"""Each program runs by NumPy or by compiled kernels, and the choice between them is made here.
+"""For every block, one of two tiers is chosen to run a program: NumPy or compiled kernels.
 
-The two tiers give the same bits, so the choice, and the time of a change, never affect results.
+Both tiers give the same bits, so neither the choice nor the time of a switch affects results.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from dml.kernels.compiled.codegen import KernelSource
     from dml.kernels.compiled.fused_program import Fused
 
-# Row-steps interpreted before compiling is worth its second of processor time: at about 1 ns each
-# NumPy has then spent a third of that (KERNELS: 0.5 s to compile a kernel, 0.3 s to load numba).
+# Row-steps (rows times steps) that NumPy runs before kernels are compiled: at about 1 ns each, it
+# has then spent 0.3 s, against 0.5 s to compile a kernel and 0.3 s to load numba (KERNELS).
 COMPILE_AFTER = 300_000_000
 # Row-steps before kernels that an earlier run compiled are loaded from disk.
 LOAD_AFTER = 80_000_000
@@ -34,17 +34,17 @@ LOAD_AFTER = 80_000_000
 # compiled more often than other kernels.
 BYTE_STEPS = 8
 
-# Most programs with an entry; a program without one takes a millisecond or two to split again.
+# Most programs with an ``_Entry``; without one, a program is split again, in one or two ms.
 MOST_PROGRAMS = 256
 
 MODE = re.compile(r"numpy|compiled|auto|(swap|demote)-at-block-(\d+)")
 
 
 def compiled(program: Program, cache: KernelCache) -> Callable[..., Result] | None:
-    """Return a function like ``interpreter.run``, without its program argument.
+    """Return a function that runs ``program`` by kernels; None if no part of it can be a kernel.
 
-    It waits for its kernels at the first block that needs them, and uses NumPy if they fail. None
-    if no part of the program can be a kernel.
+    Apart from ``program``, the function has the arguments of ``interpreter.run``. At the first
+    block that needs kernels it waits for them; if their compilation fails, it uses NumPy.
     """
     fused = _fused(program)
     if not fused.calls and not fused.texts:
@@ -57,7 +57,7 @@ def compiled(program: Program, cache: KernelCache) -> Callable[..., Result] | No
 
 
 def _fused(program: Program) -> Fused:
-    """Split ``program`` into kernels."""
+    """Return ``program`` split into kernel calls and a rest for NumPy."""
     from dml.kernels.compiled.fused_program import Fused  # noqa: PLC0415 most runs are over before kernels are worth it
 
     return Fused(program)
@@ -65,7 +65,7 @@ def _fused(program: Program) -> Fused:
 
 @dataclasses.dataclass(slots=True)
 class Counts:
-    """Blocks run by each tier; ``refused`` counts blocks with columns that no kernel accepts."""
+    """Number of blocks by tier; ``refused`` are blocks of NumPy with columns unfit for kernels."""
 
     numpy: int = 0
     compiled: int = 0
@@ -74,9 +74,9 @@ class Counts:
 
 @dataclasses.dataclass(slots=True)
 class _Entry:
-    """The counts of a program, which is kept alive, so that its ``id`` stays unique.
+    """The counts of ``program``, with a reference to it, so that its ``id`` stays unique.
 
-    ``made`` says whether its kernels were on disk when that was checked, once.
+    ``made``: whether the program's kernels were on disk at the only check; None before the check.
     """
 
     program: Program
@@ -87,7 +87,7 @@ class _Entry:
 
 
 class KernelTiers:
-    """Runs programs, by NumPy at first and by kernels once they are compiled and worth it.
+    """Runs programs: with NumPy at first, later by compiled kernels, depending on ``mode``.
 
     ``mode`` is "auto" (compile in the background after ``compile_after`` row-steps, and load
     kernels on disk sooner), "numpy", "compiled" (wait for kernels), "swap-at-block-k" (NumPy for k
@@ -121,7 +121,7 @@ class KernelTiers:
         n: int,
         sel: np.ndarray | None = None,
     ) -> Result:
-        """Run ``program`` as ``interpreter.run`` does."""
+        """Return what ``interpreter.run`` returns, computed by the tier that is due."""
         entry = self._entry(program)
         rows = n if sel is None else len(sel)
         text_steps = _text_steps(program, inputs)
@@ -129,7 +129,7 @@ class KernelTiers:
         steps = entry.row_steps + (self.text_steps if text_steps else 0)
         tier = self._tier(entry, rows, steps)
         if tier == "numpy" and self.kind == "auto" and rows and steps >= self.load_after:
-            tier = "ready" if self._made(entry, inputs) else tier
+            tier = "ready" if self._has_compiled_kernels(entry, inputs) else tier
         entry.blocks += 1
         entry.row_steps += rows * len(program.steps)
         if tier == "numpy":
@@ -151,15 +151,17 @@ class KernelTiers:
             entry = self._entries[id(program)] = _Entry(program)
         return entry
 
-    def _made(self, entry: _Entry, inputs: Sequence[Register]) -> bool:
-        """Return True if the kernels of a program were on disk at the first check."""
+    def _has_compiled_kernels(self, entry: _Entry, inputs: Sequence[Register]) -> bool:
+        """Return True if all kernels of a program were on disk at the first call for ``entry``."""
         if entry.made is None:
             entry.fused = entry.fused or _fused(entry.program)
-            entry.made = all(self.cache.made(each.name) for each in entry.fused.sources(inputs))
+            entry.made = all(
+                self.cache.is_compiled(each.name) for each in entry.fused.sources(inputs)
+            )
         return entry.made
 
     def _tier(self, entry: _Entry, rows: int, steps: int) -> str:
-        """Return the tier of the next block: "numpy", "compiled", or "ready": kernels if loaded."""
+        """Return "numpy", "compiled" (wait for kernels) or "ready" (kernels, if loaded)."""
         late = entry.blocks >= self.block
         match self.kind:
             case "swap":
@@ -189,7 +191,7 @@ def _run_compiled(
     counts: Counts,
     waiting: bool,
 ) -> Result:
-    """Run by kernels if all of them are available, else by NumPy."""
+    """Run by kernels if all are loaded (after a wait if ``waiting``) and fit, else by NumPy."""
     kernels = _kernels(fused.sources(inputs), cache, waiting=waiting)
     if kernels and None not in kernels:
         try:
@@ -218,7 +220,7 @@ _SHARED: dict[tuple[Any, ...], KernelTiers] = {}
 
 
 def shared(*made_of: Any) -> KernelTiers:
-    """Return this process's tiers with these parameters, so that runs share compiled kernels."""
+    """Return the only ``KernelTiers`` of this process with these arguments, shared by all runs."""
     if made_of not in _SHARED:
         _SHARED[made_of] = KernelTiers(*made_of)
     return _SHARED[made_of]

@@ -72,7 +72,7 @@ def set_of(pattern: str, literal: bool) -> ByteSet | None:  # noqa: FBT001 - as 
 
 
 def of_characters(characters: str) -> ByteSet | None:
-    """Return the set of these characters; None if any is not ASCII."""
+    """Return the set of ``characters``; None if any is not ASCII."""
     if not characters.isascii():
         return None
     flags = [chr(byte) in characters for byte in range(ASCII)]

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from dml.kernels.functions.byte_sets import ASCII, ByteSet, of_characters, set_of
 
-# Most characters stripped at one end of a row; rows with more are left to pyarrow.
+# A row with so many characters to strip at one end, or with more, is left to pyarrow.
 STRIPPED = 32
 
 CASE_BIT = 32
@@ -54,12 +54,12 @@ def text_of(rows: Bytes, kind: pa.DataType, valid: pa.Array | None = None) -> pa
     return pa.Array.from_buffers(kind, len(edges) - 1, buffers)
 
 
-# Returns the rows after the step; None if it is not valid for these rows.
+# A function that returns changed rows; None if it cannot give the exact result for these rows.
 Step = Callable[[Bytes], Bytes | None]
 
 
 def step_of(name: str, params: tuple[Any, ...]) -> Step | None:
-    """Return a text function as a step over bytes; None if it has no such step."""
+    """Return the step over bytes of text function ``name``; None if it has none."""
     maker = MAKERS.get(name)
     return None if maker is None else maker(*params)
 
@@ -90,10 +90,10 @@ LOWERED, RAISED = Letters(ord("A")), Letters(ord("a"))
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Replaced:
-    """Replace matches of ``members`` by one byte, or remove them.
+    """Replace matches of ``members`` by ``byte``, or remove them if it is None.
 
-    With ``lead`` and ``trail`` that byte is then stripped from the ends of rows. It is a member
-    itself, so it never occurs twice in succession.
+    With ``lead`` or ``trail``, ``byte`` is then stripped from the start or the end of rows; it is
+    then a member, so it never occurs twice in succession.
     """
 
     members: ByteSet
@@ -106,10 +106,10 @@ class Replaced:
             return None
         found = self.members.within(rows.data)
         if self.byte is None:
-            return _kept(rows, ~found)
+            return _select_bytes(rows, ~found)
         dropped = self.dropped(rows, found) if self.members.runs else None
         made = rows._replace(data=_filled(rows.data, found, self.byte))
-        return made if dropped is None else _kept(made, ~dropped)
+        return made if dropped is None else _select_bytes(made, ~dropped)
 
     def dropped(self, rows: Bytes, found: np.ndarray) -> np.ndarray:
         """Mask the bytes to drop: all but the first of each run, and runs at stripped ends."""
@@ -125,7 +125,7 @@ class Replaced:
 
 
 def _run_starts(found: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Return the start of the run that reaches to the end of each row."""
+    """Return the index at which the run of ``found`` begins that reaches to each row's end."""
     firsts = ends - 1
     going = np.arange(len(ends))
     for _ in range(STRIPPED):
@@ -149,7 +149,7 @@ def _replace(pattern: str, value: str, literal: bool, n: int | None) -> Step | N
 
 
 def _filled(data: np.ndarray, found: np.ndarray, byte: int) -> np.ndarray:
-    """Set ``byte`` where ``found``, by bit operations, a third of the cost of a selection."""
+    """Return ``data`` with ``byte`` where ``found``: by bit operations, three times as fast."""
     every = np.negative(found.view("u1"))
     turned = np.bitwise_xor(data, np.uint8(byte))
     np.bitwise_and(turned, every, out=turned)
@@ -182,7 +182,7 @@ def _moved(
     row: tuple[np.ndarray, np.ndarray],
     by: int,
 ) -> bool:
-    """Move one end of each row past members, in place; False if a row has too many."""
+    """Move one end of each row past members, in place; False if a row has ``STRIPPED`` or more."""
     starts, ends = row
     going = np.arange(len(moving))
     for _ in range(STRIPPED):
@@ -205,7 +205,7 @@ def _strip(characters: str | None, *, lead: bool = True, trail: bool = True) -> 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Same:
-    """Keep the bytes, as a list."""
+    """Keep the bytes of each row, as a list."""
 
     def __call__(self, rows: Bytes) -> Bytes | None:
         return rows
@@ -213,7 +213,7 @@ class Same:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SlicedBytes:
-    """Slice the bytes as a list: ``list[offset:][:size]``."""
+    """Slice the bytes of each row as a list: ``list[offset:][:size]``."""
 
     offset: int
     size: int | None
@@ -245,7 +245,7 @@ MAKERS: dict[str, Callable[..., Step | None]] = {
 
 
 def joined(first: Step, second: Step) -> Step | None:
-    """Merge a replacement of runs and a strip of the replacement into one step, else None."""
+    """Merge a replacement of runs and a strip of the replacing byte; return None for others."""
     match first, second:
         case Replaced(members, int(byte), False, False), Stripped(stripped, lead, trail):
             made = ((byte, byte),)
@@ -255,7 +255,7 @@ def joined(first: Step, second: Step) -> Step | None:
 
 
 def _between(rows: Bytes, starts: np.ndarray, ends: np.ndarray) -> Bytes:
-    """Cut each row to the part from its start to its end."""
+    """Cut row i to ``data[starts[i] : ends[i]]``, a part of the row."""
     lengths = ends - starts
     changed = np.flatnonzero(lengths < np.diff(rows.edges))
     if not len(changed):
@@ -270,7 +270,7 @@ def _between(rows: Bytes, starts: np.ndarray, ends: np.ndarray) -> Bytes:
 
 
 def _spliced(rows: Bytes, changed: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Copy the bytes of all rows, with the changed rows cut from start to end."""
+    """Copy the bytes of all rows, but of the rows ``changed`` only the part from start to end."""
     pieces: list[np.ndarray] = []
     after = 0
     spans = (rows.edges[changed], starts[changed], ends[changed], rows.edges[changed + 1])
@@ -280,7 +280,7 @@ def _spliced(rows: Bytes, changed: np.ndarray, starts: np.ndarray, ends: np.ndar
     return np.concatenate([*pieces, rows.data[after:]])
 
 
-def _kept(rows: Bytes, flags: np.ndarray) -> Bytes:
+def _select_bytes(rows: Bytes, flags: np.ndarray) -> Bytes:
     """Keep the bytes for which ``flags`` are true."""
     before = counted(flags, rows.edges)
     if before[-1] == len(flags):

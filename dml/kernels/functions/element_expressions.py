@@ -17,14 +17,14 @@ class Runnable(Protocol):
 
     @property
     def inputs(self) -> tuple[Any, ...]:
-        """The types of its inputs."""
+        """The types of the program's inputs."""
 
     def evaluate(self, inputs: list[Any], rows: int) -> Any:
-        """The register of its only output."""
+        """Return the register of the program's only output."""
 
 
 def evaluate(arrays: Arrays, params: Params) -> pa.Array:
-    """Run ``params``: a program over elements, its result type, and whether it may fail."""
+    """Run a program over all elements; ``params``: the program, its result type, may it fail."""
     program: Runnable
     program, kind, _ = params
     lists = lists_of(arrays[0])

@@ -50,7 +50,7 @@ SINGLE = Kinds("single values", _is_single)
 
 
 def one_hot(columns: Sequence[Register], params: Params) -> Vec:
-    """Return vectors (n, k) with a one at the number's position; all zeros if it is outside."""
+    """Return vectors (n, k), each with a one at its row's number; all zeros if that is outside."""
     (places,) = columns
     n = len(places.values)
     return Vec(_ones_at(places, np.arange(n), n, params), places.valid)
@@ -72,7 +72,7 @@ def _ones_at(places: Vec, rows: np.ndarray, n: int, params: Params) -> np.ndarra
 
 
 def multi_hot(columns: Sequence[Register], params: Params) -> Vec:
-    """Return vectors (n, k) with a one at every number of the list that is in range, not null."""
+    """Return vectors (n, k), each with ones at the numbers in 0 .. k-1 of its row's list."""
     lists = lists_of(columns[0])
     elements, rows = lists.flat()
     out = _ones_at(from_arrow(elements), rows, len(lists.starts), params)
@@ -118,7 +118,7 @@ def replace_strict(
     kind: pa.DataType,
     default: tuple[Any, ...],
 ) -> pa.Array:
-    """Replace each of ``keys`` by the value at its index, others by the default; else fail."""
+    """Replace ``keys`` by the values at their indices, others by ``default[0]``, else fail."""
     found = _position(array, keys)
     new = pa.array(values, kind).take(found)
     other = compute().and_(found.is_null(), array.is_valid())
@@ -131,7 +131,10 @@ def replace_strict(
 
 
 def lookup(array: pa.Array, words: tuple[Any, ...], default: int | None, buckets: int) -> pa.Array:
-    """Return each value's index in ``words``; else ``default``, or a hash bucket beyond them."""
+    """Return each value's index in ``words``; ``default`` for other values, null for null.
+
+    With ``buckets``, other values get the hash modulo ``buckets``, plus the number of words.
+    """
     pc = compute()
     found = _position(array, words).cast(pa.int64())
     other: Any = pa.scalar(default, pa.int64())
@@ -142,14 +145,14 @@ def lookup(array: pa.Array, words: tuple[Any, ...], default: int | None, buckets
 
 
 def _hashes(array: pa.Array) -> np.ndarray:
-    """Return the values of ``hash``: (n,) u8."""
+    """Return the result of the operation ``hash`` with seed 0: (n,) u8."""
     if pa.types.is_integer(array.type):
         return hash_numbers([from_arrow(array)], "u8", (0,)).values
     return np.asarray(hash_values([array], "u8", (0,)).values)
 
 
 def lookup_elements(array: pa.Array, *params: Any) -> pa.Array:
-    """Apply ``lookup`` to every element."""
+    """Apply ``lookup`` to every element of each list."""
     lists = lists_of(array)
     found = lookup(lists.flat()[0], *params)
     return lists._replace(kind=_numbers(lists.kind, ())).with_elements(found)

@@ -1,4 +1,4 @@
-r"""Text is parsed to numbers, dates and times, and these are formatted, independent of locale.
+r"""Text is parsed to numbers, dates and times; moments are formatted as text. No locale is used.
 
 Formats have the directives of ``DIRECTIVES``, each with a fixed number of digits.
 """
@@ -73,7 +73,7 @@ def _matching(array: pa.Array, pattern: str) -> np.ndarray:
 
 
 def to_integer(array: pa.Array, strict: bool) -> pa.Array:  # noqa: FBT001 - a parameter
-    """Parse digits with or without a sign as int64."""
+    """Parse digits and an optional sign as int64; other text fails if ``strict``, else is null."""
     good = _matching(array, INTEGER)
     # an int64 has at most 19 digits, but leading zeros may come before them
     values = [int(cell) if ok else 0 for cell, ok in zip(array.to_pylist(), good, strict=True)]
@@ -83,7 +83,7 @@ def to_integer(array: pa.Array, strict: bool) -> pa.Array:  # noqa: FBT001 - a p
 
 
 def to_float(array: pa.Array, strict: bool) -> pa.Array:  # noqa: FBT001 - a parameter
-    """Parse decimal notation as the nearest float64."""
+    """Parse decimals as the nearest float64; other text fails if ``strict``, else is null."""
     good = _matching(array, FLOAT)
     values = [float(cell) if ok else 0.0 for cell, ok in zip(array.to_pylist(), good, strict=True)]
     made = pa.array(np.array(values, "f8"), mask=~good)
@@ -103,7 +103,7 @@ def _checked(
 
 
 def to_datetime(array: pa.Array, form: str, strict: bool) -> pa.Array:  # noqa: FBT001 - a parameter
-    """Parse a timestamp in microseconds; missing directives default to those of 1970-01-01."""
+    """Parse timestamps in microseconds by ``form``; absent parts are those of 1970-01-01, 0:00."""
     days, good = _days(array, form)
     parts = _parts(array, form)
     ticks = days * 86_400_000_000
@@ -117,7 +117,7 @@ def to_datetime(array: pa.Array, form: str, strict: bool) -> pa.Array:  # noqa: 
 
 
 def to_date(array: pa.Array, form: str, strict: bool) -> pa.Array:  # noqa: FBT001 - a parameter
-    """Parse a date by its directives."""
+    """Parse dates by the directives in ``form``; absent parts are those of 1970-01-01."""
     days, good = _days(array, form)
     made = pa.array(days.astype("i4"), mask=~good).cast(pa.date32())
     return _checked(array, made, good, "str.to_date", strict)
@@ -134,7 +134,7 @@ def _pattern(form: str) -> str:
 
 
 def _parts(array: pa.Array, form: str) -> dict[str, Any]:
-    """Return the number that each directive matched, (n,) i8; 0 if the text does not match."""
+    """Return by part ("year") the number that its directive matched, (n,) i8; 0 for no match."""
     found = compute().extract_regex(array, pattern=rf"\A{_pattern(form)}\z")
     fields = zip((field.name for field in found.type), found.flatten(), strict=True)
     return {
@@ -144,7 +144,7 @@ def _parts(array: pa.Array, form: str) -> dict[str, Any]:
 
 
 def _days(array: pa.Array, form: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return days since 1970 (n,) i8, and a mask of valid days."""
+    """Return days since 1970-01-01, (n,) i8, and a mask of texts that match and are valid days."""
     good = _matching(array, rf"\A{_pattern(form)}\z")
     parts = _parts(array, form)
     zero = np.zeros(len(array), "i8")
@@ -161,7 +161,7 @@ def _days(array: pa.Array, form: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def strftime(moment: pa.Array, form: str) -> pa.Array:
-    """Replace the directives of the format by digits; years have four digits or more."""
+    """Format moments by ``form``: digits replace its directives; years have four or more digits."""
     pc, clock = compute(), local(moment)
     if pa.types.is_date(moment.type):
         moment = clock = moment.cast(pa.timestamp("us"))
@@ -197,7 +197,7 @@ def truncate(moment: pa.Array, count: int, unit: str) -> pa.Array:
 
 
 def _span(kind: pa.DataType, count: int, unit: str) -> tuple[int, int]:
-    """Return a span in ticks of the type, and the start of a span: a Monday for weeks."""
+    """Return, in ticks of ``kind``, ``count`` units and the start of a span (weeks: a Monday)."""
     per_day = 1 if kind == pa.date32() else DAY * PER_SECOND[kind.unit]
     top, bottom = SPANS[unit]
     if count * per_day * top % bottom:

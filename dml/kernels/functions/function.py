@@ -36,14 +36,15 @@ class Kinds:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Function:
-    """A function of columns: ``run`` takes arrays of equal length and the parameters, returns one.
+    """A function of columns: ``run`` returns an array from arrays of equal length and parameters.
 
-    ``gives`` returns the type of the result from the type of the first argument and the parameters
-    (SchemaError if they do not fit). ``rest`` returns the type of further arguments, and is None
-    without any. ``fails`` returns from the parameters whether a row may raise, and ``refusal`` is
-    the reason and the remedy. ``literals`` returns the type of each parameter that is a tuple of
-    column values, None for other parameters. With ``vectors``, for tensors, ``run`` takes numbers
-    as ``Vec`` and may return one. ``version`` changes whenever the result for some row changes.
+    ``gives`` returns the type of the result from the type of the first argument and the parameters,
+    or raises SchemaError if they do not fit. ``rest`` returns the type of further arguments; it is
+    None if there are none. ``fails`` returns from the parameters whether ``run`` may raise for some
+    row; ``refusal`` is then the reason and the remedy. ``literals`` returns the type of each
+    parameter that is a tuple of column values, None for other parameters. With ``vectors``, for
+    tensors, ``run`` takes numbers as ``Vec`` and may return a ``Vec``. ``version`` is raised
+    whenever the result for some row changes.
     """
 
     name: str
@@ -89,7 +90,7 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Return True for text."""
+    """Return True for text, with offsets of 32 or 64 bits."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 

@@ -1,4 +1,4 @@
-"""Functions of lists return null for a null list, and skip null elements."""
+"""Functions of lists return null for a null list; reductions skip null elements."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ NUMBERS = Kinds("a list of numbers", _of(_is_number))
 TEXTS = Kinds("a list of text", _of(is_text))
 PLAIN = Kinds("a list of numbers, booleans, text, bytes or times", _of(_is_plain))
 
-# With fewer than one gap per so many lists, the elements between gaps are copied in one piece.
+# With at least so many lists per gap, the elements between two gaps are copied in one piece.
 SPARSE = 8
 
 
@@ -95,7 +95,7 @@ class ListColumn(NamedTuple):
         return self.with_elements(self.elements())
 
     def with_elements(self, elements: pa.Array) -> pa.Array:
-        """Return lists of these lengths, filled from ``elements`` in order."""
+        """Return lists of length ``lengths``, filled from ``elements`` in order."""
         offsets = np.concatenate(([0], np.cumsum(self.lengths)))
         large = pa.types.is_large_list(self.kind)
         maker, width = (pa.LargeListArray, "i8") if large else (pa.ListArray, "i4")
@@ -105,7 +105,7 @@ class ListColumn(NamedTuple):
 
 
 def like(kind: pa.DataType, element: pa.DataType) -> pa.DataType:
-    """Return the type of lists of ``element``, large if ``kind`` is."""
+    """Return the type of lists of ``element``; a large list if ``kind`` is one."""
     return pa.large_list(element) if pa.types.is_large_list(kind) else pa.list_(element)
 
 
@@ -121,7 +121,7 @@ def lists_of(array: pa.Array) -> ListColumn:
 
 
 def _loosened(array: pa.Array) -> pa.Array:
-    """Convert to variable-length lists, with no cast if they are: pyarrow's would go wrong."""
+    """Convert to lists of variable length; those are not cast, since pyarrow's cast is wrong."""
     kind = loose(array.type, ())
     return array if array.type == kind else array.cast(kind)
 
@@ -136,13 +136,16 @@ def _element(kind: pa.DataType, _params: Params) -> pa.DataType:
 
 
 def length(array: pa.Array) -> pa.Array:
-    """Return the number of elements, including nulls."""
+    """Return the number of elements of each list, including nulls."""
     lists = lists_of(array)
     return pa.array(lists.lengths, mask=lists.absent)
 
 
 def get(array: pa.Array, index: int, null_on_oob: bool) -> pa.Array:  # noqa: FBT001 - a parameter
-    """Return element ``index``, counted from the end if negative."""
+    """Return element ``index`` of each list, counted from the end if negative.
+
+    For a shorter list: null if ``null_on_oob``, else raise NoSuchElementFailure.
+    """
     lists = lists_of(array)
     place = np.full(len(array), index) + (lists.lengths if index < 0 else 0)
     outside = (place < 0) | (place >= lists.lengths)
@@ -154,7 +157,7 @@ def get(array: pa.Array, index: int, null_on_oob: bool) -> pa.Array:  # noqa: FB
 
 
 def slice_list(array: pa.Array, offset: int, size: int | None) -> pa.Array:
-    """Return ``list[offset:][:size]``."""
+    """Return ``list[offset:][:size]`` of each list."""
     lists = lists_of(array)
     lengths = lists.lengths
     skipped = np.minimum(offset, lengths) if offset >= 0 else np.maximum(lengths + offset, 0)
@@ -164,7 +167,7 @@ def slice_list(array: pa.Array, offset: int, size: int | None) -> pa.Array:
 
 
 def reverse(array: pa.Array) -> pa.Array:
-    """Return the elements from the last to the first."""
+    """Return each list with its elements from the last to the first."""
     lists = lists_of(array)
     # element k of list i stands where element lengths[i] - 1 - k stood
     mirror = np.repeat(2 * lists.starts + lists.lengths - 1, lists.lengths)
@@ -172,13 +175,13 @@ def reverse(array: pa.Array) -> pa.Array:
 
 
 def drop_nulls(array: pa.Array) -> pa.Array:
-    """Return the elements that are not null."""
+    """Return each list without its null elements."""
     lists = lists_of(array)
     return filtered(lists, lists.flat()[0].is_valid())
 
 
 def filtered(lists: ListColumn, flags: pa.Array) -> pa.Array:
-    """Keep the elements for which ``flags`` is true; a flag per element of ``lists.flat()``."""
+    """Keep the elements whose flag is true; ``flags`` has one for each of ``lists.elements()``."""
     elements, rows = lists.flat()
     kept = rows[flags.to_numpy(zero_copy_only=False).astype(bool)]
     lengths = np.bincount(kept, minlength=len(lists.starts))
@@ -186,7 +189,7 @@ def filtered(lists: ListColumn, flags: pa.Array) -> pa.Array:
 
 
 def sort(array: pa.Array, descending: bool) -> pa.Array:  # noqa: FBT001 - a parameter
-    """Sort the elements: nulls last, NaN before them; the sort is stable."""
+    """Sort each list, stably; NaN is after other values, and nulls are last, in both orders."""
     lists = lists_of(array)
     elements, rows = lists.flat()
     table = pa.table({"list": pa.array(rows), "element": elements})
@@ -197,7 +200,7 @@ def sort(array: pa.Array, descending: bool) -> pa.Array:  # noqa: FBT001 - a par
 
 
 def unique(array: pa.Array) -> pa.Array:
-    """Keep the first of equal elements; all NaNs are equal, all nulls, and both zeros."""
+    """Keep the first of equal elements of each list; NaNs are equal, nulls too, and both zeros."""
     lists = lists_of(array)
     elements, rows = lists.flat()
     floats = pa.types.is_floating(elements.type)
@@ -213,13 +216,13 @@ def unique(array: pa.Array) -> pa.Array:
 
 
 def join(array: pa.Array, separator: str, ignore_nulls: bool) -> pa.Array:  # noqa: FBT001 - a parameter
-    """Join the elements with ``separator``."""
+    """Join each list with ``separator``; null if an element is null, unless ``ignore_nulls``."""
     array = drop_nulls(array) if ignore_nulls else _loosened(array)
     return compute().binary_join(array, pa.scalar(separator, array.type.value_type))
 
 
 def contains(arrays: Arrays, _params: Params) -> pa.Array:
-    """Return true where an element equals the item; a null element equals nothing."""
+    """Return true where an element equals the row's item; a null element equals no item."""
     lists, items = lists_of(arrays[0]), arrays[1]
     elements, rows = lists.flat()
     equal = compute().equal(elements, items.take(pa.array(rows)))
@@ -255,7 +258,7 @@ def mean_type(element: pa.DataType) -> pa.DataType:
 
 
 def _total(values: np.ndarray, rows: np.ndarray, n: int) -> np.ndarray:
-    """Return sums in float64, each from 0.0 in the order of the elements (as bincount adds)."""
+    """Return the sum of each list in float64, added from 0.0 in order (as bincount does): (n,)."""
     return np.bincount(rows, weights=values.astype("f8", copy=False), minlength=n)
 
 
@@ -266,7 +269,7 @@ def _floats(found: np.ndarray, kind: pa.DataType, absent: np.ndarray) -> pa.Arra
 
 
 def total(array: pa.Array) -> pa.Array:
-    """Sum integers in 64 bits, wrapping; floats in float64 from the left, then rounded.
+    """Sum each list: integers in 64 bits, wrapping; floats in float64 from the left, then rounded.
 
     An empty list has the sum 0.
     """
@@ -283,7 +286,7 @@ def total(array: pa.Array) -> pa.Array:
 
 
 def mean(array: pa.Array) -> pa.Array:
-    """Return the sum in float64 from the left over the number of elements; null without any."""
+    """Return each list's sum (float64, from the left) over its count; null without elements."""
     lists = lists_of(array)
     values, rows, counts = _present(lists)
     sums = _total(values, rows, len(counts))
@@ -292,9 +295,9 @@ def mean(array: pa.Array) -> pa.Array:
 
 
 def _extreme(ufunc: np.ufunc, array: pa.Array) -> pa.Array:
-    """Return the least or greatest element; NaN if there is any, and -0.0 is below 0.0.
+    """Return the least or greatest element of each list, by ``ufunc``; null without elements.
 
-    Null without elements.
+    The result is NaN if any element is NaN; -0.0 is less than 0.0.
     """
     lists = lists_of(array)
     values, _, counts = _present(lists)
@@ -310,7 +313,7 @@ def _reduced(values: np.ndarray, starts: np.ndarray, ufunc: np.ufunc) -> np.ndar
     if values.dtype.kind != "f":
         return np.asarray(ufunc.reduceat(values, starts))
     nan = np.logical_or.reduceat(np.isnan(values), starts)
-    # floats are ordered like their bits as integers, once negative ones have the rest inverted
+    # bits read as integers have the order of the floats, if negative ones invert all but the sign
     ordered = _turned(np.where(np.isnan(values), values.dtype.type(0), values))
     found = _turned(ufunc.reduceat(ordered, starts)).view(values.dtype)
     found[nan] = np.nan

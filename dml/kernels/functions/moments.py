@@ -26,7 +26,7 @@ TIMED = Kinds("timestamps or times of day", _is_timed, pa.timestamp("us"))
 
 
 def _in_local_time(function: str, **options: Any) -> Callable[[pa.Array], pa.Array]:
-    """Make a function of local time of one of pyarrow.compute."""
+    """Make a function that calls a pyarrow.compute function with local time."""
     return lambda moment: getattr(compute(), function)(local(moment), **options)
 
 
@@ -59,7 +59,7 @@ PARTS: dict[str, Callable[[pa.Array], pa.Array]] = {
 
 
 def date(moment: pa.Array) -> pa.Array:
-    """The day as a date."""
+    """Return the day of each moment in local time, as a date."""
     return local(moment).cast(pa.date32())
 
 
@@ -85,7 +85,7 @@ def _ratio(kind: pa.DataType, unit: str) -> tuple[int, int]:
 
 
 def clocked(name: str, takes: Kinds, kind: pa.DataType, run: Callable[..., pa.Array]) -> Function:
-    """Make a function of local time with result ``kind``; SchemaError for an unknown time zone."""
+    """Make a function of local time that returns ``kind``; unknown zones raise SchemaError."""
 
     def gives(given: pa.DataType, _params: Params) -> pa.DataType:
         if zoned(given):

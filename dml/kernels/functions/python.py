@@ -3,7 +3,7 @@
 Lifted row functions use these calls where no computation over whole columns is known to give
 Python's result to the last bit: logarithms of the C library, text, formats. ``CALLS`` are Python's
 own functions, so results are Python's. A row for which a call raises, or returns a value that a
-column cannot store, is null: the companion check has the block computed by the row function itself.
+column cannot store, is null: a check finds it, and the row function itself computes the block.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _power(x: float, y: float) -> float:
 
 
 def _text(method: str) -> Callable[..., Callable[..., Any]]:
-    """Prepare a pattern's method, whose last argument is the text, from its parameters."""
+    """Make a function that binds a pattern's method to all its arguments but the last, the text."""
 
     def prepared(pattern: str, flags: int, *rest: Any) -> Callable[[str], Any]:
         return partial(getattr(re.compile(pattern, flags), method), *rest)
@@ -117,7 +117,7 @@ CALLS: dict[str, Callable[..., Any]] = {
 
 
 def called(arrays: Arrays, params: Params) -> pa.Array:
-    """Call a function per row; ``params``: its name, its result's letter, further arguments."""
+    """Call a function per row; ``params``: its name, its result's key in ``GIVES``, arguments."""
     name, letter, *rest = params
     quick = QUICK.get(name)
     if quick is not None and all(array.type in SIZED.get(name, TEXTS) for array in arrays):
@@ -139,7 +139,7 @@ def called(arrays: Arrays, params: Params) -> pa.Array:
 
 
 def _inside(arrays: Arrays, takes: Inside | None) -> np.ndarray | None:
-    """Return a mask of rows without null, with numbers that the function ``takes``; None if all."""
+    """Return a mask of rows without nulls whose numbers are in the domain, or NaN; None if all."""
     inside = np.ones(len(arrays[0]), bool)
     for array in arrays:
         if array.null_count:
@@ -159,7 +159,7 @@ def _plain(array: pa.Array) -> list[Any]:
 
 
 def _spread(results: list[Any], inside: np.ndarray) -> list[Any]:
-    """Put results in the places of their rows, and None in all other rows."""
+    """Return ``results`` in the rows where ``inside`` is true, and None in all other rows."""
     whole = np.full(len(inside), None, object)
     made = np.empty(len(results), object)
     made[:] = results
@@ -183,10 +183,10 @@ def _column(results: list[Any], kind: pa.DataType) -> pa.Array:
     try:
         return pa.array(results, kind)
     except (OverflowError, UnicodeError, pa.ArrowException):  # a value that a column cannot store
-        return pa.array([_held(value, kind) for value in results], kind)
+        return pa.array([_storable_or_none(value, kind) for value in results], kind)
 
 
-def _held(value: Any, kind: pa.DataType) -> Any:
+def _storable_or_none(value: Any, kind: pa.DataType) -> Any:
     try:
         pa.scalar(value, kind)
     except (OverflowError, UnicodeError, pa.ArrowException):
@@ -267,8 +267,8 @@ DOMAINS: dict[str, Inside] = {
     **dict.fromkeys(("math.sin", "math.cos", "math.tan"), np.isfinite),
     **dict.fromkeys(("math.asin", "math.acos"), lambda x: (x >= -1) & (x <= 1)),
 }
-# The same functions over whole columns, if the results are known to equal Python's; they return
-# None if that is not so for the values.
+# Functions of ``CALLS`` over whole columns; they return None for values for which their results
+# might differ from Python's.
 QUICK: dict[str, Callable[..., pa.Array | None]] = {
     "str.lower": _cased("ascii_lower"),
     "str.upper": _cased("ascii_upper"),

@@ -29,7 +29,7 @@ TEXT_OR_BYTES = Kinds("text or bytes", lambda kind: is_text(kind) or is_bytes(ki
 
 
 def _of_arrow(function: str, *options: str) -> Callable[[Arrays, Params], pa.Array]:
-    """Make ``Function.run`` of one of pyarrow.compute, whose ``options`` the parameters are."""
+    """Make ``Function.run`` of a pyarrow.compute function; parameters become its ``options``."""
 
     def run(arrays: Arrays, params: Params) -> pa.Array:
         return getattr(compute(), function)(arrays[0], **dict(zip(options, params, strict=True)))
@@ -74,14 +74,14 @@ def extract(text: pa.Array, pattern: str, group: int) -> pa.Array:
 
 
 def count_matches(text: pa.Array, pattern: str, literal: bool) -> pa.Array:  # noqa: FBT001
-    """Count the matches of the pattern, each searched for in the rest of the text."""
+    """Count the matches of ``pattern``, each searched from the end of the match before."""
     pc = compute()
     count = pc.count_substring if literal else pc.count_substring_regex
     return count(text, pattern=pattern)
 
 
 def slice_text(text: pa.Array, offset: int, length: int | None) -> pa.Array:
-    """Return ``text[offset:][:length]``."""
+    """Return ``text[offset:][:length]`` of each text."""
     pc = compute()
     if offset >= 0:
         stop = None if length is None else offset + length
@@ -91,7 +91,7 @@ def slice_text(text: pa.Array, offset: int, length: int | None) -> pa.Array:
 
 
 def concat(texts: Arrays, params: Params) -> pa.Array:
-    """Join the texts with a separator; null if any text is null."""
+    """Join the texts of each row with the separator ``params[0]``; null if any text is null."""
     separator = pa.scalar(params[0], texts[0].type)
     return compute().binary_join_element_wise(*texts, separator, null_handling="emit_null")
 

@@ -17,7 +17,7 @@ def field(array: pa.Array, name: str) -> pa.Array:
 
 
 def rename_fields(array: pa.Array, *names: str) -> pa.Array:
-    """Rename the fields, in order."""
+    """Rename the fields to ``names``, in order."""
     absent = array.is_null()
     return pa.StructArray.from_arrays(array.flatten(), names=list(names), mask=absent)
 

@@ -10,7 +10,7 @@ from dml.kernels.functions.function import Function, Params
 
 @functools.cache
 def _families() -> dict[str, Function]:
-    """Every function by its name; most pipelines use none, and load no family."""
+    """Return every function by its name; the first call imports the modules that define them."""
     from dml.kernels.functions import (  # noqa: PLC0415
         element_expressions,
         encoders,
@@ -33,14 +33,14 @@ def _families() -> dict[str, Function]:
 
 
 class FunctionTable(Mapping[str, Function]):
-    """The functions by name. Names have a dot, as ``str.split``; other operations have none."""
+    """All functions by name. Names have a dot, as ``str.split``; other operations have none."""
 
     def __getitem__(self, name: str) -> Function:
         """Return the function of that name."""
         return _families()[name]
 
     def __contains__(self, name: object) -> bool:
-        """Return True if an operation is a function."""
+        """Return True if the operation ``name`` is a function of this table."""
         return isinstance(name, str) and "." in name and name in _families()
 
     def __iter__(self) -> Iterator[str]:

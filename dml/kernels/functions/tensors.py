@@ -1,4 +1,4 @@
-"""Functions of tensors come with functions for the shape of their rows; null gives null."""
+"""Functions of tensors each come with a function of their result's type; null gives null."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _misfit(what: str, shape: Shape, try_: str) -> SchemaError:
 
 
 def axes_of(name: str, axes: Sequence[int] | None, shape: Shape) -> Shape:
-    """Return checked axes, counted from 0, without duplicates; None is all axes."""
+    """Return ``axes`` (None: all), counted from 0; SchemaError if any is invalid or repeated."""
     rank = len(shape)
     wanted = range(rank) if axes is None else axes
     found = tuple(axis + rank if axis < 0 else axis for axis in wanted)
@@ -73,7 +73,7 @@ def _reshaped(kind: pa.DataType, params: Params) -> pa.DataType:
 
 
 def reshape(columns: Columns, params: Params) -> Vec:
-    """Reshape the elements, in row-major order."""
+    """Reshape the tensor of each row to ``params[0]``, in row-major order."""
     values, valid = columns[0]
     size = math.prod(values.shape[1:])
     known = math.prod(n for n in params[0] if n != -1)
@@ -94,7 +94,7 @@ def _turned(axes: Shape, params: Params) -> Shape:
 
 
 def transpose(columns: Columns, params: Params) -> Vec:
-    """Permute the axes, by default to the reverse order."""
+    """Permute the axes to the order ``params[0]`` (None: reversed)."""
     values, valid = columns[0]
     axes = _turned(axes_of("transpose", params[0], values.shape[1:]), params)
     return Vec(values.transpose(0, *(axis + 1 for axis in axes)), valid)
@@ -106,7 +106,7 @@ def _flipped(kind: pa.DataType, params: Params) -> pa.DataType:
 
 
 def flip(columns: Columns, params: Params) -> Vec:
-    """Reverse the elements along axes."""
+    """Reverse the elements along the axes ``params[0]`` (None: all)."""
     values, valid = columns[0]
     axes = axes_of("flip", params[0], values.shape[1:])
     return Vec(np.flip(values, tuple(axis + 1 for axis in axes)), valid)
@@ -120,14 +120,14 @@ def _padded(kind: pa.DataType, params: Params) -> pa.DataType:
 
 
 def pad(columns: Columns, params: Params) -> Vec:
-    """Pad with a value before and after along each axis."""
+    """Pad by ``params[0]``, (before, after) for each axis, with the value in ``params[1]``."""
     values, valid = columns[0]
     widths, (fill,) = params
     return Vec(np.pad(values, ((0, 0), *widths), constant_values=fill), valid)
 
 
 def corner(size: Shape, offset: Shape | None, shape: Shape) -> Shape:
-    """Return the start of a crop, by default a centered one; SchemaError if it does not fit."""
+    """Return the start of a crop (default: centered); raise SchemaError if it does not fit."""
     fits = len(size) == len(shape) and all(n <= m for n, m in zip(size, shape, strict=True))
     if fits:
         middle = tuple((m - n) // 2 for n, m in zip(size, shape, strict=True))
@@ -155,21 +155,21 @@ def crop(columns: Columns, params: Params) -> Vec:
 # -------------------------------------------------------------------------------------- reductions
 
 
-def _kept(name: str, kind: pa.DataType, axes: Sequence[int] | None) -> list[int]:
+def _remaining_shape(name: str, kind: pa.DataType, axes: Sequence[int] | None) -> list[int]:
     gone = axes_of(name, axes, tuple(kind.shape))
     return [n for axis, n in enumerate(kind.shape) if axis not in gone]
 
 
 def _summed(kind: pa.DataType, params: Params) -> pa.DataType:
-    return _shaped(sum_type(kind.value_type), _kept("sum", kind, params[0]))
+    return _shaped(sum_type(kind.value_type), _remaining_shape("sum", kind, params[0]))
 
 
 def _averaged(kind: pa.DataType, params: Params) -> pa.DataType:
-    return _shaped(mean_type(kind.value_type), _kept("mean", kind, params[0]))
+    return _shaped(mean_type(kind.value_type), _remaining_shape("mean", kind, params[0]))
 
 
 def _last(values: np.ndarray, axes: Sequence[int] | None) -> np.ndarray:
-    """Merge the axes to reduce into one last axis: (n, *kept, k), in row-major order."""
+    """Merge the axes to reduce into one axis at the end: (n, *kept, k), in row-major order."""
     gone = sorted(axis + 1 for axis in axes_of("", axes, values.shape[1:]))
     kept = [axis for axis in range(values.ndim) if axis not in gone]
     shape = [values.shape[axis] for axis in kept]
@@ -185,7 +185,7 @@ def _folded(values: np.ndarray) -> np.ndarray:
 
 
 def total(columns: Columns, params: Params) -> Vec:
-    """Sum integers in 64 bits, wrapping; floats in float64 sequentially, rounded once."""
+    """Sum over axes: integers in 64 bits, wrapping; floats in float64 in order, rounded once."""
     values, valid = columns[0]
     rows = _last(values, params[0])
     if values.dtype.kind == "f":
@@ -194,7 +194,7 @@ def total(columns: Columns, params: Params) -> Vec:
 
 
 def mean(columns: Columns, params: Params) -> Vec:
-    """Return the sum in float64 divided by the number of elements, rounded once."""
+    """Return the mean over axes: the sum in float64 over the number of elements, rounded once."""
     values, valid = columns[0]
     rows = _last(values, params[0])
     dtype = "f4" if values.dtype == np.float32 else "f8"
@@ -241,7 +241,10 @@ def _row(kind: pa.DataType, params: Params) -> pa.DataType:
 
 
 def to_tensor(columns: Columns, params: Params) -> Vec:
-    """Return the first ``width`` elements, padded with a value; null if any element is null."""
+    """Return the first ``width`` elements of each list, padded; null if any of them is null.
+
+    A longer list is cut if ``truncate``, else it raises RefusedFailure.
+    """
     width, (fill,), truncate = params
     lists = lists_of(columns[0])
     long = lists.lengths > width
@@ -260,7 +263,7 @@ def to_tensor(columns: Columns, params: Params) -> Vec:
 
 
 def _filled(at: int, count: int) -> Callable[[pa.DataType, Params], tuple[Any, ...]]:
-    """Make ``Function.literals`` where parameter ``at`` of ``count`` is an element."""
+    """Make ``Function.literals`` where parameter ``at`` of ``count`` has the type of an element."""
 
     def kinds(kind: pa.DataType, _params: Params) -> tuple[Any, ...]:
         return tuple(kind.value_type if i == at else None for i in range(count))

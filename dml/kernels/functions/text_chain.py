@@ -48,12 +48,12 @@ def chained(program: Program) -> Program:
 
     Such a step is a ``CHAIN``, whose parameters are the name and parameters of each function.
     """
-    if not any(_taken(step) and step.op not in OF_ANY_LISTS for step in program.steps):
+    if not any(_is_chainable(step) and step.op not in OF_ANY_LISTS for step in program.steps):
         return program
-    return _Chaining(program).made()
+    return _Chaining(program).merge_chains()
 
 
-def _taken(step: Step) -> bool:
+def _is_chainable(step: Step) -> bool:
     if step.op == EVALUATED:
         return len(step.args) == 1
     return bytewise.step_of(step.op, step.params) is not None
@@ -72,11 +72,11 @@ class _Chaining:
         self.ends: dict[int, tuple[Links, int]] = {}
         self.inside: set[int] = set()
         for register, step in enumerate(program.steps, start=self.first):
-            if _taken(step):
+            if _is_chainable(step):
                 self.find(register, step)
 
     def find(self, register: int, step: Step) -> None:
-        """Append the step to the chain that it continues, or begin a new chain."""
+        """Append ``step`` to the chain that it continues, or begin a new chain with it."""
         (given,) = step.args
         link = (step.op, step.params)
         if given in self.ends and self.readers[given] == 1:
@@ -89,8 +89,8 @@ class _Chaining:
         elif step.op not in OF_ANY_LISTS:
             self.ends[register] = (link,), given
 
-    def made(self) -> Program:
-        """Return the program with each chain in the place of its last step."""
+    def merge_chains(self) -> Program:
+        """Return the program with each chain as one step, in the place of its last step."""
         numbers = {register: register for register in range(self.first)}
         steps: list[Step] = []
         for register, step in enumerate(self.program.steps, start=self.first):
@@ -123,7 +123,7 @@ def apply(
 
 
 def _by_kernel(way: Compiled, links: Links, given: pa.Array, filled: pa.Array) -> pa.Array | None:
-    """Run the kernel; None if its machine needs ASCII and the text is not."""
+    """Return the chain's result from its kernel; None if it needs ASCII, and the text is not."""
     machine, kernel = way
     rows = bytes_of(filled)
     if not machine.others and not bytewise.is_ascii(rows.data):
@@ -135,7 +135,7 @@ def _by_kernel(way: Compiled, links: Links, given: pa.Array, filled: pa.Array) -
 
 
 def _by_numpy(links: Links, given: pa.Array, filled: pa.Array) -> Register:
-    """Run the steps with NumPy, some rows at a time."""
+    """Return the chain's result from NumPy, computed for a part of the rows at a time."""
     ending = links[-1][0] == EVALUATED
     over_bytes = links[:-1] if ending else links
     parts = [_through(over_bytes, part, given.type) for part in _parts(filled)]
@@ -144,9 +144,9 @@ def _by_numpy(links: Links, given: pa.Array, filled: pa.Array) -> Register:
 
 
 def machine_for(step: Step) -> ByteMachine | None:
-    """Return the kernel's machine for a chain, with its expression of elements as a byte table.
+    """Return the machine of a chain; None for other steps, and for chains without a machine.
 
-    None for other steps, and for chains without a machine.
+    An expression of elements that ends the chain becomes part of the machine's table.
     """
     if step.op != CHAIN:
         return None
@@ -174,7 +174,7 @@ def _one_by_one(links: Links, given: Register, rows: int) -> Register:
 
 @functools.lru_cache(maxsize=256)
 def _steps(links: Links) -> tuple[tuple[Links, bytewise.Step], ...]:
-    """Return the links as steps over bytes, each with the links that it computes."""
+    """Return the steps over bytes that compute ``links``, each with the links that it computes."""
     made: list[tuple[Links, bytewise.Step]] = []
     for link in links:
         step = bytewise.step_of(*link)
@@ -189,7 +189,7 @@ def _steps(links: Links) -> tuple[tuple[Links, bytewise.Step], ...]:
 
 
 def _through(links: Links, part: Bytes, kind: pa.DataType) -> Bytes:
-    """Run all steps on some rows; where a step is not valid, its text functions run instead."""
+    """Run all steps on ``part``; if a step is not valid for it, its text functions run instead."""
     for meant, step in _steps(links):
         found = step(part)
         if found is None:

@@ -72,9 +72,11 @@ def source(width: int) -> KernelSource:
 
 @dataclasses.dataclass(frozen=True)
 class ByteMachine:
-    """The kernel's tables: bytes map to ``given``; runs of ``members`` become one value, or none.
+    """The kernel's tables: byte b becomes ``given[b]``, and of a run of ``members`` one is kept.
 
-    ``others``: it is valid for bytes above 127, too. ``most`` is the most values of a row.
+    With ``always``, no member is kept; with ``lead`` or ``trail``, none at the start or the end of
+    a row. ``others``: the machine is valid for bytes above 127, too. A row gets at most ``most``
+    values.
     """
 
     given: np.ndarray
@@ -91,7 +93,7 @@ class ByteMachine:
         return source(self.given.itemsize)
 
     def before(self, step: Any) -> ByteMachine | None:
-        """Append a step to this machine; None if one machine cannot do both."""
+        """Return this machine followed by ``step``; None if one machine cannot do both."""
         match step:
             case Same():
                 return self
@@ -105,7 +107,7 @@ class ByteMachine:
         return None
 
     def replacing(self, step: Replaced) -> ByteMachine:
-        """Append a replacement to this machine, which drops nothing yet."""
+        """Return this machine, which drops no byte yet, followed by the replacement ``step``."""
         found = step.members.table[self.given]
         others = self.others and not step.members.others
         given = self.given if step.byte is None else np.where(found, step.byte, self.given)
@@ -123,7 +125,7 @@ class ByteMachine:
         )
 
     def run(self, kernel: Kernel, rows: Bytes) -> tuple[np.ndarray, np.ndarray]:
-        """Return the concatenated values of all rows, and the offsets of the rows."""
+        """Return the concatenated values of all rows, and the offsets of rows, (rows + 1,) i8."""
         data = np.ascontiguousarray(rows.data)
         edges = np.ascontiguousarray(rows.edges)
         word = np.dtype(f"u{self.given.itemsize}")
@@ -145,7 +147,7 @@ class ByteMachine:
 
 
 def _through(step: Letters, given: np.ndarray) -> np.ndarray:
-    """Apply a step that keeps the number of bytes to a table of bytes."""
+    """Return the table ``given`` with ``step`` applied to its entries below 128."""
     low = given & np.uint8(ASCII - 1)
     found = step(Bytes(low, np.array([0, len(low)]), ascii=True))
     if found is None:

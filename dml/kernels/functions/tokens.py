@@ -17,8 +17,8 @@ from dml.kernels.functions.lists import TEXTS, ListColumn, drop_nulls, filtered,
 def words_between(texts: ListColumn, kind: pa.DataType, pattern: str) -> pa.Array | None:
     """Split texts of type ``kind``, given as lists of bytes, at matches of ``pattern``.
 
-    None if bytes do not suffice: the pattern is no set of ASCII characters, or it also matches
-    non-ASCII characters, which occur in the texts.
+    Return None if bytes do not suffice: the pattern is no set of ASCII characters, or it also
+    matches non-ASCII characters, and the texts contain some.
     """
     members = set_of(pattern, literal=False)
     if members is None:
@@ -36,7 +36,7 @@ def words_between(texts: ListColumn, kind: pa.DataType, pattern: str) -> pa.Arra
 def _words_of(rows: Bytes, members: ByteSet) -> tuple[Bytes, np.ndarray] | None:
     """Return the words between members, one per row, and the offsets of each text's words.
 
-    None if it is not valid: non-ASCII characters, which occur, may be members.
+    Return None if ``members`` include non-ASCII characters, and ``rows`` contain some.
     """
     if members.others and not rows.ascii:
         return None
@@ -70,12 +70,12 @@ def lists_of_bytes(text: pa.Array) -> ListColumn:
 
 
 def tokenize_bytes(text: pa.Array) -> pa.Array:
-    """Return the UTF-8 bytes of the text."""
+    """Return the UTF-8 bytes of each text."""
     return lists_of_bytes(text).column()
 
 
 def tokenize_chars(text: pa.Array) -> pa.Array:
-    """Return the code points of the text."""
+    """Return the code points of each text."""
     lists = lists_of_bytes(text)
     data = lists.flat()[0].to_numpy().tobytes()
     points = np.frombuffer(data.decode().encode("utf-32-le"), "<i4")
@@ -85,7 +85,7 @@ def tokenize_chars(text: pa.Array) -> pa.Array:
 
 
 def tokenize_words(text: pa.Array, pattern: str) -> pa.Array:
-    """Split the text at matches of ``pattern``, without empty parts."""
+    """Split each text at matches of ``pattern``, and leave out empty parts."""
     found = words_between(lists_of_bytes(text), text.type, pattern)
     if found is not None:
         return found

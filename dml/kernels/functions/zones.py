@@ -35,7 +35,7 @@ def zoned(kind: pa.DataType) -> bool:
 
 @cache
 def zone(name: str) -> dt.tzinfo:
-    """Return the time zone of a name, or offset such as +05:30; SchemaError if there is none.
+    """Return the time zone of a name or of an offset, as +05:30; raise SchemaError if unknown.
 
     ``zoneinfo`` is imported by the first column that needs it, in 3 ms.
     """
@@ -55,7 +55,7 @@ def zone(name: str) -> dt.tzinfo:
 
 
 def in_python(moment: pa.Array) -> pa.Array:
-    """Spell the zone of an array's type for Python; SchemaError if there is no such zone."""
+    """Spell the zone in an array's type as Python does; raise SchemaError if it is unknown."""
     if not zoned(moment.type):
         return moment
     zone(moment.type.tz)
@@ -64,7 +64,7 @@ def in_python(moment: pa.Array) -> pa.Array:
 
 
 def utc(moment: pa.Array) -> pa.Array:
-    """Convert to UTC, without a time zone; dates and times of day are unchanged."""
+    """Convert timestamps of a zone to UTC without a zone; other values are unchanged."""
     return moment.view(pa.timestamp(moment.type.unit)) if zoned(moment.type) else moment
 
 
@@ -85,7 +85,7 @@ def text(moment: pa.Array) -> pa.Array:
     kind, ticks = moment.type, _ticks(moment)
     minute = 60 * PER_SECOND[kind.unit]
     minutes = (offsets(ticks // PER_SECOND[kind.unit], kind.tz) + 30) // 60
-    minutes[abs(ticks // minute) >= (2**63 - 1) // minute - DAY // 60] = 0  # they might not fit
+    minutes[abs(ticks // minute) >= (2**63 - 1) // minute - DAY // 60] = 0  # sums might overflow
     shown = _like(moment, ticks + minutes * minute, kind.unit).cast(pa.string())
     found, places = np.unique(minutes, return_inverse=True)
     written = ["Z" if kind.tz == "UTC" else _written(int(each)) for each in found]
@@ -95,7 +95,7 @@ def text(moment: pa.Array) -> pa.Array:
 
 
 def whole_minutes(moment: dt.datetime) -> dt.datetime:
-    """Return the same instant at an offset in whole minutes, as ``text`` does."""
+    """Return the instant ``moment`` at an offset rounded to whole minutes, as ``text`` does."""
     ahead = (moment.utcoffset() or dt.timedelta()) // SECOND
     if ahead % 60 == 0:
         return moment
@@ -120,7 +120,7 @@ def offsets(seconds: np.ndarray, name: str) -> np.ndarray:
 def _changes(name: str, end: int) -> tuple[np.ndarray, np.ndarray]:
     """Return instants before ``end`` at which a zone's offset changes (k,), and the offsets (k,).
 
-    Checks every day, in 40 ms: in all zones an offset is valid for almost four days or longer.
+    Every day is checked, in 40 ms: in all zones an offset is valid for almost four days or longer.
     """
     there, day = zone(name), DAY * SECOND
     found = [(EARLIEST, _ahead(there, EARLIEST))]
@@ -163,6 +163,6 @@ def _ticks(moment: pa.Array) -> np.ndarray:
 
 
 def _like(moment: pa.Array, ticks: np.ndarray, unit: str) -> pa.Array:
-    """Make timestamps without a zone, null where ``moment`` is."""
+    """Make timestamps of ``ticks`` in ``unit``, without a zone, null where ``moment`` is null."""
     absent = moment.is_null().to_numpy(zero_copy_only=False) if moment.null_count else None
     return pa.array(ticks, mask=absent).view(pa.timestamp(unit))

@@ -113,7 +113,7 @@ class ExactSums:
         return of(spread, (self.n * (self.n - ddof)) << 2 * self.unit)
 
     def join(self, other: ExactSums) -> ExactSums:
-        """Add the numbers of ``other``, which are of the same type; returns this object."""
+        """Add the numbers of ``other``, which are of the same type; return this object."""
         self.n += other.n
         self.sum += other.sum
         self.squares += other.squares
@@ -172,7 +172,7 @@ def _fill(found: list[ExactSums], whole: np.ndarray, starts: np.ndarray, place: 
 
 
 def _products(high: np.ndarray, middle: np.ndarray, low: np.ndarray) -> list[np.ndarray]:
-    """Return the limbs of the squares, the lowest first."""
+    """Return the limbs of the squares of values with the given limbs, the lowest first."""
     return [
         low * low,
         2 * middle * low,
@@ -207,7 +207,7 @@ def _quotient(over: int, under: int) -> float:
 
 
 def _root(over: int, under: int) -> float:
-    """Return the root of a quotient of integers, to more digits than a float's, then rounded."""
+    """Return the square root of a quotient of integers, computed to 66 bits, rounded to a float."""
     if not over:
         return 0.0
     shift = max(0, (132 + under.bit_length() - over.bit_length()) // 2)

@@ -54,7 +54,7 @@ _CONSTANTS = {
 
 
 class ReducedExponent(NamedTuple):
-    """x = k ln 2 + high - low; its power is 1 + high - (low - rest); ``power`` ends in k's bits."""
+    """x = k ln 2 + r, r = high - low, e**r = 1 + high - (low - rest); ``power``: low bits of k."""
 
     high: StepValue
     low: StepValue
@@ -63,7 +63,7 @@ class ReducedExponent(NamedTuple):
 
 
 def _reduce(x: StepValue, form: FloatFormat) -> ReducedExponent:
-    """Reduce x by multiples of ln 2; meaningful for finite x within the exponent's range."""
+    """Reduce x by a multiple of ln 2; the result is meaningless if e**x over- or underflows."""
     given = _CONSTANTS[form.code]
     shifted = x * given.log2_e + form.to_integer
     k = shifted - form.to_integer
@@ -86,7 +86,7 @@ def _scaled(value: StepValue, part: ReducedExponent, form: FloatFormat) -> StepV
 
 
 def _scale(power: StepValue, form: FloatFormat) -> StepValue:
-    """Return 2**k; it must be normal."""
+    """Return 2**k, which must be a normal number; ``power`` ends in the bits of k."""
     return ((power << form.fraction_bits) + form.one_bits).from_bits()
 
 
@@ -109,7 +109,7 @@ def _canonical(x: StepValue, value: StepValue) -> StepValue:
 
 
 def exp(x: StepValue, form: FloatFormat) -> StepValue:
-    """e**x."""
+    """Return e**x."""
     part = _reduce(x, form)
     mantissa = _mantissa(part)
     special = _canonical(x, _scaled_far(mantissa, x, part, form))
@@ -117,7 +117,7 @@ def exp(x: StepValue, form: FloatFormat) -> StepValue:
 
 
 def _less_one(part: ReducedExponent, form: FloatFormat) -> tuple[StepValue, StepValue]:
-    """Return 2**k e**r - 1 as a sum and a small correction."""
+    """Return 2**k e**r - 1 as a float and a small correction to add to it."""
     scale = _scale(part.power, form)
     base, lost = two_sum(scale, scale.trace.lift(-1.0, form.code))
     total, error = two_sum(base, scale * part.high)
@@ -125,7 +125,7 @@ def _less_one(part: ReducedExponent, form: FloatFormat) -> tuple[StepValue, Step
 
 
 def expm1(x: StepValue, form: FloatFormat) -> StepValue:
-    """e**x - 1, accurate near 0; keeps the sign of zero."""
+    """Return e**x - 1, accurate near 0; the result for -0.0 is -0.0."""
     part = _reduce(x, form)
     total, correction = _less_one(part, form)
     usual = with_sign_of(total + correction, x, form)
@@ -135,7 +135,7 @@ def expm1(x: StepValue, form: FloatFormat) -> StepValue:
 
 
 def tanh(x: StepValue, form: FloatFormat) -> StepValue:
-    """-t / (t + 2) with t = expm1(-2 |x|) in two floats; keeps the sign of zero."""
+    """Return tanh x: the size of t / (t + 2), t = expm1(-2 |x|) in two floats, with x's sign."""
     magnitude = abs(x)
     total, correction = _less_one(_reduce(magnitude * -2.0, form), form)
     t = total + correction
@@ -150,7 +150,7 @@ def tanh(x: StepValue, form: FloatFormat) -> StepValue:
 
 
 def sigmoid(x: StepValue, form: FloatFormat) -> StepValue:
-    """1 / (1 + e**-x); below zero e**x / (1 + e**x), which keeps small results accurate.
+    """Return 1 / (1 + e**-x); below zero e**x / (1 + e**x), which keeps small results accurate.
 
     The rounding errors of numerator and denominator enter one correction of the quotient.
     """

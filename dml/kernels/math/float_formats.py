@@ -68,7 +68,7 @@ def polynomial(z: StepValue, coefficients: tuple[float, ...]) -> StepValue:
 
 
 def two_sum(a: StepValue, b: StepValue) -> tuple[StepValue, StepValue]:
-    """Return the rounded sum and its exact error, in any order (Knuth, TAOCP 2, 4.2.2)."""
+    """Return the rounded sum and its exact error, of any a and b (Knuth, TAOCP 2, 4.2.2)."""
     total = a + b
     part = total - a
     return total, (a - (total - part)) + (b - part)

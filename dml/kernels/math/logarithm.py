@@ -80,7 +80,7 @@ class ReducedArgument(NamedTuple):
 
 
 def _reduce(x: StepValue, form: FloatFormat) -> ReducedArgument:
-    """Split a positive normal x."""
+    """Split a positive normal x into k and f, and compute the parts of log(1 + f)."""
     given = _CONSTANTS[form.code]
     moved = x.bits() + (form.one_bits - given.sqrt_half_bits)
     k = ((moved >> form.fraction_bits) | given.integer_bits).from_bits() - (
@@ -95,7 +95,7 @@ def _reduce(x: StepValue, form: FloatFormat) -> ReducedArgument:
 
 
 def _positive(x: StepValue, form: FloatFormat) -> tuple[StepValue, ReducedArgument, StepValue]:
-    """Return (is x normal and positive, its parts, the result where x has no logarithm)."""
+    """Return whether x is positive and normal, its parts, and the result where it has no log."""
     usual = (x.bits() - form.min_normal_bits) < (form.inf_bits - form.min_normal_bits)
     shift = _CONSTANTS[form.code].denormal_shift
     part = _reduce(usual.patch(x, x * 2.0**shift), form)
@@ -111,7 +111,7 @@ def _finish(x: StepValue, usual: StepValue, value: StepValue, special: StepValue
 
 
 def log(x: StepValue, form: FloatFormat) -> StepValue:
-    """Natural logarithm; -inf at both zeros, NaN below."""
+    """Return the natural logarithm of x: -inf at both zeros, NaN below."""
     given = _CONSTANTS[form.code]
     usual, part, special = _positive(x, form)
     small = part.half - (part.tail + part.k * given.ln2_low)
@@ -119,7 +119,7 @@ def log(x: StepValue, form: FloatFormat) -> StepValue:
 
 
 def log1p(x: StepValue, form: FloatFormat) -> StepValue:
-    """log(1 + x), accurate near 0; keeps the sign of zero; -inf at -1, NaN below.
+    """Return log(1 + x), accurate near 0: -0.0 at -0.0, -inf at -1, NaN below.
 
     u = 1 + x is rounded; the error, x - (u - 1), is exact where it matters, and divided by u it is
     added as a correction.
@@ -141,7 +141,7 @@ def _halves(part: ReducedArgument, form: FloatFormat) -> tuple[StepValue, StepVa
 
 
 def log2(x: StepValue, form: FloatFormat) -> StepValue:
-    """Logarithm to base 2; exact at powers of two."""
+    """Return the logarithm of x to base 2, which is exact at powers of two."""
     given = _CONSTANTS[form.code]
     usual, part, special = _positive(x, form)
     high, low = _halves(part, form)
@@ -152,7 +152,7 @@ def log2(x: StepValue, form: FloatFormat) -> StepValue:
 
 
 def log10(x: StepValue, form: FloatFormat) -> StepValue:
-    """Logarithm to base 10."""
+    """Return the logarithm of x to base 10."""
     given = _CONSTANTS[form.code]
     usual, part, special = _positive(x, form)
     high, low = _halves(part, form)

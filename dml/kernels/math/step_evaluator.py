@@ -28,12 +28,12 @@ BLOCK_BYTES = 131072
 
 
 def _convert(source: Array, out: Array) -> None:
-    """Copy with the rounding of a cast."""
+    """Copy ``source`` into ``out``, rounding as a cast does."""
     out[...] = source
 
 
 def _look_up(index: Array, table: Array, out: Array) -> None:
-    """Gather; the table's steps keep the index in range, "clip" only saves the check."""
+    """Gather entries of ``table``; the index is always inside, and "clip" only saves a check."""
     np.take(table, index.view(np.int64), out=out, mode="clip")
 
 
@@ -67,7 +67,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Ready:
-    """A table prepared for NumPy; ``constants`` are 0-d arrays by step."""
+    """A table prepared for NumPy; ``constants`` are 0-d arrays by index of the step."""
 
     table: StepTable
     schedule: Schedule

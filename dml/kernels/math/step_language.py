@@ -225,7 +225,7 @@ def trace(name: str, code: str, body: Callable[[StepValue], StepValue], ulp: flo
     result = body(tracer.append("input", (), code))
     if result.code != code:
         raise TypeError(f"{name} returns {result.code}, not {code}")
-    kept = _reached(tracer.steps, result.index)
+    kept = _find_dependencies(tracer.steps, result.index)
     place = {old: new for new, old in enumerate(kept)}
     steps = tuple(
         step._replace(args=tuple(place[arg] for arg in step.args))
@@ -234,8 +234,8 @@ def trace(name: str, code: str, body: Callable[[StepValue], StepValue], ulp: flo
     return StepTable(name, code, steps, ulp)
 
 
-def _reached(steps: list[MathStep], last: int) -> list[int]:
-    """Return the steps that ``last`` depends on, in order: the argument first, ``last`` last."""
+def _find_dependencies(steps: list[MathStep], last: int) -> list[int]:
+    """Return the indices of the steps that ``last`` depends on, ascending, from 0 to ``last``."""
     wanted, open_ = {0, last}, [last]
     while open_:
         for arg in steps[open_.pop()].args:

@@ -37,7 +37,7 @@ class ScheduledStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
-    """Instructions in order; ``slot_of`` is the scratch slot of each main step but constants."""
+    """Instructions in order; ``slot_of``: the scratch slot of each main step except constants."""
 
     instructions: tuple[ScheduledStep, ...]
     slot_of: dict[int, int]
@@ -73,7 +73,10 @@ def usual_steps(table: StepTable, result: int | None = None) -> list[int]:
 def _reach(
     steps: tuple[MathStep, ...], roots: list[int], stop: frozenset[int] | set[int]
 ) -> set[int]:
-    """Return the steps the roots need; a patch outside any arm needs mask and usual side only."""
+    """Return the steps that ``roots`` need, without ``stop`` and steps that only these need.
+
+    If ``stop`` is empty, the steps are main: of a patch, only the mask and usual side are needed.
+    """
     found: set[int] = set()
     open_ = [root for root in roots if root not in stop]
     while open_:
@@ -103,7 +106,7 @@ def _arms(steps: tuple[MathStep, ...], order: list[int], main: set[int]) -> dict
 
 
 class _Slots:
-    """Allocation of slots by a linear scan over the main steps."""
+    """Allocates slots by a linear scan over the main steps; a view has its operand's slot."""
 
     def __init__(self, steps: tuple[MathStep, ...], order: list[int], arms: dict[int, Arm]) -> None:
         self.steps, self.order, self.arms = steps, order, arms
@@ -116,13 +119,13 @@ class _Slots:
             self._write_in_place(index)
 
     def _reads(self, index: int) -> Iterable[int]:
-        """Return the main steps read when this one is executed."""
+        """Return the main steps that are read when step ``index`` is executed."""
         arm = self.arms.get(index)
         read = (arm.mask, arm.usual, *arm.reads) if arm else self.steps[index].args
         return (arg for arg in read if arg in self.owner)
 
     def _last_reads(self) -> dict[int, int]:
-        """Return the last step that reads each owner of memory; the result outlives all."""
+        """Return the last reader of each step with a slot; the result's slot is never freed."""
         last = {index: index for index in self.order}
         for index in self.order:
             for arg in self._reads(index):
@@ -131,7 +134,7 @@ class _Slots:
         return last
 
     def _write_in_place(self, index: int) -> None:
-        """Let a patch overwrite its usual side if no later step reads that."""
+        """Let the patch ``index`` overwrite its usual side if no later step reads that side."""
         side = self.owner.get(self.arms[index].usual)
         if side is None or self.last[side] != index:
             return
@@ -159,7 +162,7 @@ class _Slots:
         return slot_of, sizes
 
     def _freed(self, index: int, slot_of: dict[int, int]) -> list[int]:
-        """Return the slots whose last reader this step was."""
+        """Return the slots whose last reader is step ``index``."""
         dying = {self.owner[arg] for arg in (*self._reads(index), index) if arg in self.owner}
         return [
             slot_of[owner]

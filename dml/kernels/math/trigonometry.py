@@ -66,7 +66,7 @@ def _near_quarters(x: StepValue) -> tuple[StepValue, StepValue]:
 
 
 def _near(x: StepValue) -> Angle:
-    """Subtract n pi/2 exactly: for |x| <= NEAR, n has 20 bits and the parts of pi/2 33."""
+    """Reduce |x| <= NEAR: n has 20 bits and a part of pi/2 has 33, so that products are exact."""
     n, quarters = _near_quarters(x)
     first = x - n * _HALF_PI_PARTS[0]
     second, lost = two_sum(first, -(n * _HALF_PI_PARTS[1]))
@@ -100,7 +100,7 @@ def _fraction_of_turn(x: StepValue) -> tuple[StepValue, StepValue]:
 
 
 def _piece(word: StepValue, exponent: int) -> StepValue:
-    """Return an integer below 2**52 times 2**exponent, through a fraction field."""
+    """Return ``word``, below 2**52, times 2**exponent, through the fraction field of a float."""
     return (word | ((1023 + 52 + exponent) << 52)).from_bits() - 2.0 ** (52 + exponent)
 
 
@@ -137,7 +137,7 @@ def _far(x: StepValue) -> Angle:
 
 
 def _reduce(x: StepValue, near: Angle) -> Angle:
-    """Use the near reduction where it is valid, else the far reduction."""
+    """Return ``near`` where |x| <= NEAR, else the far reduction of x."""
     usual = abs(x) <= NEAR
     far = _far(x)
     return Angle(
@@ -148,7 +148,7 @@ def _reduce(x: StepValue, near: Angle) -> Angle:
 
 
 def _sin_part(angle: Angle) -> StepValue:
-    """sin(high + low) on |high| <= pi/4."""
+    """Return sin(high + low) for |high| <= pi/4."""
     r, low = angle.high, angle.low
     z = r * r
     cubed = z * r
@@ -156,7 +156,7 @@ def _sin_part(angle: Angle) -> StepValue:
 
 
 def _cos_part(angle: Angle) -> StepValue:
-    """cos(high + low) on |high| <= pi/4."""
+    """Return cos(high + low) for |high| <= pi/4."""
     r, low = angle.high, angle.low
     z = r * r
     half = z * 0.5
@@ -165,7 +165,7 @@ def _cos_part(angle: Angle) -> StepValue:
 
 
 def _quarter(x: StepValue, form: FloatFormat, start: int) -> StepValue:
-    """sin(x + start pi/2)."""
+    """Return sin(x + start pi/2)."""
     if form.code == "f4":
         return _quarter_short(x, start)
     angle = _reduce(x, _near(x))
@@ -177,7 +177,7 @@ def _quarter(x: StepValue, form: FloatFormat, start: int) -> StepValue:
 
 
 def _quarter_short(x: StepValue, start: int) -> StepValue:
-    """sin(x + start pi/2) for f4, computed in f8 and rounded once at the end."""
+    """Return sin(x + start pi/2) for f4, computed in f8 and rounded once at the end."""
     wide = x.widen()
     n, quarters = _near_quarters(wide)
     first = (wide - n * _HALF_PI_PARTS[0]) - n * _HALF_PI_REST
@@ -194,11 +194,11 @@ def _quarter_short(x: StepValue, start: int) -> StepValue:
 
 
 def sin(x: StepValue, form: FloatFormat) -> StepValue:
-    """Sine of x radians; keeps the sign of zero; NaN at infinities."""
+    """Return the sine of x radians; -0.0 for -0.0, and NaN for infinities."""
     value = _quarter(x, form, 0)
     return (x.equals(0.0)).select(x, value)
 
 
 def cos(x: StepValue, form: FloatFormat) -> StepValue:
-    """Cosine of x radians; NaN at infinities."""
+    """Return the cosine of x radians; NaN for infinities."""
     return _quarter(x, form, 1)

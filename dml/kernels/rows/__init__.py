@@ -1,1 +1,1 @@
-"""Row ids, random numbers keyed by row, permutations of rows, and matching of equal keys."""
+"""Rows have ids, random numbers keyed by id, permutations, and indexes of equal keys."""

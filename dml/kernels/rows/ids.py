@@ -70,18 +70,19 @@ def xor(a: Key, b: Key) -> Key:
 
 
 def _operand(value: Key) -> Any:
-    """Convert an integer to u8 without axes, an array to u8; ufuncs wrap both silently."""
+    """Convert an integer to u8 without axes, an array to u8; ufuncs wrap both without a warning."""
     if isinstance(value, int):
         return np.array(value % _MODULUS, dtype=np.uint64)
     return value.astype(np.uint64, copy=False)
 
 
 def derive(hi: Key, lo: Key, a: Key, b: Key) -> tuple[Key, Key]:
-    """Return the id of row (a, b) made from row (hi, lo): two rounds of a Feistel network.
+    """Return the id (hi1, lo1) of row (a, b) made from the row with id (hi, lo).
 
-    ``lo1 = lo + mix64(hi ^ mix64(a + G))``, ``hi1 = hi + mix64(lo1 ^ mix64(b + 2 G))``, modulo
-    2**64: for fixed (a, b) a bijection of 128 bits, so that different ids stay different.
-    Integers or (n,) arrays in any combination; the result is two integers only if all four are.
+    Two rounds of a Feistel network: ``lo1 = lo + mix64(hi ^ mix64(a + G))``, ``hi1 = hi +
+    mix64(lo1 ^ mix64(b + 2 G))``, modulo 2**64, with G = ``GOLDEN``. For fixed (a, b) this is a
+    bijection of 128 bits, so that different ids stay different. Arguments are integers or (n,)
+    arrays in any combination; the result is two integers only if all four are integers.
     """
     low = plus(lo, mixed(xor(hi, mixed(plus(a, GOLDEN)))))
     high = plus(hi, mixed(xor(low, mixed(plus(b, 2 * GOLDEN)))))
@@ -179,9 +180,9 @@ class RowIds:
         """Return the ids at ``index`` (integers, any order, repeats allowed)."""
         if isinstance(self.lo, int) and self.sel is None:  # the index becomes the selection
             index = np.array(index, dtype=np.intp)
-        return self.kept(index)
+        return self.take_without_copy(index)
 
-    def kept(self, index: NDArray[np.intp]) -> RowIds:
+    def take_without_copy(self, index: NDArray[np.intp]) -> RowIds:
         """Return the ids at ``index``, which is not copied and must not be changed later."""
         if isinstance(self.lo, int):
             sel = index if self.sel is None else self.sel[index]
@@ -207,10 +208,10 @@ class RowIds:
 
 
 class LateIds(RowIds):
-    """Ids of rows from several runs, computed on first access, which mostly never happens.
+    """Ids of rows from several runs, computed on first access, which is rare.
 
-    ``make`` returns the two arrays, and is dropped after its call; until then it takes
-    ``row_bytes`` bytes per row.
+    ``make`` returns the two arrays, and is released after the call; until then the values that it
+    refers to occupy ``row_bytes`` bytes per row.
     """
 
     __slots__ = ("_made", "_make", "_row_bytes")
@@ -232,11 +233,11 @@ class LateIds(RowIds):
     def arrays(self) -> tuple[U64, U64]:
         """Return high and low halves, computed on the first call."""
         make, made = self._make, self._made
-        if make is not None:  # two threads may come here: both make the same
+        if make is not None:  # two threads may get here: both compute equal arrays
             made = make()
             object.__setattr__(self, "_made", made)
             object.__setattr__(self, "_make", None)
-        return made or self.arrays()  # (another thread made them after the first look)
+        return made or self.arrays()  # (another thread has computed them since ``_made`` was read)
 
     @property
     def hi(self) -> U64:
@@ -254,14 +255,14 @@ class LateIds(RowIds):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays, or of their inputs before they are computed."""
+        """Bytes of the arrays, or, before they are computed, of the values that ``make`` holds."""
         return self.count * (16 if self._make is None else self._row_bytes)
 
     def take(self, index: NDArray[Any]) -> RowIds:
         """Return the ids at ``index``, computed on first access."""
-        return self.kept(np.array(index, dtype=np.intp))
+        return self.take_without_copy(np.array(index, dtype=np.intp))
 
-    def kept(self, index: NDArray[np.intp]) -> RowIds:
+    def take_without_copy(self, index: NDArray[np.intp]) -> RowIds:
         """Return the ids at ``index``, which is not copied and must not be changed later."""
         return LateIds(len(index), partial(_picked, self, index))
 

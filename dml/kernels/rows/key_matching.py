@@ -1,4 +1,4 @@
-"""Equal keys are matched: key columns become words and bytes, with an index of rows by key.
+"""Key columns are converted to words and bytes, and an index finds the rows of equal keys.
 
 Null equals null only with ``nulls_equal``; NaN equals NaN, and -0.0 equals 0.0.
 """
@@ -29,7 +29,7 @@ BIT_WIDTHS = {32: pa.int32(), 64: pa.int64()}
 
 
 class Keys(NamedTuple):
-    """The keys of ``n`` rows: equal where all ``words`` (u8) and all ``texts`` (bytes) are.
+    """The keys of ``n`` rows; keys are equal if all their ``words`` (u8) and ``texts`` (bytes) are.
 
     ``present`` (n,) bool marks the rows that have a key; None: all do.
     """
@@ -100,7 +100,7 @@ def hashed(keys: Keys, salt: int) -> np.ndarray:
 
 
 def _hashed_text(array: pa.Array, salt: int) -> np.ndarray:
-    """Hash texts, (n,) u8: sums of products of one random number per byte and one per place."""
+    """Return a hash of each text, (n,) u8: over its bytes, sum random(byte) * random(index)."""
     _, offsets, data = array.buffers()
     ends = np.frombuffer(offsets, "i8")[array.offset : array.offset + len(array) + 1]
     if len(array) == 0 or data is None:
@@ -118,7 +118,7 @@ def _hashed_text(array: pa.Array, salt: int) -> np.ndarray:
 
 
 def same(one: Keys, two: Keys, rows: np.ndarray) -> np.ndarray:
-    """Return where the keys of ``one`` equal those of ``two`` at ``rows``, (n,) bool."""
+    """Return a mask, (n,) bool, of the keys i of ``one`` that equal key ``rows[i]`` of ``two``."""
     found = np.ones(one.n, bool)
     for a, b in zip(one.words, two.words, strict=True):
         found &= a == b[rows]
@@ -129,10 +129,10 @@ def same(one: Keys, two: Keys, rows: np.ndarray) -> np.ndarray:
 
 
 class KeyIndex:
-    """The rows of each of ``keys``, in their order.
+    """An index of row numbers by key; key number g is the position of its code in sorted order.
 
-    ``order[starts[g] : starts[g] + counts[g]]`` are the rows of key g. ``first[g]`` is the first of
-    them; if ``single``, every key has only one row.
+    ``order[starts[g] : starts[g] + counts[g]]`` are the rows of key g, ascending. ``first[g]`` is
+    the first of these rows; if ``single``, every key has only one row.
     """
 
     def __init__(self, keys: Keys) -> None:
@@ -151,10 +151,10 @@ class KeyIndex:
         self.keys = None if self.exact else known.take(first)
         self.order, self.first, self.codes = rows[order], rows[first], codes[self.starts]
         self.single = bool((self.counts == 1).all())
-        self.table, self.shift = self._made()
+        self.table, self.shift = self._build_table()
 
     def _grouped(self, keys: Keys) -> tuple[np.ndarray, np.ndarray]:
-        """Return sorted codes and their rows; sets ``starts`` and ``counts`` of each code."""
+        """Return sorted codes and their rows; set ``starts`` and ``counts`` of each code."""
         codes = self._codes(keys)
         order = np.argsort(codes, kind="stable")
         codes = codes[order]
@@ -175,8 +175,12 @@ class KeyIndex:
         first = np.repeat(order[self.starts], self.counts)
         return bool(same(keys.take(order), keys, first).all())
 
-    def _made(self) -> tuple[np.ndarray, np.uint64]:
-        """Return a table: the key of each code (-1: none), or the first key of each code prefix."""
+    def _build_table(self) -> tuple[np.ndarray, np.uint64]:
+        """Return a table of key numbers, and the shift from a code to its index in the table.
+
+        Entries of a dense table are the key of each code (-1: none), others the first key with the
+        prefix.
+        """
         number = np.int32 if len(self.codes) < 2**31 else np.int64
         if self.dense:
             table = np.full(self.span + 1, -1, number)
@@ -201,7 +205,7 @@ class KeyIndex:
         return np.asarray(self.table[np.minimum(codes, np.uint64(self.span)).view("i8")])
 
     def _hash_found(self, codes: np.ndarray, keys: Keys) -> np.ndarray:
-        """Search from the first code of equal prefix on for the first code that is not less."""
+        """Return key numbers of ``codes``, -1 if unknown: search on from the first equal prefix."""
         last = len(self.codes) - 1
         found = np.minimum(self.table[(codes >> self.shift).view("i8")], last)
         behind = np.flatnonzero((self.codes[found] < codes) & (found < last))

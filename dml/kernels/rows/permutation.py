@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 # Below this many elements a Feistel network is measurably biased, and sorting is cheap.
 EXPLICIT_MOST = 4096
 ROUNDS = 8
-# For between so many keys, a radix sort takes half the time of a comparison sort.
+# For numbers of keys between these, a radix sort takes half the time of a comparison sort.
 COUNTED_LEAST, COUNTED_MOST = 2048, 1 << 18
 _MODULUS = 1 << 64
 _MOST = 1 << 62
@@ -23,7 +23,7 @@ _MOST = 1 << 62
 def window_permutation(window_key: int, n: int) -> NDArray[np.intp]:
     """Return the order of a shuffled window of n elements: (n,) positions, each once.
 
-    Element i is sorted by ``mix64(window_key + (i + 1) G)``.
+    Element i is sorted by ``mix64(window_key + (i + 1) G)``, with G = ``GOLDEN``.
     """
     steps = np.arange(1, n + 1, dtype=np.uint64)
     np.multiply(steps, np.uint64(GOLDEN), out=steps)
@@ -33,9 +33,10 @@ def window_permutation(window_key: int, n: int) -> NDArray[np.intp]:
 
 
 def ascending(keys: U64) -> NDArray[np.intp]:
-    """Return the order of distinct keys (n,) by radix sort, 16 bits at a time.
+    """Return the indices (n,) that sort distinct keys, by a radix sort of 16 bits at a time.
 
-    The lowest 16 bits are left out, since two keys hardly ever differ in those alone.
+    The lowest 16 bits are left out: if two keys differ in those alone, which is rare, a comparison
+    sort is used.
     """
     if not COUNTED_LEAST <= len(keys) <= COUNTED_MOST:
         return np.argsort(keys)
@@ -53,9 +54,8 @@ class IndexPermutation:
     Up to 4096 elements it is ``window_permutation(key, n)``. Above, a Feistel network of 8 rounds
     on the least even number of bits that fits n - 1, walked along its cycle until the value is
     below n (Black and Rogaway, 2002): round r maps (left, right) to (right, left ^ F(right)) with
-    F(x) = the low half bits of ``mix64(x + mix64(key + (r + 1) G))``. No state grows with n there.
-    Cost above 4096 elements: about 100 ns an index, at most four times that just above a power of
-    4.
+    F(x) = the low half bits of ``mix64(x + mix64(key + (r + 1) G))``, G = ``GOLDEN``. Its state
+    does not grow with n. It takes about 100 ns an index, and just above a power of 4 up to 400 ns.
     """
 
     def __init__(self, n: int, key: int) -> None:
@@ -102,7 +102,7 @@ class IndexPermutation:
         return values
 
     def _network(self, values: U64, *, backward: bool) -> U64:
-        """Permute all integers of twice ``_half`` bits."""
+        """Apply the Feistel network, a permutation of the integers of twice ``_half`` bits."""
         shift, mask = np.uint64(self._half), np.uint64((1 << self._half) - 1)
         left, right = values >> shift, values & mask
         if backward:

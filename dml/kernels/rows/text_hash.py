@@ -23,7 +23,7 @@ TOGETHER = 8192
 
 
 def hash_bytes(array: pa.Array, seed: int) -> tuple[np.ndarray, pa.Array | None]:
-    """Return xxh64 of each value, (n,) u8, or of each distinct value with the index of rows.
+    """Return xxh64 of each value, (n,) u8, and None; or of distinct values, and each row's index.
 
     The result for a null is meaningless. ``array`` has text or bytes, with offsets of any width.
     """
@@ -78,7 +78,7 @@ def _one_by_one(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, seed:
 
 
 def _of_one_length(data: np.ndarray, starts: np.ndarray, length: int, seed: int) -> np.ndarray:
-    """Run xxh64's steps for values shorter than a stripe, each step over all rows."""
+    """Return xxh64 of values of ``length``, below a stripe; each step is run over all rows."""
     total = np.full(len(starts), (seed + int(PRIME_5) + length) % 2**64, "u8")
     for at in range(0, length - 7, 8):
         word = _loaded(data, starts + at, "<u8") * PRIME_2
@@ -103,5 +103,5 @@ def _loaded(data: np.ndarray, places: np.ndarray, kind: str) -> np.ndarray:
 
 
 def _turned(values: np.ndarray, by: int) -> np.ndarray:
-    """Rotate bits to the left."""
+    """Rotate the bits of each value to the left."""
     return np.asarray((values << np.uint64(by)) | (values >> np.uint64(64 - by)))

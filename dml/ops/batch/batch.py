@@ -38,7 +38,7 @@ class Batch(SameColumns):
     total: bool = True
 
     def check(self) -> None:
-        """Refuse a size that is not positive, and a batched input (PlanError)."""
+        """Raise PlanError for a size that is not positive, and for a batched input."""
         element_count("batch", self.n, least=1)
         require_unbatched(self.input, "batch", "batch once, last")
 
@@ -52,8 +52,8 @@ class Batch(SameColumns):
         """Open a flow that gathers ``n`` rows at a time."""
         return _Batching(self, open_input(epoch, position), GatherQuota(self, at.hold_bytes))
 
-    def shown(self) -> str:
-        """Return the size, and ``drop_last`` if it is set."""
+    def parameters_text(self) -> str:
+        """Return the size, and ``drop_last`` if it is set as text."""
         return f"{self.n}{', drop_last=True' if self.drop_last else ''}"
 
 
@@ -65,7 +65,7 @@ class _Batching:
 
     def pull(self, most: int) -> Block | None:
         """Return the next batch; None at the end."""
-        del most  # one element, whatever was asked
+        del most  # a pull returns one element
         first = self.input.pull(self.n)
         if first is None or first.n == self.n:
             return None if first is None else self._fitting(first)
@@ -76,13 +76,13 @@ class _Batching:
         return self._fitting(concat(parts))
 
     def _fitting(self, batch: Block) -> Block:
-        """Return ``batch``; MemoryContractError if its arrays exceed the gathering limit."""
+        """Return ``batch``; raise MemoryContractError if its arrays exceed the gathering limit."""
         if (nbytes := shown_bytes(batch)) > self.room.most_bytes:
             raise self.room.refused(batch.n, nbytes, "to show as arrays")
         return batch
 
     def pull_run(self, fits: Fits) -> BatchRun | None:
-        """Return all batches in the input's current block; None if fewer than two, or unfit."""
+        """Return all batches in the input's current block; None if under two, or not ``fits``."""
         if self.sliced is None or (found := self.sliced.at_hand()) is None:
             return None
         block, left = found

@@ -33,8 +33,8 @@ class BucketByLength(Node):
     """Batches rows by bucket: bucket i has ``boundaries[i - 1] <= length < boundaries[i]``.
 
     The length is that of a list, a text (characters) or bytes, or the number in a column of whole
-    numbers. A bucket is emitted as soon as it has its size of rows; at the end the remaining rows
-    follow, in order of buckets. A null has no length and raises NullValueError.
+    numbers. A batch is emitted as soon as bucket i has ``sizes[i]`` rows; at the end the remaining
+    rows follow, in order of buckets. A null has no length and raises NullValueError.
     """
 
     input: Node
@@ -48,7 +48,7 @@ class BucketByLength(Node):
     gathers: ClassVar[int] = 2
 
     def check(self) -> None:
-        """Require rising boundaries, a size for each bucket, and an input of rows (PlanError)."""
+        """Raise PlanError unless boundaries ascend, sizes fit, and the input is not batched."""
         require_unbatched(self.input, "bucket_by_length")
         for bound in self.boundaries:
             element_count("bucket_by_length boundaries", bound)
@@ -68,7 +68,7 @@ class BucketByLength(Node):
             )
 
     def infer(self) -> Schema:
-        """Return the input's schema; SchemaError if ``column`` has no length."""
+        """Return the input's schema; raise SchemaError if ``column`` has no length."""
         given = self.input.schema
         if given.known:
             self._measured(given)
@@ -86,8 +86,8 @@ class BucketByLength(Node):
         )
 
     @property
-    def held(self) -> ResumeCost:
-        """Return the resumption cost: the oldest row's position, counts, and rows to read again."""
+    def resume_cost(self) -> ResumeCost:
+        """Return the cost of resuming: position and counts are saved, buffered rows read again."""
         work = "back to the oldest row it holds"
         return ResumeCost(
             state_bytes=64 + 12 * len(self.sizes), work_rows=sum(self.sizes), work=work
@@ -122,8 +122,8 @@ class BucketByLength(Node):
         )
         return KeyedRows(codes, keys, blamed(error, block.ids, n))
 
-    def shown(self) -> str:
-        """Return the column, the boundaries and the sizes."""
+    def parameters_text(self) -> str:
+        """Return the column, the boundaries and the sizes as text."""
         same = len(set(self.sizes)) == 1
         sizes = self.sizes[0] if same else list(self.sizes)
         last = ", drop_last=True" if self.drop_last else ""
@@ -131,7 +131,7 @@ class BucketByLength(Node):
 
 
 def absent(values: Values) -> np.ndarray:
-    """Return the indices of the null rows."""
+    """Return the indices of the null values, ascending."""
     if isinstance(values, pa.Array):
         if not values.null_count:
             return np.zeros(0, np.int64)

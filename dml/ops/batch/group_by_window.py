@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 class GroupByWindow(Node):
     """Makes batches of ``n`` rows of equal ``column``, and emits each as soon as it is full.
 
-    At the end the remaining rows follow, unless ``drop_last``: by key in rising order, null last,
-    which is a key like any other. Keys are whole numbers, booleans or texts.
+    At the end, unless ``drop_last``, the remaining rows follow in shorter batches, in ascending
+    order of keys. Null is a key like any other, and the last one. Keys are whole numbers, booleans
+    or texts.
     """
 
     input: Node
@@ -40,20 +41,20 @@ class GroupByWindow(Node):
     gathers: ClassVar[int] = 2
 
     def check(self) -> None:
-        """Refuse a size that is not positive, and a batched input (PlanError)."""
+        """Raise PlanError for a size that is not positive, and for a batched input."""
         element_count("group_by_window window_size", self.n, least=1)
         require_unbatched(self.input, "group_by_window")
 
     def infer(self) -> Schema:
-        """Return the input's schema; SchemaError if ``column`` cannot be a key."""
+        """Return the input's schema; raise SchemaError if ``column`` cannot be a key."""
         given = self.input.schema
         if given.known:
             key_of(given, self.column, "group_by_window")
         return given
 
     @property
-    def held(self) -> ResumeCost:
-        """Return the resumption cost: the oldest row's position, and counts if the keys are few."""
+    def resume_cost(self) -> ResumeCost:
+        """Return the cost of resuming: position and counts are saved, buffered rows read again."""
         return ResumeCost(state_bytes=2560, work="back to the oldest row it holds, or one pass")
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
@@ -72,13 +73,13 @@ class GroupByWindow(Node):
         column = to_arrow(block[self.column], kind).dictionary_encode(null_encoding="encode")
         return KeyedRows(np.asarray(column.indices), column.dictionary.to_pylist())
 
-    def shown(self) -> str:
-        """Return the column and the size."""
+    def parameters_text(self) -> str:
+        """Return the column and the size as text."""
         return f"{self.column!r}, {self.n}{', drop_last=True' if self.drop_last else ''}"
 
 
 def key_of(given: Schema, column: str, verb: str) -> pa.DataType:
-    """Return the type of ``column``; SchemaError if its values cannot be keys."""
+    """Return the type of ``column``; raise SchemaError if its values cannot be keys."""
     kind = given.require(column, verb)
     texts = {pa.string(), pa.large_string(), pa.null()}
     if (code_of(kind)[0] in "biu" and not shape_of(kind)) or kind in texts:

@@ -1,8 +1,8 @@
 """Rows are gathered into batches by a key, such as the bucket of their length.
 
-A position holds no rows: it is where the input stood before the oldest buffered row, how many rows
-of each key were buffered there, and how many rows have come since. A resumed run reads them again,
-and does not emit the batches that they fill a second time.
+A position holds no rows. It has the input's position before the oldest buffered row, the number of
+buffered rows of each key at that point, and the number of rows read since. A resumed run reads
+these rows again, and does not emit the batches that they fill a second time.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from dml.expr.flow import Flow, GatherQuota, Position
 
 Key: TypeAlias = "int | str | None"
-# A state counts rows of at most so many keys and letters; beyond that, all rows are read again.
+# A saved state has at most so many keys and letters; with more, all rows are read again.
 MOST_KEYS, MOST_LETTERS = 64, 1024
 
 
 class KeyedRows(NamedTuple):
-    """Keys of a block's rows: row i has ``keys[codes[i]]``; ``error`` is that of the next row."""
+    """Keys of a block's rows: row i has ``keys[codes[i]]``; ``error`` is of the row after them."""
 
     codes: np.ndarray
     keys: list[Key]
@@ -36,7 +36,11 @@ class KeyedRows(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class _Origin:
-    """The origin of buffered rows: input position before a block, first row, counts by key."""
+    """A block that buffered rows came from: the input's position ``before`` it, its first ``row``.
+
+    ``counts`` has the buffered rows by key at that point (None: too many keys), ``held`` the number
+    of rows of the block that are still buffered.
+    """
 
     before: Position | None
     row: int
@@ -45,7 +49,11 @@ class _Origin:
 
 
 class _Group:
-    """A group counts the rows of one key, and buffers those of no batch emitted before."""
+    """The waiting rows of one key: their number ``rows``, and the ``blocks`` that hold them.
+
+    In a resumed run ``rows`` also counts rows of a batch that was emitted before: these are not
+    buffered.
+    """
 
     def __init__(self, rows: int = 0) -> None:
         self.rows, self.nbytes = rows, 0
@@ -54,22 +62,22 @@ class _Group:
 
     @property
     def whole(self) -> bool:
-        """True if all rows that it counts are buffered, and there is at least one."""
+        """True if all counted rows are buffered, and there is at least one."""
         return self.rows > 0 and self.rows == sum(block.n for block in self.blocks)
 
     def add(self, block: Block, origin: _Origin) -> None:
-        """Buffer the rows of ``block``."""
+        """Buffer the rows of ``block``; ``origin`` is the input block that they came from."""
         self.blocks.append(block)
         self.origins.append((origin, block.n))
         self.rows += block.n
         self.nbytes += block.nbytes
-        # pieces of like size are joined, so that there are few and each row is copied little
+        # blocks of similar size are joined, so that blocks are few and each row is copied rarely
         while len(self.blocks) > 1 and self.blocks[-2].n <= self.blocks[-1].n:
             self.blocks[-2:] = [concat(self.blocks[-2:])]
 
 
 class _Turn(NamedTuple):
-    """A batch that is full with row ``row`` of the current block."""
+    """The rows of the current block in a batch of ``key``, which row ``row`` completes."""
 
     row: int
     key: Key
@@ -79,8 +87,8 @@ class _Turn(NamedTuple):
 class KeyedBatches:
     """A flow of batches of ``size(key)`` rows of one key, in the order in which they become full.
 
-    At the end the keys with remaining rows follow, in order, None last; with ``drop_last`` they are
-    dropped.
+    At the end the remaining rows of each key follow as a shorter batch, in ascending order of keys,
+    None last; with ``drop_last`` they are dropped.
     """
 
     def __init__(
@@ -96,36 +104,35 @@ class KeyedBatches:
         start = position or {"in": None, "row": 0, "counts": [], "since": 0, "rest": 0}
         self.keyed, self.size, self.room, self.drop_last = keyed, size, room, drop_last
         self.groups = {key: _Group(rows) for key, rows in start["counts"]}
-        self.origins: dict[int, _Origin] = {}  # of rows that are held, by first row
+        self.origins: dict[int, _Origin] = {}  # of buffered rows, by first row
         self.held_bytes = 0
         self.input = open_at(start["in"])
         self.origin = _Origin(self.input.position(), start["row"], self._counts())
         self.block: Block | None = None
-        self.codes = KeyedRows(np.zeros(0, np.int64), [])
         self.turns: deque[_Turn] = deque()
         self.left: list[tuple[Key, np.ndarray]] = []
-        self.seen = self.given = 0  # rows of the block at hand: up to where, and in batches
+        self.seen = self.given = 0  # rows of the block: up to the last batch, and in batches
         self.error: DmlError | None = None
         self.rest: Iterator[Block] | None = None
         self.rests: int = start["rest"]
         self._again(start["since"])
 
     def _again(self, rows: int) -> None:
-        """Read rows again that were read before the saved position."""
+        """Read ``rows`` rows again, up to the saved position; drop batches that they fill."""
         while rows and self._next(rows):
             rows -= 0 if self.block is None else self.block.n
             while self._full() is not None:
                 pass
         if not all(group.whole for group in self.groups.values()):
             self.close()
-            raise KeyError("counts")  # rows that were held before have left with their batches
+            raise KeyError("counts")  # the position does not fit: counted rows fill no batch
         if self.rests:
             self._keep()
             self.rest = self._rests(self.rests)
 
     def pull(self, most: int) -> Block | None:
         """Return the next batch; None at the end."""
-        del most  # one element, whatever was asked
+        del most  # a pull returns one element
         while self.rest is None:
             batch = self._full()
             if batch is not None:
@@ -135,7 +142,7 @@ class KeyedBatches:
         return next(self.rest, None)
 
     def _next(self, most: int) -> bool:
-        """Read the next block; False at the end of the input."""
+        """Read a block of up to ``most`` rows; return False at the end of the input."""
         self._keep()
         if self.error is not None:
             raise self.error
@@ -172,15 +179,15 @@ class KeyedBatches:
         self.turns = deque(sorted(turns, key=lambda turn: turn.row))
 
     def _full(self) -> Block | None:
-        """Return the next batch that a row of the current block fills."""
+        """Return the next batch that a row of the current block fills; None if none is left."""
         if not self.turns or self.block is None:
             return None
         turn = self.turns.popleft()
         self.seen, self.given = turn.row + 1, self.given + len(turn.rows)
-        parts = self._taken(turn.key)
+        parts = self._take_group(turn.key)
         return concat([*parts, self.block.take(turn.rows)])
 
-    def _taken(self, key: Key) -> list[Block]:
+    def _take_group(self, key: Key) -> list[Block]:
         """Remove and return the buffered rows of ``key``."""
         group = self.groups.pop(key, None)
         if group is None:
@@ -209,7 +216,7 @@ class KeyedBatches:
         self.left = []
 
     def _rests(self, skip: int) -> Iterator[Block]:
-        """Yield the batches that never became full, but for the first ``skip`` of them."""
+        """Yield the batches that never became full, without the first ``skip`` of them."""
         keys = [] if self.drop_last else sorted(self.groups, key=_placed)
         self.rests = skip
         for key in keys[skip:]:
@@ -217,7 +224,7 @@ class KeyedBatches:
             yield concat(self.groups[key].blocks)
 
     def _counts(self) -> list[tuple[Key, int]] | None:
-        """Return the number of buffered rows by key; None if that is too large for a state."""
+        """Return pairs of a key and its number of rows; None if too large for a saved state."""
         if len(self.groups) > MOST_KEYS:
             return None
         letters = sum(len(key) for key in self.groups if isinstance(key, str))
@@ -225,7 +232,7 @@ class KeyedBatches:
         return counts if letters <= MOST_LETTERS else None
 
     def position(self) -> Position:
-        """Return the input position before the oldest buffered row, and the rows seen since."""
+        """Return the input position before the oldest buffered row, and the rows read since."""
         row = self.origin.row + self.seen
         here = self.block is not None and self.seen > self.given
         oldest = next(iter(self.origins.values()), self.origin if here else None)

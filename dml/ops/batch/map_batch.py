@@ -26,7 +26,7 @@ class MapBatch(FunctionNode):
     """MapBatch replaces each batch by the dict of arrays that ``fn`` makes of its dict of arrays.
 
     The inputs are read-only; all returned arrays have one length, the new batch's. With
-    ``on_error="skip"`` a batch for which ``fn`` raises is lost.
+    ``on_error="skip"`` a batch for which ``fn`` raises is dropped.
     """
 
     input: Node
@@ -38,7 +38,7 @@ class MapBatch(FunctionNode):
     version: ClassVar[int] = 3
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
-        """Yield the mapped batch, unless it is empty or lost."""
+        """Yield the mapped batch, unless it is empty or dropped."""
         made = called(self, views(block), block.ids, MAP_BATCH, at)
         if made is not None and made.n:
             yield fitted(self, made, at, padded=is_padded(block.schema))

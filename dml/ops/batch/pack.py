@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from dml.base.cached_property import cached_property
 from dml.checks import element_count
-from dml.data.block import Block, Values, held, join, mask, take, to_arrow
+from dml.data.block import Block, Values, column_bytes, join, mask, take, to_arrow
 from dml.data.list_marks import plain
 from dml.data.schema import UNKNOWN, Schema, code_of, shape_of, short, tensor
 from dml.errors import (
@@ -43,7 +43,10 @@ STRATEGIES = ("first_fit", "best_fit", "concat_split")
 
 @dataclasses.dataclass(eq=False, slots=True)
 class TokenChunk:
-    """A chunk holds tokens end to end, for all list columns at the same offsets."""
+    """The tokens of a block's rows, end to end, at the same offsets in all list columns.
+
+    ``ids`` are the ids of these rows, ``tokens`` is the number of tokens in each column.
+    """
 
     columns: dict[str, Values]
     ids: RowIds
@@ -56,11 +59,11 @@ Piece: TypeAlias = "tuple[TokenChunk, int, int]"
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Bin:
-    """A bin holds pieces of rows, with room for ``free`` more tokens.
+    """A packed row that is being filled, with room for ``free`` more tokens.
 
-    ``pieces`` is None for a bin that was emitted before the saved position. The bin's id is made of
-    that of the first piece's row (``row``) and the piece's number in that row (``part``);
-    ``origin`` is the input position of that row.
+    ``pieces`` is None for a bin of a resumed run whose packed row was emitted before. The id of the
+    packed row is derived from the id of the first piece's row (``row``) and the number of that
+    piece within its row (``part``). ``origin`` is the ``_Origin`` of that row's block.
     """
 
     number: int
@@ -72,7 +75,7 @@ class Bin:
 
 
 class Bins:
-    """Bins holds the open bins, oldest first; ``closed`` are those to be emitted, in order."""
+    """The open bins, oldest first, and the ``closed`` bins, in the order of their emission."""
 
     def __init__(self, size: int, most: int, strategy: str, state: list[list[int]]) -> None:
         self.size, self.most = size, most
@@ -82,11 +85,15 @@ class Bins:
         self.closed: list[Bin] = []
 
     def state(self) -> list[list[int]]:
-        """Return, per open bin, the bins opened since (itself included) and its room."""
+        """Return, for each open bin, how many bins were opened from it on, and its free tokens."""
         return [[self.next - each.number, each.free] for each in self.open]
 
     def add(self, chunk: TokenChunk, row: int, start: int, size: int, origin: object) -> None:
-        """Put a row of ``size`` tokens into a bin: at most a bin full, unless rows are split."""
+        """Put the ``size`` tokens of row ``row`` of ``chunk``, which begin at ``start``, into bins.
+
+        Only the strategy "concat_split" divides a row between bins; otherwise ``size`` is at most
+        the size of a bin.
+        """
         part = 0
         while size:
             target = self._target(1 if self.split else size)
@@ -141,18 +148,21 @@ def gathered(pieces: list[Piece]) -> dict[str, Values]:
 
 
 def spans(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return the offsets of all tokens: ``sizes[i]`` from ``starts[i]`` on, for each i in turn."""
+    """Return the token offsets of runs, end to end; run i has ``sizes[i]`` from ``starts[i]``."""
     before = np.cumsum(sizes) - sizes
     places: np.ndarray = np.arange(int(sizes.sum())) + np.repeat(starts - before, sizes)
     return places
 
 
-# Rows (n,) that cannot be packed for one reason, and the error for one of them.
+# Rows (n,) that cannot be packed for one reason, and a function from a row to its error.
 Wrong = tuple[np.ndarray, Callable[[int], DmlError]]
 
 
 def chunk_of(node: Pack, block: Block) -> tuple[TokenChunk, np.ndarray, DmlError | None]:
-    """Return a block's tokens and sizes by row, up to the first invalid row, and its error."""
+    """Return the tokens of the rows before the first invalid row, their sizes (n,), and its error.
+
+    The error is None if all rows of ``block`` can be packed.
+    """
     lists = {name: lists_of(block[name]) for name in block.schema}
     sizes = lists[node.column].sizes
     wrong = [found for found in _wrong(node, block, lists) if len(found[0])]
@@ -167,7 +177,7 @@ def chunk_of(node: Pack, block: Block) -> tuple[TokenChunk, np.ndarray, DmlError
 
 
 def _wrong(node: Pack, block: Block, lists: dict[str, ExplodedLists]) -> Iterator[Wrong]:
-    """Yield, for each reason, the rows (n,) that cannot be packed."""
+    """Yield, for each reason, the rows (n,) that cannot be packed, and a maker of their error."""
     sizes = lists[node.column].sizes
     yield absent(block[node.column]), partial(_hole, node, node.column)
     if node.strategy != "concat_split" and node.long == "error":
@@ -182,7 +192,7 @@ def _wrong(node: Pack, block: Block, lists: dict[str, ExplodedLists]) -> Iterato
 
 
 def _flat(node: Pack, lists: ExplodedLists, stop: int) -> Values:
-    """Return the tokens of the first ``stop`` rows, end to end."""
+    """Return the tokens of the first ``stop`` rows, end to end; with a fill, nulls become NaN."""
     starts, sizes = lists.starts[:stop], lists.sizes[:stop]
     values = take(lists.values, spans(starts, sizes))
     if node.fill is None or not isinstance(values, Vec) or values.valid is None:
@@ -219,21 +229,22 @@ def _too_long(node: Pack, sizes: np.ndarray, row: int) -> DmlError:
 
 PACK = int.from_bytes(b"pack", "big")
 LONG = ("error", "truncate", "drop")
-# So many bins are a state of at most 4 kB.
+# The saved state of this many bins takes at most 4 kB.
 MOST_BINS = 256
 SEGMENTS, POSITIONS = "segment_ids", "positions"
-# Tokens that no open bin uses are dropped once there are so many, and more than of the used ones.
+# Unused tokens are dropped once they exceed the tokens in open bins by more than this number.
 SPARE_TOKENS = 1 << 16
 
 
 @op
 class Pack(Node):
-    """Makes rows of at most ``size`` tokens of the lists in ``column`` and in all other columns.
+    """Joins the lists of several rows into packed rows of at most ``size`` tokens.
 
-    Which rows share a packed row follows from their lengths (``ops/batch/bins.py``). Two columns
-    are added: ``segment_ids`` numbers the rows in a packed row from 1, ``positions`` the tokens of
-    each from 0. With ``fill`` every column is a tensor of ``size`` tokens, padded with 0 in the
-    added columns.
+    Which rows share a packed row follows from the lengths of their lists in ``column`` (see
+    ``Bins``). The lists of all other columns have the same lengths and are joined alike. Two
+    columns are added: ``segment_ids`` numbers the rows in a packed row from 1, ``positions`` the
+    tokens of each row from 0. With ``fill`` every column is a tensor of ``size`` tokens, padded
+    with ``fill``, the added columns with 0.
     """
 
     input: Node
@@ -248,7 +259,7 @@ class Pack(Node):
     gathers: ClassVar[int] = 2
 
     def check(self) -> None:
-        """Require valid sizes, known option words, and an input of rows (PlanError)."""
+        """Raise PlanError for invalid sizes, unknown option words, and a batched input."""
         element_count("pack max_tokens", self.size, least=1)
         element_count("pack bins", self.bins, least=1)
         if self.bins > MOST_BINS:
@@ -273,7 +284,7 @@ class Pack(Node):
             )
 
     def infer(self) -> Schema:
-        """Return the list columns, bounded, and the two added columns."""
+        """Return the types of packed and added columns; UNKNOWN if the input's are unknown."""
         given = self.input.schema
         return self.packed(given) if given.known else UNKNOWN
 
@@ -282,7 +293,7 @@ class Pack(Node):
         return {}
 
     def packed(self, given: Schema) -> Schema:
-        """Return the schema of packed rows of ``given``; SchemaError for columns without lists."""
+        """Return the schema of rows packed from ``given``; raise SchemaError for non-lists."""
         found = self._schemas.get(given)
         if found is None:
             given.require(self.column, "pack")
@@ -313,15 +324,15 @@ class Pack(Node):
         return dict(self.fill).get(name, 0) if isinstance(self.fill, tuple) else self.fill
 
     def filling(self, name: str, inner: pa.DataType) -> Any:
-        """Return the padding value of column ``name``; None if its type cannot hold one."""
+        """Return the padding of column ``name``; None if its element type cannot hold it."""
         if name in {SEGMENTS, POSITIONS}:
             return 0
         code = code_of(inner)
         return None if code == "arrow" else fill_as(self._value(name), code)
 
     @property
-    def held(self) -> ResumeCost:
-        """Return the resumption cost: each bin's room, and rows since the oldest buffered one."""
+    def resume_cost(self) -> ResumeCost:
+        """Return the cost of resuming: the bins' room is saved, their rows are read again."""
         rows, work = self.bins * self.size, f"back to the oldest row in {self.bins} bins"
         return ResumeCost(state_bytes=64 + 14 * self.bins, work_rows=rows, work=work)
 
@@ -330,8 +341,8 @@ class Pack(Node):
         room = GatherQuota(self, at.hold_bytes)
         return _Packing(self, partial(open_input, epoch), position, room)
 
-    def shown(self) -> str:
-        """Return the column, the size and the strategy with its options."""
+    def parameters_text(self) -> str:
+        """Return the column, the size, and the strategy with its options as text."""
         how = "" if self.strategy == "concat_split" else f", bins={self.bins}, long={self.long!r}"
         fill = dict(self.fill) if isinstance(self.fill, tuple) else self.fill
         pad = "" if fill is None else f", pad_value={fill!r}"
@@ -359,7 +370,7 @@ def _present(given: Schema, name: str, *, wanted: bool) -> None:
 
 
 def element_of(name: str, kind: pa.DataType) -> pa.DataType:
-    """Return the type of the tokens in a column; SchemaError if it has no lists."""
+    """Return the element type of list column ``name``; raise SchemaError for other columns."""
     kind = plain(kind)
     if isinstance(kind, pa.FixedShapeTensorType) and len(shape_of(kind)) == 1:
         return kind.value_type
@@ -375,7 +386,10 @@ def element_of(name: str, kind: pa.DataType) -> pa.DataType:
 
 @dataclasses.dataclass(eq=False)
 class _Origin:
-    """A saved point: the input before block ``number``, its open bins, and the rows given."""
+    """A point to resume from: ``before`` block ``number`` of the input, with ``open`` bins.
+
+    ``given`` counts the packed rows that were returned before this point.
+    """
 
     number: int
     before: Position | None
@@ -384,7 +398,7 @@ class _Origin:
 
 
 class _Packing:
-    """A flow of packed rows: ``made`` are those of the bins ``queue``, given up to ``start``."""
+    """A flow of packed rows: ``made`` has those of the bins ``queue``, returned up to ``start``."""
 
     def __init__(
         self, node: Pack, open_at: Any, position: Position | None, room: GatherQuota
@@ -416,7 +430,7 @@ class _Packing:
         return out
 
     def _next(self) -> None:
-        """Put the next block into bins."""
+        """Put the rows of the next input block into bins, and build the rows of closed bins."""
         if self.error is not None:
             raise self.error
         number, before = self.origin.number + 1, self.input.position()
@@ -500,7 +514,7 @@ class _Packing:
         return Vec(out, None)
 
     def position(self) -> Position:
-        """Return the input position before the oldest buffered row, and the rows given since."""
+        """Return the point before the oldest buffered row, and the packed rows returned since."""
         if self.drop:
             return self.saved
         held = [*self.queue[self.start :], *self.bins.open]
@@ -518,7 +532,7 @@ class _Packing:
 
 
 def _bytes(chunk: TokenChunk) -> int:
-    return sum(map(held, chunk.columns.values()))
+    return sum(map(column_bytes, chunk.columns.values()))
 
 
 def _pieces(bin_: Bin) -> list[Piece]:

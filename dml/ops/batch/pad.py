@@ -1,4 +1,4 @@
-"""``padded_batch`` and ``ragged_batch``, first half: list columns get marks for their layout.
+"""``padded_batch`` and ``ragged_batch`` first mark list columns with the layout of their batches.
 
 ``batch`` follows, and nothing is copied before a batch is delivered.
 """
@@ -31,11 +31,11 @@ Given = Any
 
 @op
 class Pad(Node):
-    """Pad marks lists of numbers as rectangles: ``fill`` stands behind the end of each list.
+    """Marks lists of numbers to be padded with ``fill`` to one width in each batch.
 
-    ``width`` None is that of the longest list in a batch. A list that is longer than its ``width``
-    raises CastError. SchemaError for a name that is no column of lists, a value that its type
-    cannot hold, and a column of lists of lists.
+    Without a ``width``, it is that of the longest list in the batch. Raises CastError for a list
+    longer than its ``width``; raises SchemaError for a name that is no column of lists, a value
+    that its type cannot hold, and a column of lists of lists.
     """
 
     input: Node
@@ -46,11 +46,11 @@ class Pad(Node):
 
     @property
     def total(self) -> bool:  # type: ignore[override]
-        """True without a given width, which a list may exceed."""
+        """True without a ``width``, which a list could exceed."""
         return self.width is None
 
     def check(self) -> None:
-        """Refuse a batched input, and widths that are no integers of at least 0 (PlanError)."""
+        """Raise PlanError for a batched input, and for widths that are negative or no integers."""
         require_unbatched(self.input, "padded_batch", "padded_batch(...) in place of .batch(...)")
         for _, width in _pairs(self.width) or [("", self.width)]:
             if width is not None:
@@ -87,7 +87,7 @@ class Pad(Node):
         return found
 
     def run(self, block: Block, _at: At) -> Iterator[Block]:
-        """Yield the rows, marked; if a list is too long, those before it, then raise CastError."""
+        """Yield the marked rows; raise CastError for a list that is too long, after rows before."""
         if not block.n and not self.schema.known:
             return
         schema = self._marked(block.schema)
@@ -107,8 +107,8 @@ class Pad(Node):
         )
         raise blamed(error, block.ids, row)
 
-    def shown(self) -> str:
-        """Return the options that were given."""
+    def parameters_text(self) -> str:
+        """Return the options that were given as text."""
         parts = [] if self.fill is None else [f"padding_values={_written(self.fill)}"]
         parts += [] if self.width is None else [f"pad_to={_written(self.width)}"]
         return ", ".join(parts)
@@ -116,7 +116,7 @@ class Pad(Node):
 
 @op
 class Unpad(Node):
-    """Unpad marks lists of numbers as ragged: values, and the offset at which each row's begin."""
+    """Marks lists of numbers as ragged: batches have their values, and the offset of each list."""
 
     input: Node
 
@@ -124,7 +124,7 @@ class Unpad(Node):
     total: bool = True
 
     def check(self) -> None:
-        """Refuse a batched input (PlanError)."""
+        """Raise PlanError for a batched input."""
         require_unbatched(self.input, "ragged_batch", "ragged_batch(...) in place of .batch(...)")
 
     def infer(self) -> Schema:
@@ -136,7 +136,7 @@ class Unpad(Node):
         if block.n or self.schema.known:
             yield Block(_ragged(block.schema), block.columns, block.ids)
 
-    def shown(self) -> str:
+    def parameters_text(self) -> str:
         """Return "": the operator has no parameters."""
         return ""
 
@@ -156,13 +156,13 @@ def _ragged(given: Schema) -> Schema:
 
 
 def is_numbers(kind: pa.DataType) -> bool:
-    """True for lists of numbers or booleans, marked or not."""
+    """Return True for lists of numbers or booleans, marked or not."""
     kind = plain(kind)
     return is_list(kind) and code_of(kind.value_type) != "arrow" and not kind.value_type.num_fields
 
 
 def fill_as(value: Any, code: str) -> Any:
-    """Return ``value`` as a Python number of type ``code``; None if the type does not hold it."""
+    """Return ``value`` as a Python number of type ``code``; None if the type cannot hold it."""
     taken = {"b": (bool, int), "f": (int, float)}.get(code[0], (int,))
     if not isinstance(value, taken) or (isinstance(value, bool) and code[0] != "b"):
         return None
@@ -174,7 +174,7 @@ def fill_as(value: Any, code: str) -> Any:
 
 
 def frozen(given: Any) -> Given:
-    """Return a dict as pairs in the order of names; any other value as it is."""
+    """Return a dict as pairs sorted by name; any other value as it is."""
     if not isinstance(given, Mapping):
         return given
     return tuple(sorted((str(name), value) for name, value in given.items()))
@@ -199,7 +199,7 @@ def _listed(given: Schema, name: str, verb: str) -> None:
 
 
 def _nests(kind: pa.DataType) -> bool:
-    """True for lists of lists, which are refused: a batch of them would hold objects."""
+    """Return True for lists of lists, which are refused: a batch of them would hold objects."""
     kind = plain(kind)
     return is_list(kind) and is_list(kind.value_type)
 

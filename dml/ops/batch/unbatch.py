@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @op
 class Unbatch(SameColumns):
-    """Unbatch gives the rows of each batch, one by one, with their ids in the batch.
+    """Unbatch returns the rows of each batch, with their ids in the batch.
 
     Each batch is an atom for the operators above.
     """
@@ -32,7 +32,7 @@ class Unbatch(SameColumns):
     total: bool = True
 
     def check(self) -> None:
-        """Refuse an input of rows (PlanError)."""
+        """Raise PlanError for an input of rows."""
         if not self.input.batched:
             raise PlanError(
                 "unbatch without batch",
@@ -41,15 +41,15 @@ class Unbatch(SameColumns):
             )
 
     @property
-    def held(self) -> ResumeCost:
-        """Return the resumption cost: the current batch's position, and its rows given so far."""
+    def resume_cost(self) -> ResumeCost:
+        """Return the cost of resuming: the batch's position is saved, the batch is read again."""
         return ResumeCost(state_bytes=32, work="one batch")
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, _at: At) -> Flow:
         """Open a flow over the rows of one batch after the other."""
         return LocalFlow(_next_batch, open_input, epoch, position)
 
-    def shown(self) -> str:
+    def parameters_text(self) -> str:
         """Return "": the operator has no parameters."""
         return ""
 

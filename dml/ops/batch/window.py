@@ -26,11 +26,11 @@ WINDOW = 0x77696E646F77
 
 @op
 class Window(SameColumns):
-    """Batch w has the rows ``w * shift + i * stride`` for i below ``n``.
+    """Makes sliding batches: batch w has the rows ``w * shift + i * stride`` for i below ``n``.
 
     With ``drop_last`` incomplete windows at the end are dropped; without it they have as many rows
-    as there are, and the last window is the last that has any. A row's id is derived with its place
-    in its window.
+    as there are, and the last window is the last that has any. A row's id is derived from the input
+    row's id and the row's place in the window.
     """
 
     input: Node
@@ -45,7 +45,7 @@ class Window(SameColumns):
     total: bool = True
 
     def check(self) -> None:
-        """Refuse sizes that are not positive, and a batched input (PlanError)."""
+        """Raise PlanError for sizes that are not positive, and for a batched input."""
         element_count("window size", self.n, least=1)
         element_count("window shift", self.shift, least=1)
         element_count("window stride", self.stride, least=1)
@@ -53,12 +53,12 @@ class Window(SameColumns):
 
     @property
     def span(self) -> int:
-        """Return the number of rows from the first to the last of a window."""
+        """Return the number of rows from the first row of a window to its last, both included."""
         return (self.n - 1) * self.stride + 1
 
     @property
-    def held(self) -> ResumeCost:
-        """Return the resumption cost: a position one window back at most, whose rows come again."""
+    def resume_cost(self) -> ResumeCost:
+        """Return the cost of resuming: a position is saved, one window is read again."""
         return ResumeCost(state_bytes=48, work_rows=self.span, work="one window")
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
@@ -66,8 +66,8 @@ class Window(SameColumns):
         room = GatherQuota(self, at.hold_bytes)
         return _Sliding(self, partial(open_input, epoch), position, room)
 
-    def shown(self) -> str:
-        """Return the size, the shift, the stride, and ``drop_last`` if it is off."""
+    def parameters_text(self) -> str:
+        """Return the size, the shift, the stride, and ``drop_last`` if it is off as text."""
         parts = [str(self.n), f"shift={self.shift}", f"stride={self.stride}"]
         return ", ".join([*parts, *(["drop_last=False"] if not self.drop_last else [])])
 
@@ -75,8 +75,8 @@ class Window(SameColumns):
 class _Sliding:
     """A flow of windows: ``block`` buffers rows of the current window and of later ones.
 
-    Rows are counted from where the input was opened: ``first`` is that of the current window,
-    ``read`` the next to come. ``places`` holds input positions at some of them.
+    Rows are counted from where the input was opened: ``first`` is the first row of the current
+    window, ``read`` the next row to read. ``places`` holds the input's positions before some rows.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class _Sliding:
 
     def pull(self, most: int) -> Block | None:
         """Return the next window; None at the end."""
-        del most  # one element, whatever was asked
+        del most  # a pull returns one element
         node = self.node
         rows = self._rows()
         if rows is None or (rows.n < node.span and node.drop_last):
@@ -107,7 +107,7 @@ class _Sliding:
         return Block(window.schema, window.columns, ids)
 
     def _rows(self) -> Block | None:
-        """Return the rows from ``first`` on: as many as a window spans, fewer only at the end."""
+        """Return the rows from ``first`` on, as many as a window spans, fewer only at the end."""
         held = self.block
         stale = self.first - self.read + (0 if held is None else held.n)
         kept = [] if held is None or stale >= held.n else [held.slice(stale, held.n)]

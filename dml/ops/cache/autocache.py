@@ -12,11 +12,11 @@ from dml.ops.slice.part import Part
 
 @op
 class AutoStored(Stored):
-    """AutoStored gives the rows of the input, drawn anew once every ``reuse`` epochs.
+    """AutoStored returns the rows of its input; each run decides whether they are stored.
 
-    Each run decides whether they are written to a store, or read from there. Without ``reuse`` the
-    input has the same rows in every epoch. Source: Cachew's autocache; Revamper (ATC 2021), which
-    draws anew after so many epochs.
+    Rows that an earlier run stored are read instead of computed. With ``reuse=n`` the rows of one
+    epoch are returned for n epochs, then drawn anew; without ``reuse`` the rows of epoch 0 are
+    returned in every epoch. Source: Cachew's autocache; Revamper (ATC 2021) for the reuse.
     """
 
     reuse: int | None = None
@@ -24,7 +24,7 @@ class AutoStored(Stored):
     decides = True
 
     def check(self) -> None:
-        """Refuse a ``reuse`` that is neither None nor a positive number of epochs."""
+        """Raise PlanError for a ``reuse`` that is neither None nor a positive number of epochs."""
         if self.reuse is not None:
             some("reuse", self.reuse, "autocache(reuse=4)")
 
@@ -32,8 +32,8 @@ class AutoStored(Stored):
         """Return the number of the draw that ``epoch`` uses; it is 0 without ``reuse``."""
         return super().turn(epoch) if self.reuse is None else epoch // self.reuse
 
-    def shown(self) -> str:
-        """Return the tier, and ``reuse`` if it was given."""
+    def parameters_text(self) -> str:
+        """Return the tier, and ``reuse`` if it was given as text."""
         return "tier='auto'" + ("" if self.reuse is None else f", reuse={self.reuse}")
 
 
@@ -52,7 +52,7 @@ def varying(node: Node) -> Node | None:
 
 
 def _fixed(node: Node) -> bool:
-    """True if everything below ``node`` always runs for the same epoch."""
+    """Return True if everything below ``node`` always runs for the same epoch."""
     reused = isinstance(node, AutoStored) and node.reuse is not None
     return node.rows in (Rows.KEPT, Rows.STORED) and not reused
 

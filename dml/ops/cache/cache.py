@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from dml.data.block import Block
     from dml.expr.flow import At, Flow, KeptPrefix, Opener, Position
 
-# The epoch of everything below a cache.
+# The epoch in which the steps below a cache run.
 FIRST = 0
 MEMORY, DISK, AUTO = TIERS = ("memory", "disk", "auto")
 
 
 class Anchor:
-    """The owner of a ``cache()``'s kept elements: it lives as long as any node made of that call.
+    """Owns the elements that one ``cache()`` call stores, as long as a node made by it lives.
 
     ``kept`` is filled where pipelines are executed. Another process has an anchor of its own, which
     is empty.
@@ -39,11 +39,11 @@ class Anchor:
 
 @op
 class Cache(SameColumns):
-    """Gives the elements of the input in epoch 0, in every epoch, and stores them once computed.
+    """Returns the input's elements of epoch 0 in every epoch, and stores them once computed.
 
-    The longest run of elements from the first on that fits is kept, in memory or in a store on
-    disk; that never decides which elements come out, only whether the input is computed again. In
-    the tier "auto" a run decides whether they are kept, on disk. PlanError for another ``tier``.
+    The longest prefix of the elements that fits is stored, in memory or on disk. What is stored
+    never changes which elements are returned, only whether the input is computed again. In the tier
+    "auto" each run decides whether elements are stored on disk.
     """
 
     input: Node
@@ -54,7 +54,7 @@ class Cache(SameColumns):
     total: bool = True
 
     def check(self) -> None:
-        """Refuse an unknown tier (PlanError)."""
+        """Raise PlanError for an unknown tier."""
         if self.tier not in TIERS:
             raise PlanError(
                 f"cache has no tier {self.tier!r}",
@@ -73,32 +73,32 @@ class Cache(SameColumns):
         return self.tier == AUTO
 
     @property
-    def held(self) -> ResumeCost:
-        """Return the resumption cost: the current block's position, and its elements given."""
+    def resume_cost(self) -> ResumeCost:
+        """Return the cost of resuming: a position is saved, an uncached block computed again."""
         return ResumeCost(state_bytes=32, work="one block, if it is not kept")
 
     def flow(self, open_input: Opener, _epoch: int, position: Position | None, at: At) -> Flow:
-        """Open a flow that gives the kept elements, then the input from there on."""
+        """Open a flow that returns the cached elements, then the input from there on."""
         return _Caching(self, open_input, position, at)
 
-    def shown(self) -> str:
-        """Return the tier."""
+    def parameters_text(self) -> str:
+        """Return the tier as text."""
         return f"tier={self.tier!r}"
 
 
 def on_disk(node: Node) -> bool:
-    """True for a cache whose tier is not memory."""
+    """Return True for a cache whose tier is not "memory"."""
     return isinstance(node, Cache) and node.tier != MEMORY
 
 
 class _Caching:
-    """A flow of elements block by block, from the kept ones or from the input.
+    """A flow of elements block by block, from the cache or from the input.
 
-    Blocks are those that the input gives for a pull without a size, so that the types that settle
-    above do not depend on the first consumer. A position is one of the input, its number of
-    elements before, and how many were given since: these are the same elements however blocks are
-    cut elsewhere. Mostly it is the position before the current block; for kept blocks only an
-    earlier one may be known.
+    Blocks are pulled from the input without a size, so that the types that settle above do not
+    depend on the first consumer. A position has a position of the input, the number of elements
+    before it, and the number of elements returned since: it holds however blocks are cut elsewhere.
+    The input's position is that before the current block; for cached blocks only an earlier one may
+    be known.
     """
 
     def __init__(self, node: Cache, open_input: Opener, position: Position | None, at: At) -> None:
@@ -110,7 +110,7 @@ class _Caching:
         self.input: Flow | None = None
         self.block: Block | None = None
         self.before: Position | None = start["in"]  # the input's, before element ``since``
-        self.after: Position | None = start["in"]  # the same at the end of the block at hand
+        self.after: Position | None = start["in"]  # the input's, after the current block
         self.since: int = start["at"]
         self.until: int = start["at"]
         self.first: int = start["at"] + start["given"]
@@ -131,7 +131,7 @@ class _Caching:
         return out
 
     def _next(self) -> bool:
-        """Load the block with the next element; False at the end."""
+        """Load the block with the next element; return False at the end."""
         if self.kept is not None and (self.input is None or self.kept.elsewhere):
             if self._stored(self.kept):
                 return True
@@ -147,8 +147,8 @@ class _Caching:
         return False
 
     def _stored(self, kept: KeptPrefix) -> bool:
-        """Load the block of element ``first`` from the cache; False if it is not cached."""
-        found = kept.found(self.first)
+        """Load the block of element ``first`` from the cache; return False if it is not cached."""
+        found = kept.find_block(self.first)
         self.at.schemas.update(kept.schemas)
         if found is None:
             return False
@@ -161,7 +161,7 @@ class _Caching:
         return True
 
     def _pulled(self) -> bool:
-        """Pull the next block of the input and offer it to the cache; False at its end.
+        """Pull the next block of the input and offer it to the cache; return False at the end.
 
         An input that was not open begins at the last element whose position is known.
         """
@@ -184,11 +184,11 @@ class _Caching:
         return True
 
     def position(self) -> Position:
-        """Return an input position before the current element, and the elements given since."""
+        """Return an input position before the current element, and the elements returned since."""
         return {"in": self.before, "at": self.since, "given": self.first - self.since + self.given}
 
     def close(self) -> None:
-        """Close the input, if it was opened."""
+        """Close the input, and record which variables of functions below have changed."""
         if self.kept is not None:
             self.kept.leave()
         self._close_input()
@@ -202,7 +202,7 @@ class _Caching:
 
 
 def read_below(cache: Node) -> dict[str, dict[str, bytes]]:
-    """Return the functions below a cache, with the outer variables that they read."""
+    """Return, for each function below a cache, digests of the outer variables that it reads."""
     from dml.udfs.identity.closure_walk import variables  # noqa: PLC0415
 
     functions = [fn for node in cache.inputs[0].walk() if (fn := node.calls) is not None]
@@ -212,7 +212,7 @@ def read_below(cache: Node) -> dict[str, dict[str, bytes]]:
 def changed(
     before: Mapping[str, Mapping[str, bytes]], now: Mapping[str, Mapping[str, bytes]]
 ) -> str:
-    """Return a text naming the variables of functions that differ from before, for people."""
+    """Return a text that names the variables of functions that differ from ``before``, or ""."""
     found = [
         f"{fn} reads the variable {name!r}, which has changed meanwhile"
         for fn, names in now.items()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @op
 class Shared(SameColumns):
-    """Shared gives the elements of the input, which several pipelines of one run share.
+    """Shared returns the elements of the input, which several pipelines of one run share.
 
     No verb makes it: ``dml.collect_all`` puts it into the pipelines that it runs. No rewrite moves
     operators across it, so that the part below is the same in all of them. By itself it changes
@@ -32,6 +32,6 @@ class Shared(SameColumns):
         """Open the input itself, for a pipeline that runs alone."""
         return open_input(epoch, position)
 
-    def shown(self) -> str:
-        """Return the number of the shared place within its run."""
+    def parameters_text(self) -> str:
+        """Return the number of the shared place within its run as text."""
         return str(self.number)

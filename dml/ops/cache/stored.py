@@ -22,12 +22,12 @@ Root: TypeAlias = str
 
 @op
 class Stored(SameColumns):
-    """Stored gives the rows of the input in epoch 0, in every epoch, through a store.
+    """Stored returns the rows of the input in epoch 0, in every epoch, through a store.
 
-    Workers write them, or read them back, unit by unit of the source and atom by atom, so that they
-    can also run the operators above. Whether a row was in the store cannot be seen in any result.
-    Without a store, blocks pass unchanged. ``root`` is the folder or URL of the store, "" that of
-    the run's options.
+    Workers write the rows, or read them back, unit by unit of the source and atom by atom, so that
+    workers can also run the operators above. Whether a row was in the store cannot be seen in any
+    result. Without a store, blocks pass unchanged. ``root`` is the folder or URL of the store, ""
+    that of the run's options.
     """
 
     input: Node
@@ -42,20 +42,20 @@ class Stored(SameColumns):
         yield block
 
     def turn(self, _epoch: int) -> int:
-        """Return the input's epoch, which is 0 in every epoch ``_epoch``."""
+        """Return 0, the input's epoch in every epoch."""
         return FIRST
 
-    def shown(self) -> str:
-        """Return the store's folder or URL, or the tier."""
+    def parameters_text(self) -> str:
+        """Return the store's folder or URL, or the tier as text."""
         return repr(self.root) if self.root else "tier='disk'"
 
     def title(self) -> str:
         """Return the verb as the user wrote it."""
-        return f"{'Snapshot' if self.root else 'Cache'}({self.shown()})"
+        return f"{'Snapshot' if self.root else 'Cache'}({self.parameters_text()})"
 
 
 def storable(node: Node) -> bool:
-    """True if workers make the rows of ``node`` unit by unit of one source, where units are read.
+    """Return True if workers compute the rows of ``node`` while they read a source unit by unit.
 
     An operator with resource needs of its own passes its rows to other tasks, which see partitions,
     not units.
@@ -70,5 +70,5 @@ def storable(node: Node) -> bool:
 
 
 def settled_epochs(steps: Sequence[Node]) -> int:
-    """Return how many of ``steps`` run for epoch 0 always: those up to the last stored one."""
+    """Return how many of ``steps`` always run for epoch 0: those up to the last stored one."""
     return max((n for n, step in enumerate(steps, 1) if step.rows is Rows.STORED), default=0)

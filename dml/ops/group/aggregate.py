@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from dml.ops.group.aggregate_functions import Figure, Part
     from dml.ops.sort.row_order import Ordering
 
-# Joins the key of ids: "aggregat" in ASCII.
+# Part of the key of row ids: "aggregat" in ASCII.
 AGGREGATE = 0x6167677265676174
 
 
 @op
 class Aggregate(Node):
-    """Makes a row of each run of rows of equal ``keys``: keys, then the aggregates ``parts``.
+    """Makes one row of each run of rows of equal ``keys``: the keys, then the aggregates ``parts``.
 
-    Sorted rows have a run for each group. Without keys all rows are one group, and an empty input
-    gives a row too. Keys are shown as one of the equal values: -0.0 as 0.0. The row id is derived
-    from that of the group's first row.
+    Sorted rows have one run for each group. Without keys all rows are one group, and an empty input
+    gives one row, too. A key of -0.0 becomes 0.0. The row id is derived from that of the group's
+    first row.
     """
 
     input: Node
@@ -43,7 +43,7 @@ class Aggregate(Node):
     rows: ClassVar[Rows] = Rows.RUNS
 
     def check(self) -> None:
-        """Refuse a batched or endless input (PlanError)."""
+        """Raise PlanError for a batched or endless input."""
         if self.input.batched or self.input.endless:
             raise PlanError(
                 f"agg over {'batches' if self.input.batched else 'an endless stream'}",
@@ -52,11 +52,11 @@ class Aggregate(Node):
             )
 
     def infer(self) -> Schema:
-        """Return the types of keys and aggregates; SchemaError for unfit columns."""
+        """Return the types of keys and aggregates; raise SchemaError for unfit columns."""
         given = self.input.schema
-        return self._made(given)[1] if given.known else UNKNOWN
+        return self._resolve(given)[1] if given.known else UNKNOWN
 
-    def _made(self, given: Schema) -> tuple[list[Figure], Schema]:
+    def _resolve(self, given: Schema) -> tuple[list[Figure], Schema]:
         from dml.ops.group.aggregate_table import FIGURES  # noqa: PLC0415
 
         try:
@@ -97,12 +97,12 @@ class Aggregate(Node):
 
     @property
     def waits(self) -> bool:  # type: ignore[override]
-        """True without keys: nothing is given before the last row was seen."""
+        """True without keys: the only row is returned after the last input row was read."""
         return not self.keys
 
     @property
-    def held(self) -> ResumeCost:
-        """Return the resumption cost: a count as state, and all rows read again."""
+    def resume_cost(self) -> ResumeCost:
+        """Return the cost of resuming: a count is saved, all rows are read again."""
         return ResumeCost(state_bytes=24, work="one pass")
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
@@ -110,7 +110,7 @@ class Aggregate(Node):
         return Again(partial(open_input, epoch, None), partial(self.groups, at), position)
 
     def groups(self, at: At, rows: Flow) -> Iterator[Block]:
-        """Yield a row for each run of ``rows``."""
+        """Yield, in blocks, one row for each run of ``rows``."""
         work: _Groups | None = None
         while (block := rows.pull(CHUNK)) is not None:
             work = work or _Groups(self, block.schema, at)
@@ -127,13 +127,13 @@ class Aggregate(Node):
         """Return a schema of null columns, for an input without rows and without known types."""
         return Schema((name, pa.null()) for name in sorted(self.looks_at))
 
-    def made(self, firsts: RowIds | None) -> RowIds:
-        """Return the ids of groups that begin with rows ``firsts``; None: of the empty group."""
+    def group_ids(self, firsts: RowIds | None) -> RowIds:
+        """Return the ids of groups whose first rows are ``firsts``; None: of the empty group."""
         key = AGGREGATE + self.level
         return RowIds.run(key, 0, 1) if firsts is None else firsts.derive(key, 0)
 
-    def shown(self) -> str:
-        """Return the keys and the aggregates."""
+    def parameters_text(self) -> str:
+        """Return the keys and the aggregates as text."""
         figures = [f"{name}={op}({column or ''})" for name, op, column, _ in self.parts]
         return ", ".join([*map(repr, self.keys), *figures])
 
@@ -143,13 +143,13 @@ class _Groups:
 
     def __init__(self, node: Aggregate, given: Schema, at: At) -> None:
         self.node, self.most_bytes = node, at.hold_bytes
-        self.figures, self.schema = node._made(given)  # noqa: SLF001 - its own work
+        self.figures, self.schema = node._resolve(given)  # noqa: SLF001 - its own work
         self.first: Block | None = None
         self.key: tuple[object, ...] | None = None
         self.states: list[list[object]] = []
 
     def ended(self, block: Block) -> Block | None:
-        """Take the rows of ``block``; return the groups that end in it, or None."""
+        """Add the rows of ``block``; return the output rows of groups that end in it, or None."""
         starts = self._starts(block)
         heads = block.select(self.node.keys).take(starts)
         cuts = starts if len(starts) and starts[0] == 0 else np.concatenate([[0], starts])
@@ -159,7 +159,7 @@ class _Groups:
             heads = concat([self.first, heads]) if heads.n else self.first
             for place, (each, states) in enumerate(zip(self.figures, found, strict=True)):
                 open_ = self.states[place]
-                if len(cuts) > len(starts):  # the group at hand goes on
+                if len(cuts) > len(starts):  # the current group goes on in this block
                     open_[0] = each.joined(open_[0], states.pop(0))
                 found[place] = open_ + states
         self.first = heads.slice(heads.n - 1, heads.n)
@@ -170,7 +170,7 @@ class _Groups:
         return self._row(heads.slice(0, groups), whole) if groups else None
 
     def _starts(self, block: Block) -> np.ndarray:
-        """Return the rows of ``block`` with which a group begins."""
+        """Return the indices of the rows of ``block`` with which a group begins, ascending."""
         if not self.node.keys:
             return np.zeros(0 if self.first is not None else 1, np.int64)
         ordering = self.node.ordering
@@ -185,7 +185,7 @@ class _Groups:
 
     def _weigh(self) -> None:
         pairs = zip(self.figures, self.states, strict=True)
-        held = sum(each.held(state[0]) for each, state in pairs)
+        held = sum(each.state_bytes(state[0]) for each, state in pairs)
         if held > self.most_bytes:
             raise MemoryContractError(
                 "the values of one group do not fit into the memory number",
@@ -195,21 +195,21 @@ class _Groups:
             )
 
     def rest(self) -> Block:
-        """Return the row of the current group."""
+        """Return the output row of the current group."""
         if self.first is None:
-            columns = self._told([[each.nothing()] for each in self.figures])
-            return Block(self.schema, columns, self.node.made(None))
+            columns = self._results([[each.nothing()] for each in self.figures])
+            return Block(self.schema, columns, self.node.group_ids(None))
         return self._row(self.first, self.states)
 
-    def _told(self, states: list[list[object]]) -> tuple[Values, ...]:
-        return tuple(each.told(some) for each, some in zip(self.figures, states, strict=True))
+    def _results(self, states: list[list[object]]) -> tuple[Values, ...]:
+        return tuple(each.to_column(some) for each, some in zip(self.figures, states, strict=True))
 
     def _row(self, heads: Block, states: list[list[object]]) -> Block:
-        keys = tuple(map(_shown, heads.columns))
-        return Block(self.schema, (*keys, *self._told(states)), self.node.made(heads.ids))
+        keys = tuple(map(_without_negative_zeros, heads.columns))
+        return Block(self.schema, (*keys, *self._results(states)), self.node.group_ids(heads.ids))
 
 
-def _shown(keys: Values) -> Values:
+def _without_negative_zeros(keys: Values) -> Values:
     """Return the keys of groups with -0.0 as 0.0."""
     if isinstance(keys, Vec) and keys.values.dtype.kind == "f":
         return Vec(keys.values + np.zeros(1, keys.values.dtype), keys.valid)

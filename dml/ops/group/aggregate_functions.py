@@ -1,7 +1,7 @@
-"""An aggregate function is defined here, with those of numbers: counts, sums, spreads, truth.
+"""``Figure`` is the base of aggregates; those of numbers follow: counts, sums, spreads, truth.
 
-Each computes a state of every run of consecutive rows, joins two states of one group, and makes a
-column of the states of many groups. Nulls are left out, but for ``implode``.
+An aggregate computes a state for each run of consecutive rows, joins two states of one group, and
+makes a column of the states of many groups. Nulls are left out, except by ``implode``.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ class Figure:
         self.kind = self.typed()
 
     def typed(self) -> pa.DataType:
-        """Return the type of the result; SchemaError if it cannot be made of ``given``."""
+        """Return the type of the result; raise SchemaError if ``given`` has no such aggregate."""
         return pa.int64()
 
     def states(self, values: Values, starts: np.ndarray) -> list[Any]:
-        """Return the state of each run; run i ends where run i + 1 starts."""
+        """Return the state of each run of ``values``; run i ends where run i + 1 starts."""
         present = np.ones(length(values), bool) if (v := valid(values)) is None else v
         found: list[Any] = np.add.reduceat(present.astype(np.int64), starts).tolist()
         return found
 
     def joined(self, a: Any, b: Any) -> Any:
-        """Return the state of two runs of one group; may change ``a``."""
+        """Return the state of a group from states of two parts of its rows; may change ``a``."""
         return a + b
 
     def nothing(self) -> Any:
         """Return the state of no rows."""
         return 0
 
-    def told(self, states: list[Any]) -> Values:
-        """Return the results of groups with these states, as a column."""
+    def to_column(self, states: list[Any]) -> Values:
+        """Return the results of groups with ``states``, as a column."""
         return Vec(np.array(states, dtype=np.int64), None)
 
-    def held(self, state: Any) -> int:
-        """Return the bytes of a state, if they grow with rows."""
+    def state_bytes(self, state: Any) -> int:
+        """Return the bytes of ``state`` if they grow with the rows of its group, else 0."""
         return 0
 
     def refused(self, wanted: str, why: str) -> SchemaError:
-        """Return the error for a column that cannot be aggregated so."""
+        """Return the error for a column that is not ``wanted``, the kinds that are allowed."""
         name, verb, column, _ = self.part
         return SchemaError(
             f"{verb} needs a column of {wanted}, and {column!r} is {short(self.given)}",
@@ -67,7 +67,7 @@ class Figure:
 
 
 def converted(name: str, kind: pa.DataType) -> str:
-    """Return the code that converts a column of ``kind``, for the hint of an error."""
+    """Return user code that converts column ``name`` of ``kind``, for the hint of an error."""
     if is_text(kind):
         return f"col({name!r}).str.to_float()"
     if code_of(kind) != "arrow" and not shape_of(kind):
@@ -76,21 +76,21 @@ def converted(name: str, kind: pa.DataType) -> str:
 
 
 class Total(Figure):
-    """The exact sum: int64 of signed integers and booleans, uint64 of unsigned ones, else f8."""
+    """The exact sum: int64 for signed integers and booleans, uint64 for unsigned, else float64."""
 
     squared = False
 
     def typed(self) -> pa.DataType:
-        """Return the type of the sum; SchemaError unless the column has numbers."""
+        """Return the type of the result; raise SchemaError unless the column has numbers."""
         if not (
             (code_of(self.given) != "arrow" and not shape_of(self.given))
             or pa.types.is_float16(self.given)
             or pa.types.is_null(self.given)
         ):
             raise self.refused("numbers", "integers, floats and booleans are numbers")
-        return self.made()
+        return self.result_type()
 
-    def made(self) -> pa.DataType:
+    def result_type(self) -> pa.DataType:
         """Return the type of the result."""
         if pa.types.is_floating(self.given):
             return pa.float64()
@@ -104,7 +104,7 @@ class Total(Figure):
         return sums_by_run(numbers.values, numbers.valid, starts, squared=self.squared)
 
     def joined(self, a: Any, b: Any) -> Any:
-        """Return the sum of both."""
+        """Return the sum of both states."""
         return a.join(b)
 
     def nothing(self) -> Any:
@@ -114,8 +114,8 @@ class Total(Figure):
         floats = pa.types.is_floating(self.given)
         return ExactSums(np.dtype("f8" if floats else "i8"), squared=self.squared)
 
-    def told(self, states: list[Any]) -> Values:
-        """Return the sums, rounded once; CastError if an integer sum does not fit into 64 bits."""
+    def to_column(self, states: list[Any]) -> Values:
+        """Return the sums, rounded once; raise CastError if an integer sum exceeds 64 bits."""
         if pa.types.is_floating(self.kind):
             return Vec(np.array([state.total for state in states], np.float64), None)
         code = code_of(self.kind)
@@ -134,11 +134,11 @@ class Total(Figure):
 class Mean(Total):
     """Mean gives the exact mean, rounded once; null without values."""
 
-    def made(self) -> pa.DataType:
+    def result_type(self) -> pa.DataType:
         """Return float64."""
         return pa.float64()
 
-    def told(self, states: list[Any]) -> Values:
+    def to_column(self, states: list[Any]) -> Values:
         """Return the means as a column."""
         return floats_of([state.mean for state in states])
 
@@ -148,7 +148,7 @@ class Spread(Mean):
 
     squared = True
 
-    def told(self, states: list[Any]) -> Values:
+    def to_column(self, states: list[Any]) -> Values:
         """Return the deviations or variances as a column."""
         ddof = self.part[3][0]
         if self.part[1] == "std":
@@ -157,16 +157,16 @@ class Spread(Mean):
 
 
 class Truth(Figure):
-    """Truth is true if any value is true, or if all are; without values, False and True."""
+    """Tells whether any value is true, or whether all are; without values, False and True."""
 
     def typed(self) -> pa.DataType:
-        """Return bool; SchemaError unless the column has booleans."""
+        """Return bool; raise SchemaError unless the column has booleans."""
         if self.given not in (pa.bool_(), pa.null()):
             raise self.refused("booleans", "compare it, for instance col(...) > 0")
         return pa.bool_()
 
     def states(self, values: Values, starts: np.ndarray) -> list[Any]:
-        """Return the truth of each run."""
+        """Return for each run whether any value is true, or whether all are."""
         numbers = numbers_of(values, "b1")
         any_ = self.part[1] == "any"
         array = numbers.values
@@ -176,20 +176,20 @@ class Truth(Figure):
         return list(found.tolist())
 
     def joined(self, a: Any, b: Any) -> Any:
-        """Return the truth of both."""
+        """Return whether either state is true, or whether both are."""
         return (a or b) if self.part[1] == "any" else (a and b)
 
     def nothing(self) -> Any:
-        """Return the truth of no values."""
+        """Return False for "any", True for "all"."""
         return self.part[1] == "all"
 
-    def told(self, states: list[Any]) -> Values:
-        """Return the truths as a column of booleans."""
+    def to_column(self, states: list[Any]) -> Values:
+        """Return ``states`` as a column of booleans."""
         return Vec(np.array(states, bool), None)
 
 
 def valid(values: Values) -> np.ndarray | None:
-    """Return which values are not null, (n,) bool; None if all are."""
+    """Return which values are not null, (n,) bool; None if no value is null."""
     if isinstance(values, Vec):
         return values.valid
     return values.is_valid().to_numpy(zero_copy_only=False) if values.null_count else None
@@ -201,7 +201,7 @@ def length(values: Values) -> int:
 
 
 def numbers_of(values: Values, code: str = "i8") -> Vec:
-    """Return numbers as arrays; a column that is null throughout gets the type ``code``."""
+    """Return a column of numbers as ``Vec``; a column of type null gets the type ``code``."""
     if isinstance(values, Vec):
         return values
     if pa.types.is_null(values.type):

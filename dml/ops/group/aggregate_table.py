@@ -1,4 +1,4 @@
-"""Aggregates that keep values are defined here, and the table of all aggregates."""
+"""``FIGURES`` is the table of all aggregates; those that keep values are defined here."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from dml.ops.group.aggregate_functions import (
 )
 from dml.ops.sort.row_order import comparable, unordered
 
-# Bytes that a value in a set takes beside itself.
+# Bytes of an entry of a set, without the letters of a text.
 ENTRY_BYTES = 120
 
 
 class End(Figure):
-    """The least or greatest value; NaN if any is NaN, -0.0 is below 0.0; null without values."""
+    """The minimum or maximum; NaN if any value is NaN, -0.0 is below 0.0; null without values."""
 
     def typed(self) -> pa.DataType:
-        """Return the column's type; SchemaError unless its values have an order."""
+        """Return the column's type; raise SchemaError unless its values have an order."""
         if shape_of(self.given) or unordered(self.given):
             raise self.refused("values that have an order", "lists, structs and tensors have none")
         return self.given
 
     def states(self, values: Values, starts: np.ndarray) -> list[Any]:
-        """Return the least or greatest value of each run, as Python compares them."""
+        """Return the minimum or maximum of each run, in Python's order; None without values."""
         if pa.types.is_float16(self.given):
             values = from_arrow(comparable(values, self.given))
         if isinstance(values, Vec) and values.values.dtype.kind in "iuf":
@@ -80,7 +80,7 @@ class End(Figure):
         return ends
 
     def joined(self, a: Any, b: Any) -> Any:
-        """Return the least or greatest of both."""
+        """Return the minimum or maximum of both states."""
         if a is None or b is None:
             return b if a is None else a
         if a != a or b != b:  # noqa: PLR0124
@@ -91,19 +91,19 @@ class End(Figure):
         return min(a, b) if self._least else max(a, b)
 
     def nothing(self) -> Any:
-        """Return None."""
+        """Return None, the state of no values."""
         return None
 
-    def told(self, states: list[Any]) -> Values:
-        """Return the values as a column."""
+    def to_column(self, states: list[Any]) -> Values:
+        """Return the minima or maxima ``states`` as a column."""
         return _column(states, self.given)
 
 
 class Edge(Figure):
-    """Gives the first or last value that is not null, in the order of rows; null without one."""
+    """The first or last value that is not null, in the order of rows; null if there is none."""
 
     def typed(self) -> pa.DataType:
-        """Return the column's type; SchemaError for tensors."""
+        """Return the column's type; raise SchemaError for tensors."""
         if _is_shaped(self.given):
             raise self.refused("single values or lists", "a tensor cannot be null")
         return self.given
@@ -123,17 +123,17 @@ class Edge(Figure):
         return [scalar if scalar.is_valid else None for scalar in array]
 
     def joined(self, a: Any, b: Any) -> Any:
-        """Return the first of both, or the last."""
+        """Return the first or last state that is not None; ``a`` is of earlier rows than ``b``."""
         if a is None or b is None:
             return b if a is None else a
         return a if self.part[1] == "first" else b
 
     def nothing(self) -> Any:
-        """Return None."""
+        """Return None, the state of no values."""
         return None
 
-    def told(self, states: list[Any]) -> Values:
-        """Return the values as a column."""
+    def to_column(self, states: list[Any]) -> Values:
+        """Return the values ``states`` as a column."""
         return _of_scalars(states, self.given)
 
 
@@ -141,21 +141,21 @@ class Unique(Figure):
     """Unique counts distinct values; all NaNs count as one, and -0.0 as 0.0."""
 
     def typed(self) -> pa.DataType:
-        """Return int64; SchemaError unless the column's values can be compared."""
+        """Return int64; raise SchemaError unless the column's values can be compared."""
         if shape_of(self.given) or unordered(self.given):
             raise self.refused("values that can be compared", "lists, structs and tensors cannot")
         return pa.int64()
 
     def states(self, values: Values, starts: np.ndarray) -> list[Any]:
-        """Return the set of values of each run."""
+        """Return the set of distinct values of each run, without null."""
         found = comparable(values, self.given).to_pylist()
-        # NaN is not itself; text stands for it among numbers
+        # NaN does not equal itself: a text stands for NaN among numbers
         array = ["NaN" if value != value else value for value in found]  # noqa: PLR0124
         runs = zip(starts.tolist(), [*starts[1:].tolist(), len(array)], strict=True)
         return [set(array[start:stop]) - {None} for start, stop in runs]
 
     def joined(self, a: Any, b: Any) -> Any:
-        """Return the union of both, made in ``a``."""
+        """Return the union of ``a`` and ``b``, for which ``a`` is changed."""
         a |= b
         return a
 
@@ -163,11 +163,11 @@ class Unique(Figure):
         """Return an empty set."""
         return set()
 
-    def told(self, states: list[Any]) -> Values:
-        """Return the numbers of values as a column."""
+    def to_column(self, states: list[Any]) -> Values:
+        """Return the numbers of distinct values as a column."""
         return Vec(np.array([len(state) for state in states], np.int64), None)
 
-    def held(self, state: Any) -> int:
+    def state_bytes(self, state: Any) -> int:
         """Return the bytes of a set, estimated from one of its values."""
         some = next(iter(state), None)
         long = len(some) if isinstance(some, str | bytes) else 0
@@ -175,7 +175,7 @@ class Unique(Figure):
 
 
 def _is_shaped(kind: pa.DataType) -> bool:
-    """True for tensors, and for lists that are shown as arrays."""
+    """Return True for tensors, and for lists that are shown as arrays."""
     return bool(shape_of(kind) or isinstance(kind, Mark | OpenTensor))
 
 
@@ -183,31 +183,31 @@ class Listed(Figure):
     """Listed gives all values, nulls included, as a list in the order of rows."""
 
     def typed(self) -> pa.DataType:
-        """Return the list type; SchemaError for tensors."""
+        """Return the list type; raise SchemaError for tensors."""
         if _is_shaped(self.given):
             raise self.refused("single values or lists", "a list of tensors is no column")
         return pa.list_(self.given)
 
     def states(self, values: Values, starts: np.ndarray) -> list[Any]:
-        """Return the values of each run, as Arrow arrays."""
+        """Return the values of each run, as a list of one Arrow array."""
         array = to_arrow(values, self.given)
         runs = zip(starts.tolist(), [*starts[1:].tolist(), len(array)], strict=True)
         return [[array.slice(start, stop - start)] for start, stop in runs]
 
     def nothing(self) -> Any:
-        """Return no values."""
+        """Return an empty list, the state of no rows."""
         return []
 
-    def told(self, states: list[Any]) -> Values:
-        """Return the lists as a column."""
+    def to_column(self, states: list[Any]) -> Values:
+        """Return the values of each group as one list of a list column."""
         parts = [part for state in states for part in state]
         lengths = [sum(len(part) for part in state) for state in states]
         offsets = np.cumsum([0, *lengths]).astype(np.int32)
         values = pa.concat_arrays(parts) if parts else pa.array([], self.given)
         return pa.ListArray.from_arrays(pa.array(offsets), values, type=self.kind)
 
-    def held(self, state: Any) -> int:
-        """Return the bytes of all values."""
+    def state_bytes(self, state: Any) -> int:
+        """Return the bytes of all values in ``state``."""
         return sum(part.nbytes for part in state)
 
 
@@ -233,7 +233,7 @@ KEEPS = {"n_unique", "implode"}
 
 
 def _column(found: list[Any], kind: pa.DataType) -> Values:
-    """Return a column of values in the form that ``comparable`` gives them."""
+    """Return a column of ``kind`` from Python values as ``comparable`` gives them, or None."""
     if code_of(kind) != "arrow":
         present = np.array([each is not None for each in found], bool)
         array = np.array([0 if each is None else each for each in found], code_of(kind))
@@ -246,7 +246,7 @@ def _column(found: list[Any], kind: pa.DataType) -> Values:
 
 
 def _of_scalars(found: list[Any], kind: pa.DataType) -> Values:
-    """Return a column of Arrow scalars, or None."""
+    """Return a column of ``kind`` from Arrow scalars; None stands for null."""
     if code_of(kind) != "arrow":
         return _column([None if each is None else each.as_py() for each in found], kind)
     return pa.array(found, kind)

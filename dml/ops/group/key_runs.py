@@ -1,4 +1,4 @@
-"""These operators take runs of equal keys: the first row of each run, or each run as a batch."""
+"""Operators over runs of equal keys return the first row of each run, or each run as a batch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class OfRuns(Node):
     total = True
 
     def infer(self) -> Schema:
-        """Return the input's schema; SchemaError if the columns ``keys`` cannot be compared."""
+        """Return the input's schema; raise SchemaError if ``keys`` cannot be compared."""
         given = self.input.schema
         if given.known:
             self.ordering.check(given)
@@ -50,12 +50,12 @@ class OfRuns(Node):
         return frozenset(self.keys)
 
     @property
-    def held(self) -> ResumeCost:
-        """Return the resumption cost: a count as state, and all rows read again."""
+    def resume_cost(self) -> ResumeCost:
+        """Return the cost of resuming: a count is saved, all rows are read again."""
         return ResumeCost(state_bytes=24, work="one pass")
 
     def runs(self, rows: Flow) -> Iterator[tuple[Block, np.ndarray]]:
-        """Yield the blocks of ``rows``, each with the places where a run begins."""
+        """Yield the blocks of ``rows``, each with the indices at which a run begins, ascending."""
         ordering, last = self.ordering, None
         while (block := rows.pull(CHUNK)) is not None:
             keys = ordering.keyed(block)
@@ -63,8 +63,8 @@ class OfRuns(Node):
             yield block, starts if keys[0] == last else np.concatenate([[0], starts])
             last = keys[block.n - 1]
 
-    def shown(self) -> str:
-        """Return the key columns."""
+    def parameters_text(self) -> str:
+        """Return the key columns as text."""
         return ", ".join(map(repr, self.keys))
 
 

@@ -20,7 +20,7 @@ from dml.udfs.calling.error_policy import RAISE
 if TYPE_CHECKING:
     from dml.expr.flow import At
 
-# Joins the key of ids: "mapgroup" in ASCII.
+# Part of the key of row ids: "mapgroup" in ASCII.
 MAP_GROUP = 0x6D617067726F7570
 
 
@@ -29,7 +29,7 @@ class MapGroup(FunctionNode):
     """Replaces each batch by the rows, or the row, that ``fn`` makes of its dict of arrays.
 
     A dict of single values is one row. The inputs are read-only. With ``on_error="skip"`` a group
-    for which ``fn`` raises is lost.
+    for which ``fn`` raises is dropped.
     """
 
     input: Node

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 class Joined:
     """A flow of joined rows, which reads the right side first.
 
-    A position is that of the left side before the current block, and how many rows came since. If
-    the result depends on earlier rows of the left side, it is the number of all rows.
+    A position holds the left side's position before its current block, and the number of rows
+    returned since. If the result depends on all earlier left rows, it holds the left side's start,
+    and the number of all rows returned.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Joined:
         return self.source.pull(most)
 
     def _begun(self) -> Probing | Partitioned:
-        """Read the right side, as far as it fits, and return the join's source of rows."""
+        """Read the right side, as far as the budget allows; return the source of result rows."""
         from dml.ops.join.matches import JoinSide  # noqa: PLC0415
         from dml.ops.join.partitioned_join import ROW_BYTES, Partitioned, room  # noqa: PLC0415
 
@@ -65,7 +66,7 @@ class Joined:
         return Probing(self.node, self.left, JoinSide(self.node, held), self.start)
 
     def position(self) -> Position:
-        """Return the left side's position, and how many rows to leave out from there."""
+        """Return the left side's position, and the number of result rows to skip from there."""
         return self.start if self.source is None else self.source.position()
 
     def close(self) -> None:
@@ -77,7 +78,7 @@ class Joined:
 
 
 class Probing:
-    """Rows of ``left``, block by block, each with the rows of ``side`` that have its key."""
+    """Joins ``left``, block by block, with the rows of ``side``, the right side in memory."""
 
     def __init__(self, node: Join, left: Flow, side: JoinSide, start: Position) -> None:
         self.node, self.left, self.side = node, left, side
@@ -88,12 +89,12 @@ class Probing:
         self.over = False
 
     def skip(self, rows: int) -> None:
-        """Leave out ``rows`` rows that were given before, without making them."""
+        """Skip ``rows`` result rows that were returned before, without building them."""
         while rows and (now := self._ready()) is not None:
             rows -= self._moved(min(rows, now.n - self.cursor))
 
     def pull(self, most: int) -> Block | None:
-        """Return up to ``most`` rows, of a few megabytes."""
+        """Return up to ``most`` rows, about 4 MiB at most; None at the end."""
         now = self._ready()
         if now is None:
             return None
@@ -106,7 +107,7 @@ class Probing:
         return rows
 
     def _ready(self) -> Matches | Unmet | None:
-        """Return the matches that have rows left to give; None at the end."""
+        """Return the current matches, or the next ones with rows left; None at the end."""
         while self.now is None or self.cursor == self.now.n:
             if self.error is not None:
                 raise self.error
@@ -134,7 +135,7 @@ class Probing:
         self.piece = fitting(self.side.row_bytes + block.nbytes // block.n)
 
     def position(self) -> Position:
-        """Return the left side's position before the current block, and the rows given since."""
+        """Return the left position before the current block, and the rows returned since."""
         return {"in": self.before, "drop": self.given}
 
     def close(self) -> None:
@@ -158,18 +159,18 @@ VALIDATIONS = ("m:m", "1:1", "1:m", "m:1")
 class Join(JoinNode):
     """Join pairs each row of ``input`` with each row of ``other`` that has the same key.
 
-    Rows come in the order of ``input``, and those of one of its rows in the order of ``other``,
-    which is read first; rows of ``other`` without a match (right, outer) come last. The columns of
+    Rows come in the order of ``input``; the matches of one row come in the order of ``other``,
+    which is read first; unmatched rows of ``other`` (right, outer) come last. The columns of
     ``other`` without its keys follow those of ``input``, with ``suffix`` added to a name that both
-    have. Row ids are made of the ids of both sides.
+    have. Row ids are derived from the ids of both sides.
     """
 
-    # types that functions settle after it are settled as after a shuffle: atoms do not reach it
+    # functions above settle their types as after a shuffle, since atoms end here
     rows: ClassVar[Rows] = Rows.WOVEN
     gathers: ClassVar[int] = 2
 
     def check(self) -> None:
-        """Refuse batched or endless inputs, unknown words, and unpaired keys (PlanError)."""
+        """Raise PlanError for batched or endless inputs, unknown option words, or unpaired keys."""
         _one_of("how", self.how, HOWS)
         _one_of("validate", self.validate, VALIDATIONS)
         if any(node.batched for node in self.inputs):
@@ -202,7 +203,7 @@ class Join(JoinNode):
             )
 
     def infer(self) -> Schema:
-        """Return both sides' columns; SchemaError for keys of unlike kinds, or a clashing name."""
+        """Return the joined columns; raise SchemaError for unfit keys or a name on both sides."""
         for node, side in zip(self.inputs, ("left", "right"), strict=True):
             if not node.schema.known:
                 raise SchemaError(
@@ -225,8 +226,8 @@ class Join(JoinNode):
         return Schema(kinds)
 
     @property
-    def held(self) -> ResumeCost:
-        """Return the resumption cost: the left side's position, and the sides read again."""
+    def resume_cost(self) -> ResumeCost:
+        """Return the cost of resuming: the left position is saved, one or both sides read again."""
         work = "both sides" if self.whole else "the right side (both, if it is on disk)"
         return ResumeCost(state_bytes=16, work=work)
 
@@ -236,8 +237,8 @@ class Join(JoinNode):
         """Open a flow that reads the right side, then matches the left one with it."""
         return Joined(self, openers, epoch, position, at)
 
-    def shown(self) -> str:
-        """Return the source of the other side, the keys and the options."""
+    def parameters_text(self) -> str:
+        """Return the source of the other side, the keys and the options as text."""
         keys = "" if self.how == "cross" else f"on={_keys_shown(self.left_on, self.right_on)}, "
         more = "" if self.validate == "m:m" else f", validate={self.validate!r}"
         nulls = ", nulls_equal=True" if self.nulls_equal else ""

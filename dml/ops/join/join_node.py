@@ -1,4 +1,4 @@
-"""What a join finds rows by, and which rows it gives, follows from the fields of its node."""
+"""``JoinNode`` has the fields of a join, which say how rows match and which rows result."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dml.expr.node import Node, op
 
 @op
 class JoinNode(Node):
-    """The base of the operator ``join``, as the search for matches sees it.
+    """The base of the operator ``join``: the fields and facts that matching needs.
 
     Keys are the columns ``left_on`` of ``input`` and ``right_on`` of ``other``. ``how`` says which
-    rows without a match are given, ``validate`` how often a key may occur on either side. Null keys
-    match each other if ``nulls_equal``.
+    rows without a match are in the result, ``validate`` how often a key may occur on either side.
+    Null keys match each other if ``nulls_equal``.
     """
 
     input: Node
@@ -65,7 +65,7 @@ class JoinNode(Node):
 
     @cached_property
     def added(self) -> tuple[tuple[str, str], ...]:
-        """Return the right side's columns but for its keys, with their names in the result."""
+        """Return pairs of a right column that is no key, and the column's name in the result."""
         taken = set(self.input.schema)
         names = [name for name in self.other.schema if name not in self.right_on]
         return tuple((name, name + self.suffix if name in taken else name) for name in names)

@@ -19,14 +19,14 @@ BOTH, LEFT, RIGHT = 0, 1, 2
 
 
 def keys_in(node: JoinNode, block: Block, names: tuple[str, ...]) -> Keys:
-    """Return the keys of one side's block, in the types that are compared."""
+    """Return the keys of ``block``, its columns ``names``, in the types that are compared."""
     pairs = zip(names, node.key_kinds, strict=True)
     columns = [cast(block[name], block.schema[name], kind) for name, kind in pairs]
     return keys_of(columns, block.n, nulls_equal=node.nulls_equal)
 
 
 def cast(values: Values, given: pa.DataType, kind: pa.DataType) -> Values:
-    """Return a column in a type that holds all values of ``given``, as comparisons do."""
+    """Return a column of type ``given`` in type ``kind``, which can hold all its values."""
     if given == kind:
         return values
     if isinstance(values, Vec):
@@ -47,7 +47,7 @@ class JoinSide:
 
     @property
     def unmet(self) -> np.ndarray:
-        """Return the rows whose key no row of the left side had, in order."""
+        """Return the indices of the rows whose key no left row had, ascending."""
         index = self.index
         met = np.zeros(self.payload.n, bool)
         met[index.order] = np.repeat(self.met, index.counts)
@@ -55,10 +55,10 @@ class JoinSide:
 
 
 class Matches:
-    """The result rows of a block of the left side: ``n`` rows, of which any range can be made.
+    """The ``n`` result rows of a block of the left side, of which any range can be built.
 
-    ``error`` follows them, if ``validate`` does not allow a row of the block. ``how`` is that of
-    the node, unless the block meets a part of the right side that is not the last one.
+    ``error`` follows these rows if ``validate`` does not allow a row of the block. ``how`` is that
+    of the node, unless the block meets a piece of the right side that is not the last one.
     """
 
     def __init__(self, node: JoinNode, left: Block, side: JoinSide, how: str) -> None:
@@ -72,7 +72,7 @@ class Matches:
             side.met[self.groups[matched]] = True
         self.ends = np.cumsum(self.counts)
         self.n = int(self.ends[-1]) if len(self.ends) else 0
-        # as many rows as the block, and none missing: each stands for itself
+        # True if each left row has exactly one result row
         self.each = self.n == self.left.n and bool((self.counts == 1).all())
 
     def _counts(self, matched: np.ndarray, how: str) -> np.ndarray:
@@ -88,7 +88,7 @@ class Matches:
         return np.maximum(found, 1) if how in ("left", "outer") else found
 
     def _judged(self) -> MatchError | None:
-        """Keep the rows before the first that ``validate`` refuses, and return its error."""
+        """Cut the block at the first row that ``validate`` forbids; return its error, or None."""
         node, bad = self.node, np.zeros(self.left.n, bool)
         if node.validate == "m:m":
             return None
@@ -110,7 +110,7 @@ class Matches:
     def rows(self, start: int, stop: int) -> Block:
         """Return the rows ``start`` to ``stop`` of the result."""
         if not self.each:
-            return self.made(*self.pairs(start, stop))
+            return self.take_pairs(*self.pairs(start, stop))
         left = self.left.slice(start, stop)
         if not self.node.paired:
             return left
@@ -118,7 +118,7 @@ class Matches:
         return paired(self.node, left, self.side.payload, partners)
 
     def pairs(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the left and right rows of these result rows; -1: no right row."""
+        """Return the left and right rows of result rows ``start`` to ``stop``; -1: no right row."""
         if start >= stop:
             return np.zeros(0, np.intp), np.zeros(0, np.intp)
         first, last = np.searchsorted(self.ends, (start, stop - 1), "right").tolist()
@@ -129,13 +129,13 @@ class Matches:
         nth = np.arange(start, stop) - (self.ends[picked] - self.counts[picked])
         return picked, self._partners(self.groups[picked], nth)
 
-    def made(self, picked: np.ndarray, partners: np.ndarray) -> Block:
-        """Return rows of the left block, each beside a row of the right side."""
+    def take_pairs(self, picked: np.ndarray, partners: np.ndarray) -> Block:
+        """Return the left rows ``picked``, each with the right row ``partners`` (-1: nulls)."""
         left = self.left.take(picked)
         return paired(self.node, left, self.side.payload, partners) if self.node.paired else left
 
     def _partners(self, groups: np.ndarray, nth: np.ndarray | int) -> np.ndarray:
-        """Return the right side's row for each row; -1 if it has none."""
+        """Return the index of the ``nth`` right row of each of ``groups``; -1 without a match."""
         index = self.side.index
         if not len(index.counts):
             return np.full(len(groups), -1)
@@ -144,7 +144,7 @@ class Matches:
 
 
 def paired(node: JoinNode, left: Block, right: Block, partners: np.ndarray) -> Block:
-    """Return rows of ``left``, each beside ``right``'s row at ``partners``; -1: beside nulls."""
+    """Return the rows of ``left``, each with ``right``'s row at ``partners``; -1: with nulls."""
     missing = partners < 0
     some = bool(missing.any())
     columns: list[Values] = []
@@ -154,7 +154,7 @@ def paired(node: JoinNode, left: Block, right: Block, partners: np.ndarray) -> B
         kind = right.schema[name]
         columns.append(_beside(right[name], kind, partners, missing if some else None))
     theirs = right.ids.take(np.maximum(partners, 0)) if right.n else RowIds(left.n, 0, 0)
-    # one number where all have it: it is mixed once
+    # a number that all rows share is mixed once
     high: Key = theirs.hi
     low: Key = theirs.low()
     what: Key = BOTH
@@ -179,7 +179,7 @@ def _beside(
 
 
 def absent(kind: pa.DataType, n: int) -> Values:
-    """Return a column of ``n`` nulls."""
+    """Return a column of ``n`` nulls of type ``kind``."""
     code = code_of(kind)
     if code == "arrow":
         return pa.nulls(n, kind)
@@ -187,7 +187,7 @@ def absent(kind: pa.DataType, n: int) -> Values:
 
 
 def alone(node: JoinNode, right: Block) -> Block:
-    """Return rows of the right side beside nulls, with the right side's keys."""
+    """Return rows of the right side with their keys, and nulls in the other left columns."""
     columns: list[Values] = []
     keys = dict(zip(node.left_on, node.right_on, strict=True))
     for name in node.input.schema:
@@ -203,7 +203,7 @@ def alone(node: JoinNode, right: Block) -> Block:
 
 
 def not_allowed(node: JoinNode, left: Block, row: int) -> MatchError:
-    """Return the error for a row that has more matches than ``validate`` allows."""
+    """Return the error for a left row that has more matches than ``validate`` allows."""
     values = [to_arrow(left[n], left.schema[n])[row].as_py() for n in node.left_on]
     shown = ", ".join(f"{n}={v!r}" for n, v in zip(node.left_on, values, strict=True))
     return MatchError(
@@ -223,5 +223,5 @@ class Unmet:
         self.n = len(self.places)
 
     def rows(self, start: int, stop: int) -> Block:
-        """Return the rows ``start`` to ``stop`` of them."""
+        """Return the result rows ``start`` to ``stop``."""
         return alone(self.node, self.side.payload.take(self.places[start:stop]))

@@ -39,8 +39,7 @@ HELD = 3
 # Beside its columns a row has an id and its number, in memory also its place in the index.
 NUMBERED_BYTES = 24
 ROW_BYTES = NUMBERED_BYTES + INDEX_BYTES
-# Rows of texts or lists are joined to one array where they have no more bytes: its offsets have 31
-# bits.
+# Most bytes of rows with texts or lists that are joined to one array, whose offsets have 31 bits.
 MOST_JOINED = 3 << 29
 # Parts are a power of two, so many that a right side of some ten budgets needs no second pass.
 PART_BITS = 5
@@ -51,30 +50,30 @@ NONE = 2**64 - 1
 
 
 def fitting(row_bytes: int) -> int:
-    """Return the number of rows that are made at once."""
+    """Return how many rows of ``row_bytes`` bytes to make at once: about 4 MiB of them."""
     return max(1, min(CHUNK, PORTION_BYTES // max(1, row_bytes)))
 
 
 def room(schema: Schema, budget: int) -> int:
-    """Return the bytes of rows that may be in memory at once."""
+    """Return how many bytes of rows of ``schema`` may be in memory, within ``budget`` bytes."""
     offsets = any(code == "arrow" for code, _ in schema.forms)
     return min(budget // HELD, MOST_JOINED) if offsets else budget // HELD
 
 
 def numbered(block: Block, numbers: dict[str, np.ndarray]) -> Block:
-    """Return ``block`` with columns of row numbers added at the end."""
+    """Return ``block`` with the columns ``numbers``, row numbers by column name, at the end."""
     kinds = [*block.schema.items(), *((name, pa.uint64()) for name in numbers)]
     columns = (*block.columns, *(Vec(values, None) for values in numbers.values()))
     return Block(Schema(kinds), columns, block.ids)
 
 
 def numbers_of(block: Block, name: str) -> np.ndarray:
-    """Return the row numbers in a column of ``block``."""
+    """Return the row numbers in column ``name`` of ``block``: (n,) uint64."""
     return np.asarray(block[name][0])
 
 
 class Parts:
-    """One side's rows on disk, each in the part of its key, in order and with its number."""
+    """The rows of one side of a join, numbered, in order, and divided by key into parts on disk."""
 
     def __init__(self, node: JoinNode, names: tuple[str, ...], at: At) -> None:
         self.node, self.names, self.at = node, names, at
@@ -83,7 +82,7 @@ class Parts:
         self.rows = self.held_bytes = 0
 
     def add(self, block: Block) -> None:
-        """Take the next rows; write to disk when they exceed the budget."""
+        """Number and buffer the rows of ``block``; write the buffer to disk above the budget."""
         rows = np.arange(self.rows, self.rows + block.n, dtype="u8")
         self.rows += block.n
         self.held.append(numbered(block.bare(), {ROW: rows}))
@@ -92,7 +91,7 @@ class Parts:
             self.leave()
 
     def leave(self) -> None:
-        """Write the rows in memory to disk, one run for each part."""
+        """Write the buffered rows to disk, as one run for each part."""
         if not self.held:
             return
         whole = concat(self.held)
@@ -131,7 +130,7 @@ class Parts:
 
 
 def _pieces(block: Block, rows: np.ndarray, budget: int) -> Iterator[Block]:
-    """Yield these rows of ``block``, in blocks small enough for a merge."""
+    """Yield the rows of ``block`` at indices ``rows``, in blocks small enough for a merge."""
     row_bytes = block.nbytes // max(1, block.n) + NUMBERED_BYTES
     each = max(1, min(CHUNK, block_bytes(budget) // row_bytes))
     for start in range(0, len(rows), each):
@@ -139,7 +138,10 @@ def _pieces(block: Block, rows: np.ndarray, budget: int) -> Iterator[Block]:
 
 
 class Partitioned:
-    """A flow of rows of the join of two flows, of which the right one exceeds the budget."""
+    """A flow of joined rows, for a right side that exceeds the memory budget.
+
+    ``sides`` are the left and the right flow; ``held`` are the right rows that were read before.
+    """
 
     def __init__(
         self, node: JoinNode, sides: tuple[Flow, Flow], held: list[Block], at: At, start: Position
@@ -149,14 +151,14 @@ class Partitioned:
         self.lefts = Parts(node, node.left_on, at)
         self.rights = Parts(node, node.right_on, at)
         self.made: Spill | None = None
-        # the number of the first row of the left side that an error takes the place of
+        # the number of the first left row that an error replaces, and the error
         self.bad: tuple[int, DmlError] | None = None
         self.out = self._joined(held)
         self.rest: Block | None = None
         self.given = 0
 
     def skip(self, rows: int) -> None:
-        """Leave out ``rows`` rows that were given before."""
+        """Skip ``rows`` result rows that were returned before the saved position."""
         while rows and (block := self.pull(rows)) is not None:
             rows -= block.n
 
@@ -174,7 +176,7 @@ class Partitioned:
         return block
 
     def position(self) -> Position:
-        """Return the left side's first position, and the number of rows given since."""
+        """Return the left position at the start, and the number of rows returned since."""
         return {"in": self.start["in"], "drop": self.given}
 
     def close(self) -> None:
@@ -197,7 +199,7 @@ class Partitioned:
                 yield block.select(names)
 
     def _divide(self, held: list[Block]) -> bool:
-        """Write both sides to disk; False if the right side fails, whose error comes at once."""
+        """Write both sides to disk; return False if the right side fails: its error comes first."""
         try:
             while (block := held.pop(0) if held else self.right.pull(CHUNK)) is not None:
                 self._add_right(block)
@@ -216,7 +218,7 @@ class Partitioned:
         return True
 
     def _add_right(self, block: Block) -> None:
-        """Add right rows; those without a key only if they have a place in the result."""
+        """Add right rows; rows whose null key matches none only if unmatched rows are returned."""
         if not self.node.coalesced:
             present = keys_in(self.node, block, self.node.right_on).present
             block = block if present is None else block.take(np.flatnonzero(present))
@@ -237,7 +239,7 @@ class Partitioned:
         self.rights.drop(part)
 
     def _right_pieces(self, part: int) -> Iterator[tuple[list[Block], bool]]:
-        """Yield a part's right rows, as many at once as fit, and whether they are the last."""
+        """Yield the right rows of a part, as many as fit, with a flag: True for the last piece."""
         held: list[Block] = []
         held_bytes = 0
         for block in self.rights.blocks(part):
@@ -249,7 +251,11 @@ class Partitioned:
         yield held, True
 
     def _met(self, part: int, right: list[Block], last: bool) -> Iterator[Block]:  # noqa: FBT001
-        """Yield the result rows of a part's left rows and these right rows, with both numbers."""
+        """Yield the join of a part's left rows with ``right``, one piece of its right rows.
+
+        ``last`` is True for the last piece. Two columns with the row numbers of both sides are
+        added.
+        """
         node = self.node
         rows = np.concatenate([numbers_of(b, ROW) for b in right]) if right else np.zeros(0, "u8")
         side = JoinSide(node, right)
@@ -276,10 +282,10 @@ class Partitioned:
         for start in range(0, found.n, each):
             picked, partners = found.pairs(start, min(start + each, found.n))
             numbers = {LEFT_ROW: lefts[picked], RIGHT_ROW: rights[partners]}
-            yield numbered(found.made(picked, partners), numbers)
+            yield numbered(found.take_pairs(picked, partners), numbers)
 
     def _finished(self, blocks: Iterator[Block]) -> Iterator[Block]:
-        """Yield rows in order, without those that another piece of the right side refutes."""
+        """Yield the merged rows, without those that a match in another right piece makes wrong."""
         single = self.node.validate in ("1:1", "m:1")
         last = NONE
         for block in _undivided(blocks) if single else blocks:
@@ -290,7 +296,7 @@ class Partitioned:
             if single and (twice := again & (rights != np.uint64(NONE))).any():
                 row = int(np.argmax(twice))
                 self._spoil(int(lefts[row]), not_allowed(self.node, block, row))
-            keep = self._kept(again, rights == np.uint64(NONE))
+            keep = self._rows_to_keep(again, rights == np.uint64(NONE))
             if self.bad is not None:
                 keep &= lefts < np.uint64(self.bad[0])
             yield block.take(np.flatnonzero(keep))
@@ -301,14 +307,18 @@ class Partitioned:
         if self.bad is None or row < self.bad[0]:
             self.bad = row, error
 
-    def _kept(self, again: Mask, missing: Mask) -> Mask:
-        """Return which ordered rows stay; ``again``: the row before has the same left row."""
+    def _rows_to_keep(self, again: Mask, missing: Mask) -> Mask:
+        """Return a mask of the merged rows that stay in the result.
+
+        ``again`` is True where the row before has the same left row, ``missing`` where a row has no
+        right row.
+        """
         kept = {"semi": ~again, "anti": missing & ~again}
         return kept.get(self.node.how, ~(missing & again))
 
 
 def _undivided(blocks: Iterator[Block]) -> Iterator[Block]:
-    """Yield the same rows, with all rows of one left row (few: more are refused) in one block."""
+    """Yield the rows of ``blocks``, recut so that all rows of one left row are in one block."""
     held: Block | None = None
     for block in blocks:
         whole = block if held is None else concat([held, block])
@@ -324,7 +334,7 @@ def _undivided(blocks: Iterator[Block]) -> Iterator[Block]:
 
 
 class _Head:
-    """The current rows of one run, in order of (left row, right row); None at its end."""
+    """The current rows of one run, in order of (left row, right row); None at the run's end."""
 
     def __init__(self, run: Iterator[Block]) -> None:
         self.run = run
@@ -332,20 +342,20 @@ class _Head:
         self.few = 0 if self.block is None else self.block.n // 2
 
     def fill(self) -> None:
-        """Read another block if less than half a block is left: runs end blocks in like places."""
+        """Append the next block of the run if at most half a block of current rows is left."""
         if self.block is not None and self.block.n <= self.few:
             more = next(self.run, None)
             self.block = self.block if more is None else concat([self.block, more])
 
     @property
     def last(self) -> tuple[int, int]:
-        """Return the numbers of the last current row."""
+        """Return the left and right row numbers of the last current row."""
         if self.block is None:
             return NONE, NONE
         return int(numbers_of(self.block, LEFT_ROW)[-1]), int(numbers_of(self.block, RIGHT_ROW)[-1])
 
     def up_to(self, left: int, right: int) -> Block | None:
-        """Remove and return the current rows up to this one."""
+        """Remove and return the rows up to row (``left``, ``right``), or None if there are none."""
         block = self.block
         if block is None:
             return None
@@ -358,7 +368,7 @@ class _Head:
 
 
 def merged(spill: Spill, budget: int) -> Iterator[Block]:
-    """Merge all runs; two blocks of each of those merged at once take half of the budget."""
+    """Merge all runs, in several passes if two blocks of each run exceed half of the budget."""
     most = max(LEAST_RUNS, budget // (MERGE_HELD * block_bytes(budget)))
     while spill.count > most:
         few = max(2, min(most, spill.count - most + 1))
@@ -367,7 +377,7 @@ def merged(spill: Spill, budget: int) -> Iterator[Block]:
 
 
 def _recut(blocks: Iterable[Block], budget: int) -> Iterator[Block]:
-    """Yield all blocks, cut small enough for a merge."""
+    """Yield the rows of ``blocks``, in blocks small enough for a merge."""
     for block in blocks:
         yield from _pieces(block, np.arange(block.n), budget)
 

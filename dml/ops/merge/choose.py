@@ -15,7 +15,7 @@ from dml.errors import CastError, DmlError, NullValueError, PlanError, SchemaErr
 from dml.expr.facts import ResumeCost, Rows
 from dml.expr.node import Node, op
 from dml.ops.merge.merge import MOST_ROWS, Merging, Portion, agreed
-from dml.ops.merge.turns import TurnInput, Weaving, in_turns, reached
+from dml.ops.merge.turns import TurnInput, Weaving, count_complete_turns, in_turns
 
 if TYPE_CHECKING:
     from dml.expr.flow import At, Flow, Opener, Position
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 class Choose(Merging):
     """Choose takes the next element of the input that the next row of ``selector`` names by number.
 
-    It ends with the selector, or once every input is known to be over. A row that names an input
-    that is over also ends it (``stop``), or is passed over. Row ids are made of the input row's id
-    and the number of the input. A number that no input has raises CastError, null NullValueError.
+    The output ends with the selector, or once every input is known to have ended. A row that names
+    an ended input also ends the output (``stop``), or is skipped. Row ids are derived from the
+    input row's id and the number of the input. Raises CastError for a number that no input has, and
+    NullValueError for null.
     """
 
     input: Node
@@ -40,13 +41,13 @@ class Choose(Merging):
     rows: ClassVar[Rows] = Rows.WOVEN
 
     @property
-    def given(self) -> tuple[Node, ...]:
+    def element_inputs(self) -> tuple[Node, ...]:
         """Return the inputs without the selector."""
         return (self.input, *self.others)
 
     def check(self) -> None:
-        """Refuse a mix of rows and batches, a batched selector, and a bad ``stop`` (PlanError)."""
-        if len({node.batched for node in self.given}) > 1 or self.selector.batched:
+        """Raise PlanError for a mix of rows and batches, a batched selector, or a bad ``stop``."""
+        if len({node.batched for node in self.element_inputs}) > 1 or self.selector.batched:
             raise PlanError(
                 f"{self.verb} of rows and batches",
                 why="all inputs are batched or none, and the selector is not",
@@ -60,10 +61,7 @@ class Choose(Merging):
             )
 
     def infer(self) -> Schema:
-        """Return the schema that the inputs share; SchemaError unless the selector has one column.
-
-        That column holds whole numbers.
-        """
+        """Return the inputs' schema; raise SchemaError unless the selector is an integer column."""
         if self.selector.schema.known:
             numbers_of(self.selector.schema)
         return super().infer()
@@ -71,12 +69,12 @@ class Choose(Merging):
     @property
     def endless(self) -> bool:
         """True if neither the selector nor the inputs that it may choose from ever end."""
-        ends = [node.endless for node in self.given]
+        ends = [node.endless for node in self.element_inputs]
         return self.selector.endless and (all(ends) if self.stop else any(ends))
 
     @property
-    def held(self) -> ResumeCost:
-        """Return the resumption cost: the ended inputs, and prefetched elements to fetch again."""
+    def resume_cost(self) -> ResumeCost:
+        """Return the cost of resuming: the open inputs are saved, buffered elements read again."""
         return ResumeCost(state_bytes=16 * len(self.inputs), work_rows=MOST_ROWS, work="one block")
 
     def merge(
@@ -85,13 +83,13 @@ class Choose(Merging):
         """Open all inputs and return the merged flow."""
         return _Chosen(self, openers, epoch, position, at)
 
-    def shown(self) -> str:
-        """Return the sources of the other inputs and of the selector."""
-        return f"{super().shown()}{'' if self.stop else ', stop_on_empty_dataset=False'}"
+    def parameters_text(self) -> str:
+        """Return the sources of the other inputs and of the selector as text."""
+        return f"{super().parameters_text()}{'' if self.stop else ', stop_on_empty_dataset=False'}"
 
 
 def numbers_of(schema: Schema) -> tuple[str, pa.DataType]:
-    """Return the selector's one column; SchemaError for more columns or no whole numbers."""
+    """Return the selector's only column; raise SchemaError unless it has whole numbers."""
     columns = list(schema.items())
     if len(columns) == 1 and code_of(columns[0][1])[0] in "iu" and not shape_of(columns[0][1]):
         return columns[0]
@@ -103,7 +101,10 @@ def numbers_of(schema: Schema) -> tuple[str, pa.DataType]:
 
 
 class _Chosen:
-    """A flow of chosen elements: ``since`` given since ``before``, where buffers were empty."""
+    """A flow of chosen elements; ``before`` is its last state without pending choices.
+
+    ``since`` counts the elements that were returned since.
+    """
 
     def __init__(
         self,
@@ -113,7 +114,7 @@ class _Chosen:
         position: Position | None,
         at: At,
     ) -> None:
-        inputs = len(node.given)
+        inputs = len(node.element_inputs)
         places, every = [None] * (inputs + 1), list(range(inputs))
         start: Position = position or {"in": places, "open": every, "row": 0, "drop": 0}
         self.node, self.at = node, at
@@ -121,7 +122,7 @@ class _Chosen:
         self.selector, self.sides = flows[-1], [TurnInput(flow) for flow in flows[:-1]]
         self.open, self.row = set(start["open"]), start["row"]
         self.picks: list[int] = []
-        self.error: DmlError | None = None  # of the choice after the pending ones
+        self.error: DmlError | None = None  # of the choice that follows ``picks``
         self.over = False
         self.before = self._here()
         self.since, self.portion = 0, Portion(at)
@@ -130,7 +131,7 @@ class _Chosen:
             drop -= 1 if node.batched else block.n
 
     def pull(self, most: int) -> Block | None:
-        """Return up to ``most`` elements, as they are chosen."""
+        """Return up to ``most`` elements, as they are chosen; None at the end."""
         wanted = 1 if self.node.batched else min(most, self.portion.rows)
         while not self.over and self.open:
             if not self.picks and not self._choose(wanted):
@@ -144,7 +145,7 @@ class _Chosen:
         return None
 
     def _choose(self, wanted: int) -> bool:
-        """Read pending choices; False if there are none."""
+        """Read up to ``wanted`` choices; return False if the selector has no more."""
         if self.error is None:
             self.before, self.since = self._here(), 0
             block = self.selector.pull(wanted)
@@ -154,7 +155,7 @@ class _Chosen:
         return bool(self.picks)
 
     def _valid(self, block: Block) -> list[int]:
-        """Return the choices before the first invalid one; the next call raises its error."""
+        """Return the choices in ``block`` before the first invalid one, whose error is stored."""
         name, kind = numbers_of(block.schema)
         numbers: list[int | None] = to_arrow(block[name], kind).to_pylist()
         inputs = len(self.sides)
@@ -167,7 +168,7 @@ class _Chosen:
         return [number for number in numbers if number is not None]
 
     def _batch(self) -> Block | None:
-        """Return the chosen batch; None if its input is over."""
+        """Return the chosen batch; None if its input has ended."""
         number = self.picks.pop(0)
         block = self.sides[number].flow.pull(1) if number in self.open else None
         if block is None:
@@ -176,13 +177,13 @@ class _Chosen:
         return self._of(block, number)
 
     def _rows(self, picks: list[int]) -> Block | None:
-        """Return the chosen rows, up to the first choice whose input is over."""
+        """Return the chosen rows before the first whose input has ended; None if there are none."""
         counts = np.bincount(picks, minlength=len(self.sides)).tolist()
         have = [
             side.fetch(n) if n and i in self.open else 0
             for i, (side, n) in enumerate(zip(self.sides, counts, strict=True))
         ]
-        good = reached(picks, have)
+        good = count_complete_turns(picks, have)
         if good:
             del self.picks[:good]
             return self._gathered(np.asarray(picks[:good]))
@@ -193,13 +194,13 @@ class _Chosen:
         return None
 
     def _ended(self, number: int) -> None:
-        """Handle the choice of an input that is over."""
+        """Record that input ``number`` has ended; with ``stop`` the output ends, too."""
         self.over = self.node.stop
         self.open.discard(number)
 
     def _gathered(self, order: np.ndarray) -> Block:
         counts = enumerate(np.bincount(order).tolist())
-        return in_turns(order, [self._of(self.sides[i].taken(n), i) for i, n in counts if n])
+        return in_turns(order, [self._of(self.sides[i].take(n), i) for i, n in counts if n])
 
     def _of(self, block: Block, number: int) -> Block:
         agreed(self.node, block, number + 1, self.at)
@@ -210,7 +211,7 @@ class _Chosen:
         return {"in": places, "open": sorted(self.open), "row": self.row}
 
     def position(self) -> Position:
-        """Return the inputs' last positions with empty buffers, and the elements given since."""
+        """Return the last state without pending choices, and the elements returned since."""
         if self.picks or self.error is not None or self.over:
             return {**self.before, "drop": self.since}
         return {**self._here(), "drop": 0}

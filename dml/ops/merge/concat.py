@@ -1,4 +1,4 @@
-"""``concat`` gives one input after the other."""
+"""``concat`` returns the elements of several inputs, one input after the other."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @op
 class Concat(Merging):
-    """Concat gives all elements of ``input``, then all of the first of ``others``, and so on.
+    """Concat returns all elements of ``input``, then all of the first of ``others``, and so on.
 
-    Row ids are made of the input row's id and the number of the input.
+    Row ids are derived from the input row's id and the number of the input.
     """
 
     input: Node
@@ -41,7 +41,7 @@ class Concat(Merging):
 
 
 def joined(first: Node, others: tuple[Node, ...]) -> Concat:
-    """Return one concat of all inputs, with the inputs of inputs that are concats themselves."""
+    """Return one ``Concat`` of all inputs, with the inputs of those that are concats themselves."""
     first, *rest = (
         each
         for node in (first, *others)
@@ -69,7 +69,7 @@ class _Following:
         return None if over else self.openers[self.turn](self.epoch, position)
 
     def pull(self, most: int) -> Block | None:
-        """Return up to ``most`` elements of the current input."""
+        """Return up to ``most`` elements of the current input; None at the end."""
         while self.input is not None:
             block = self.input.pull(most)
             if block is not None:

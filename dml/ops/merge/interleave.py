@@ -1,4 +1,4 @@
-"""``interleave`` gives a few elements of each input in turn."""
+"""``interleave`` takes a few elements of each input in turn."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dml.ops.merge.turns import InputTurns, Weaving
 
 @op
 class Interleave(Weaving):
-    """Gives ``block_length`` elements of each input in turn, and leaves ended inputs out.
+    """Takes ``block_length`` elements of each input in turn, and leaves ended inputs out.
 
-    Row ids are made of the input row's id and the number of the input.
+    Row ids are derived from the input row's id and the number of the input.
     """
 
     input: Node
@@ -24,22 +24,22 @@ class Interleave(Weaving):
     total: bool = True
 
     def check(self) -> None:
-        """Refuse a ``block_length`` that is no positive integer, and unlike inputs (PlanError)."""
+        """Raise PlanError unless ``block_length`` is a positive integer and inputs are alike."""
         super().check()
         element_count("interleave block_length", self.block_length, least=1)
 
     def turns(self, state: list[Any] | None) -> InputTurns:
-        """Return round-robin turns from ``state`` on."""
+        """Return round-robin turns from the saved ``state`` on; None: from the first."""
         open_, place, taken = state or [list(range(len(self.inputs))), 0, 0]
         return _Round(self.block_length, list(open_), place, taken)
 
-    def shown(self) -> str:
-        """Return the sources of the other inputs, and ``block_length``."""
-        return f"{super().shown()}, block_length={self.block_length}"
+    def parameters_text(self) -> str:
+        """Return the sources of the other inputs, and ``block_length`` as text."""
+        return f"{super().parameters_text()}, block_length={self.block_length}"
 
 
 class _Round(InputTurns):
-    """Round-robin turns: the open inputs, the current one, and how many elements it has given."""
+    """Round-robin turns of the ``open`` inputs; the current one has had ``taken`` elements."""
 
     def __init__(self, length: int, open_: list[int], place: int, taken: int) -> None:
         self.length, self.open, self.place, self.taken = length, open_, place, taken

@@ -1,4 +1,4 @@
-"""``interleave`` with a function gives rows of the pipelines that it returns, in a cycle."""
+"""``interleave(fn)`` takes rows in turns from pipelines that ``fn`` returns for input rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dml.expr.facts import Needs, ResumeCost, Rows
 from dml.expr.node import Node, op
 from dml.expr.user_call import UserFunction, blamed, each, raised
 from dml.ops.merge.merge import MOST_ROWS, Portion, same
-from dml.ops.merge.turns import TurnInput, in_turns, reached
+from dml.ops.merge.turns import TurnInput, count_complete_turns, in_turns
 from dml.udfs.calling import python_rows as convert
 
 if TYPE_CHECKING:
@@ -27,25 +27,26 @@ if TYPE_CHECKING:
 
 CYCLE = int.from_bytes(b"cycle", "big")
 VERB = "interleave"
-# Bytes of a slot's position, without that of the pipeline itself.
+# Bytes of a slot's saved state, without the position of its pipeline.
 SLOT_BYTES = 512
-# Rows of the input that are pulled at once, for each place, where pipelines are prefetched.
+# Input rows pulled at once for each place of the cycle, where pipelines are prefetched.
 AT_ONCE = 8
-# So many rows are read on rather than opening the input once more.
+# Up to this many rows are skipped by reading; beyond them, the input is opened again.
 NEAR = 1024
 
 
 @op
 class InterleaveMap(Node):
-    """Gives rows of the pipelines that ``fn`` returns, ``cycle_length`` of them in turns.
+    """Takes rows in turns from pipelines that ``fn`` returns, of which some are open at a time.
 
     A cycle has ``cycle_length`` places. At each place in turn up to ``block_length`` rows are taken
-    from the pipeline that is open there. A pipeline without more rows leaves its place empty, and
-    the next place has its turn; at an empty place the pipeline of the next input row is opened,
-    while there is one. Source: tf.data's InterleaveDataset, not parallel.
+    from the pipeline that is open there. An exhausted pipeline leaves its place empty, and the next
+    place has its turn; at an empty place the pipeline of the next input row is opened, while input
+    rows remain. Source: tf.data's InterleaveDataset, not parallel.
 
-    Row ids are made of the input row's id and of that of the row in its pipeline. All pipelines
-    have the same columns, or SchemaError. A resumed run calls ``fn`` again for open pipelines.
+    Row ids are derived from the id of the input row and the id of the row in its pipeline. Raises
+    SchemaError if pipelines have different columns. A resumed run calls ``fn`` again for open
+    pipelines.
     """
 
     input: Node
@@ -58,7 +59,7 @@ class InterleaveMap(Node):
     rows: ClassVar[Rows] = Rows.WOVEN
 
     def check(self) -> None:
-        """Refuse lengths that are no positive integers (PlanError)."""
+        """Raise PlanError for lengths that are not positive integers."""
         element_count("interleave cycle_length", self.cycle_length, least=1)
         element_count("interleave block_length", self.block_length, least=1)
 
@@ -67,22 +68,22 @@ class InterleaveMap(Node):
         return self.declared or UNKNOWN
 
     @property
-    def held(self) -> ResumeCost:
-        """Return the resumption cost: each pipeline's position, and prefetched rows."""
+    def resume_cost(self) -> ResumeCost:
+        """Return the cost of resuming: positions are saved, prefetched rows are read again."""
         return ResumeCost(SLOT_BYTES * self.cycle_length, work_rows=MOST_ROWS, work="one block")
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
         """Open a flow that opens pipelines when their turn comes."""
         return _Cycle(self, open_input, epoch, position, at)
 
-    def shown(self) -> str:
-        """Return the function's name, both lengths, and the resources that it needs."""
+    def parameters_text(self) -> str:
+        """Return the function's name, both lengths, and the resources that it needs as text."""
         lengths = f"cycle_length={self.cycle_length}, block_length={self.block_length}"
-        return f"{self.fn.name}, {lengths}{self.needs.shown()}"
+        return f"{self.fn.name}, {lengths}{self.needs.parameters_text()}"
 
 
 class _Input:
-    """The rows of the input one by one, pulled up to ``most`` at a time."""
+    """Reads ``flow`` row by row, in blocks of ``most`` rows; its next row has ``number``."""
 
     def __init__(self, flow: Flow, number: int, most: int) -> None:
         self.flow, self.number, self.most = flow, number, most
@@ -102,12 +103,12 @@ class _Input:
         return _Row(row, self.number - 1, *self.block)
 
     def where(self) -> tuple[Position, int]:
-        """Return an input position, and the number of the row before which it stands."""
+        """Return an input position at or before the next row, and the number of the row there."""
         return (self.flow.position(), self.number) if self.rest is None else self.block
 
 
 class _Row(NamedTuple):
-    """A row of the input, its number, and the input's position before row ``since``."""
+    """An input row and its ``number``; ``before`` is the input's position before row ``since``."""
 
     row: Block
     number: int
@@ -117,23 +118,23 @@ class _Row(NamedTuple):
 
 @dataclasses.dataclass(slots=True)
 class _Slot:
-    """An open pipeline, and the input row that it was made from."""
+    """An open pipeline ``side``, and ``of``, the input row for which it was returned."""
 
     of: _Row
     side: TurnInput
 
     def position(self) -> dict[str, Any]:
-        """Return the state from which the same pipeline is opened again."""
+        """Return the state from which this pipeline is opened again at its next row."""
         row, flow = self.of, self.side.flow
         found = {"row": row.number, "in": row.before, "at": flow.position()}
         return found if row.since == row.number else {**found, "since": row.since}
 
 
 class _Seat(TurnInput):
-    """A pipeline that is prefetched: no rows are fetched for later turns here."""
+    """A prefetched pipeline: its rows are buffered by the prefetcher, not here."""
 
     def look(self, *, wait: bool) -> int:
-        """Return the number of prefetched rows."""
+        """Return the number of prefetched rows; with ``wait``, wait for some, or for the end."""
         flow: Any = self.flow
         found: int = flow.look(wait=wait)
         return found
@@ -142,8 +143,8 @@ class _Seat(TurnInput):
         """Return the number of prefetched rows, ``wanted`` at most."""
         return min(wanted, self.look(wait=False))
 
-    def taken(self, n: int) -> Block:
-        """Return the first ``n`` prefetched rows."""
+    def take(self, n: int) -> Block:
+        """Remove and return the first ``n`` prefetched rows; raise IndexError if fewer are left."""
         block = self.flow.pull(n)
         if block is None or block.n != n:
             raise IndexError(n)
@@ -152,7 +153,7 @@ class _Seat(TurnInput):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Calling:
-    """Opens the pipelines that the function returns; threads may refer to it, not to the cycle."""
+    """Opens the pipelines that ``fn`` returns; threads refer to it instead of the ``_Cycle``."""
 
     node: InterleaveMap
     epoch: int
@@ -160,7 +161,7 @@ class _Calling:
     most_bytes: int
 
     def opened(self, row: Block, position: Position | None) -> Flow:
-        """Open the flow of the pipeline for a row, from ``position`` on."""
+        """Open the flow of the pipeline that ``fn`` returns for ``row``, from ``position`` on."""
         pipeline = self._called(row)
         try:
             flow: Flow = self.at.nested(pipeline, self.epoch, position, self.most_bytes)
@@ -169,7 +170,7 @@ class _Calling:
         return flow
 
     def _called(self, row: Block) -> Node:
-        """Return the pipeline that the function returns for a row; UDFError for other values."""
+        """Return the pipeline that ``fn`` returns for ``row``; raise UDFError for anything else."""
         fn, out = self.node.fn, list[Any]()
         error = each(fn.call, convert.to_rows(row), out)
         if error is not None:
@@ -188,7 +189,7 @@ class _Calling:
 
 
 class _Rereading:
-    """Reads given rows of the input, in order; reopens the input if the next one is far ahead."""
+    """Reads single rows of the input by number, ascending; reopens it rather than skip many."""
 
     def __init__(self, open_input: Opener, epoch: int) -> None:
         self.open_input, self.epoch = open_input, epoch
@@ -196,9 +197,10 @@ class _Rereading:
         self.next = 0
 
     def at(self, number: int, position: Position | None, since: int) -> Flow:
-        """Return the input before row ``number``; it stood at ``position`` before row ``since``.
+        """Return the input's flow, positioned before row ``number``.
 
-        ``since`` is ``number`` or less.
+        ``position`` is a saved position of the input before row ``since``, which is at most
+        ``number``.
         """
         if self.flow is None or since - self.next > NEAR:
             self.close()
@@ -208,7 +210,7 @@ class _Rereading:
         return self.flow
 
     def row(self, number: int, position: Position, since: int) -> _Row:
-        """Return row ``number``."""
+        """Return row ``number``; ``position`` is a saved position of the input before ``since``."""
         row = self._pulled(self.at(number, position, since), 1)
         self.next += 1
         return _Row(row, number, position, since)
@@ -217,7 +219,7 @@ class _Rereading:
     def _pulled(flow: Flow, most: int) -> Block:
         block = flow.pull(most)
         if block is None:
-            raise KeyError("in")  # which is said of a position that does not fit
+            raise KeyError("in")  # the caller reports a position that does not fit
         return block
 
     def close(self) -> None:
@@ -227,7 +229,10 @@ class _Rereading:
 
 
 class _Cycle:
-    """A flow of rows in turns; ``given`` counts them since ``before``, a state of empty buffers."""
+    """A flow of rows in turns; ``before`` is its last state with empty buffers.
+
+    ``given`` counts the rows that were returned since.
+    """
 
     def __init__(
         self,
@@ -260,7 +265,7 @@ class _Cycle:
             drop -= block.n
 
     def pull(self, most: int) -> Block | None:
-        """Return up to ``most`` rows, in turns."""
+        """Return up to ``most`` rows, in turns; None at the end."""
         if self.reading is None and not self._at_hand():
             self.before, self.given = self._here(), 0
         self._go_ahead()
@@ -273,7 +278,7 @@ class _Cycle:
         return None
 
     def _placed(self) -> bool:
-        """Ensure an open pipeline at the current place; False if there are no more."""
+        """Move the turn to an open pipeline, or open one; return False if there are no more."""
         while (slot := self.slots[self.turn[0]]) is None:
             if not self.over:
                 self._open_next()
@@ -296,17 +301,17 @@ class _Cycle:
         self._go_ahead()
 
     def _begun(self) -> bool:
-        """Open the next input row's pipeline, or start to; False if there is none."""
+        """Open, or start to prefetch, the next input row's pipeline; return False without a row."""
         row = self.input.next()
         if row is not None:
             self.coming.append(self._slot(row, partial(self.calling.opened, row.row, None), None))
         return row is not None
 
     def _go_ahead(self) -> None:
-        """Start prefetching pipelines of buffered input rows, in place of those read to their end.
+        """Start to prefetch pipelines of buffered input rows, in place of fully prefetched ones.
 
-        There are never more than the cycle has places, and together they hold no more rows than the
-        open ones alone may.
+        At most as many pipelines as the cycle has places are being prefetched, and none is started
+        while the prefetched rows take more than a quarter of the operator's memory.
         """
         if self.reading is None:
             return
@@ -320,18 +325,18 @@ class _Cycle:
     def _slot(self, row: _Row, opener: Callable[[], Flow], position: Position | None) -> _Slot:
         if self.reading is None:
             return _Slot(row, TurnInput(opener()))
-        # others may be read to their end while the consumer waits for one
+        # called when a pipeline is exhausted, also while the consumer waits
         again = WeakMethod(self._go_ahead)
         return _Slot(row, _Seat(self.reading.open(opener, position, self.most_bytes, again)))
 
     def _opened_again(self, start: Position, rereading: _Rereading) -> _Input:
-        """Open the input and the pipelines that were open when the position was saved."""
+        """Open the pipelines of a saved position again; return the input before the next row."""
         places = [place for place, slot in enumerate(start["slots"]) if slot is not None]
         for place in sorted(places, key=lambda each: start["slots"][each]["row"]):
             slot = start["slots"][place]
             number, position = slot["row"], slot["at"]
             row = rereading.row(number, slot["in"], slot.get("since", number))
-            # here, where an error is known to be one of the position
+            # opened here, where an error means that the position does not fit
             flow = self.calling.opened(row.row, position)
             self.slots[place] = self._slot(row, partial(_same, flow), position)
         flow = rereading.at(self.rows, start["in"], start.get("since", self.rows))
@@ -339,14 +344,14 @@ class _Cycle:
         return _Input(flow, self.rows, 1 if one else AT_ONCE * len(self.slots))
 
     def _some(self, wanted: int) -> Block | None:
-        """Return up to ``wanted`` rows; None if the current pipeline has no more."""
+        """Return up to ``wanted`` rows; None if the pipeline that has its turn is exhausted."""
         picks, turn = self._walk(wanted)
         counts = np.bincount(picks, minlength=len(self.slots))
         first = self.slots[picks[0]]
         if first is not None and isinstance(first.side, _Seat):
             first.side.look(wait=True)
         have = [0 if s is None or not n else s.side.fetch(int(n)) for s, n in self._each(counts)]
-        good = reached(picks, have)
+        good = count_complete_turns(picks, have)
         if good:
             self.turn = turn if good == len(picks) else self._walk(good)[1]
             return self._gathered(picks[:good])
@@ -363,9 +368,9 @@ class _Cycle:
         return list(zip(self.slots, counts.tolist(), strict=True))
 
     def _walk(self, wanted: int) -> tuple[list[int], tuple[int, int]]:
-        """Return the places of the next rows, and the turn after them.
+        """Return the place of each of the next ``wanted`` rows, and the turn after these rows.
 
-        The places end where a pipeline must be opened.
+        There are fewer places if a pipeline must be opened first.
         """
         picks: list[int] = []
         place, taken = self.turn
@@ -383,21 +388,21 @@ class _Cycle:
         order = np.asarray(picks)
         counts = np.bincount(order, minlength=len(self.slots))
         parts = [
-            self._of(slot.side.taken(n), slot)
+            self._of(slot.side.take(n), slot)
             for slot, n in self._each(counts)
             if slot is not None and n
         ]
         return in_turns(order, parts)
 
     def _of(self, block: Block, slot: _Slot) -> Block:
-        """Return the rows that a pipeline gave, with ids of their own."""
+        """Return the rows ``block`` of the pipeline in ``slot`` with the ids that they get here."""
         self._agreed(block, slot.of.number)
         parents = slot.of.row.ids.take(np.zeros(block.n, dtype=np.intp))
         ids = parents.derive(*block.ids.arrays()).derive(CYCLE + self.node.level, 0)
         return dataclasses.replace(block, ids=ids, rows=None)
 
     def _agreed(self, block: Block, number: int) -> None:
-        """Compare a block with the declared columns, or with those of the first block."""
+        """Raise SchemaError if a block's columns differ from the declared or the first ones."""
         known = self.node.schema
         if not known.known:
             known = self.at.schemas.setdefault(self.node.digest.hex(), block.schema)
@@ -423,7 +428,7 @@ class _Cycle:
         }
 
     def position(self) -> Position:
-        """Return the last state with empty buffers, and the number of rows given since."""
+        """Return the last state with empty buffers, and the number of rows returned since."""
         if self._at_hand():
             return {**self.before, "drop": self.given}
         return {**self._here(), "drop": 0}

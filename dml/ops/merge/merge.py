@@ -30,20 +30,20 @@ class Merging(Node):
     mark: ClassVar[int]
 
     @property
-    def given(self) -> tuple[Node, ...]:
-        """Return the inputs that give elements."""
+    def element_inputs(self) -> tuple[Node, ...]:
+        """Return the inputs whose elements are merged."""
         return self.inputs
 
     def infer(self) -> Schema:
-        """Return the inputs' common schema; SchemaError if known ones differ, unknown if one is."""
-        first, *others = (node.schema for node in self.given)
+        """Return the inputs' schema, unknown if one is; raise SchemaError if known ones differ."""
+        first, *others = (node.schema for node in self.element_inputs)
         for number, other in enumerate(others, 2):
             if first.known and other.known:
                 same(self.verb, first, other, number)
-        return first if all(node.schema.known for node in self.given) else UNKNOWN
+        return first if all(node.schema.known for node in self.element_inputs) else UNKNOWN
 
     def check(self) -> None:
-        """Refuse a mix of rows and batches (PlanError)."""
+        """Raise PlanError for a mix of rows and batches."""
         if len({node.batched for node in self.inputs}) > 1:
             raise PlanError(
                 f"{self.verb} of rows and batches",
@@ -52,26 +52,26 @@ class Merging(Node):
             )
 
     def derived(self, ids: RowIds, number: int) -> RowIds:
-        """Return the ids of rows that input ``number`` gave with ``ids``."""
+        """Return the output ids of rows that have ``ids`` in input ``number``."""
         return ids.derive(self.mark + self.level, number)
 
     def origins(self, ids: RowIds, number: int) -> RowIds:
-        """Return the input ids from which ``ids`` were derived, if input ``number`` gave them."""
+        """Return the ids in input ``number`` from which ``ids`` were derived."""
         branch = np.full(ids.count, number, np.uint64)
         return RowIds.of_arrays(*underive(*ids.arrays(), self.mark + self.level, branch))
 
     @property
-    def held(self) -> ResumeCost:
-        """Return the resumption cost: the current turn; positions of inputs count as their own."""
+    def resume_cost(self) -> ResumeCost:
+        """Return the cost of resuming: the turn is saved; the inputs have costs of their own."""
         return ResumeCost(state_bytes=16 * len(self.inputs))
 
-    def shown(self) -> str:
-        """Return the sources of the other inputs."""
+    def parameters_text(self) -> str:
+        """Return the sources of the other inputs as text."""
         return ", ".join(node.chain()[0].title() for node in self.inputs[1:])
 
 
 def same(verb: str, first: Schema, other: Schema, number: int) -> None:
-    """Raise SchemaError unless both schemas have the same columns in the same order."""
+    """Raise SchemaError unless input ``number`` has the columns of the first, in their order."""
     if dict(first) == dict(other) and list(first) == list(other):
         return
     differing = [f"{n}: {first.get(n)}" for n in first if other.get(n) != first[n]]
@@ -86,8 +86,8 @@ def same(verb: str, first: Schema, other: Schema, number: int) -> None:
 def agreed(node: Merging, block: Block, number: int, at: At) -> None:
     """Raise SchemaError if a block's columns differ from those of the first block of any input.
 
-    The first columns are stored with the types that functions settle, so that a resumed run knows
-    them.
+    The first block's columns are stored with the types that functions settle, so that a resumed run
+    knows them. ``number`` counts inputs from 1.
     """
     if node.schema.known:
         return
@@ -99,15 +99,15 @@ def agreed(node: Merging, block: Block, number: int, at: At) -> None:
 class Portion:
     """The number of rows to gather at once from all inputs, so that they take some megabytes.
 
-    It is 1 where a run may lose a limited number of rows: then a row that an input loses counts
-    before that input's next row, and after the rows that other inputs give before it.
+    ``rows`` is 1 in a run that may skip a limited number of rows: a row that one input skips then
+    counts before the input's next row, and after the rows that other inputs return before it.
     """
 
     def __init__(self, at: At) -> None:
         self.at, self.rows = at, 1 if at.bounded else FIRST_ROWS
 
     def learn(self, block: Block) -> None:
-        """Adapt to the size of gathered rows; grows step by step, as later rows may be larger."""
+        """Adapt ``rows`` to the bytes per row of ``block``; grow stepwise, as later rows vary."""
         if self.at.bounded:
             return
         fitting = PORTION_BYTES // max(1, block.nbytes // max(1, block.n))

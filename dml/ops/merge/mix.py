@@ -1,4 +1,4 @@
-"""``mix`` gives elements of several inputs in fixed shares, in every prefix."""
+"""``mix`` takes elements of several inputs in fixed shares, in every prefix."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ FINEST = 10_000
 
 @op
 class Mix(Weaving):
-    """Mix gives elements in shares ``weights``: after any t, input i has given ``w_i t`` +- 1.
+    """Mix takes elements by ``weights``: of the first t elements, ``w_i t`` +- 1 are of input i.
 
-    At each turn, of the inputs that are due, the one with the earliest deadline is taken. An input
-    that is over ends the mix (``stop="first"``), or the other inputs go on as a mix of their own
-    (``"all"``). Row ids are made of the input row's id and the number of the input. Source:
-    Tijdeman, The chairman assignment problem (1980), whose bound is ``1 - 1 / (2 n - 2)``.
+    ``w_i`` is the weight of input i, divided by the sum of the weights. At each turn, of the inputs
+    that are due, the one with the earliest deadline is taken. An input that ends also ends the mix
+    (``stop="first"``), or the other inputs go on as a mix of their own (``"all"``). Row ids are
+    derived from the input row's id and the number of the input. Source: Tijdeman, The chairman
+    assignment problem (1980), whose bound is ``1 - 1 / (2 n - 2)`` for n inputs.
     """
 
     input: Node
@@ -35,7 +36,7 @@ class Mix(Weaving):
     total: bool = True
 
     def check(self) -> None:
-        """Require a weight for each input, and a known ``stop`` (PlanError)."""
+        """Raise PlanError without a weight for each input, and for an unknown ``stop``."""
         super().check()
         if self.stop not in STOPS:
             raise PlanError(
@@ -52,22 +53,22 @@ class Mix(Weaving):
 
     @property
     def endless(self) -> bool:
-        """True if an input that must end for the mix to end is endless."""
+        """True if all inputs are endless (``stop="first"``), or any input is (``"all"``)."""
         ends = [node.endless for node in self.inputs]
         return all(ends) if self.stop == "first" else any(ends)
 
     def turns(self, state: list[Any] | None) -> InputTurns:
-        """Return turns by shares, from ``state`` on."""
+        """Return turns by shares from the saved ``state`` on; None: from the first."""
         open_, given = state or [list(range(len(self.inputs))), [0] * len(self.inputs)]
         return _Shares(self.weights, self.stop, list(open_), list(given))
 
-    def shown(self) -> str:
-        """Return the sources of the other inputs, the shares and the stop rule."""
-        return f"{super().shown()}, weights={list(self.weights)}, stop={self.stop!r}"
+    def parameters_text(self) -> str:
+        """Return the sources of the other inputs, the shares and the stop rule as text."""
+        return f"{super().parameters_text()}, weights={list(self.weights)}, stop={self.stop!r}"
 
 
 def whole_weights(weights: Any, inputs: int) -> tuple[int, ...]:
-    """Return whole numbers in the ratio of the user's weights; equal ones for None."""
+    """Return whole numbers in the ratio of ``weights`` (None: equal ones); or raise PlanError."""
     if weights is None:
         return (1,) * inputs
     try:
@@ -91,7 +92,10 @@ def in_whole(parts: Sequence[Fraction]) -> tuple[int, ...]:
 
 
 class _Shares(InputTurns):
-    """Turns by shares: how many elements each open input has given since an input last ended."""
+    """Turns by shares; ``given`` counts each input's elements since the shares last began anew.
+
+    That is when an input ended, or when all shares were exact.
+    """
 
     def __init__(
         self, weights: tuple[int, ...], stop: str, open_: list[int], given: list[int]
@@ -105,7 +109,7 @@ class _Shares(InputTurns):
         return _Shares(self.weights, self.stop, list(self.open), list(self.given))
 
     def next(self) -> int:
-        """Return the due input with the earliest deadline; the first one if equal."""
+        """Return the number of the due input with the earliest deadline; count its element."""
         self.time += 1
         span = max(1, 2 * len(self.open) - 2)
         chosen, soonest = self.open[0], Fraction(0)
@@ -118,7 +122,7 @@ class _Shares(InputTurns):
             if not found or deadline < soonest:
                 chosen, soonest, found = i, deadline, True
         self.given[chosen] += 1
-        if self.time == self.total:  # all shares are exact, and it begins anew
+        if self.time == self.total:  # all shares are exact: counting begins anew
             self.given, self.time = [0] * len(self.given), 0
         return chosen
 

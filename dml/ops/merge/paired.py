@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 @op
 class Paired(SameColumns):
-    """Paired gives each row of the input the id that a zip of ``sides`` times that row gives it.
+    """Gives each row the id that it would have in a zip of the input with itself.
 
-    ``mark`` is the key from which that zip derives ids. A rule makes it; users do not write it.
+    ``sides`` is the number of inputs of that zip, ``mark`` the key from which it derives ids. A
+    rule makes this operator; users do not write it.
     """
 
     input: Node
@@ -34,13 +35,13 @@ class Paired(SameColumns):
         return given[0]
 
     def run(self, block: Block, _at: At) -> Iterator[Block]:
-        """Yield the same columns, with ids made of those of every side."""
+        """Yield the same columns, with ids derived from those of every side."""
         own = block.ids.arrays()
         ids = block.ids
         for _ in range(self.sides - 1):
             ids = ids.derive(*own)
         yield dataclasses.replace(block, ids=ids.derive(self.mark, 0), rows=None)
 
-    def shown(self) -> str:
-        """Return the number of sides."""
+    def parameters_text(self) -> str:
+        """Return the number of sides as text."""
         return f"{self.sides} sides"

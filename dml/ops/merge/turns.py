@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class InputTurns(Protocol):
-    """The order of turns of the inputs that are ``open``, element by element; a plain value."""
+    """The order in which the ``open`` inputs have their turns, an element each; a plain value."""
 
     open: list[int]
 
@@ -35,7 +35,7 @@ class InputTurns(Protocol):
         """Return the number of the input whose turn it is, and advance to the next turn."""
 
     def ended(self, number: int) -> None:
-        """Handle input ``number``, which had no element at its turn; the turn does not count."""
+        """Record that input ``number`` had no element at its turn; the turn does not count."""
 
     def state(self) -> list[Any]:
         """Return the state as plain JSON, from which equal turns can be made."""
@@ -50,12 +50,12 @@ class Weaving(Merging):
     others: tuple[Node, ...]
 
     def turns(self, state: list[Any] | None) -> InputTurns:
-        """Return the turns from ``state`` on."""
+        """Return the turns from the saved ``state`` on; None: from the first."""
         raise InternalError(f"{type(self).__name__} has no turns")
 
     @property
-    def held(self) -> ResumeCost:
-        """Return the resumption cost: the turn, and prefetched elements to fetch again."""
+    def resume_cost(self) -> ResumeCost:
+        """Return the cost of resuming: the turn is saved, buffered elements are read again."""
         return ResumeCost(state_bytes=64 * len(self.inputs), work_rows=MOST_ROWS, work="one block")
 
     def merge(
@@ -67,7 +67,7 @@ class Weaving(Merging):
 
 @dataclasses.dataclass(slots=True)
 class TurnInput:
-    """An input with its buffered rows, and the error or end that follows them."""
+    """An input with its buffered rows ``rest``, and the error or end that follows them."""
 
     flow: Flow
     rest: Block | None = None
@@ -91,8 +91,8 @@ class TurnInput:
         self.rest = concat(parts) if parts else None
         return have
 
-    def taken(self, n: int) -> Block:
-        """Remove and return the first ``n`` buffered elements."""
+    def take(self, n: int) -> Block:
+        """Remove and return the first ``n`` buffered elements; raise IndexError without them."""
         block, self.rest = self.rest, None
         if block is None or n > block.n:
             raise IndexError(n)
@@ -101,8 +101,8 @@ class TurnInput:
         return block.slice(0, n)
 
 
-def reached(picks: Sequence[int], have: Sequence[int]) -> int:
-    """Return how many turns can be taken; ``have`` is the number of elements of each input."""
+def count_complete_turns(picks: Sequence[int], have: Sequence[int]) -> int:
+    """Return how many of the turns ``picks`` can be taken if input i has ``have[i]`` elements."""
     left = list(have)
     for turn, number in enumerate(picks):
         if not left[number]:
@@ -112,7 +112,10 @@ def reached(picks: Sequence[int], have: Sequence[int]) -> int:
 
 
 def in_turns(order: np.ndarray, parts: Sequence[Block]) -> Block:
-    """Return the rows of ``parts``, one part per number in ``order``, ascending, in that order."""
+    """Return the rows of ``parts`` in turns: row i is the next one of input ``order[i]``.
+
+    ``parts`` has a block for each input that occurs in ``order``, in ascending order of inputs.
+    """
     if len(parts) == 1:
         return parts[0]
     places = np.empty(len(order), dtype=np.intp)
@@ -121,7 +124,10 @@ def in_turns(order: np.ndarray, parts: Sequence[Block]) -> Block:
 
 
 class _Woven:
-    """A flow of elements in turns: ``given`` since ``before``, where no input had buffered rows."""
+    """A flow of elements in turns; ``before`` is its last state with empty buffers.
+
+    ``given`` counts the elements that were returned since.
+    """
 
     def __init__(
         self,
@@ -145,7 +151,7 @@ class _Woven:
             drop -= self._elements(block)
 
     def pull(self, most: int) -> Block | None:
-        """Return up to ``most`` elements, in turns."""
+        """Return up to ``most`` elements, in turns; None at the end."""
         if not any(side.rest is not None for side in self.sides):
             self.before, self.given = self._here(), 0
         while not self.turns.over:
@@ -157,7 +163,7 @@ class _Woven:
         return None
 
     def _one(self) -> Block | None:
-        """Return the batch whose turn it is; None if that input is over."""
+        """Return the batch whose turn it is; None if that input has ended."""
         turns = self.turns.copied()
         number = turns.next()
         block = self.sides[number].flow.pull(1)
@@ -173,7 +179,7 @@ class _Woven:
         picks = [turns.next() for _ in range(wanted)]
         counts = np.bincount(picks, minlength=len(self.sides))
         have = [side.fetch(int(n)) if n else 0 for side, n in zip(self.sides, counts, strict=True)]
-        good = reached(picks, have)
+        good = count_complete_turns(picks, have)
         if good == wanted:
             self.turns = turns
         else:
@@ -191,7 +197,7 @@ class _Woven:
         order = np.asarray(picks)
         counts = np.bincount(order, minlength=len(self.sides)).tolist()
         each = enumerate(zip(self.sides, counts, strict=True))
-        return in_turns(order, [self._of(side.taken(n), i) for i, (side, n) in each if n])
+        return in_turns(order, [self._of(side.take(n), i) for i, (side, n) in each if n])
 
     def _of(self, block: Block, number: int) -> Block:
         agreed(self.node, block, number + 1, self.at)
@@ -205,7 +211,7 @@ class _Woven:
         return {"in": places, "turns": self.turns.state()}
 
     def position(self) -> Position:
-        """Return the inputs' last positions with empty buffers, and the elements given since."""
+        """Return the last state with empty buffers, and the elements returned since."""
         if any(side.rest is not None for side in self.sides):
             return {**self.before, "drop": self.given}
         return {**self._here(), "drop": 0}

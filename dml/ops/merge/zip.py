@@ -20,9 +20,9 @@ ZIP = int.from_bytes(b"zip", "big")
 
 @op
 class Zip(Node):
-    """Row i has the columns of row i of every input; the shortest input ends it.
+    """Puts row i of every input side by side into one row; the shortest input ends the output.
 
-    Row ids are made of the ids of all sides.
+    Row ids are derived from the ids of all inputs.
     """
 
     input: Node
@@ -32,7 +32,7 @@ class Zip(Node):
     total: bool = True
 
     def check(self) -> None:
-        """Refuse a batched input (PlanError)."""
+        """Raise PlanError for a batched input."""
         if any(node.batched for node in self.inputs):
             raise PlanError(
                 "zip of batches",
@@ -41,7 +41,7 @@ class Zip(Node):
             )
 
     def infer(self) -> Schema:
-        """Return all columns, in the order of the inputs; SchemaError for a name on two sides."""
+        """Return all columns, in input order; raise SchemaError for a name in two inputs."""
         schemas = [node.schema for node in self.inputs]
         columns: dict[str, Any] = {}
         for number, schema in enumerate(schemas, 1):
@@ -53,7 +53,7 @@ class Zip(Node):
 
     @property
     def endless(self) -> bool:
-        """True if no side has an end."""
+        """True if all inputs are endless."""
         return all(node.endless for node in self.inputs)
 
     def length(self, *given: Length) -> Length | None:
@@ -66,8 +66,8 @@ class Zip(Node):
         """Open a flow that reads all sides in step."""
         return _Aligned(self, openers, epoch, position, at)
 
-    def shown(self) -> str:
-        """Return the sources of the other sides."""
+    def parameters_text(self) -> str:
+        """Return the sources of the other inputs as text."""
         return ", ".join(node.chain()[0].title() for node in self.inputs[1:])
 
 
@@ -80,10 +80,10 @@ def _twice(name: str, number: int) -> SchemaError:
 
 
 class _Aligned:
-    """A flow that advances all sides in step; ``before`` are their last positions at one row.
+    """A flow that reads all inputs in step; ``before`` has their last positions at one row.
 
-    Rows that a side gives before its error are given; a resumed run reads the other sides' rows
-    beside them again.
+    Rows that an input returns before its error are returned; a resumed run reads the other inputs'
+    rows beside them again.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class _Aligned:
             drop -= block.n
 
     def pull(self, most: int) -> Block | None:
-        """Return up to ``most`` rows, as many as every side gives at once."""
+        """Return up to ``most`` rows, as many as every input has at once; None at the end."""
         if self.error is not None:
             raise self.error
         if self.over:
@@ -117,7 +117,7 @@ class _Aligned:
         self.aligned = rows == first.n
         if not self.aligned:
             self.given = rows
-            # the first side that has no row there decides what comes in its place
+            # the first input without a row decides: the output ends, or raises the input's error
             short = (error for part, error in found if (0 if part is None else part.n) == rows)
             self.error = next(short)
             self.over = self.error is None
@@ -142,7 +142,7 @@ class _Aligned:
         return [side.position() for side in self.sides]
 
     def position(self) -> Position:
-        """Return the last positions at one row, and the number of rows given since."""
+        """Return the last positions at one row, and the number of rows returned since."""
         if self.aligned:
             return {"in": self._places(), "drop": 0, "over": self.over}
         return {"in": self.before, "drop": self.given, "over": self.over}
@@ -154,7 +154,7 @@ class _Aligned:
 
 
 def _read(side: Flow, rows: int) -> tuple[Block | None, DmlError | None]:
-    """Return up to ``rows`` rows of a side, and the error that followed them, if any."""
+    """Return up to ``rows`` rows of an input (None: none), and the error after them, if any."""
     found: list[Block] = []
     while rows:
         try:

@@ -1,4 +1,4 @@
-"""``apply`` makes one column by a user's function of other columns, row by row."""
+"""``apply`` computes one column by a user's function of other columns, row by row."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Apply(Node):
     """Apply adds or replaces the column ``name`` by ``fn`` of the columns ``args``.
 
     ``fn`` is called once per row in runs without failures, with None for null; its result must fit
-    ``kind``. UDFError names the row. SchemaError for absent columns.
+    ``kind``. A UDFError names the row. Raises SchemaError for absent columns.
     """
 
     input: Node
@@ -46,7 +46,7 @@ class Apply(Node):
         return Schema({**given, self.name: self.kind})
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
-        """Yield rows with the column; if the function raises, those before it, then its error."""
+        """Yield rows with the column; raise an error of the function after the rows before it."""
         for start in range(0, block.n, CALLS):
             yield from self._part(block.slice(start, start + CALLS), at)
 
@@ -55,17 +55,17 @@ class Apply(Node):
         columns = [to_list(block[name]) for name in self.args]
         error = caught(_each, self.fn.call, columns, out)
         if out:
-            yield from self._made(block.slice(0, len(out)), out, at)
+            yield from self._with_results(block.slice(0, len(out)), out, at)
         if error is not None:
             raise raised(error, self.fn, block.ids, len(out)).located(self.label())
 
-    def _made(self, block: Block, out: list[Any], at: At) -> Iterator[Block]:
-        """Yield rows with the results; if one does not fit, the rows before it, then its error."""
+    def _with_results(self, block: Block, out: list[Any], at: At) -> Iterator[Block]:
+        """Yield ``block`` with the column ``out``; raise for an unfit result after rows before."""
         try:
             made = to_values(out, self.kind, self.name, frozenset(map(type, out)))
         except UnfitError as unfit:
             if unfit.row:
-                yield from self._made(block.slice(0, unfit.row), out[: unfit.row], at)
+                yield from self._with_results(block.slice(0, unfit.row), out[: unfit.row], at)
             error = unfit.as_error(self.fn.name).located(self.label())
             raise blamed(error, block.ids, unfit.row) from None
         schema = self._schema(block.schema)
@@ -73,11 +73,11 @@ class Apply(Node):
         columns[self.name] = made
         yield Block(schema, tuple(columns[name] for name in schema), block.ids)
 
-    def shown(self) -> str:
-        """Return the call."""
+    def parameters_text(self) -> str:
+        """Return the call as text."""
         return f"{self.name}={self.fn.name}({', '.join(self.args)})"
 
 
 def _each(fn: Any, columns: Sequence[Sequence[Any]], out: list[Any]) -> None:
-    for row in zip(*columns, strict=True):  # what was made before an exception is kept
+    for row in zip(*columns, strict=True):  # results before an exception stay in ``out``
         out.append(fn(*row))  # noqa: PERF401

@@ -1,8 +1,8 @@
 """A ``map`` and the ``filter`` above it are called in one loop that is generated for them.
 
 A row's dict goes from one function to the next and is freed: a block of dicts that live together
-does not fit into the processor's cache. Values that a column of their kind would give back changed
-(a null, an int among floats, a NaN) end the loop: from there on the operators themselves run, as
+does not fit into the processor's cache. A value that its column would give back changed (a null, an
+int among floats, a NaN) ends the loop: from that row on the operators run one after the other, as
 they do on the first block, which settles the types.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dml.expr.flow import At
     from dml.kernels.rows.ids import RowIds
 
-# Types that a column gives back unchanged: a test that a value is of another type, and the type.
+# Types whose values a column returns unchanged: the test for any other value, and the type.
 SAME: dict[pa.DataType, tuple[str, type]] = {
     pa.int64(): ("type({0}) is not int", int),
     pa.float64(): ("type({0}) is not float or {0} != {0}", float),
@@ -40,7 +40,7 @@ SAME: dict[pa.DataType, tuple[str, type]] = {
     pa.string(): ("type({0}) is not str", str),
     pa.binary(): ("type({0}) is not bytes", bytes),
 }
-# Further tests that a column cannot hold a value, where a filter may drop the row before.
+# Tests that a column cannot hold a value of the type, where a filter may drop the row first.
 UNFIT: dict[pa.DataType, str] = {
     # most numbers are small, and those are compared in a fraction of the time: one by one, with
     # bounds that are small themselves
@@ -50,21 +50,21 @@ UNFIT: dict[pa.DataType, str] = {
     " and {0}.encode(errors='ignore').decode() != {0}",
     pa.binary(): "len({0}) > most",
 }
-# Rows that are Python values at one time: their memory is reused while it is in the cache.
+# Rows that are Python values at a time: few, so that the processor's cache holds them.
 PIECE = 1024
-# Bytes of a kept row's place, a Python number in a list.
+# Bytes of the index of a kept row, a Python integer in a list.
 INDEX_BYTES = 40
 # The line of a loop on which it calls the first function.
 FIRST = 4
 
 
 def starts(node: object) -> bool:
-    """True for a ``map`` whose function always makes a new dict of a known size."""
+    """Return True for a ``map`` whose function always makes a new dict of a known size."""
     return isinstance(node, MapRows) and not node.skips and node.fn.fresh > 0
 
 
 def judges(node: object) -> bool:
-    """True for a ``filter`` whose function only looks up keys in the dict."""
+    """Return True for a ``filter`` whose function only looks up keys in the dict."""
     return isinstance(node, FilterRows) and not node.skips and node.fn.looks_up
 
 
@@ -91,7 +91,7 @@ class CallChain:
         return found if all(kind in SAME for kind in found.values()) else None
 
     def run(self, block: Block, schema: Schema, at: At) -> Iterator[Block]:
-        """Yield the result of both operators as one block; an error after the rows before it.
+        """Yield the output of both operators as one block; raise an error after the rows before.
 
         ``block`` has at most ``CALLS`` rows, and the result is not large.
         """
@@ -115,7 +115,7 @@ class CallChain:
             ends.append((last, len(index)))
         done = len(lists[0])
         ids = block.ids
-        if filtering:  # they may never be needed
+        if filtering:  # computed on demand: no operator may need the ids
             ids = LateIds(len(index), partial(_arrays, ids, index, ends), INDEX_BYTES)
         stop = None if error is None else _stop(loop, error, last)
         if odd and stop is None:
@@ -129,7 +129,7 @@ class CallChain:
     def _block(
         self, lists: Sequence[list[Any]], schema: Schema, ids: RowIds, at: At
     ) -> Iterator[Block]:
-        """Yield the values as columns; if one does not fit, the rows before it and its error."""
+        """Yield ``lists`` as columns; raise for a value that does not fit after the rows before."""
         pairs = zip(lists, schema.items(), strict=True)
         try:
             self._must_fit(lists, schema, at)
@@ -148,7 +148,7 @@ class CallChain:
                 raise UnfitError(0, "large rows")
 
     def _stopped(self, stop: ChainStop, block: Block, at: At) -> Iterator[Block]:
-        """Continue with the operators themselves, or raise the error of a function."""
+        """Run the operators one by one from row ``stop.row`` on, or raise a function's error."""
         node, rest = self.mapped, block.slice(stop.row, block.n)
         error = stop.error
         if error is None:
@@ -169,7 +169,7 @@ class CallChain:
 
 
 def _most_text(schema: Schema, most_bytes: int) -> int:
-    """Return how long texts may be in a row that is surely not larger than ``most_bytes``."""
+    """Return the length up to which texts surely fit into a row of ``most_bytes`` bytes."""
     texts = sum(SAME[kind][1] in (str, bytes) for kind in schema.values())
     return (most_bytes - PLAIN_BYTES * len(schema)) // max(1, texts)
 
@@ -177,19 +177,27 @@ def _most_text(schema: Schema, most_bytes: int) -> int:
 def _arrays(
     ids: RowIds, index: Sequence[int], ends: Sequence[tuple[int, int]]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ids of kept rows, of all ``ids`` of a block."""
+    """Return the high and low halves of the kept rows' ids; ``ids`` are those of all rows."""
     return ids.take(_places(index, ends)).arrays()
 
 
 def _places(index: Sequence[int], ends: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Return the kept rows of a block, from the ends (last row, rows kept) of its pieces."""
+    """Return the indices of the kept rows of a block, ascending.
+
+    ``index`` has the number of rows behind each kept row in its piece, ``ends`` for each piece its
+    last row and the number of kept rows up to there.
+    """
     lasts, counts = zip(*ends, strict=True)
     behind = np.fromiter(index, np.intp, count=len(index))
     return np.asarray(np.repeat(lasts, np.diff(counts, prepend=0)) - behind)
 
 
 def _stop(loop: FunctionType, error: BaseException, last: int) -> ChainStop:
-    """Return where in the loop ``error`` was raised; the loop itself raises for missing keys."""
+    """Return where in ``loop`` ``error`` was raised; ``last`` is the last row of the piece.
+
+    If the loop itself raised, for a missing key, the operators find that error again: it is left
+    out.
+    """
     at = traceback_of(error)
     while at is not None and at.tb_frame.f_code is not loop.__code__:
         at = at.tb_next
@@ -210,9 +218,9 @@ def _loop(
 ) -> FunctionType:
     """Return a loop over the columns ``names`` that appends the values ``made`` of rows to lists.
 
-    It ends at a row with an odd value, which it appends to the last list. With a filter it appends
-    the places of kept rows to the list before that, as the number of rows behind them, which costs
-    nothing for other rows.
+    The loop ends at a row with a value that its column would change, and appends that row to the
+    last list. With ``filtering`` it appends the places of kept rows to the list before that, as the
+    number of rows behind them, which costs nothing for other rows.
     """
     taken, given = [f"v{i}" for i in range(len(names))], [f"x{i}" for i in range(len(made))]
     columns, adders = [f"c{i}" for i in range(len(names))], [f"a{i}" for i in range(len(made))]

@@ -36,6 +36,6 @@ class Cast(RowWise):
             for n in given
         )
 
-    def shown(self) -> str:
-        """Return the names and types."""
+    def parameters_text(self) -> str:
+        """Return the names and types as text."""
         return ", ".join(f"{name}={short(kind)}" for name, kind in self.kinds)

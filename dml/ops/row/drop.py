@@ -11,7 +11,10 @@ from dml.ops.row.rowwise import Env, RowWise
 
 @op
 class Drop(RowWise):
-    """Drop removes the columns ``names``; SchemaError if one is absent or no column is left."""
+    """Drop removes the columns ``names``.
+
+    Raises SchemaError if a name is absent or no column is left.
+    """
 
     input: Node
     names: tuple[str, ...]
@@ -31,6 +34,6 @@ class Drop(RowWise):
             )
         return kept
 
-    def shown(self) -> str:
-        """Return the column names."""
+    def parameters_text(self) -> str:
+        """Return the column names as text."""
         return ", ".join(map(repr, self.names))

@@ -30,9 +30,9 @@ class Explode(Node):
     """Makes a row of each element of the lists in ``names``, which are exploded side by side.
 
     An empty list or null makes one row with null. Tensors are lists along their first axis. The
-    other columns are the same in all rows made of one row; ids are made of its id, this operator
-    and the number of the element. SchemaError for columns that are no lists, CastError where the
-    lists of a row make different numbers of rows.
+    other columns are the same in all rows made of one row; ids are derived from its id, this
+    operator and the number of the element. Raises SchemaError for columns that are no lists, and
+    CastError where the lists of a row make different numbers of rows.
     """
 
     input: Node
@@ -47,7 +47,7 @@ class Explode(Node):
         return frozenset(self.names)
 
     def check(self) -> None:
-        """Refuse no columns, and a batched input (PlanError)."""
+        """Raise PlanError without a column, and for a batched input."""
         if not self.names:
             raise PlanError(
                 "explode needs at least one column", why="none was named", try_='.explode("words")'
@@ -68,7 +68,7 @@ class Explode(Node):
         )
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
-        """Yield the rows of a block, at most 4096 at a time."""
+        """Yield a row for each list element in ``block``, at most 4096 rows at a time."""
         del at
         if not block.n:
             return
@@ -110,13 +110,13 @@ class Explode(Node):
             try_="one explode after the other, for each with each",
         )
 
-    def shown(self) -> str:
-        """Return the column names."""
+    def parameters_text(self) -> str:
+        """Return the column names as text."""
         return ", ".join(map(repr, self.names))
 
 
 class ExplodedLists(NamedTuple):
-    """Lists end to end: list i is ``sizes[i]`` of ``values`` from ``starts[i]`` on, null is empty.
+    """Lists end to end: list i is ``values[starts[i] : starts[i] + sizes[i]]``; null is empty.
 
     ``starts`` and ``sizes`` are (n,) i8.
     """
@@ -161,7 +161,7 @@ def lists_of(column: Values) -> ExplodedLists:
 
 
 def element(name: str, kind: pa.DataType) -> pa.DataType:
-    """Return the type of the elements of a list or tensor; SchemaError for other types."""
+    """Return the type of the elements of a list or tensor; raise SchemaError for other types."""
     if isinstance(kind, pa.FixedShapeTensorType):
         return tensor(code_of(kind), shape_of(kind)[1:])
     if not is_list(kind):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dml.data.schema import Schema
-from dml.expr.columns.value import Value, col, shown
+from dml.expr.columns.value import Value, col, value_text
 from dml.expr.node import Node, op
 from dml.ops.row.rowwise import Env, RowWise
 
 
 @op
 class FillNull(RowWise):
-    """Replaces nulls of columns ``fills`` (name, value); NaN stays (``col(...).fill_nan``)."""
+    """Replaces nulls of columns ``fills`` (name, value); NaN stays (see ``col(...).fill_nan``)."""
 
     input: Node
     fills: tuple[tuple[str, Value], ...]
@@ -34,6 +34,6 @@ class FillNull(RowWise):
             (n, Value("fill_null", (col(n), fills[n])) if n in fills else col(n)) for n in given
         )
 
-    def shown(self) -> str:
-        """Return the names and replacements."""
-        return ", ".join(f"{name}={shown(value)}" for name, value in self.fills)
+    def parameters_text(self) -> str:
+        """Return the names and replacements as text."""
+        return ", ".join(f"{name}={value_text(value)}" for name, value in self.fills)

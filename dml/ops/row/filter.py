@@ -12,7 +12,7 @@ from dml.data.block import Block
 from dml.data.schema import Schema
 from dml.expr.columns import computation
 from dml.expr.columns.typing import type_of
-from dml.expr.columns.value import Value, bind_draws, operands, shown
+from dml.expr.columns.value import Value, bind_draws, operands, value_text
 from dml.expr.facts import Rows
 from dml.expr.node import Node, op
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Filter(Node):
     """Filter keeps the rows where ``predicate`` is true, in order; false and null are dropped.
 
-    SchemaError if the predicate is not boolean.
+    Raises SchemaError if the predicate is not boolean.
     """
 
     input: Node
@@ -49,7 +49,7 @@ class Filter(Node):
         return tuple(operands([bound], "and"))
 
     def infer(self) -> Schema:
-        """Return the input's schema; SchemaError unless the predicate is boolean."""
+        """Return the input's schema; raise SchemaError unless the predicate is boolean."""
         given = self.input.schema
         if given.known:
             kind = type_of(self.predicate, given)
@@ -74,6 +74,6 @@ class Filter(Node):
             )
         return found.run(block, at)
 
-    def shown(self) -> str:
-        """Return the predicate."""
-        return shown(self.predicate)
+    def parameters_text(self) -> str:
+        """Return the predicate as text."""
+        return value_text(self.predicate)

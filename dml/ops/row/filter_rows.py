@@ -35,7 +35,7 @@ class FilterRows(SameColumns, Skipping):
     rows: ClassVar[Rows] = Rows.FEWER
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
-        """Yield the kept rows; if the function raises, the rows before it, then raise the error."""
+        """Yield the kept rows; raise an error of the function after the rows before it."""
         if not block.n:
             return
         out = list[Any]() if not self.fn.purity else _Answers()
@@ -52,7 +52,7 @@ class FilterRows(SameColumns, Skipping):
     def _true_of_rest(
         self, block: Block, out: list[Any], error: BaseException | None, at: At
     ) -> np.ndarray:
-        """Return which rows pass, without those that raise."""
+        """Return the indices of rows that pass, without rows for which the function raises."""
         places = np.arange(len(out))
         if error is not None:
             places = self.survivors(block, error, out, at)
@@ -65,16 +65,16 @@ class FilterRows(SameColumns, Skipping):
         passing = np.array(clear, dtype=np.int64)[np.array(flags, dtype=bool)]
         return np.asarray(places[passing])
 
-    def shown(self) -> str:
-        """Return the function's name and the resources that it needs."""
-        return f"{self.fn.name}{self.skipping}{self.needs.shown()}"
+    def parameters_text(self) -> str:
+        """Return the function's name and the resources that it needs as text."""
+        return f"{self.fn.name}{self.skipping}{self.needs.parameters_text()}"
 
 
 class _Answers(list[Any]):
-    """The function's results, as booleans at once: a function may change an object it returned."""
+    """Results that become booleans at once, since a function may change an object it returned."""
 
     def append(self, made: Any) -> None:
-        """Append a result; the error of one that has no truth value is raised later."""
+        """Append a result as a boolean, or unchanged if it has no truth value: an error later."""
         end_copy()
         super().append(made if type(made) is bool else _truth(made))
 
@@ -91,7 +91,7 @@ def _truths(out: list[Any], made: list[np.ndarray]) -> None:
 
 
 def _true(out: list[Any], error: BaseException | None) -> tuple[np.ndarray, BaseException | None]:
-    """Return the passing rows, and the first error; a result without a truth value is an error."""
+    """Return the indices of passing rows, and the first error, also of a missing truth value."""
     made: list[np.ndarray] = []
     if caught(_truths, out, made) is None:
         return np.flatnonzero(made[0]), error

@@ -34,7 +34,7 @@ FLAT_MAP = 0x666C61745F6D6170
 
 
 class _Held(NamedTuple):
-    """Rows that a function gave, each with its input row's place and its number among siblings."""
+    """Child rows ``out``, with the index of each one's input row and its number among siblings."""
 
     out: list[Any]
     parents: list[int]
@@ -42,9 +42,9 @@ class _Held(NamedTuple):
 
 
 class _Children:
-    """Child rows to be cut into blocks by their bytes.
+    """Buffers child rows, and cuts them into blocks by their bytes.
 
-    Until the types are known they settle by the children of the first 64 rows, or by 4 MiB of
+    Until the types are known, they settle on the children of the first 64 rows, or on 4 MiB of
     children, which are cut as if the types had been known.
     """
 
@@ -56,23 +56,23 @@ class _Children:
 
     @property
     def count(self) -> int:
-        """Return the number of rows made so far."""
+        """Return the number of child rows so far."""
         return self.before + len(self.held.out)
 
     @property
     def due(self) -> int:
-        """Return the number of rows at which to check whether they fill a block."""
+        """Return the number of buffered rows at which to check whether they fill a block."""
         return min(OUT_ROWS, self.weighing.due)
 
     def full(self) -> bool:
-        """True if the rows fill a block."""
+        """Return True if the buffered rows fill a block."""
         out = self.held.out
         return self.weighing.enough(out) or len(out) == OUT_ROWS
 
-    def given(self, *, over: bool = False) -> Iterator[Block]:
-        """Yield the buffered rows as blocks and drop them; all rows if it is ``over``.
+    def flush(self, *, over: bool = False) -> Iterator[Block]:
+        """Yield the buffered rows as blocks and drop them, once the types have settled.
 
-        Yields nothing until types have settled.
+        ``over`` says that no rows follow: then the types settle on the rows that there are.
         """
         held, self.held = self.held, _Held([], [], [])
         self.before += len(held.out)
@@ -89,12 +89,12 @@ class _Children:
             yield from self._blocks(each)
 
     def passed(self, rows: int) -> None:
-        """Note that ``rows`` rows have given all children: types settle by the first 64 rows."""
+        """Record that ``rows`` input rows have all children; types settle on the first 64 rows."""
         if rows >= SETTLING_ROWS and not self._settled and (self.waiting or self.held.out):
             self._settle()
 
     def _settle(self) -> None:
-        """Settle the types by the buffered rows, up to the one that makes them enough."""
+        """Settle the types on the first buffered rows, up to 4 MiB."""
         some = [*self.waiting, self.held]
         every = _Held(*(list(chain.from_iterable(each)) for each in zip(*some, strict=True)))
         count = heavy(every.out, SETTLING_BYTES)
@@ -116,14 +116,14 @@ class _Children:
 
 
 def explained(error: UDFError) -> UDFError:
-    """Return the error, with a hint for results that are no dicts."""
+    """Return ``error``, with a hint if a result is no dict."""
     if error.what.endswith(NO_DICT):
         error.try_ = "return [{'name': value}, ...], or yield a dict for every row"
     return error
 
 
-def _taken(fn: UserFunction) -> Callable[[Any], Any]:
-    """Return a function that takes a child: a copy, since a generator may still change it."""
+def _child_taker(fn: UserFunction) -> Callable[[Any], Any]:
+    """Return a function that copies a child if ``fn`` may still change it, else returns it."""
     return owned_row if fn.purity else _as_it_is
 
 
@@ -132,14 +132,14 @@ def _as_it_is(made: Any) -> Any:
 
 
 class _Gathered:
-    """Child rows, before their types are known."""
+    """Buffers child rows before their types are known."""
 
     def __init__(self, node: FlatMap, block: Block) -> None:
         self.node, self.block = node, block
         self.held, self.ends, self.nbytes = _Held([], [], []), list[int](), 0
 
     def add(self, made: Any, parent: int, index: int) -> bool:
-        """Add a child; True if the children are many or large."""
+        """Buffer a child; return True if the buffered children are many or large."""
         held = self.held
         held.out.append(made)
         held.parents.append(parent)
@@ -148,11 +148,11 @@ class _Gathered:
         return self.nbytes >= SETTLING_BYTES or len(held.out) >= OUT_ROWS
 
     def end(self) -> None:
-        """Note that a row has given all its children."""
+        """Record that the current input row has no further children."""
         self.ends.append(len(self.held.out))
 
-    def given(self, error: DmlError | None = None) -> Returned:
-        """Return the children added so far, and drop them."""
+    def flush(self, error: DmlError | None = None) -> Returned:
+        """Return the buffered children, followed by ``error``, and drop them."""
         held, ends, nbytes = self.held, self.ends, self.nbytes
         self.held, self.ends, self.nbytes = _Held([], [], []), [], 0
         rows = self.block.ids.take(np.array(held.parents, dtype=np.int64))
@@ -163,9 +163,9 @@ class _Gathered:
 
 @op
 class FlatMap(FunctionNode):
-    """FlatMap replaces each row by the dicts that ``fn`` gives for it, in order, if any.
+    """FlatMap replaces each row by the dicts that ``fn`` returns or yields for the row, in order.
 
-    Row ids are made of the input row's id, this operator and the child's index. With
+    Row ids are derived from the input row's id, this operator and the child's index. With
     ``on_error="skip"`` a row is abandoned where ``fn`` raises: its earlier children stay.
     """
 
@@ -185,14 +185,14 @@ class FlatMap(FunctionNode):
         """
         held = _Children(self, block, at)
         (out, parents, child), due = held.held, held.due
-        taken = _taken(self.fn)
+        taken = _child_taker(self.fn)
         for parent, row in enumerate(convert.to_rows(block)):
             for index, made in enumerate(children(self.fn.call, row)):
                 if isinstance(made, Raised) and self.skips:
                     self.lose(made.error, block.ids, parent, at, made=held.count)
                     break
                 if isinstance(made, Raised):
-                    yield from held.given(over=True)
+                    yield from held.flush(over=True)
                     error = raised(made.error, self.fn, block.ids, parent)
                     raise error.located(self.label())
                 out.append(taken(made))
@@ -200,15 +200,15 @@ class FlatMap(FunctionNode):
                 child.append(index)
                 if len(out) == due:
                     if held.full():
-                        yield from held.given()
+                        yield from held.flush()
                         out, parents, child = held.held
                     due = held.due
             held.passed(parent + 1)
-        yield from held.given(over=True)
+        yield from held.flush(over=True)
 
     def returned(self, block: Block, at: At) -> Iterator[Returned]:
-        """Yield the dicts that the function gives, before their types are known."""
-        gathered, taken = _Gathered(self, block), _taken(self.fn)
+        """Yield the dicts that the function returns, before their types are known."""
+        gathered, taken = _Gathered(self, block), _child_taker(self.fn)
         for parent, row in enumerate(convert.to_rows(block)):
             for index, made in enumerate(children(self.fn.call, row)):
                 if isinstance(made, Raised):
@@ -216,15 +216,15 @@ class FlatMap(FunctionNode):
                         self.lose(made.error, block.ids, parent, at)
                         break
                     error = raised(made.error, self.fn, block.ids, parent)
-                    yield gathered.given(error.located(self.label()))
+                    yield gathered.flush(error.located(self.label()))
                     return
                 if gathered.add(taken(made), parent, index):
-                    yield gathered.given()
+                    yield gathered.flush()
             gathered.end()
-        yield gathered.given()
+        yield gathered.flush()
 
     def typed(self, made: Returned, at: At) -> Iterator[Block]:
-        """Yield the results as blocks, then raise the error that stopped the function."""
+        """Yield the results ``made`` as blocks, then raise the function's error, if any."""
         try:
             yield from typed(self, made, at)
         except UDFError as error:

@@ -1,10 +1,10 @@
 """Lifted functions are a user's ``map`` or ``filter`` functions computed as expressions.
 
-The optimizer puts them where a row function is proven equal to expressions. Each block computes the
-expressions and their checks; a block in which a check is true lies outside the proof and is
-computed by calling the function, before any of its rows is given. The first rows of a function in a
-process are computed both ways, and the function's results are given: if they differ, the function
-is called from then on, and a bug of dml is counted.
+The optimizer uses them where a row function is proven equal to expressions. Each block computes the
+expressions and their checks. A block in which a check is true lies outside the proof, and its
+results are computed by calling the function instead. The first rows of a function in a process are
+computed both ways, and the function's results are returned: if they differ, the function is called
+from then on, and a bug of dml is counted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dml.data.schema import Schema
 from dml.errors import InternalError
 from dml.expr.columns.computation import Programs, evaluate, truth
 from dml.expr.columns.typing import lower
-from dml.expr.columns.value import Value, shown
+from dml.expr.columns.value import Value, value_text
 from dml.expr.facts import Rows
 from dml.expr.node import Node, op
 from dml.expr.user_call import UserFunction
@@ -52,7 +52,7 @@ class Trust:
 
 
 class LiftedNode(Skipping):
-    """The base of lifted operators: programs with checks, the function, the first comparison."""
+    """The base of lifted operators: a function, the expressions in its place, and their checks."""
 
     checks: tuple[Value, ...]
 
@@ -66,30 +66,30 @@ class LiftedNode(Skipping):
     def check(self) -> None:
         """Record the outside values that the function reads, while they are unchanged."""
         super().check()
-        _ = self.given
+        _ = self.outside_values
 
     @cached_property
-    def given(self) -> tuple[object, ...]:
-        """Return the outside values that the function read when it was lifted or unpickled here."""
+    def outside_values(self) -> tuple[object, ...]:
+        """Return the outside values of the function, as of the first use of this property."""
         from dml.udfs.identity.environment import surroundings  # noqa: PLC0415
 
         return surroundings(self.fn.call)
 
     def stands(self) -> bool:
-        """True if the outside values that the function reads are unchanged."""
+        """Return True if the outside values that the function reads are unchanged."""
         from dml.udfs.identity.environment import unchanged  # noqa: PLC0415
 
-        return unchanged(self.given, self.fn.call)
+        return unchanged(self.outside_values, self.fn.call)
 
     @cached_property
     def reads(self) -> frozenset[str]:
-        """Return the columns that the function looks at, on any path."""
+        """Return the input columns that the expressions and their checks read."""
         values = (*self.outputs, *self.checks)
         return frozenset().union(*(value.refs for value in values))
 
     @property
     def outputs(self) -> tuple[Value, ...]:
-        """Return the expressions that are computed."""
+        """Return the expressions that are computed in place of the function."""
         return ()
 
     @cached_property
@@ -102,23 +102,23 @@ class LiftedNode(Skipping):
         """Return the operator that calls the function, as written."""
         raise InternalError(f"{type(self).__name__} calls nothing")
 
-    def made(self, block: Block, outputs: Sequence[Values]) -> Block:
-        """Return the output block for the computed values."""
+    def to_block(self, block: Block, outputs: Sequence[Values]) -> Block:
+        """Return the output for ``block``; ``outputs`` are the values of the expressions."""
         raise InternalError(f"{type(self).__name__} computes nothing")
 
     def called(self, block: Block, at: At) -> Iterator[Block]:
-        """Yield the block as computed by the function, row by row."""
+        """Yield the output for ``block``, computed by calling the function row by row."""
         return self.function.run(block, at)
 
     def computed(self, block: Block, at: At) -> Block | None:
-        """Return the block by the expressions; None if a check is true, or they are stale."""
+        """Return the output by the expressions; None if a check is true or they are outdated."""
         if not self.stands():
             return None
         result = evaluate(self.programs, block, at)
-        return None if result.failed else self.made(block, result.outputs)
+        return None if result.failed else self.to_block(block, result.outputs)
 
     def quick(self, block: Block, at: At) -> Block | None:
-        """Return the block by the compared expressions; None if the function must be called."""
+        """Return the output by the expressions; None unless they were compared and hold here."""
         if not self.trust.compared or self.trust.differs or not block.n:
             return None
         out = self.computed(block, at)
@@ -126,15 +126,15 @@ class LiftedNode(Skipping):
         return out
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
-        """Yield one block, by the expressions where they hold, else by the function.
+        """Yield the output, by the expressions where they hold, else by the function.
 
-        A block with large rows gives several blocks, cut in the same places either way.
+        Large rows are divided into several blocks, in the same places either way.
         """
         for part in in_parts(block, self.schema, partial(self._sampled, at)):
             yield from joined(self._in_parts(part, at))
 
     def _sampled(self, at: At, some: Block) -> int:
-        """Return the bytes of the result for some rows; 0 if they lie outside the proof."""
+        """Return the bytes of the output for ``some``; 0 if all is passed on or a check is true."""
         grows = any(value.op != "col" for value in self.outputs)
         made = self.computed(some, at) if grows else None
         return 0 if made is None else made.weight
@@ -154,7 +154,7 @@ class LiftedNode(Skipping):
             yield out
 
     def _compared(self, block: Block, at: At) -> Iterator[Block]:
-        """Yield the function's results for the first rows, and compare the expressions'."""
+        """Yield the function's results for ``block``, and compare them with the expressions'."""
         quick = self.computed(block, at)
         slow = []
         for part in self.called(block, at):
@@ -166,7 +166,7 @@ class LiftedNode(Skipping):
 
 
 def same_rows(a: Block, b: Block) -> bool:
-    """True if two blocks have equal schema, ids and values, bit for bit (all NaNs are equal)."""
+    """Return True if two blocks have equal schemas, ids and values, bit by bit (NaNs are equal)."""
     if a.schema != b.schema or a.n != b.n:
         return False
     pairs = zip(a.columns, b.columns, strict=True)
@@ -190,7 +190,7 @@ def _same(a: object, b: object) -> bool:
 
 @op
 class LiftedMap(LiftedNode):
-    """``map(fn)`` as the columns ``env``; ``fn`` is called where ``checks`` are true."""
+    """Computes ``map(fn)`` as the columns ``env``, and calls ``fn`` where ``checks`` are true."""
 
     input: Node
     fn: UserFunction
@@ -205,12 +205,12 @@ class LiftedMap(LiftedNode):
 
     @property
     def outputs(self) -> tuple[Value, ...]:
-        """Return the columns' expressions."""
+        """Return the expressions of the columns."""
         return tuple(value for _, value in self.env)
 
     @cached_property
     def sure(self) -> bool:
-        """True if columns that it hands on are unchanged in every row that does not raise."""
+        """True if passed-on columns are unchanged in every row for which ``fn`` does not raise."""
         from dml.udfs.lifting.lifter import Lifted, lift  # noqa: PLC0415
 
         found = lift(self.fn.call, self.input.schema)
@@ -229,14 +229,14 @@ class LiftedMap(LiftedNode):
         made = MapRows(self.input, self.fn, self.schema, on_error=self.on_error)
         return made.placed(self.where)
 
-    def made(self, block: Block, outputs: Sequence[Values]) -> Block:
+    def to_block(self, block: Block, outputs: Sequence[Values]) -> Block:
         """Return a block of the computed columns."""
         return Block(self.schema, tuple(outputs), block.ids)
 
-    def shown(self) -> str:
-        """Return the function and its expressions."""
+    def parameters_text(self) -> str:
+        """Return the function and its expressions as text."""
         return f"{self.fn.name}{self.skipping}: " + ", ".join(
-            f"{n}={shown(v)}" for n, v in self.env
+            f"{n}={value_text(v)}" for n, v in self.env
         )
 
 
@@ -262,11 +262,11 @@ class LiftedFilter(SameColumns, LiftedNode):
         """Return the ``filter`` as written."""
         return FilterRows(self.input, self.fn, on_error=self.on_error).placed(self.where)
 
-    def made(self, block: Block, outputs: Sequence[Values]) -> Block:
-        """Return the rows where the predicate is true."""
+    def to_block(self, block: Block, outputs: Sequence[Values]) -> Block:
+        """Return the rows of ``block`` for which the predicate, in ``outputs``, is true."""
         kept = truth(cast("Vec", outputs[0]), block.n)
         return block.bare() if kept.all() else block.take(np.flatnonzero(kept))
 
-    def shown(self) -> str:
-        """Return the function and its expression."""
-        return f"{self.fn.name}{self.skipping}: {shown(self.predicate)}"
+    def parameters_text(self) -> str:
+        """Return the function and its expression as text."""
+        return f"{self.fn.name}{self.skipping}: {value_text(self.predicate)}"

@@ -26,7 +26,7 @@ class LiftedPair:
 
     @staticmethod
     def fits(mapped: object, kept: object) -> bool:
-        """True for two operators that can be computed together."""
+        """Return True for two operators that can be computed together."""
         if not isinstance(mapped, LiftedMap) or not isinstance(kept, LiftedFilter):
             return False
         return not (mapped.skips or kept.skips)
@@ -35,8 +35,7 @@ class LiftedPair:
     def programs(self) -> Programs:
         """Return the map's columns in rows that the filter keeps, with the checks of both.
 
-        They are stored with the filter, as its own programs are: kernels are found again by their
-        program.
+        The programs are stored with the filter, so that their compiled kernels are found again.
         """
         found: tuple[LiftedMap, Programs] | None = self.kept.memo.get("pair")
         if found is None or found[0] is not self.mapped:
@@ -63,4 +62,5 @@ class LiftedPair:
             return None
         self.mapped.trust.blocks += 1
         self.kept.trust.blocks += 1
-        return Block(self.mapped.schema, tuple(result.outputs), block.ids.kept(result.kept))
+        ids = block.ids.take_without_copy(result.kept)
+        return Block(self.mapped.schema, tuple(result.outputs), ids)

@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 MAP_BATCHES = 0x6D61705F67726F75
 FORMATS = ("numpy", *TABULAR)
-# Rows of a group without a size.
+# Rows of a group if ``batch_size`` is None.
 GROUP_ROWS = 1024
 
 
 def atoms_are_gone(below: Node) -> bool:
-    """True if an operator written over ``below`` does not see the source's atoms.
+    """Return True if an operator over ``below`` reads a stream without the source's atoms.
 
     Operators that look at one row, or one atom, at a time leave the atoms as they are; any other
-    operator gives a stream.
+    operator returns a stream.
     """
     return not all(step.rows.local for step in below.chain()[1:])
 
@@ -46,12 +46,12 @@ class MapBatches(Skipping):
     """Replaces each group of rows by the dict of arrays, or Arrow table, that ``fn`` returns.
 
     Groups are ``batch_size`` rows (1024 without one) within an atom; the last of an atom may be
-    shorter. Where the atoms of the source are gone as written (``counted``), groups are counted
-    from the start of the epoch. ``fn`` is not called for a group with a row that cannot be made:
-    the error takes the group's place. Rows keep their ids if ``fn`` keeps the number of rows of
-    their group; otherwise, and where ``fn`` returns an iterator of batches, ids are made of that of
-    the group's first row. Inputs are read-only unless ``writable``. With ``on_error="skip"`` a
-    group for which ``fn`` raises is lost, but for batches that it gave before.
+    shorter. With ``counted``, where a stream has no atoms, groups are counted from the start of the
+    epoch. If a row of a group cannot be computed, ``fn`` is not called for the group, and the error
+    takes its place. Rows keep their ids if ``fn`` keeps the number of rows of their group;
+    otherwise, and where ``fn`` returns an iterator of batches, ids are derived from that of the
+    group's first row. Inputs are read-only unless ``writable``. With ``on_error="skip"`` a group
+    for which ``fn`` raises is dropped, except for batches that ``fn`` yielded before.
     """
 
     input: Node
@@ -65,11 +65,11 @@ class MapBatches(Skipping):
     on_error: str = RAISE
 
     gathers: ClassVar[int] = 1
-    by_atom = True  # a group may be made of several blocks
+    by_atom = True  # a group may extend over several blocks
     version: ClassVar[int] = 3
 
     def check(self) -> None:
-        """Refuse a batched input, a bad size, and an unknown format (PlanError)."""
+        """Raise PlanError for a batched input, a bad size, and an unknown format."""
         super().check()
         try_ = ".map(f) of each batch, or map_batches before .batch()"
         require_rows(self.input, "map_batches", "groups", try_)
@@ -95,12 +95,12 @@ class MapBatches(Skipping):
 
     @property
     def within_atoms(self) -> bool:  # type: ignore[override]
-        """True if the source's atoms are there."""
+        """True if groups end where an atom of the source ends."""
         return not self.counted
 
     @property
     def group_rows(self) -> int:  # type: ignore[override]
-        """Return the rows of a group, or of a run of the stream, which is one group."""
+        """Return the number of rows of a group; a run of the stream has as many."""
         return self.batch_size or GROUP_ROWS
 
     def infer(self) -> Schema:
@@ -108,8 +108,8 @@ class MapBatches(Skipping):
         return self.declared or UNKNOWN
 
     @property
-    def held(self) -> ResumeCost:
-        """Return the resumption cost over a stream: the run's start; its groups are made again."""
+    def resume_cost(self) -> ResumeCost:
+        """Return the cost of resuming in a stream: a position is saved, one run is repeated."""
         if not self.counted:
             return ResumeCost()
         return ResumeCost(state_bytes=32, work_rows=self.group_rows, work="one run of rows")
@@ -126,17 +126,18 @@ class MapBatches(Skipping):
             if self.batch_format == "numpy" and (shown := shown_bytes(group)) > room.most_bytes:
                 raise room.refused(group.n, shown, "to show as arrays")
             try:
-                key, given = MAP_BATCHES + self.level, self._given(group)
+                key, given = MAP_BATCHES + self.level, self._argument(group)
                 for made in all_called(self, given, group.ids, key, at):
                     if made.n:
                         yield fitted(self, made, at)
             except UDFError as error:
                 raise blamed(error, group.ids, 0) from error.__cause__
 
-    def _given(self, group: Block) -> Any:
-        """Return the function's argument; changes to it never reach the input rows.
+    def _argument(self, group: Block) -> Any:
+        """Return the rows of ``group`` as the argument of ``fn``, in the format ``batch_format``.
 
-        Arrow tables, which are immutable, and polars frames share memory with those rows.
+        Changes to the argument never reach the input rows, although Arrow tables, which are
+        immutable, and polars frames share memory with these rows.
         """
         if self.batch_format in TABULAR:
             return framed(pa.Table.from_batches([group.to_arrow()]), self.batch_format)
@@ -147,7 +148,7 @@ class MapBatches(Skipping):
         return {n: a.copy() if id(a) in own else a for n, a in arrays.items()}
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
-        """Open a flow that maps one run after the other, if the source's atoms are gone."""
+        """Open a flow that maps the stream run by run; raise InternalError unless ``counted``."""
         if not self.counted:
             raise InternalError(f"{self.title()} is given a stream instead of atoms")
         return LocalFlow(partial(self._next_run, at), open_input, epoch, position)
@@ -165,12 +166,12 @@ class MapBatches(Skipping):
             missing -= block.n
             yield block
 
-    def shown(self) -> str:
-        """Return the function's name, the groups, and the resources that it needs."""
+    def parameters_text(self) -> str:
+        """Return the function's name, the groups, and the resources that it needs as text."""
         size = "" if self.batch_size is None else f", batch_size={self.batch_size}"
         kind = "" if self.batch_format == "numpy" else f", batch_format={self.batch_format!r}"
         runs = f", in runs of {self.group_rows}" if self.counted and self.batch_size is None else ""
-        return f"{self.fn.name}{size}{kind}{runs}{self.skipping}{self.needs.shown()}"
+        return f"{self.fn.name}{size}{kind}{runs}{self.skipping}{self.needs.parameters_text()}"
 
 
 class _Gathering:

@@ -49,9 +49,10 @@ def returned(
 ) -> Iterator[Block]:
     """Yield the rows ``out`` that ``fn`` returned as blocks, settling the schema if needed.
 
-    If a row does not fit, or is too large, the rows before it come first, then the error, which
-    names the row of ``parents`` (or ``ids``) that it was made of. Shared by the operators that call
-    a function per row; ``node`` keys the settled schema.
+    If a row does not fit the schema, or is too large, the rows before it are yielded; the error
+    that is then raised names the row of ``parents`` (None: of ``ids``) from which the row was
+    computed. All operators that call a function per row use this; the settled schema is stored
+    under the digest of ``node``.
     """
     key = node.digest.hex()
     schema = node.schema if node.schema.known else at.schemas.get(key)
@@ -74,12 +75,12 @@ def returned(
 
 
 def typed(node: Mapping, made: Returned, at: At) -> Iterator[Block]:
-    """Yield the ``returned`` rows as blocks, then raise the error that followed them."""
+    """Yield the results ``made`` as blocks, then raise the error that followed them, if any."""
     if made.out:
         ids = made.ids.slice(0, len(made.out))
         yield from returned(node, node.fn, made.out, ids, at, parents=made.parents)
     if made.error is not None:
-        # each slice of later rows raises it again, and would add its frames
+        # raised again for each slice of later rows, which would add frames
         raise made.error.with_traceback(None)
 
 
@@ -92,10 +93,11 @@ def _too_large(fn: UserFunction, nbytes: int, at: At) -> MemoryContractError:
 
 
 def mapped(node: Mapping, block: Block, at: At, call: Calls) -> Iterator[Block]:
-    """Yield the results of ``node``'s function for ``block``, in blocks that are not large.
+    """Yield the results of ``node``'s function for ``block``, in blocks of limited size.
 
-    Until the types are known they settle by the first rows, which are all made before any is given;
-    they are cut as if the types had been known, since a task that is begun again knows them.
+    ``call`` calls the function on a range of rows. Until the types are known, they settle on the
+    first rows, which are all computed before any is returned. They are cut as if the types had been
+    known, as they are when the task runs again.
     """
 
     def part(desk: TrayDesk, start: int, stop: int) -> Iterator[Block]:
@@ -124,7 +126,7 @@ def _ids_of(block: Block, places: np.ndarray) -> RowIds:
 
 
 class _Settling:
-    """The first rows of a block, by which types settle: the first 64, or 4 MiB of values."""
+    """Computes the first rows of a block, on which types settle: 64 rows, or 4 MiB of values."""
 
     def __init__(self, node: Mapping, block: Block, at: At, call: Calls) -> None:
         self.node, self.block, self.at = node, block, at
@@ -138,7 +140,7 @@ class _Settling:
             stop = min(self.done + pace.step, most, block.n)
             kept, error = call(self.done, stop, new)
             new_bytes = weighed(new)
-            pace.made(stop - self.done, new_bytes)
+            pace.record(stop - self.done, new_bytes)
             weight += new_bytes
             out += new
             places.append(kept)
@@ -159,7 +161,7 @@ class _Settling:
         return self.done < self.block.n and not enough
 
     def run(self, part: Callable[[TrayDesk, int, int], Iterator[Block]]) -> Iterator[Block]:
-        """Yield all rows of the block; ``part`` makes those after the first ones."""
+        """Yield the results for all rows; ``part`` computes those after the first rows."""
         digest = self.node.digest
         schema = self.at.schemas.get(digest.hex())
         desk = self.at.trays.desk(digest, schema or UNKNOWN, self.block.ids, self.at.epoch)
@@ -176,7 +178,7 @@ class _Settling:
             raise self.error
 
     def _some(self, start: int, stop: int) -> Iterator[Block]:
-        """Yield the first rows from ``start`` to ``stop``; raise the error in its place."""
+        """Yield the first results, of rows ``start`` to ``stop``; raise the error of such a row."""
         low, high = np.searchsorted(self.places, (start, stop)).tolist()
         rows = 0 if self.made is None else self.made.n
         if self.made is not None and low < min(high, rows):
@@ -185,14 +187,17 @@ class _Settling:
             raise self.error
 
     def _failed_at(self, rows: int) -> int:
-        """Return the row of the error: the first that was not made."""
+        """Return the index of the row that failed: the first without a result."""
         return int(self.places[rows]) if rows < len(self.places) else rows
 
 
 def _before_error(
     node: Mapping, block: Block, out: list[Any], places: np.ndarray, at: At
 ) -> tuple[Block | None, DmlError | None]:
-    """Return the rows ``out`` that fit as a block, and the error of the first that does not."""
+    """Return the results before the first that does not fit as a block, and its error.
+
+    The block is None without such results, and the error if all fit.
+    """
     made: list[Block] = []
     error: DmlError | None = None
     try:
@@ -205,12 +210,12 @@ def _before_error(
 
 @op
 class MapRows(FunctionNode):
-    """MapRows replaces each row by the dict that ``fn`` makes of its dict.
+    """MapRows replaces each row by the dict that ``fn`` returns for the row's dict.
 
     ``fn`` is called once per row in runs without failures. The output schema is ``declared``, or
     that of the expressions that ``fn`` is proven to equal, or settled by the first rows in source
-    order; later rows must fit it. UDFError names the row; with ``on_error="skip"`` a row for which
-    ``fn`` raises is lost instead.
+    order; later rows must fit it. A UDFError names the row for which ``fn`` raised; with
+    ``on_error="skip"`` the row is dropped instead.
     """
 
     input: Node
@@ -235,7 +240,7 @@ class MapRows(FunctionNode):
         return found if isinstance(found, Lifted) and found.columns is not None else None
 
     def infer(self) -> Schema:
-        """Return the declared or proven schema: a function's types do not depend on lifting."""
+        """Return the declared schema, else the proven one (even if lifting is off), or UNKNOWN."""
         if self.lifted is None:
             return self.declared or UNKNOWN
         names = [name for name, _ in self.lifted.columns or ()]
@@ -243,7 +248,7 @@ class MapRows(FunctionNode):
         return Schema(zip(names, lower(values, self.input.schema).types, strict=True))
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
-        """Yield the mapped rows; if the function raises, those before it, then raise its error."""
+        """Yield the mapped rows; raise an error of the function after the rows before it."""
         return mapped(self, block, at, partial(self._call, block, at))
 
     def returned(self, block: Block, at: At) -> Iterator[Returned]:
@@ -251,7 +256,7 @@ class MapRows(FunctionNode):
         return called_apart(self, block, partial(self._call, block, at))
 
     def typed(self, made: Returned, at: At) -> Iterator[Block]:
-        """Yield the results as blocks, then raise the error that stopped the function."""
+        """Yield the results ``made`` as blocks, then raise the function's error, if any."""
         return typed(self, made, at)
 
     def _call(

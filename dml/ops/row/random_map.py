@@ -45,12 +45,12 @@ class RandomMap(FunctionNode):
     places: ClassVar[bool] = True
 
     def check(self) -> None:
-        """Refuse a seed that is neither an integer nor None (PlanError)."""
+        """Raise PlanError for a seed that is neither an integer nor None."""
         super().check()
         seeded(self.seed)
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
-        """Yield the mapped rows; if the function raises, those before it, then raise its error."""
+        """Yield the mapped rows; raise an error of the function after the rows before it."""
         return mapped(self, block, at, self._calls(block, at)) if block.n else iter(())
 
     def returned(self, block: Block, at: At) -> Iterator[Returned]:
@@ -58,7 +58,7 @@ class RandomMap(FunctionNode):
         return called_apart(self, block, self._calls(block, at)) if block.n else iter(())
 
     def typed(self, made: Returned, at: At) -> Iterator[Block]:
-        """Yield the results as blocks, then raise the error that stopped the function."""
+        """Yield the results ``made`` as blocks, then raise the function's error, if any."""
         return typed(self, made, at)
 
     def _calls(self, block: Block, at: At) -> Calls:

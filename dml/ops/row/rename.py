@@ -13,7 +13,7 @@ from dml.ops.row.rowwise import Env, RowWise
 class Rename(RowWise):
     """Rename renames columns by ``names`` (old, new), in place; the other columns stay as they are.
 
-    SchemaError if an old name is absent or two columns would share a name.
+    Raises SchemaError if an old name is absent or two columns would share a name.
     """
 
     input: Node
@@ -37,6 +37,6 @@ class Rename(RowWise):
             )
         return out
 
-    def shown(self) -> str:
-        """Return the old and new names."""
+    def parameters_text(self) -> str:
+        """Return the old and new names as text."""
         return repr(dict(self.names))

@@ -26,7 +26,7 @@ class Resample(SameColumns):
     """Keeps the rows whose draw is below the share of the class that ``fn`` returns for them.
 
     Draws are keyed by (seed, operator, epoch, row id). A class that ``shares`` does not name has
-    the share 0. ``fn`` is called once per row in runs without failures; the order stays. UDFError
+    the share 0. ``fn`` is called once per row in runs without failures; the order stays. A UDFError
     names the row.
     """
 
@@ -39,11 +39,11 @@ class Resample(SameColumns):
     random: ClassVar[bool] = True
 
     def check(self) -> None:
-        """Refuse a seed that is neither an integer nor None (PlanError)."""
+        """Raise PlanError for a seed that is neither an integer nor None."""
         seeded(self.seed)
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
-        """Yield the kept rows; if the function raises, the rows before it, then raise the error."""
+        """Yield the kept rows; raise an error of the function after the rows before it."""
         if not block.n:
             return
         classes = list[Any]() if not self.fn.purity else CopiedRows()
@@ -59,6 +59,6 @@ class Resample(SameColumns):
         if error is not None:
             raise raised(error, self.fn, block.ids, len(found)).located(self.label())
 
-    def shown(self) -> str:
-        """Return the function's name, the shares and the seed."""
+    def parameters_text(self) -> str:
+        """Return the function's name, the shares and the seed as text."""
         return f"{self.fn.name}, {dict(self.shares)}, seed={self.seed}"

@@ -21,7 +21,7 @@ Env = tuple[tuple[str, Value], ...]
 
 
 class RowWise(Node):
-    """RowWise gives one row per input row; ``columns`` gives the output columns as expressions."""
+    """RowWise makes one row per input row; ``columns`` has the output columns as expressions."""
 
     rows: ClassVar[Rows] = Rows.SAME
 

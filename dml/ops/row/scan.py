@@ -1,4 +1,4 @@
-"""``scan`` calls a user's function of a state and a row on each row, in order."""
+"""``scan`` calls a user's function with a state and a row, row by row in order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dml.kernels.rows.ids import RowIds
 from dml.ops.row.map_rows import returned
 from dml.ops.unary import require_rows
 from dml.udfs.calling import python_rows as convert
-from dml.udfs.calling.scan_state import MOST_BYTES, NotCarriedError, kept, of_json, to_json
+from dml.udfs.calling.scan_state import MOST_BYTES, NotCarriedError, copy_state, of_json, to_json
 
 if TYPE_CHECKING:
     from dml.expr.flow import At, Flow, Opener, Position
@@ -27,9 +27,9 @@ SHOWN_LETTERS = 40
 
 
 def written(state: Any) -> str:
-    """Return the user's initial state as JSON; PlanError if it cannot be carried between calls."""
+    """Return the initial ``state`` as JSON; raise PlanError if calls cannot pass it on."""
     try:
-        return json.dumps(to_json(kept(state)))
+        return json.dumps(to_json(copy_state(state)))
     except NotCarriedError as error:
         raise PlanError(
             f"scan cannot begin with {error.what}", why=error.why, try_=error.try_
@@ -40,8 +40,9 @@ def written(state: Any) -> str:
 class Scan(Node):
     """Scan replaces each row by the dict of ``(state, dict)``, which ``fn(state, row)`` returns.
 
-    The state that a call returns is given to the next call, ``initial`` (JSON) to the first of an
-    epoch. ``fn`` is called once per row in runs without failures, in order. UDFError names the row.
+    The state that a call returns is passed to the next call; the first call of an epoch gets
+    ``initial`` (JSON). ``fn`` is called in order, once per row in runs without failures. A UDFError
+    names the row.
     """
 
     input: Node
@@ -54,7 +55,7 @@ class Scan(Node):
     rows: ClassVar[Rows] = Rows.RUNS
 
     def check(self) -> None:
-        """Refuse a batched input (PlanError)."""
+        """Raise PlanError for a batched input."""
         require_rows(self.input, "scan")
 
     def infer(self) -> Schema:
@@ -66,16 +67,16 @@ class Scan(Node):
         return given[0]
 
     @property
-    def held(self) -> ResumeCost:
-        """Return the resumption cost: the state at a piece's start; its rows are made again."""
+    def resume_cost(self) -> ResumeCost:
+        """Return the cost of resuming: the state before a piece is saved, the piece runs again."""
         return ResumeCost(state_bytes=MOST_BYTES, work_rows=CHUNK, work=f"at most {CHUNK} rows")
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
         """Open a flow that calls the function row by row."""
         return _Scanning(self, open_input, epoch, position, at)
 
-    def shown(self) -> str:
-        """Return the initial state and the function's name."""
+    def parameters_text(self) -> str:
+        """Return the initial state and the function's name as text."""
         more = "..." if len(self.initial) > SHOWN_LETTERS else ""
         return f"{self.initial[:SHOWN_LETTERS]}{more}, {self.fn.name}"
 
@@ -93,15 +94,15 @@ class _Scanning:
         self.rows = LocalFlow(self._begin, open_input, epoch, start)
 
     def settling(self) -> int:
-        """Return the number of rows by which types settle together."""
+        """Return how many rows must run together to settle the types; 0 if they are settled."""
         return settling(self.node, self.at)
 
     def _begin(self, input_: Flow) -> Iterator[Block] | None:
-        self.before = kept(self.state)
+        self.before = copy_state(self.state)
         return self.pieces(input_)
 
     def run(self, block: Block) -> Iterator[Block]:
-        """Yield the rows made of one block; if a row fails, the rows before it, then its error."""
+        """Yield the rows made of ``block``; raise an error of a row after the rows before it."""
         out = CopiedRows()
         error = caught(self._each, convert.to_rows(block), out)
         try:
@@ -123,7 +124,7 @@ class _Scanning:
                     try_="return state, row",
                 )
             # a copy: what a later call does to its state changes no row that was made before
-            self.state = kept(made[0])
+            self.state = copy_state(made[0])
             out.append(made[1])
 
     def _error(self, error: BaseException, ids: RowIds, row: int) -> DmlError:
@@ -140,7 +141,7 @@ class _Scanning:
         return self.rows.pull(most)
 
     def position(self) -> Position:
-        """Return where the piece began, how many of its rows were given, and the state there."""
+        """Return where the piece began, its rows returned since, and the state there."""
         return {**self.rows.position(), "state": to_json(self.before)}
 
     def close(self) -> None:

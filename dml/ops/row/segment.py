@@ -15,7 +15,7 @@ from dml.data.row_slicing import in_parts
 from dml.data.schema import Schema, code_of
 from dml.errors import DmlError
 from dml.expr.columns import computation
-from dml.expr.columns.value import Value, shown
+from dml.expr.columns.value import Value, value_text
 from dml.expr.facts import FilterOrder, Length, Rows
 from dml.expr.node import Node, op
 from dml.ops.row.rowwise import Env
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 class Segment(Node):
     """Segment keeps the rows where all of ``predicate`` are true, and computes the columns ``env``.
 
-    Predicates and columns are expressions over the input's columns. Predicates are tried in order,
-    one that may fail only on rows that the ones before kept; if none may fail, ``tried`` may give
-    another order.
+    Predicates and columns are expressions over the input's columns. Predicates are evaluated in
+    order; one that may fail is evaluated only on the rows that the earlier ones kept. If none may
+    fail, ``tried`` may give another order.
     """
 
     input: Node
@@ -65,7 +65,7 @@ class Segment(Node):
 
     @cached_property
     def work(self) -> computation.ComputedSegment:
-        """Return the compiled programs."""
+        """Return the compiled predicates and columns."""
         names = [name for name, _ in self.env]
         values = [value for _, value in self.env]
         return computation.ComputedSegment(self.predicate, names, values, self.tried.groups)
@@ -75,12 +75,12 @@ class Segment(Node):
         return self.work.schema(self.input.schema)
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
-        """Yield the kept rows of one block with the computed columns; in parts if large."""
+        """Yield the kept rows of ``block`` with the computed columns; several blocks if large."""
         for part in in_parts(block, self.schema, partial(self._sampled, at)):
             yield from self.work.run(part, at)
 
     def _sampled(self, at: At, some: Block) -> int:
-        """Return the bytes of the result for some rows; 0 if one of them fails."""
+        """Return the bytes of the output for ``some``; 0 if it does not grow, or a row fails."""
         try:
             return sum(made.weight for made in self.work.run(some, at)) if self.grows else 0
         except DmlError:
@@ -88,17 +88,17 @@ class Segment(Node):
 
     @cached_property
     def grows(self) -> bool:
-        """True if text or list columns are computed, and not only handed on."""
+        """True if text or list columns are computed, not only passed on."""
         kinds = self.schema.items()
         computed = {name for name, value in self.env if value.op != "col"}
         return any(name in computed and code_of(kind) == "arrow" for name, kind in kinds)
 
-    def shown(self) -> str:
-        """Return the predicates and the columns."""
+    def parameters_text(self) -> str:
+        """Return the predicates and the columns as text."""
         groups = self.tried.groups or (tuple(range(len(self.predicate))),)
-        tried = (" & ".join(shown(self.predicate[i]) for i in group) for group in groups)
+        tried = (" & ".join(value_text(self.predicate[i]) for i in group) for group in groups)
         kept = " then ".join(tried)
         same = [n for n, v in self.env if v.op == "col" and v.params[0] == n]
-        made = [f"{n}={shown(v)}" for n, v in self.env if n not in same]
+        made = [f"{n}={value_text(v)}" for n, v in self.env if n not in same]
         parts = ([f"where {kept}"] if kept else []) + ([", ".join(same)] if same else []) + made
         return "; ".join(parts)

@@ -11,7 +11,7 @@ from dml.ops.row.rowwise import Env, RowWise
 
 @op
 class Select(RowWise):
-    """Select keeps the columns ``names``, in that order; SchemaError if one is absent."""
+    """Select keeps the columns ``names``, in that order; it raises SchemaError if one is absent."""
 
     input: Node
     names: tuple[str, ...]
@@ -19,7 +19,7 @@ class Select(RowWise):
     total = True
 
     def check(self) -> None:
-        """Refuse no columns, and a column named twice (PlanError)."""
+        """Raise PlanError without a column, and for a column named twice."""
         if not self.names:
             raise PlanError(
                 "select keeps no column", why="nothing was named", try_="name at least one"
@@ -32,11 +32,11 @@ class Select(RowWise):
             )
 
     def columns(self, given: Schema) -> Env:
-        """Return the columns by name."""
+        """Return the columns ``names``."""
         for name in self.names:
             given.require(name, "select")
         return tuple((name, col(name)) for name in self.names)
 
-    def shown(self) -> str:
-        """Return the column names."""
+    def parameters_text(self) -> str:
+        """Return the column names as text."""
         return ", ".join(map(repr, self.names))

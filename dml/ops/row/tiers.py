@@ -10,7 +10,7 @@ from dml.ops.row.map_rows import MapRows
 
 
 def refusal(node: Node) -> str:
-    """Return why an operator's function is called for each row; "" if it is not, or without one."""
+    """Return why the function of ``node`` is called for each row; "" if lifted or without one."""
     from dml.udfs.identity.environment import unchanged  # noqa: PLC0415
 
     fn = node.calls if node.inputs else None

@@ -15,8 +15,8 @@ from dml.ops.row.rowwise import Env, RowWise
 class Unnest(RowWise):
     """Unnest replaces each struct column of ``names`` by a column for each of its fields.
 
-    A null struct has null fields. SchemaError for a column that is absent or no struct, and where
-    two columns would share a name.
+    A null struct has null fields. Raises SchemaError for a column that is absent or no struct, and
+    where two columns would share a name.
     """
 
     input: Node
@@ -25,7 +25,7 @@ class Unnest(RowWise):
     total = True
 
     def check(self) -> None:
-        """Refuse no columns (PlanError)."""
+        """Raise PlanError without a column."""
         if not self.names:
             raise PlanError(
                 "unnest needs at least one column", why="none was named", try_='.unnest("point")'
@@ -61,6 +61,6 @@ class Unnest(RowWise):
             )
         return tuple(out)
 
-    def shown(self) -> str:
-        """Return the column names."""
+    def parameters_text(self) -> str:
+        """Return the column names as text."""
         return ", ".join(map(repr, self.names))

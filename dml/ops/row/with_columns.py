@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dml.data.schema import Schema
-from dml.expr.columns.value import Value, col, shown
+from dml.expr.columns.value import Value, col, value_text
 from dml.expr.node import Node, op
 from dml.ops.row.rowwise import Env, RowWise
 
@@ -13,7 +13,7 @@ class WithColumns(RowWise):
     """Adds or replaces columns by ``values`` (name, expression over the input's columns).
 
     Every expression reads the input's columns, never the result of another expression. Draws are
-    keyed by this operator and the place of their column. SchemaError for absent columns and
+    keyed by this operator and the place of their column. Raises SchemaError for absent columns and
     clashing types.
     """
 
@@ -31,11 +31,11 @@ class WithColumns(RowWise):
         return all(value.total for _, value in self.values)
 
     def columns(self, given: Schema) -> Env:
-        """Return the input's columns with the new ones in place."""
+        """Return the input's columns, some replaced by new ones, then the other new columns."""
         new = dict(self.values)
         kept = [(name, new.pop(name) if name in new else col(name)) for name in given]
         return (*kept, *new.items())
 
-    def shown(self) -> str:
-        """Return the assignments."""
-        return ", ".join(f"{name}={shown(value)}" for name, value in self.values)
+    def parameters_text(self) -> str:
+        """Return the assignments as text."""
+        return ", ".join(f"{name}={value_text(value)}" for name, value in self.values)

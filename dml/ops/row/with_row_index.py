@@ -28,7 +28,7 @@ MOST = 1 << 62
 class WithRowIndex(Node):
     """Adds a first column ``name``, int64, that counts an epoch's rows from ``offset``.
 
-    SchemaError if there is such a column already.
+    Raises SchemaError if the input has a column of that name.
     """
 
     input: Node
@@ -40,7 +40,7 @@ class WithRowIndex(Node):
     adds: ClassVar[bool] = True
 
     def check(self) -> None:
-        """Refuse a name that is no text, an unfit offset, and a batched input (PlanError)."""
+        """Raise PlanError for a name that is no text, an unfit offset, and a batched input."""
         if not isinstance(self.name, str):
             raise PlanError(
                 f"with_row_index needs a column name, got {self.name!r}",
@@ -68,7 +68,7 @@ class WithRowIndex(Node):
         return {}
 
     def numbered(self, given: Schema) -> Schema:
-        """Return the new column followed by the columns of ``given``."""
+        """Return the new column and then ``given``; raise SchemaError if it has that column."""
         found = self._schemas.get(given)
         if found is None:
             if self.name in given:
@@ -86,21 +86,21 @@ class WithRowIndex(Node):
         return given[0]
 
     @property
-    def held(self) -> ResumeCost:
-        """Return the resumption cost: one number of state, no repeated work."""
+    def resume_cost(self) -> ResumeCost:
+        """Return the cost of resuming: one number is saved, nothing is repeated."""
         return ResumeCost(state_bytes=16)
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, _at: At) -> Flow:
         """Open a flow that numbers the input's rows."""
         return _Numbering(self, self.offset, open_input, epoch, position)
 
-    def shown(self) -> str:
-        """Return the name, and the first number."""
+    def parameters_text(self) -> str:
+        """Return the name, and the first number as text."""
         return f"{self.name!r}, offset={self.offset}"
 
 
 class _Numbering(CountingFlow[WithRowIndex]):
-    """Counts from the offset: the number of the next row."""
+    """A flow of numbered rows; ``count`` is the number of the next row."""
 
     key = "next"
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @op
 class OrderAtoms(ShuffleAtoms):
-    """OrderAtoms gives the pieces of the source in keyed random order, each with its rows in order.
+    """Returns the pieces of the source in keyed random order, each with its rows in order.
 
     As ``shuffle(window="atoms")``, but no rows are buffered or mixed.
     """
@@ -22,14 +22,14 @@ class OrderAtoms(ShuffleAtoms):
     verb: ClassVar[str] = "randomize_block_order"
 
     @property
-    def held(self) -> ResumeCost:
-        """Return no resumption cost: the source is read in that order."""
+    def resume_cost(self) -> ResumeCost:
+        """Return no cost of resuming: the source is read in the permuted order."""
         return ResumeCost()
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, _at: At) -> Flow:
         """Open the input, whose pieces come permuted."""
         return open_input(epoch, position)
 
-    def shown(self) -> str:
-        """Return the seed."""
+    def parameters_text(self) -> str:
+        """Return the seed as text."""
         return f"seed={self.seed}"

@@ -1,4 +1,4 @@
-"""``shuffle()`` gives the whole input in keyed random order.
+"""``shuffle()`` returns the whole input in keyed random order.
 
 Over rows that descend one-to-one from a source with known counts, the order is a permutation of the
 source's global index, so that an addressable source can be read in that order at no cost; over
@@ -38,10 +38,10 @@ ONE_TO_ONE = (
 
 @op
 class ShuffleAll(SameColumns):
-    """ShuffleAll gives every element once, ordered by a key of (seed, operator, epoch, row).
+    """ShuffleAll returns every row once, ordered by a key of (seed, operator, epoch, row).
 
     Keeps the rows in memory up to the run's budget, and in sorted runs on local disk beyond it.
-    ``fresh`` False keeps one order over epochs.
+    Unless ``fresh``, all epochs have the same order.
     """
 
     input: Node
@@ -56,7 +56,7 @@ class ShuffleAll(SameColumns):
     spreads = True
 
     def check(self) -> None:
-        """Refuse a batched or endless input, and an unfit seed (PlanError)."""
+        """Raise PlanError for a batched or endless input, and for an unfit seed."""
         seeded(self.seed)
         if self.input.batched:
             raise PlanError(
@@ -72,8 +72,8 @@ class ShuffleAll(SameColumns):
             )
 
     @property
-    def held(self) -> ResumeCost:
-        """Return the resumption cost: a count as state, and the whole sort again."""
+    def resume_cost(self) -> ResumeCost:
+        """Return the cost of resuming: a count is saved, all rows are sorted again."""
         return ResumeCost(state_bytes=24, work="one pass")
 
     @cached_property
@@ -87,7 +87,7 @@ class ShuffleAll(SameColumns):
         return node if isinstance(node, Source) and node.row_count is not None else None
 
     def permutation(self, at: At, epoch: int) -> IndexPermutation:
-        """Return the permutation of ``ranked_source``: place in the order -> position."""
+        """Return the permutation from place in the order to position in ``ranked_source``."""
         source = self.ranked_source
         n = 0 if source is None or source.row_count is None else source.row_count
         return IndexPermutation(n, int(self._keys(at, epoch)(RowIds.run(WHOLE, 0, 1))[0]))
@@ -103,7 +103,7 @@ class ShuffleAll(SameColumns):
         return Sorted(partial(open_input, epoch, None), position, at, self.spread(at, epoch))
 
     def spread(self, at: At, epoch: int) -> ById:
-        """Return the sort order, whose parts may be sorted separately."""
+        """Return the order of rows, for a sort that runs in parts."""
         from dml.ops.sort.external_sort import ById  # noqa: PLC0415
 
         source = self.ranked_source
@@ -111,8 +111,8 @@ class ShuffleAll(SameColumns):
             return ById(self._keys(at, epoch))
         return ById(partial(_ranks, source, self.permutation(at, epoch)))
 
-    def shown(self) -> str:
-        """Return the seed."""
+    def parameters_text(self) -> str:
+        """Return the seed as text."""
         return f"seed={self.seed}"
 
 

@@ -40,10 +40,10 @@ class PieceFlow(Protocol):
 
 @op
 class ShuffleAtoms(SameColumns):
-    """Gives the source's pieces in keyed order, with the rows of each ``size`` pieces mixed.
+    """Returns the source's pieces in keyed order, with the rows of every ``size`` pieces mixed.
 
-    Only row-local operators may lie between the source and this operator (PlanError); filters may
-    cross it.
+    Raises PlanError unless only row-local operators lie between the source and this operator; rules
+    may move filters across it.
     """
 
     input: Node
@@ -59,7 +59,7 @@ class ShuffleAtoms(SameColumns):
     total: bool = True
 
     def check(self) -> None:
-        """Require row-local operators over one source below, and a valid size (PlanError)."""
+        """Raise PlanError for a bad size, or other than row-local operators over one source."""
         element_count('shuffle window="atoms" size', self.size, least=1)
         seeded(self.seed)
         for node in self.input.walk():
@@ -73,17 +73,17 @@ class ShuffleAtoms(SameColumns):
             raise PlanError(f"{self.verb} of batches", try_="shuffle before .batch()")
 
     @property
-    def held(self) -> ResumeCost:
-        """Return the resumption cost: the position where the group of pieces began."""
+    def resume_cost(self) -> ResumeCost:
+        """Return the cost of resuming: a group's position is saved, its pieces are read again."""
         return ResumeCost(state_bytes=64, work=f"{self.size} pieces")
 
     def order(self, at: At, epoch: int, pieces: int) -> IndexPermutation:
-        """Return the permutation of pieces: place in the order -> number of the piece."""
+        """Return the permutation of pieces, from place in the order to number of the piece."""
         ids = RowIds.run(PIECES, 0, 1)
         return IndexPermutation(pieces, int(self.keys(ids, at, epoch)[0]))
 
     def keys(self, ids: RowIds, at: At, epoch: int) -> np.ndarray:
-        """Return the keys that order the rows of a group."""
+        """Return the keys (n,) by which the rows ``ids`` of a group are ordered."""
         high, low = ids.arrays()
         ruling = epoch if self.fresh else 0
         return row_key(high, low, at.key(self.seed), self.ordinal, ruling)
@@ -92,8 +92,8 @@ class ShuffleAtoms(SameColumns):
         """Open a flow that mixes pieces, which come in permuted order."""
         return _Mixing(self, open_input, epoch, position, at)
 
-    def shown(self) -> str:
-        """Return the window, the size and the seed."""
+    def parameters_text(self) -> str:
+        """Return the window, the size and the seed as text."""
         return f'window="atoms", size={self.size}, seed={self.seed}'
 
 
@@ -116,7 +116,7 @@ class _Mixing:
                 raise KeyError("given")  # the caller reports a position that does not fit
 
     def _fill(self) -> bool:
-        """Buffer the next group of pieces that has rows; False at the end."""
+        """Buffer the next group of pieces that has rows; return False at the end."""
         from dml.ops.sort.external_sort import order_of  # noqa: PLC0415
 
         pieces = cast("PieceFlow", self.input)
@@ -149,7 +149,7 @@ class _Mixing:
         return None if self.block is None else self.block.take(order)
 
     def position(self) -> Position:
-        """Return where the group began, and how many of its rows were given."""
+        """Return where the group began, and how many of its rows were returned."""
         if self.given == len(self.order) > 0:
             return {"in": self.input.position(), "given": 0}
         return {"in": self.before, "given": self.given}

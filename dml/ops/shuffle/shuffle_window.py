@@ -1,4 +1,4 @@
-"""``shuffle(buffer_size)`` gives windows of the stream in keyed random order."""
+"""``shuffle(buffer_size)`` returns windows of the stream in keyed random order."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 @op
 class ShuffleWindow(SameColumns):
-    """ShuffleWindow permutes every run of ``n`` elements by a key of (seed, operator, epoch, run).
+    """Permutes each window of ``n`` elements by a key of (seed, operator, epoch, window).
 
     One window is in memory at a time. The order depends on the input elements and on nothing else:
-    not on partitions, workers or timing. ``fresh`` False keeps one order over epochs.
+    not on partitions, workers or timing. Unless ``fresh``, all epochs have the same order.
     """
 
     input: Node
@@ -41,24 +41,24 @@ class ShuffleWindow(SameColumns):
     total: bool = True
 
     def check(self) -> None:
-        """Refuse a window that is not positive, and an unfit seed (PlanError)."""
+        """Raise PlanError for a window that is not positive, and for an unfit seed."""
         element_count("shuffle buffer_size", self.n, least=1)
         seeded(self.seed)
 
     @property
-    def held(self) -> ResumeCost:
-        """Return the resumption cost: the window's position; the window is filled again."""
+    def resume_cost(self) -> ResumeCost:
+        """Return the cost of resuming: a window's position is saved, the window filled again."""
         return ResumeCost(state_bytes=48, work_rows=self.n, work="one window")
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
-        """Open a flow that fills a window, gives it permuted, and fills the next."""
+        """Open a flow that fills a window, returns it permuted, and fills the next."""
         key = (at.key(self.seed), epoch if self.fresh else 0)
         room = GatherQuota(self, at.hold_bytes)
         window = BatchWindow(room) if self.batched else Gathered(room)
         return _Windows(self, partial(open_input, epoch), position, key, window)
 
-    def shown(self) -> str:
-        """Return the size and the seed."""
+    def parameters_text(self) -> str:
+        """Return the size and the seed as text."""
         return f"buffer_size={self.n}, seed={self.seed}"
 
 
@@ -77,12 +77,12 @@ class Gathered:
         return self.block.n if self.block is not None else 0
 
     def give(self, order: np.ndarray) -> Block | None:
-        """Return the rows at ``order``."""
+        """Return the rows at the indices ``order``; None if the window is empty."""
         return None if self.block is None else self.block.take(order)
 
 
 class BatchWindow:
-    """A window of batches, given one by one."""
+    """A window of batches, which are returned one by one."""
 
     def __init__(self, room: GatherQuota) -> None:
         self.room = room
@@ -98,7 +98,7 @@ class BatchWindow:
         return len(self.held)
 
     def give(self, order: np.ndarray) -> Block | None:
-        """Return the first batch of ``order``."""
+        """Return the batch at the first index of ``order``."""
         return self.held[int(order[0])]
 
 
@@ -133,7 +133,7 @@ class _Windows:
         self.order, self.given = window_permutation(key, held), 0
 
     def pull(self, most: int) -> Block | None:
-        """Return up to ``most`` elements of the current window, or of the next."""
+        """Return up to ``most`` elements of the current window, or of the next; None at the end."""
         if self.given == len(self.order):
             self.number += len(self.order) > 0
             self._fill()
@@ -145,7 +145,7 @@ class _Windows:
         return self.window.give(order)
 
     def position(self) -> Position:
-        """Return where the window began, its number, and how much of it was given."""
+        """Return where the window began, its number, and how many elements were returned since."""
         if self.given == len(self.order) > 0:
             return {"in": self.input.position(), "window": self.number + 1, "given": 0}
         return {"in": self.before, "window": self.number, "given": self.given}
@@ -158,7 +158,7 @@ class _Windows:
 
 
 def seeded(seed: object) -> None:
-    """Refuse a seed that is neither None nor an integer (PlanError)."""
+    """Raise PlanError for a seed that is neither None nor an integer."""
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
         raise PlanError(
             f"seed must be an integer or None, got {seed!r}",

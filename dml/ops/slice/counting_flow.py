@@ -26,15 +26,15 @@ class PlaceSlice(SameColumns):
     rows: ClassVar[Rows] = Rows.SLICE
 
     @property
-    def held(self) -> ResumeCost:
-        """Return the resumption cost: one number of state, no repeated work."""
+    def resume_cost(self) -> ResumeCost:
+        """Return the cost of resuming: one number is saved, nothing is repeated."""
         return ResumeCost(state_bytes=16)
 
 
 class CountingFlow(Generic[N]):
     """The base of flows whose state is one number: ``count``, which is ``first`` at the start.
 
-    A position is that of the input, and the number under ``key``.
+    A position has the input's position, and ``count`` under ``key``.
     """
 
     key: ClassVar[str]
@@ -48,7 +48,7 @@ class CountingFlow(Generic[N]):
         self.input = open_input(epoch, start["in"])
 
     def position(self) -> Position:
-        """Return the input's position, and the number."""
+        """Return the input's position, and ``count``."""
         return {"in": self.input.position(), self.key: self.count}
 
     def close(self) -> None:

@@ -43,7 +43,7 @@ class Part(SameColumns):
     total: bool = True
 
     def check(self) -> None:
-        """Refuse a seed that is neither an integer nor None (PlanError)."""
+        """Raise PlanError for a seed that is neither an integer nor None."""
         seeded(self.seed)
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
@@ -53,13 +53,13 @@ class Part(SameColumns):
         kept = np.flatnonzero((drawn >= self.low) & (drawn < self.high))
         yield block.take(kept) if len(kept) < block.n else block.bare()
 
-    def shown(self) -> str:
-        """Return the range of draws, and the seed."""
+    def parameters_text(self) -> str:
+        """Return the range of draws, and the seed as text."""
         return f"{self.low:g} to {self.high:g}, seed={self.seed}"
 
 
 def bounds(fractions: Sequence[Any]) -> list[float]:
-    """Return where parts begin and end in [0, 1]; PlanError unless ``fractions`` add up to 1."""
+    """Return where parts begin and end in [0, 1]; raise PlanError unless ``fractions`` sum to 1."""
     listed = isinstance(fractions, list | tuple) and len(fractions) > 0
     real = listed and all(isinstance(f, int | float) and not isinstance(f, bool) for f in fractions)
     if not real or min(fractions) < 0 or not abs(sum(fractions) - 1) < 1e-9:

@@ -1,4 +1,4 @@
-"""``repeat`` gives several passes over the input as one stream."""
+"""``repeat`` makes several passes over the input, as one stream."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ TRACED = 4096
 
 @op
 class Repeat(SameColumns):
-    """Repeat makes ``n`` passes (None: without end); pass p of iteration k is epoch k*n + p.
+    """Makes ``n`` passes (None: endless); pass p of output epoch k is the input's epoch k*n + p.
 
-    Row ids are made of the input row's id and the pass.
+    Row ids are derived from the input row's id and the pass.
     """
 
     input: Node
@@ -39,7 +39,7 @@ class Repeat(SameColumns):
     total: bool = True
 
     def check(self) -> None:
-        """Refuse an ``n`` that is neither None nor an integer of at least 0 (PlanError)."""
+        """Raise PlanError for an ``n`` that is neither None nor an integer of at least 0."""
         if self.n is not None:
             element_count("repeat", self.n, others=", or .repeat() for no end")
 
@@ -54,12 +54,12 @@ class Repeat(SameColumns):
 
     @property
     def passes(self) -> int:  # type: ignore[override]
-        """Return the input's epochs in one of the output: ``n``, or 2**32 without end."""
+        """Return the number of input epochs in an output epoch: ``n``, or 2**32 if endless."""
         return ENDLESS if self.n is None else self.n
 
     @property
-    def held(self) -> ResumeCost:
-        """Return the resumption cost: the number of the pass."""
+    def resume_cost(self) -> ResumeCost:
+        """Return the cost of resuming: the number of the pass is saved, nothing is repeated."""
         return ResumeCost(state_bytes=16)
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, _at: At) -> Flow:
@@ -67,15 +67,15 @@ class Repeat(SameColumns):
         return _Repeating(self, open_input, epoch, position)
 
     def origins(self, ids: RowIds, _turn: int) -> RowIds:
-        """Return the input ids of ``ids`` for each of the first passes, 4096 ids in all."""
+        """Return possible input ids of ``ids``, one for each of the first passes, at most 4096."""
         each = max(1, TRACED // ids.count)
         passes = np.arange(min(self.n or each, each), dtype=np.uint64)
         high, low = (np.repeat(half[:TRACED], len(passes)) for half in ids.arrays())
         key = np.tile(passes, len(high) // len(passes))
         return RowIds.of_arrays(*underive(high, low, REPEAT + self.level, key))
 
-    def shown(self) -> str:
-        """Return the number of passes, "" without end."""
+    def parameters_text(self) -> str:
+        """Return as text the number of passes; "" if endless."""
         return "" if self.n is None else str(self.n)
 
 
@@ -97,7 +97,7 @@ class _Repeating:
         return self.open_input(self.epoch * each + self.turn, position)
 
     def pull(self, most: int) -> Block | None:
-        """Return up to ``most`` elements of the current pass."""
+        """Return up to ``most`` elements of the current pass; None at the end."""
         while self.input is not None:
             block = self.input.pull(most)
             if block is not None:

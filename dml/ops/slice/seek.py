@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @op
 class Seek(Skip):
-    """Seek is ``skip(n)`` over a source that it opens at ``unit``, its ``atom``, and row ``drop``.
+    """Seek is ``skip(n)`` over a source, read from row ``drop`` of atom ``atom`` of ``unit`` on.
 
     Plans use it where rows are one-to-one with the source's; users write ``skip``, and a saved
     position of either is valid for the other.
@@ -28,6 +28,6 @@ class Seek(Skip):
         start = {"unit": self.unit, "atom": self.atom, "drop": self.drop}
         return super().flow(open_input, epoch, position or {"in": start, "left": 0}, at)
 
-    def shown(self) -> str:
-        """Return how many rows are skipped, and where reading begins."""
+    def parameters_text(self) -> str:
+        """Return how many rows are skipped, and where reading begins as text."""
         return f"{self.n}: from unit {self.unit}, atom {self.atom}, row {self.drop}"

@@ -31,7 +31,7 @@ class Shard(PlaceSlice):
     total: bool = True
 
     def check(self) -> None:
-        """Refuse a ``num_shards`` below 1, and an ``index`` that no shard has (PlanError)."""
+        """Raise PlanError for a ``num_shards`` below 1, and an ``index`` that no shard has."""
         shard(self.num_shards, self.index)
 
     def length(self, *given: Length) -> Length | None:
@@ -43,13 +43,13 @@ class Shard(PlaceSlice):
         """Open a flow that drops all but every n-th element."""
         return _Sharding(self, self.index, open_input, epoch, position)
 
-    def shown(self) -> str:
-        """Return the number of shards, and the index."""
+    def parameters_text(self) -> str:
+        """Return the number of shards, and the index as text."""
         return f"{self.num_shards}, {self.index}"
 
 
 class _Sharding(CountingFlow[Shard]):
-    """Counts the elements until the next one of the shard."""
+    """A flow of a shard's elements; ``count`` is the number of elements before the next one."""
 
     key = "before"
 
@@ -67,5 +67,5 @@ class _Sharding(CountingFlow[Shard]):
         return None
 
     def _reach(self, most: int, step: int) -> int:
-        """Return a number of elements among which at most ``most`` are of the shard."""
+        """Return how many elements to pull so that at most ``most`` are of the shard."""
         return 1 if self.batched else self.count + (most - 1) * step + 1

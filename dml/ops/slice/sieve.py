@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 @op
 class Sieve(PlaceSlice):
-    """Keeps rows outside ``begin`` to ``stop``, and inside those at ``index`` modulo ``step``.
+    """Keeps the rows outside ``begin`` to ``stop``, and every ``step``-th row within this range.
 
-    Without an ``index``, none of the rows in the range; without a ``stop``, the range has no end.
-    Rules make sieves of ``shard`` and ``skip``: one below a function spares it the rows that are
-    not wanted, but for the first, by which its types settle; one above it drops those.
+    Within the range, these are the rows at places ``index`` modulo ``step``; none without an
+    ``index``. Without a ``stop``, the range has no end. Rules make sieves of ``shard`` and
+    ``skip``. One below a function spares the function all rows that are not needed, except the
+    first rows, on which its types settle; one above drops those.
     """
 
     input: Node
@@ -34,7 +35,7 @@ class Sieve(PlaceSlice):
     total: bool = True
 
     def length(self, *given: Length) -> Length | None:
-        """Return the number of rows outside the range, and of kept rows in it."""
+        """Return the number of rows outside the range plus kept rows inside; None if unknown."""
         if given[0] == math.inf:
             return None if self.stop is None and self.index is None else math.inf
         n = int(given[0])
@@ -50,14 +51,14 @@ class Sieve(PlaceSlice):
         """Open a flow that drops rows by place."""
         return _Sieving(self, 0, open_input, epoch, position)
 
-    def shown(self) -> str:
-        """Return the range and the kept places."""
+    def parameters_text(self) -> str:
+        """Return the range and the kept places as text."""
         inside = "none" if self.index is None else f"every {self.step}th from {self.index}"
         return f"{inside} of {self.begin} to {'the end' if self.stop is None else self.stop}"
 
 
 class _Sieving(CountingFlow[Sieve]):
-    """Counts how many rows came."""
+    """A flow of the kept rows; ``count`` is the number of input rows pulled."""
 
     key = "row"
 
@@ -66,12 +67,12 @@ class _Sieving(CountingFlow[Sieve]):
         while (block := self.input.pull(self._reach(most))) is not None:
             places = np.arange(self.count, self.count + block.n)
             self.count += block.n
-            kept = np.flatnonzero(self._kept(places))
+            kept = np.flatnonzero(self._passing(places))
             if len(kept):
                 return block.take(kept) if len(kept) < block.n else block
         return None
 
-    def _kept(self, places: np.ndarray) -> np.ndarray:
+    def _passing(self, places: np.ndarray) -> np.ndarray:
         node = self.node
         outside = places < node.begin
         if node.stop is not None:
@@ -79,7 +80,7 @@ class _Sieving(CountingFlow[Sieve]):
         return outside if node.index is None else outside | (places % node.step == node.index)
 
     def _reach(self, most: int) -> int:
-        """Return a number of rows of which at most ``most`` are kept."""
+        """Return how many rows to pull so that at most ``most`` of them are kept."""
         node, row = self.node, self.count
         if row < node.begin:
             return min(most, node.begin - row)

@@ -1,4 +1,4 @@
-"""``skip`` gives all elements but the first."""
+"""``skip`` returns all elements but the first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @op
 class Skip(PlaceSlice):
-    """Skip gives all elements but the first ``n`` (rows, or batches after ``batch``)."""
+    """Skip returns all elements but the first ``n`` (rows, or batches after ``batch``)."""
 
     input: Node
     n: int
@@ -24,7 +24,7 @@ class Skip(PlaceSlice):
     total: bool = True
 
     def check(self) -> None:
-        """Refuse an ``n`` that is no integer of at least 0 (PlanError)."""
+        """Raise PlanError for an ``n`` that is no integer of at least 0."""
         element_count("skip", self.n)
 
     def length(self, *given: Length) -> Length | None:
@@ -35,13 +35,13 @@ class Skip(PlaceSlice):
         """Open a flow that drops the first ``n`` elements."""
         return _Skipping(self, self.n, open_input, epoch, position)
 
-    def shown(self) -> str:
-        """Return the number of elements."""
+    def parameters_text(self) -> str:
+        """Return the number of elements as text."""
         return str(self.n)
 
 
 class _Skipping(CountingFlow[Skip]):
-    """Counts how many elements are still to be dropped."""
+    """A flow without the first elements; ``count`` is how many are still to be dropped."""
 
     key = "left"
 

@@ -1,4 +1,4 @@
-"""``Stratum`` keeps the rows of one side of a split that has its share of every class."""
+"""``Stratum`` keeps the rows of one part of a stratified split."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ MOST_CLASSES = 1 << 16
 class Stratum(Node):
     """Keeps the rows of part ``index``; every part has its share of each class by ``weights``.
 
-    The rows of a class are counted in order. The last part, of share p, has one row of every cell
-    of them, the k-th of which begins at row k / p, rounded up; the row in the cell is drawn, keyed
-    by (seed, ``nth``, class, k). The part before it has its share of the remaining rows in the same
-    way, and so on.
+    A class has the rows with one value of ``column``, numbered from 0 in order. The last part, of
+    share p, gets one row of each cell of them, where cell k begins at row k / p, rounded up; which
+    row of the cell is drawn, keyed by (seed, ``nth``, class, k). The part before it gets its share
+    of the remaining rows in the same way, and so on.
     """
 
     input: Node
@@ -53,7 +53,7 @@ class Stratum(Node):
     rows: ClassVar[Rows] = Rows.RUNS
 
     def check(self) -> None:
-        """Require a valid seed and column, and rows whose order is the same in all epochs."""
+        """Raise PlanError for a bad seed or column, batches, or rows that differ between epochs."""
         seeded(self.seed)
         if not isinstance(self.column, str):
             raise PlanError(
@@ -71,15 +71,18 @@ class Stratum(Node):
                 )
 
     def infer(self) -> Schema:
-        """Return the input's schema; SchemaError if ``column`` cannot be a class."""
+        """Return the input's schema; raise SchemaError if ``column`` cannot be a class."""
         given = self.input.schema
         if given.known:
             key_of(given, self.column, "split with stratify=")
         return given
 
     @property
-    def held(self) -> ResumeCost:
-        """Return the resumption cost: the counts by class before a piece, if classes are few."""
+    def resume_cost(self) -> ResumeCost:
+        """Return the cost of resuming: counts by class are saved, one piece is read again.
+
+        If the classes are too many to save, all rows are read again.
+        """
         work = f"at most {CHUNK} rows, or one pass"
         return ResumeCost(state_bytes=2560, work_rows=CHUNK, work=work)
 
@@ -88,7 +91,7 @@ class Stratum(Node):
         return _Dividing(self, open_input, epoch, position, at)
 
     def parts(self, classes: np.ndarray, rows: np.ndarray, at: At) -> np.ndarray:
-        """Return each row's part, by its class key (n,) u8 and its number in the class (n,) i8."""
+        """Return each row's part, from class keys (n,) u8 and numbers in the class (n,) i8."""
         found = np.zeros(len(rows), dtype=np.int64)
         left, free = rows, np.ones(len(rows), dtype=bool)
         for part in range(len(self.weights) - 1, 0, -1):
@@ -107,8 +110,8 @@ class Stratum(Node):
             left = left - cell - (left > chosen)
         return found
 
-    def shown(self) -> str:
-        """Return the part, the shares, the column and the seed."""
+    def parameters_text(self) -> str:
+        """Return the part, the shares, the column and the seed as text."""
         return f"part {self.index} of {list(self.weights)} by {self.column!r}, seed={self.seed}"
 
 
@@ -118,9 +121,10 @@ def strata(fractions: Sequence[Any]) -> tuple[int, ...]:
 
 
 class _Dividing:
-    """A flow of one part's rows: ``before`` and ``earlier`` are from the piece's start.
+    """A flow of the rows of one part, computed piece by piece.
 
-    ``before`` are the counts by class there, ``earlier`` is the number of rows given by then.
+    ``before`` has the counts by class at the start of the current piece (None: too many for a
+    state), ``earlier`` is the number of rows returned by then.
     """
 
     def __init__(
@@ -139,10 +143,10 @@ class _Dividing:
     def _begin(self, input_: Flow) -> Iterator[Block] | None:
         self.before, self.earlier = self._counted(), self.given
         block = input_.pull(CHUNK)
-        return None if block is None else self._kept(block)
+        return None if block is None else self._select(block)
 
-    def _kept(self, block: Block) -> Iterator[Block]:
-        """Yield the rows of ``block`` that belong to the part."""
+    def _select(self, block: Block) -> Iterator[Block]:
+        """Yield the rows of ``block`` that belong to the part, and count the rows by class."""
         try:
             kind = key_of(block.schema, self.node.column, "split with stratify=")
         except SchemaError as error:
@@ -164,7 +168,7 @@ class _Dividing:
             raise blamed(self._too_many(), block.ids, stop)
 
     def _room(self, codes: np.ndarray, keys: list[Key]) -> int:
-        """Return the first row whose class is one too many; without one, the number of rows."""
+        """Return the first row whose class is one too many, else the number of rows."""
         new = [code for code, key in enumerate(keys) if key not in self.counts]
         most = MOST_CLASSES - len(self.counts)
         if len(new) <= most:
@@ -194,7 +198,7 @@ class _Dividing:
         return block
 
     def position(self) -> Position:
-        """Return where the piece began, the counts there, and the rows given since."""
+        """Return where the piece began, the counts there, and the rows returned since."""
         if self.before is None:
             return {"in": None, "drop": self.given, "counts": [], "given": 0}
         place = {"in": self.rows.before, "drop": self.given - self.earlier}

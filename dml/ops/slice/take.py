@@ -1,4 +1,4 @@
-"""``take`` gives the first elements."""
+"""``take`` returns the first elements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @op
 class Take(PlaceSlice):
-    """Gives the first ``n`` elements (rows, or batches after ``batch``), and computes no more."""
+    """Returns the first ``n`` elements (rows, or batches after ``batch``), and computes no more."""
 
     input: Node
     n: int
@@ -25,7 +25,7 @@ class Take(PlaceSlice):
     endless = False
 
     def check(self) -> None:
-        """Refuse an ``n`` that is no integer of at least 0 (PlanError)."""
+        """Raise PlanError for an ``n`` that is no integer of at least 0."""
         element_count("take", self.n)
 
     def length(self, *given: Length) -> Length | None:
@@ -36,13 +36,13 @@ class Take(PlaceSlice):
         """Open a flow that ends after ``n`` elements."""
         return _Taking(self, self.n, open_input, epoch, position)
 
-    def shown(self) -> str:
-        """Return the number of elements."""
+    def parameters_text(self) -> str:
+        """Return the number of elements as text."""
         return str(self.n)
 
 
 class _Taking(CountingFlow[Take]):
-    """Counts how many elements are left to give; its input is closed when there are none."""
+    """A flow of the first elements; ``count`` is how many are left, and 0 closes the input."""
 
     key = "left"
 

@@ -1,4 +1,4 @@
-"""``take_while`` gives the rows before the first that does not pass."""
+"""``take_while`` returns the rows before the first that does not pass a test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dml.data.schema import Schema
 from dml.errors import DmlError
 from dml.expr.columns import computation
 from dml.expr.columns.typing import type_of
-from dml.expr.columns.value import Value, bind_draws, shown
+from dml.expr.columns.value import Value, bind_draws, value_text
 from dml.expr.facts import ResumeCost, Rows
 from dml.expr.flow import CHUNK, LocalFlow
 from dml.expr.node import Node, op
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 @op
 class TakeWhile(Skipping):
-    """Gives the rows before the first for which ``test``, expression or function, is not true.
+    """Returns the rows before the first for which ``test``, expression or function, is not true.
 
-    It pulls no later blocks, and calls no function for later rows. SchemaError if an expression is
-    not boolean. With ``on_error="skip"`` a row for which a function raises is lost, and ends
-    nothing.
+    No later blocks are pulled, and no function is called for later rows. Raises SchemaError if an
+    expression is not boolean. With ``on_error="skip"`` a row for which a function raises is
+    dropped, and does not end the output.
     """
 
     input: Node
@@ -54,7 +54,7 @@ class TakeWhile(Skipping):
         return isinstance(self.test, Value) and self.test.random
 
     def infer(self) -> Schema:
-        """Return the input's schema; SchemaError unless an expression is boolean."""
+        """Return the input's schema; raise SchemaError unless an expression is boolean."""
         given = self.input.schema
         if given.known and isinstance(self.test, Value):
             kind = type_of(self.test, given)
@@ -63,7 +63,7 @@ class TakeWhile(Skipping):
         return given
 
     def passing(self, block: Block, at: At) -> Iterator[np.ndarray]:
-        """Yield whether rows pass, at least up to the first that does not; then raise errors."""
+        """Yield masks of the passing rows, at least up to the first that fails; then raise."""
         if isinstance(self.test, UserFunction):
             yield from _called(self.test, block)
             return
@@ -73,19 +73,19 @@ class TakeWhile(Skipping):
             yield computation.truth(made.columns[0], made.n)
 
     @property
-    def held(self) -> ResumeCost:
-        """Return the resumption cost: a piece's position, and its rows given so far."""
+    def resume_cost(self) -> ResumeCost:
+        """Return the cost of resuming: a piece's position is saved, the piece is tested again."""
         return ResumeCost(state_bytes=48, work_rows=CHUNK, work=f"at most {CHUNK} rows")
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
         """Open a flow that ends before the first row that does not pass."""
         return _Passing(self, open_input, epoch, position, at)
 
-    def shown(self) -> str:
-        """Return the expression, or the function's name."""
+    def parameters_text(self) -> str:
+        """Return the expression, or the function's name as text."""
         if isinstance(self.test, UserFunction):
             return f"{self.test.name}{self.skipping}"
-        return shown(self.test)
+        return value_text(self.test)
 
 
 def _called(fn: UserFunction, block: Block) -> Iterator[np.ndarray]:
@@ -121,10 +121,10 @@ class _Passing:
 
     def _begin(self, input_: Flow) -> Iterator[Block] | None:
         block = None if self.ended else input_.pull(CHUNK)
-        return None if block is None else self._kept(block)
+        return None if block is None else self._select(block)
 
-    def _kept(self, block: Block) -> Iterator[Block]:
-        """Yield the rows of ``block`` that pass, and set ``ended`` if a row does not."""
+    def _select(self, block: Block) -> Iterator[Block]:
+        """Yield the rows of ``block`` before the first that fails; set ``ended`` if one fails."""
         start = 0
         if self.node.fn is not None and self.node.skips:
             yield from self._survivors(self.node.fn, block)
@@ -142,7 +142,7 @@ class _Passing:
             raise error.under(self.node.label()) from error.__cause__
 
     def _survivors(self, fn: UserFunction, block: Block) -> Iterator[Block]:
-        """Yield the rows that pass, without those for which the function raises."""
+        """Do the same as ``_select``, and drop the rows for which ``fn`` raises."""
         passing: list[bool] = []
         errors: list[tuple[int, BaseException]] = []
         rows = takewhile(lambda _: all(passing[-1:]), convert.to_rows(block))

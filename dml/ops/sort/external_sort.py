@@ -1,9 +1,9 @@
 """A stream of rows is sorted within a memory budget, by keys of ids or by columns.
 
 Rows collect in memory; when they exceed the budget they are written as a sorted run, and at the end
-all runs are merged, in several passes if they are many. An ``RowOrder`` compares rows: here by keys
-that are functions of row ids, so that runs need not store them; ``row_order`` has the order by
-columns.
+all runs are merged, in several passes if they are many. A ``RowOrder`` compares rows: ``ById`` by
+keys that are functions of row ids, so that runs need not store them, and ``Ordering`` (in
+``row_order``) by columns.
 """
 
 from __future__ import annotations
@@ -45,13 +45,16 @@ class RowOrder(Protocol):
     """An order of rows."""
 
     def check(self, given: Schema) -> None:
-        """Raise SchemaError if rows of these columns have no such order."""
+        """Raise SchemaError if rows of the schema ``given`` have no such order."""
 
     def order(self, block: Block) -> np.ndarray:
-        """Return the order of the rows of ``block``."""
+        """Return the indices (n,) that sort the rows of ``block``."""
 
     def merged(self, runs: list[Iterator[Block]], at_once: int) -> Iterator[Block]:
-        """Yield the rows of sorted ``runs`` in one order; equal rows by run, unless ids decide."""
+        """Yield the rows of sorted ``runs`` in one order; about ``at_once`` are sorted together.
+
+        Rows that the order does not distinguish come in the order of their runs.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +67,7 @@ class ById:
         """Accept all schemas: every row has an id."""
 
     def order(self, block: Block) -> np.ndarray:
-        """Return the order of the rows of ``block``."""
+        """Return the indices (n,) that sort the rows of ``block``."""
         return order_of(block.ids, self.keys)
 
     def merged(self, runs: list[Iterator[Block]], at_once: int) -> Iterator[Block]:
@@ -73,24 +76,24 @@ class ById:
 
 
 def order_of(ids: RowIds, keys: Keys) -> np.ndarray:
-    """Return the order of rows by (key, id)."""
+    """Return the indices (n,) that sort rows with ``ids`` by (key, id)."""
     return ordered_by(keys(ids), ids)
 
 
 def ordered_by(key: np.ndarray, ids: RowIds) -> np.ndarray:
-    """Return the order of rows by ``key`` (n,), then by id."""
+    """Return the indices (n,) that sort rows by ``key`` (n,), then by id."""
     order = np.argsort(key)
     ordered = key[order]
     if (ordered[1:] != ordered[:-1]).all():
         return order
-    high, low = ids.arrays()  # two rows of one key are a rare event
+    high, low = ids.arrays()  # needed rarely: two rows seldom have one key
     return np.lexsort((low, high, key))
 
 
 class Sorted(Again):
     """A flow of the input's rows in order, which reads the whole input first.
 
-    With ``most``, only so many rows are wanted, and about twice as many are in memory.
+    With ``most``, only the first ``most`` rows are needed, and about twice as many are in memory.
     """
 
     def __init__(
@@ -131,12 +134,12 @@ class Sorted(Again):
         yield from self._merged(self.spill)
 
     def _first(self, held: list[Block], most: int) -> Block:
-        """Return the first ``most`` rows in order."""
+        """Return the first ``most`` rows of ``held`` in order."""
         whole = concat(held)
         return whole.take(self.by.order(whole)[:most])
 
     def _in_memory(self, held: list[Block], rows: int) -> Iterator[Block]:
-        """Yield the rows of ``held`` in order, and empty that list."""
+        """Yield the rows of ``held`` in order, ``rows`` at a time, and empty that list."""
         if not held:
             return
         whole = concat(held)
@@ -155,9 +158,10 @@ class Sorted(Again):
         self.spill.write(self._in_memory(held, max(1, min(rows, CHUNK))))
 
     def _merged(self, spill: Spill) -> Iterator[Block]:
-        """Merge all runs; as many at once as the budget has room for a block of each.
+        """Merge all runs, in several passes if half of the budget has no room for a block of each.
 
-        A pass joins neighbours, so that runs stay in the order in which their rows came.
+        A pass merges neighbouring runs, so that runs stay in the order in which their rows were
+        read.
         """
         each = max(block_bytes(self.at.budget), self.row_bytes)
         most = max(LEAST_RUNS, self.at.budget // (2 * each))
@@ -176,7 +180,7 @@ class Sorted(Again):
         return self.by.merged([portions(run, max(1, portion)) for run in runs], at_once)
 
     def _cut(self, blocks: Iterator[Block]) -> Iterator[Block]:
-        """Yield the same rows in blocks as small as those of a run."""
+        """Yield the rows of ``blocks``, in blocks as small as those of a run."""
         rows = max(1, min(block_bytes(self.at.budget) // self.row_bytes, CHUNK))
         for block in blocks:
             for start in range(0, block.n, rows):
@@ -190,21 +194,21 @@ class Sorted(Again):
 
 
 def block_bytes(budget: int) -> int:
-    """Return the bytes of a run's block: hundreds of blocks are merged within the budget."""
+    """Return the bytes of one block of a run: 1/256 of ``budget``, between 64 KiB and 1 MiB."""
     return max(LEAST_BLOCK, min(budget // 256, MOST_BLOCK))
 
 
 def portions(run: Iterator[Block], blocks: int) -> Iterator[Block]:
-    """Yield the same rows, with ``blocks`` blocks joined into one."""
+    """Yield the rows of ``run``, with every ``blocks`` blocks joined into one."""
     while parts := list(islice(run, blocks)):
         yield concat(parts)
 
 
 class RunHead:
-    """The current block of one sorted run, with its keys; None at the end of the run.
+    """The current block of one sorted run, with its keys; the block is None at the end of the run.
 
-    ``fresh`` is True while no row was taken from it, ``over`` once no block is known to follow.
-    ``size`` is how many rows were read at first.
+    ``fresh`` is True while no row was taken from the block, ``over`` once no block is known to
+    follow. ``size`` is the number of rows in the run's first block.
     """
 
     def __init__(self, run: Iterator[Block], keyed: Callable[[Block], Any]) -> None:
@@ -226,7 +230,7 @@ class RunHead:
             self.last = self.keys[len(self.keys) - 1]
 
     def more(self, rows: int) -> None:
-        """Append blocks of about ``rows`` rows to the current one, at least one if there is any."""
+        """Append the run's next blocks, of about ``rows`` rows together, to the current block."""
         if self.block is None:
             return
         parts = [self.block.slice(self.start, self.block.n)]
@@ -237,8 +241,8 @@ class RunHead:
         if len(parts) > 1:
             self._set(concat(parts))
 
-    def taken(self, stop: int) -> Block | None:
-        """Remove and return the current rows up to ``stop``; None if there are none."""
+    def take(self, stop: int) -> Block | None:
+        """Remove and return the rows before index ``stop``; None if there are none."""
         if self.block is None or stop == self.start:
             return None
         part = self.block.slice(self.start, stop)
@@ -249,21 +253,21 @@ class RunHead:
 
     @property
     def span(self) -> tuple[int, int]:
-        """Return the numeric keys of the first row not yet given, and of the current last row."""
+        """Return the numeric keys of the first and the last remaining row of the block."""
         return int(self.keys[self.start]), int(self.last)
 
     @property
     def rows(self) -> int:
-        """Return the number of current rows."""
+        """Return the number of remaining rows of the block."""
         return len(self.keys) - self.start
 
     def up_to(self, bound: int) -> Iterator[tuple[Block, np.ndarray]]:
-        """Yield the rows not yet given whose numeric keys are at most ``bound``."""
+        """Take the remaining rows with numeric keys up to ``bound``, and yield them with keys."""
         going = True
         while going and self.block is not None:
             stop = int(np.searchsorted(self.keys, np.uint64(bound), "right"))
             keys = self.keys[self.start : stop]
-            part = self.taken(stop)
+            part = self.take(stop)
             going = part is not None and self.fresh
             if part is not None:
                 yield part, keys
@@ -272,9 +276,9 @@ class RunHead:
 def merged(runs: list[Iterator[Block]], keys: Keys, at_once: int) -> Iterator[Block]:
     """Yield the rows of sorted ``runs`` in one order, about ``at_once`` of them sorted together.
 
-    Each round takes from every run the rows up to one key. That key is set so that they are about
-    as many as wanted, judged by how dense keys lie in the current blocks: keys are hashes or ranks,
-    evenly spread. A round ends at least one block, so that there is progress whatever they are.
+    Each round takes the rows up to one key from every run. The key is chosen so that these are
+    about ``at_once`` rows, by the density of keys in the current blocks: keys are hashes or ranks,
+    evenly spread. A round uses up at least one block, so that there is progress for any keys.
     """
     found = (RunHead(run, lambda block: keys(block.ids)) for run in runs)
     heads = [head for head in found if head.block is not None]

@@ -1,8 +1,8 @@
 """Rows are ordered by values of columns, and runs of rows with equal keys are found.
 
-Numbers compare by value, -0.0 as 0.0; texts by their bytes in UTF-8; False before True; moments by
-time. Ascending or not, NaN comes after all numbers and null after NaN; with ``nulls_last`` False
-null comes first, then NaN. Rows of equal keys stay in the order in which they came.
+Numbers compare by value, -0.0 as 0.0; texts by their bytes in UTF-8; False before True; dates and
+times by time. Ascending or descending, NaN comes after all numbers and null after NaN; with
+``nulls_last`` False null comes first, then NaN. Rows of equal keys keep their order.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from dml.errors import SchemaError
 from dml.kernels.arrow_ops import compute
 from dml.ops.sort.external_sort import RunHead
 
-# The first part of a key: where it stands before values are compared.
+# The first part of a key: values are only compared where this part is equal.
 NULL_FIRST, NAN_FIRST, VALUE, NAN, NULL = range(5)
 
 
 def require_ordered(given: Schema, name: str, verb: str) -> pa.DataType:
-    """Return the type of column ``name``; SchemaError unless its values have an order."""
+    """Return the type of column ``name``; raise SchemaError unless its values have an order."""
     kind = given.require(name, verb)
     if shape_of(kind) or unordered(kind):
         raise SchemaError(
@@ -40,7 +40,7 @@ def require_ordered(given: Schema, name: str, verb: str) -> pa.DataType:
 
 
 def unordered(kind: pa.DataType) -> bool:
-    """True for types whose values cannot be compared."""
+    """Return True for types whose values cannot be compared."""
     types = pa.types
     return (
         types.is_nested(kind)
@@ -51,7 +51,7 @@ def unordered(kind: pa.DataType) -> bool:
 
 
 def comparable(values: Values, kind: pa.DataType) -> pa.Array:
-    """Return values of equal order and equality, in a type that Arrow sorts and Python compares."""
+    """Return ``values`` in a type that Arrow sorts and Python compares, in the same order."""
     array = to_arrow(values, kind)
     if pa.types.is_temporal(kind):
         return array.view(pa.int32() if kind.bit_width == 32 else pa.int64())
@@ -81,7 +81,7 @@ class _Down:
 
 
 def _turned(value: Any) -> Any:
-    """Return a value that is the greater, the less ``value`` is."""
+    """Return a value that compares with its like in the reverse order of ``value``."""
     if isinstance(value, str | bytes):
         return _Down(value)
     # "-" would round a decimal to the digits of some context
@@ -89,7 +89,7 @@ def _turned(value: Any) -> Any:
 
 
 class KeyedBlock:
-    """The keys of the rows of a block."""
+    """The sort keys of the rows of a block, as a sequence of tuples."""
 
     def __init__(self, columns: list[pa.Array], ordering: Ordering) -> None:
         self.columns, self.ordering = columns, ordering
@@ -112,7 +112,10 @@ class KeyedBlock:
 
 
 def _differing(column: pa.Array) -> np.ndarray:
-    """Return whether each value but the last differs from the next; null is null, NaN is NaN."""
+    """Return whether each value but the last differs from the next, (n - 1,) bool.
+
+    Nulls are equal to each other, and so are NaNs.
+    """
     if pa.types.is_null(column.type):
         return np.zeros(len(column) - 1, bool)
     before, after = column.slice(0, len(column) - 1), column.slice(1)
@@ -132,7 +135,10 @@ def _flags(found: pa.Array) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Ordering:
-    """The order by the columns ``names``, the first one first; ``descending`` is by column."""
+    """The order by the columns ``names``, the first one first, with ``descending`` for each.
+
+    ``verb`` and ``label`` are the user's verb and the operator, for errors.
+    """
 
     names: tuple[str, ...]
     descending: tuple[bool, ...]
@@ -149,18 +155,18 @@ class Ordering:
             raise error.located(self.label) from None
 
     def odd_place(self, value: Any) -> int:
-        """Return the place of null (None) and NaN."""
+        """Return the first part of the key of ``value``, which is null (None) or NaN."""
         if self.nulls_last:
             return NULL if value is None else NAN
         return NULL_FIRST if value is None else NAN_FIRST
 
     def keyed(self, block: Block) -> KeyedBlock:
-        """Return the keys of ``block``."""
+        """Return the sort keys of the rows of ``block``."""
         columns = [comparable(block[name], block.schema[name]) for name in self.names]
         return KeyedBlock(columns, self)
 
     def order(self, block: Block) -> np.ndarray:
-        """Return the order of the rows of ``block``."""
+        """Return the indices (n,) that sort the rows of ``block``."""
         columns = self.keyed(block).columns
         place = "at_end" if self.nulls_last else "at_start"
         ways = ["descending" if down else "ascending" for down in self.descending]
@@ -173,7 +179,10 @@ class Ordering:
         return np.asarray(compute().sort_indices(batch, sort_keys=keys))
 
     def starts(self, block: Block, keys: KeyedBlock) -> np.ndarray:
-        """Return the rows of a non-empty ``block`` that differ from the row before them."""
+        """Return the rows of a non-empty ``block`` whose ``keys`` differ from the row before.
+
+        These are indices, ascending, without the first row.
+        """
         differs = np.zeros(max(block.n - 1, 0), bool)
         for column in keys.columns:
             differs |= _differing(column)
@@ -182,10 +191,10 @@ class Ordering:
     def merged(self, runs: list[Iterator[Block]], at_once: int) -> Iterator[Block]:
         """Yield the rows of sorted ``runs`` in one order, those of equal keys run by run.
 
-        Each round takes from every run the rows that come no later than the last current row of
-        some run, so no more than the current ones. If rows of that key go on in a run's next block,
-        those of later runs must wait for them. Before a round, about ``at_once`` rows more than a
-        block of each run are read, from the runs whose current rows end first.
+        Each round takes from every run the rows up to a bound, the least last key of the runs'
+        current blocks. If a run's next block begins with the bound, rows of that key in later runs
+        must wait. Before a round, about ``at_once`` rows more than a block of each run are read,
+        from the runs whose current blocks end first.
         """
         found = (RunHead(run, self.keyed) for run in runs)
         heads = [head for head in found if head.block is not None]
@@ -195,17 +204,17 @@ class Ordering:
             heads = [head for head in heads if head.block is not None]
 
     def sorted(self, blocks: list[Block]) -> Block:
-        """Return all rows of ``blocks`` in order."""
+        """Return the rows of sorted ``blocks`` as one sorted block."""
         whole = concat(blocks)
         return whole.take(self.order(whole)) if len(blocks) > 1 else whole
 
 
 def _read_ahead(heads: list[RunHead], rows: int) -> None:
-    """Read more of the runs that end the round, so that it has about ``rows`` rows."""
+    """Read about ``rows`` rows more than a block of each run, from the runs that end first."""
     spare = rows + sum(head.size - head.rows for head in heads)
     going = [head for head in heads if not head.over]
     while going and spare > 0:
-        # a run that is read again has twice as much at hand, so that rows are copied but twice
+        # each read doubles a run's current rows, so that a row is copied about twice
         head = min(going, key=lambda head: head.last)
         before = head.rows
         head.more(min(before, spare))
@@ -214,12 +223,12 @@ def _read_ahead(heads: list[RunHead], rows: int) -> None:
 
 
 def _round(heads: list[RunHead]) -> Iterator[Block]:
-    """Yield, run by run, the rows before which no unread row comes."""
+    """Take and yield, run by run, the rows that come before all unread rows."""
     ends = [head.last for head in heads if not head.over]
     bound = min(ends) if ends else max(head.last for head in heads)
     find = bisect_right
     for head in heads:
-        part = head.taken(find(head.keys, bound, head.start))
+        part = head.take(find(head.keys, bound, head.start))
         if part is not None:
             yield part
         if part is not None and head.block is not None and head.fresh and head.keys[0] == bound:

@@ -1,4 +1,4 @@
-"""``sort`` gives the whole input in order of some columns."""
+"""``sort`` returns the whole input in order of some columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @op
 class Sort(Node):
-    """Sort gives every row once, in order of the columns ``names``; equal rows stay as they came.
+    """Sort returns every row once, in order of the columns ``names``; equal rows keep their order.
 
     Keeps the rows in memory up to the run's budget, and in sorted runs on local disk beyond it.
     With ``most``, which changes no row, at most that many first rows will be pulled. ``verb`` is
@@ -38,7 +38,7 @@ class Sort(Node):
     total: bool = True
 
     def check(self) -> None:
-        """Refuse a batched or endless input (PlanError)."""
+        """Raise PlanError for a batched or endless input."""
         if self.input.batched:
             raise PlanError(
                 f"{self.verb} over batches",
@@ -53,7 +53,7 @@ class Sort(Node):
             )
 
     def infer(self) -> Schema:
-        """Return the input's schema; SchemaError unless the columns ``names`` have an order."""
+        """Return the input's schema; raise SchemaError unless the columns have an order."""
         given = self.input.schema
         if given.known:
             self.ordering.check(given)
@@ -61,7 +61,7 @@ class Sort(Node):
 
     @cached_property
     def ordering(self) -> Ordering:
-        """Return the ordering by these columns."""
+        """Return the ordering by the columns ``names``."""
         from dml.ops.sort.row_order import Ordering  # noqa: PLC0415
 
         return Ordering(self.names, self.descending, self.nulls_last, self.verb, self.label())
@@ -72,8 +72,8 @@ class Sort(Node):
         return frozenset(self.names)
 
     @property
-    def held(self) -> ResumeCost:
-        """Return the resumption cost: a count as state, and the whole sort again."""
+    def resume_cost(self) -> ResumeCost:
+        """Return the cost of resuming: a count is saved, all rows are sorted again."""
         return ResumeCost(state_bytes=24, work="one pass")
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
@@ -89,15 +89,15 @@ class Sort(Node):
 
     @property
     def spreads(self) -> bool:  # type: ignore[override]
-        """True if all rows are wanted: for the first few rows, the rest need not be written."""
+        """True without ``most``: for a few first rows, the others need not be written."""
         return self.most is None
 
     def spread(self, at: At, epoch: int) -> Ordering:
-        """Return the sort order, whose parts may be sorted separately."""
+        """Return the order of rows, for a sort that runs in parts."""
         return self.ordering
 
-    def shown(self) -> str:
-        """Return the columns, and the options that differ from the defaults."""
+    def parameters_text(self) -> str:
+        """Return the columns, and the options that differ from the defaults as text."""
         pairs = zip(self.names, self.descending, strict=True)
         names = ", ".join(f"{name!r}{' descending' if down else ''}" for name, down in pairs)
         nulls = "" if self.nulls_last else ", nulls_last=False"

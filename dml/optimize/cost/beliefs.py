@@ -1,8 +1,8 @@
 """A belief is the estimate of a cost with its uncertainty; beliefs of several sources are combined.
 
-A belief is a log-normal: costs are off by factors. Sources are a prior (a table, scaled to the
-machine), a sample, and history; each is weighted by its precision, so that one run overrules a
-table, and a run that was slow once is overruled by runs that were not.
+A belief is a log-normal distribution: costs are off by factors. Sources are a prior (a table,
+scaled to the machine), a sample, and history; each is weighted by its precision. So one run
+overrules a table, and a run that was slow once is overruled by runs that were not.
 """
 
 from __future__ import annotations
@@ -47,19 +47,20 @@ class Belief:
 
     @classmethod
     def learned(cls, found: Learned, apart: int = 0) -> Belief:
-        """Return a belief from runs of the fleet: their spread, and noise that more runs reduce.
+        """Return a belief from runs of the fleet, with their spread; more runs reduce its noise.
 
-        ``apart`` powers of two lie between the blocks of those runs and the blocks to estimate.
+        ``apart`` is the number of powers of two between the blocks of those runs and the blocks to
+        estimate.
         """
         return cls(found.mean, math.hypot(found.sigma, SIGMA_APART * apart), HISTORY)
 
     @property
     def typical(self) -> float:
-        """Return the median."""
+        """The median of the figure, in its unit."""
         return math.exp(self.mean)
 
     def at(self, z: float) -> float:
-        """Return the figure ``z`` standard deviations from the median."""
+        """Return the figure that is ``z`` standard deviations (of its log) from the median."""
         return math.exp(self.mean + z * self.sigma)
 
     def times(self, factor: float) -> Belief:
@@ -75,7 +76,7 @@ class Belief:
 
 
 def combined(beliefs: Sequence[Belief]) -> Belief:
-    """Combine at least one belief, weighted by precision; the order does not matter."""
+    """Combine at least one belief, weighted by precision, in any order."""
     weights = [each.sigma**-2 if each.sigma else math.inf for each in beliefs]
     best = min(beliefs, key=lambda each: (each.sigma, each.mean, each.source))
     whole = math.fsum(weights)
@@ -86,7 +87,7 @@ def combined(beliefs: Sequence[Belief]) -> Belief:
 
 
 def total(beliefs: Sequence[Belief]) -> Belief:
-    """Return the sum of independent figures; its main source is that of the largest figure."""
+    """Return the belief about the sum of independent figures; its source is that of the largest."""
     if not beliefs:
         return Belief(math.log(LEAST), 0.0, PRIOR)
     figures = [each.typical for each in beliefs]
@@ -101,7 +102,7 @@ def total(beliefs: Sequence[Belief]) -> Belief:
 
 
 def no_regret(usual: Belief, other: Belief) -> bool:
-    """True if ``other`` may replace the choice that is made without knowledge.
+    """Return True if ``other`` may replace ``usual``, which is chosen without knowledge.
 
     It must be cheaper by more than 5 % in the median, and no dearer at the 80th percentile: a guess
     is never worth leaving a plan whose cost is known.

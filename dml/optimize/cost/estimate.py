@@ -1,8 +1,8 @@
 """A plan's operators are estimated: the rows that each takes and gives, its bytes, its seconds.
 
-Rows are counted twice: upwards, as every operator would give them if all were wanted, and then
-downwards, since ``take`` wants fewer and ``repeat`` more. If an earlier run of the same pipeline
-has come to its end and the data does not say how many rows it has, the rows of that run are used.
+Rows are counted twice: upwards, as if all rows of every operator were wanted, and then downwards,
+since ``take`` wants fewer and ``repeat`` more. If the data does not say how many rows it has, the
+rows of an earlier run of the same pipeline are used, if one came to its end.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from dml.optimize.work_names import Names
 from dml.physical.plan import Plan, Stage
 from dml.profile import CostKey, Profile, counted
 
-# So many units are checked against statistics; the rest are judged by these.
+# The most units that are checked against statistics; all others are estimated from these.
 ASKED_UNITS = 256
 BLOCK_ROWS = 65_536
 # The fixed cost of a block, however few rows it has.
 BLOCK_S = 15e-6
-# The source of row counts that were not guessed.
+# The letter of row counts that are exact.
 EXACT = ""
 # Operators that give as many rows as they take, counted in rows of blocks.
 ALIKE = (Rows.SAME, Rows.PERMUTED, Rows.KEPT, Rows.STORED, Rows.GROUPED, Rows.REGROUPED)
@@ -36,11 +36,12 @@ ALIKE = (Rows.SAME, Rows.PERMUTED, Rows.KEPT, Rows.STORED, Rows.GROUPED, Rows.RE
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Estimate:
-    """The expected work of one operator; ``per_row`` is seconds of a row taken (read: given).
+    """The expected work of one operator; ``per_row`` is seconds per row taken (by a source: given).
 
-    ``counted`` is the letter of the row counts' source, "" where they are known. Rows are math.inf
-    where there is no last one; seconds are then those of one pass. ``work`` is the name of its work
-    per row, and ``runs`` how many runs have shown its cost, old ones counted less.
+    ``counted`` is the letter of the row counts' source, "" if they are exact. Rows are math.inf if
+    there is no last one; seconds are then None. ``reads`` is True for a source. ``work`` is the
+    name of the work per row, and ``runs`` the number of runs that have shown its cost, old ones
+    weighted less.
     """
 
     ordinal: int
@@ -56,12 +57,12 @@ class Estimate:
 
     @property
     def worked_rows(self) -> float:
-        """Return the rows that cost time: those given by a source, else those taken."""
+        """The rows that cost time: those given by a source, else those taken."""
         return self.rows_out if self.reads else self.rows_in
 
     @property
     def seconds(self) -> Belief | None:
-        """Return the total seconds; None without rows or without an end."""
+        """The total seconds; None without rows or without a last row."""
         rows = self.worked_rows
         return self.per_row.times(rows) if 0 < rows < math.inf else None
 
@@ -76,8 +77,8 @@ def estimates(
 ) -> tuple[Estimate, ...]:
     """Return the estimates of all operators, in the order of ``work_names``.
 
-    That is this plan's operators, then those of the plans beside it. Guessed shares of rows are
-    scaled so that the plan ``gives`` so many rows in all.
+    They are those of this plan, then those of the plans beside it. Guessed shares of rows are
+    scaled so that the plan gives ``gives`` rows in all, unless that is None.
     """
     made = _Estimating(names, profile, plan.fingerprint, compiled=compiled)
     return tuple(made.chain(plan, 0, gives))
@@ -85,9 +86,10 @@ def estimates(
 
 @dataclasses.dataclass(slots=True)
 class _Step:
-    """One operator on the way up; ``per`` rows make an element, ``taken_bytes`` a row taken.
+    """One operator on the way up; ``per`` rows make an element, ``taken_bytes`` is a row taken.
 
-    ``stage`` is that of a source; ``guessed`` is True if the share of rows was guessed.
+    ``stage`` is the reading stage of a source, else None; ``guessed`` is True if the share of rows
+    is a guess.
     """
 
     node: Node
@@ -103,12 +105,12 @@ class _Step:
 
     @property
     def elements(self) -> float:
-        """Return the number of elements that it gives."""
+        """The number of elements that the operator gives."""
         return self.rows_out / self.per if self.per else self.rows_out
 
 
 class _Estimating:
-    """One estimation; runs are looked up by the fingerprint ``pipeline``."""
+    """One estimation; rows of earlier runs are looked up by the fingerprint ``pipeline``."""
 
     def __init__(
         self, names: Sequence[Names], profile: Profile, pipeline: str, *, compiled: bool
@@ -117,7 +119,7 @@ class _Estimating:
         self.compiled = compiled
 
     def chain(self, plan: Plan, first: int, gives: float | None = None) -> list[Estimate]:
-        """Estimate ``plan``, whose source has number ``first``, and the plans beside it."""
+        """Estimate ``plan``, whose source has the ordinal ``first``, and the plans beside it."""
         operators = plan.operators
         begins, number = [], first + len(operators)
         for each in (other for plans in plan.beside for other in plans):
@@ -151,12 +153,12 @@ class _Estimating:
         others: list[Estimate],
         names: Names,
     ) -> _Step:
-        """Return ``node`` with its rows if all rows are wanted."""
+        """Return ``node`` with its rows, as if all rows were wanted."""
         if below is None or isinstance(node, Source):
             return self._read(plan.stage, names)
         rows_in = below.rows_out + sum(each.rows_out for each in others)
         elements = [below.elements, *(each.rows_out / below.per for each in others)]
-        rows_out, letter = self._given(node, below, rows_in, elements, names)
+        rows_out, letter = self._output_rows(node, below, rows_in, elements, names)
         per = below.per
         if node.batched and not below.node.batched:
             length = node.length(*map(_whole, elements))
@@ -170,7 +172,7 @@ class _Estimating:
         guessed = letter == PRIOR and names.get("kept") not in self.profile.ratios
         return _Step(node, names, rows_in, rows_out, taken, width, per, counted, guessed=guessed)
 
-    def _given(
+    def _output_rows(
         self,
         node: Node,
         below: _Step,
@@ -178,7 +180,7 @@ class _Estimating:
         elements: list[float],
         names: Names,
     ) -> tuple[float, str]:
-        """Return the number of rows that it gives, and the letter of that count's source."""
+        """Return the number of rows that ``node`` gives, and the letter of the count's source."""
         if node.rows in ALIKE or (isinstance(node, Segment) and not node.predicate):
             return rows_in, EXACT
         length = node.length(*map(_whole, elements))
@@ -187,7 +189,7 @@ class _Estimating:
         found = self.profile.ratios.get(names["fleet"])
         if found is not None:
             return rows_in * found.typical, HISTORY
-        # the same filter where other units were skipped: near enough for a guess
+        # the ratio of the same filter over other units is near enough for a guess
         alike = self.profile.ratios.get(names.get("kept", ""))
         if alike is not None:
             return rows_in * alike.typical, PRIOR
@@ -213,7 +215,7 @@ class _Estimating:
             step.counted = HISTORY
 
     def _estimate(self, ordinal: int, step: _Step, at_once: int) -> Estimate:
-        """Estimate ``step``, with blocks as in earlier runs, else of ``at_once`` rows."""
+        """Estimate ``step``, with blocks as large as in earlier runs, else of ``at_once`` rows."""
         node, reads = step.node, isinstance(step.node, Source)
         rows = step.rows_out if reads else step.rows_in
         taken = step.taken_bytes
@@ -254,7 +256,7 @@ def _scaled(one: Estimate, share: float) -> Estimate:
 
 
 def _lead_to(steps: list[_Step], gives: float) -> None:
-    """Scale the guessed shares, all by one factor, so that ``gives`` rows come out."""
+    """Scale the guessed shares, all by one factor, so that the last step gives ``gives`` rows."""
     found, guessed = steps[-1].rows_out, sum(step.guessed for step in steps)
     if not guessed or not (0 < found < math.inf and 0 < gives < math.inf):
         return
@@ -267,7 +269,7 @@ def _lead_to(steps: list[_Step], gives: float) -> None:
 
 
 def _asked_of(steps: list[_Step]) -> list[float]:
-    """Limit each step, downwards, to the rows wanted; return its share of the whole input."""
+    """Limit each step, downwards, to the rows wanted; return each step's share of its input."""
     wanted = steps[-1].rows_out
     shares = [1.0] * len(steps)
     for place in range(len(steps) - 1, -1, -1):
@@ -285,7 +287,7 @@ def _asked_of(steps: list[_Step]) -> list[float]:
 
 
 def _needed(step: _Step, wanted: float) -> float:
-    """Return the rows that ``step`` takes to give ``wanted``."""
+    """Return the rows that ``step`` takes to give ``wanted`` rows."""
     whole_in, whole_out = step.rows_in, step.rows_out
     if step.node.rows is Rows.REPEATED:
         return whole_in if wanted == math.inf else wanted
@@ -314,7 +316,7 @@ def _rows_of(stage: Stage) -> tuple[float, str]:
 
 
 def _passing(stage: Stage, predicate: Sequence[Value]) -> float:
-    """Return the share of the rows read that pass: all of a unit if statistics prove that."""
+    """Return the share of the rows read that pass: all rows of a unit if statistics prove that."""
     source = stage.source
     against = [(part, (Value("not", (part,)),)) for part in predicate if part in stage.predicate]
     others = math.prod(kept_by(part) for part in predicate if part not in stage.predicate)
@@ -329,7 +331,7 @@ def _passing(stage: Stage, predicate: Sequence[Value]) -> float:
 
 
 def _asked_units(source: Source) -> list[Unit]:
-    """Return units spread over the source, so few that checking them takes no time."""
+    """Return units spread over the source, few enough that checking them takes no time."""
     step = -(-source.unit_count // ASKED_UNITS) or 1
     return [source.unit(i) for i in range(0, source.unit_count, step)]
 
@@ -339,7 +341,7 @@ def _rows_in(units: Sequence[Unit]) -> float:
 
 
 def _counted(source: Source) -> tuple[float, str]:
-    """Return the rows of a source, and the letter of that count's source."""
+    """Return the number of rows of a source, and the letter of the count's source."""
     if source.row_count is not None:
         return float(source.row_count), EXACT
     units = _asked_units(source)

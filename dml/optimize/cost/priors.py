@@ -1,9 +1,8 @@
 """A table gives prior costs of operators that were never measured.
 
 Costs are nanoseconds per row and per byte, of one core of the machine that ``REFERENCE`` of
-``dml/fleet/calibration.py`` describes; the table also has shares of rows that predicates keep. They
-are guesses that one run replaces, so they are round: they need only be right within a factor of
-three.
+``dml/fleet/calibration.py`` describes; the table also has the shares of rows that predicates keep.
+The figures are guesses that one run replaces, so they are round: a factor of three is good enough.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from dml.profile import Speed
 
 
 class Prior(NamedTuple):
-    """Prior costs are nanoseconds per row, and per byte of the rows."""
+    """A prior cost: nanoseconds per row, and per byte of the rows."""
 
     row_ns: float
     byte_ns: float = 0.0
@@ -70,7 +69,7 @@ MOVING: Final = {
     Rows.WOVEN: Prior(80, 1),
     Rows.ALL: Prior(200, 2),
 }
-# The cost of a batch beside that of its rows.
+# The cost of a batch, in addition to that of its rows.
 BATCH_NS: Final = 6_000
 CALLED_PER_ROW: Final = Prior(2_000)
 CALLED_PER_BLOCK: Final = Prior(20, 1)
@@ -95,7 +94,7 @@ KEPT_BY_OTHERS: Final = 0.5
 
 TEXT_BYTES, LIST_ITEMS = 24, 8
 
-# Drivers: start, cost of a partition, cost of each of its bytes (benchmarks/bench_processes.py).
+# Drivers: seconds to start, per partition and per byte of it (benchmarks/bench_processes.py).
 DRIVERS: Final = {
     "threads": DriverCosts("threads", 0.0, 150e-6, 0.0, shares_lock=True),
     "processes": DriverCosts("processes", 0.75, 1e-3, 1.3e-9),
@@ -107,7 +106,7 @@ def prior_s(
 ) -> float:
     """Return the seconds that a row of ``row_bytes`` takes in ``node`` according to the table.
 
-    ``moved`` is True if a source is not read in its own order.
+    ``moved`` is True if ``node`` is a source that is not read in its own order.
     """
     found = _prior(node, compiled=compiled)
     if moved:
@@ -132,7 +131,7 @@ def _prior(node: Node, *, compiled: bool) -> Prior:
 
 
 def driver(name: str, speed: Speed) -> DriverCosts:
-    """Return the costs of a driver on a machine of that speed."""
+    """Return the costs of the driver ``name`` on a machine of this speed."""
     found = DRIVERS[name]
     return dataclasses.replace(
         found,
@@ -143,17 +142,17 @@ def driver(name: str, speed: Speed) -> DriverCosts:
 
 
 def keeping_s(speed: Speed) -> float:
-    """Return the seconds to write a byte to a cache, or to read it from there."""
+    """Return the seconds to write one byte to a cache, or to read it from there."""
     return MOVING[Rows.KEPT].byte_ns * speed.copying * 1e-9
 
 
 def values_s(values: Sequence[Value], speed: Speed) -> float:
-    """Return the seconds that ``values`` take per row, shared parts counted once."""
+    """Return the seconds that ``values`` take per row; shared parts count once."""
     return _of_values(tuple(values), 0.0, compiled=True).row_ns * speed.work * 1e-9
 
 
 def is_costly(value: Value) -> bool:
-    """True if it uses a function of texts, lists and the like, which no kernel contains."""
+    """Return True if ``value`` uses a function of texts, lists and the like, outside of kernels."""
     return any("." in each.op for each in walk((value,)))
 
 

@@ -1,4 +1,4 @@
-"""The arrangement of a plan is described as text: choice, cost, alternatives, and reasons."""
+"""The arrangement of a plan is described as text: the choice, its cost, alternatives, reasons."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def note(trace: RuleTrace, decision: ArrangementDecision, started: float) -> Non
 
 
 def decision_text(decision: ArrangementDecision | None, fixed: str) -> str:
-    """Return the choice with its expected time, the next best, the reason, and a cache.
+    """Return the choice with its expected time, the next best, the reason, and a cache that pays.
 
-    ``fixed`` says why nothing was left to choose, if so.
+    ``fixed`` is the reason why nothing was left to choose, or "".
     """
     if decision is None:
         return f"as usual: {fixed or 'there is no last row, so nobody knows what a pass takes'}"
@@ -49,7 +49,7 @@ def _priced(each: Priced) -> str:
 
 
 def _reason(decision: ArrangementDecision, fixed: str) -> str:
-    """Return why this way was chosen."""
+    """Return why the chosen way was chosen."""
     ending = "" if decision.whole else "; time was up before all was looked at"
     if decision.chosen.way != decision.usual.way:
         less = seconds_text(decision.usual.seconds - decision.chosen.seconds)
@@ -62,7 +62,7 @@ def _reason(decision: ArrangementDecision, fixed: str) -> str:
 
 
 def _doubt(decision: ArrangementDecision) -> str:
-    """Return why a way that is expected to be faster is not chosen."""
+    """Return why a way that is expected to be faster was not chosen."""
     other = decision.doubtful or decision.chosen
     return (
         f"{_priced(other)} against {seconds_text(decision.usual.seconds)} as usual"

@@ -1,4 +1,4 @@
-"""A table for one screen compares the expected and the measured cost of a plan."""
+"""Tables that fit on a screen compare the expected and the measured cost of a plan."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEGEND = (
 
 
 class Actual(NamedTuple):
-    """The measured work of an operator in a run, over all workers; seconds are those of work."""
+    """The measured work of an operator in a run; seconds are the sum over all workers."""
 
     rows_in: int = 0
     rows_out: int = 0
@@ -57,7 +57,7 @@ def analyzed_text(
     trace: RuleTrace,
     gains: Sequence[RuleGain] = (),
 ) -> str:
-    """Return expected beside measured costs, then the rewritings, and those refused."""
+    """Return a table of expected and measured costs, then the rewritings, also those refused."""
     actual = actuals(events)
     whole = math.fsum(each.seconds for each in actual.values())
     rows = [["#", "operator", "rows est", "rows", "est", "seconds", "from", "off", "share"]]
@@ -69,7 +69,7 @@ def analyzed_text(
 
 
 def actuals(events: Iterable[Event]) -> dict[int, Actual]:
-    """Return the measured work of each operator, by ordinal."""
+    """Return the measured work of each operator, by its ordinal."""
     found: dict[int, Actual] = {}
     for each in events:
         if isinstance(each, OperatorTotals):
@@ -110,7 +110,7 @@ def _from(each: Estimate) -> str:
 
 
 def _ending(found: Sequence[Estimate], events: Sequence[Event], whole: float) -> Iterator[str]:
-    """Yield the sums, and the time of the run."""
+    """Yield the sum of expected and of measured work, and the time of the run."""
     known = [each.seconds for each in found if each.seconds is not None]
     expected = seconds_text(total(known).typical) if known else ABSENT
     yield f"work: {expected} expected, {seconds_text(whole)} measured, on all threads together"
@@ -122,7 +122,7 @@ def _ending(found: Sequence[Estimate], events: Sequence[Event], whole: float) ->
 
 
 def _tiers(run: RunFinished, events: Sequence[Event]) -> Iterator[str]:
-    """Yield where bytes came from, if a store had some of them."""
+    """Yield how many bytes came from sources and from a store, if a store had some of them."""
     known = [each for each in events if isinstance(each, OperatorTotals)]
     far, near = sum(each.far_bytes for each in known), sum(each.near_bytes for each in known)
     if far or near:
@@ -133,11 +133,11 @@ def _tiers(run: RunFinished, events: Sequence[Event]) -> Iterator[str]:
 def rewrites_text(
     trace: RuleTrace, gains: Sequence[RuleGain] = (), did: Mapping[int, float] | None = None
 ) -> str:
-    """Return each rule that fired, how often, its law and gain; then refusals with reasons.
+    """Return each rule that fired, how often, its law and its gain; then refusals with reasons.
 
-    ``did`` are the operators' seconds in a run.
+    ``did`` has the operators' seconds in a run, by ordinal.
     """
-    return "\n".join(_rewrites(trace, {each.rule.name: each.told(did) for each in gains}))
+    return "\n".join(_rewrites(trace, {each.rule.name: each.describe(did) for each in gains}))
 
 
 def _rewrites(trace: RuleTrace, gains: Mapping[str, str]) -> Iterator[str]:

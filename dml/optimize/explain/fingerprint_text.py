@@ -1,8 +1,9 @@
-"""A normal form is spelled out operator by operator: everything in its result fingerprint.
+"""A normal form is described operator by operator, with all that enters its result fingerprint.
 
-The name of an operator here is that of ``fingerprints.parts_of``; its parts say what it is made of,
-as far as that can be shown: a column's expression, a function with everything that it refers to, a
-file. The description can be stored beside cached rows, and compared later with another pipeline.
+The name of an operator here is the digest that ``fingerprints.parts_of`` returns for it. Its parts
+say what it consists of, as far as that can be shown: a column's expression, a function with
+everything that it refers to, a file. A description can be stored beside cached rows, and compared
+later with another pipeline.
 """
 
 from __future__ import annotations
@@ -13,25 +14,24 @@ from typing import Any, NamedTuple
 
 from dml.base.fingerprint import Domain, digest
 from dml.data.schema import Schema, short
-from dml.expr.columns.value import Value, canonical
-from dml.expr.columns.value import shown as as_written
+from dml.expr.columns.value import Value, canonical, value_text
 from dml.expr.node import Node
 from dml.expr.user_call import UserFunction
 from dml.io.files.files import FileSet
 from dml.io.source import Source
 from dml.ops.row.segment import Segment
-from dml.optimize.explain.fingerprint_tree import SpelledPart, function_parts, part, shown
+from dml.optimize.explain.fingerprint_tree import SpelledPart, function_parts, part, short_repr
 from dml.optimize.fingerprints import Memo, draws_by_default, name_parts
 from dml.udfs.calling.instances import Stateful
 from dml.udfs.named_function import as_now
 
 DEEPEST = 6  # nested expressions: a shared part is described at each occurrence
 CALLED = ("function", "given name", "unnamed")
-MOST = 512  # parts of an operator that are stored, and parts in each of them
+MOST = 512  # most parts of an operator that are stored, and most nested parts of each
 
 
 class NamedOperator(NamedTuple):
-    """One operator: ``name`` is that of its own part, ``seed`` the default seed if it draws."""
+    """One operator: ``name`` is the digest of its own part, ``seed`` the default seed it uses."""
 
     title: str
     name: str
@@ -40,41 +40,43 @@ class NamedOperator(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Return the operator's name without its parameters."""
+        """The operator's name without its parameters."""
         return self.title.strip().partition("(")[0]
 
     @property
     def outline(self) -> str:
-        """Return the title with only the name of its function as parameter."""
+        """The title with only the name of the operator's function as parameter."""
         indent = self.title[: len(self.title) - len(self.title.lstrip())]
         called = next((each.path for each in self.parts if each.kind in CALLED), "")
         return f"{indent}{self.kind}({called})" if called else f"{indent}{self.kind}"
 
 
 class WrittenStep(NamedTuple):
-    """An operator as written: its label with the user's line, and its own name."""
+    """An operator as written: its label with the user's line, and the digest of its own part."""
 
     label: str
     name: str
 
     @property
     def kind(self) -> str:
-        """Return the operator's name without its parameters."""
+        """The operator's name without its parameters."""
         return self.label.partition("(")[0]
 
 
 class FingerprintText(NamedTuple):
-    """A pipeline's description, source first; side inputs come before the operator they feed."""
+    """The description of a pipeline, source first; side inputs come before their operator."""
 
     operators: tuple[NamedOperator, ...]
     written: tuple[WrittenStep, ...] = ()
 
 
-def told(normal: Node, written: Node | None, seed: int, *, quick: bool = False) -> FingerprintText:
+def describe(
+    normal: Node, written: Node | None, seed: int, *, quick: bool = False
+) -> FingerprintText:
     """Describe a pipeline by its normal form, and by its written form if that is known.
 
-    ``quick``: files are described by their ``revision``, which need not read them; only comparable
-    with other quick descriptions.
+    With ``quick``, files are described by their ``revision``, without reading them. Quick
+    descriptions can only be compared with each other.
     """
     operators = tuple(_operators(normal, seed, "", quick=quick))
     return FingerprintText(
@@ -82,14 +84,14 @@ def told(normal: Node, written: Node | None, seed: int, *, quick: bool = False) 
     )
 
 
-def told_in_json(story: FingerprintText, *, plain: bool = False) -> dict[str, Any]:
+def to_json(story: FingerprintText, *, plain: bool = False) -> dict[str, Any]:
     """Return a description for storing: ``operators`` by title and name, then their parts.
 
-    Unless ``plain``, it has no constants, values that functions refer to, keys, paths and options:
+    Unless ``plain``, it has no constants, values that functions refer to, keys, paths or options:
     their digests are enough for a comparison.
     """
     made_of = [
-        [each.seed, [_short(part).told(plain=plain) for part in each.parts[:MOST]]]
+        [each.seed, [_short(part).to_json(plain=plain) for part in each.parts[:MOST]]]
         for each in story.operators
     ]
     return {
@@ -100,7 +102,7 @@ def told_in_json(story: FingerprintText, *, plain: bool = False) -> dict[str, An
 
 
 def keyed(story: FingerprintText, under: Callable[[str], str]) -> FingerprintText:
-    """Return the description with other digests, which ``under`` makes of the digests as text."""
+    """Return the description with ``under(digest)`` in place of each digest; digests are text."""
     operators = (
         each._replace(name=under(each.name), parts=tuple(part.keyed(under) for part in each.parts))
         for each in story.operators
@@ -108,8 +110,8 @@ def keyed(story: FingerprintText, under: Callable[[str], str]) -> FingerprintTex
     return story._replace(operators=tuple(operators))
 
 
-def read_told(about: Mapping[str, Any]) -> FingerprintText:
-    """Read a stored description; unreadable parts are left out."""
+def from_json(about: Mapping[str, Any]) -> FingerprintText:
+    """Return the description that ``to_json`` stored; unreadable parts are left out."""
     rows = _lists(about.get("operators"))
     titles = [(str(row[0]), str(row[1])) for row in rows if len(row) > 1]
     inside = _lists(about.get("made_of"))
@@ -126,8 +128,8 @@ def read_told(about: Mapping[str, Any]) -> FingerprintText:
     return FingerprintText(tuple(operators), tuple(steps))
 
 
-def _lists(told_there: object) -> list[list[Any]]:
-    rows = told_there if isinstance(told_there, list) else []
+def _lists(rows_there: object) -> list[list[Any]]:
+    rows = rows_there if isinstance(rows_there, list) else []
     return [row for row in rows if isinstance(row, list)]
 
 
@@ -140,7 +142,7 @@ def _read(row: list[Any]) -> tuple[str, tuple[SpelledPart, ...]]:
 
 
 def _short(whole: SpelledPart) -> SpelledPart:
-    """Return the part with fewer nested parts, so that the stored text stays small."""
+    """Return the part with fewer levels of nested parts, so that the stored text stays small."""
     depths = (24, 8, 4, 2, 1)
     cut = (whole.within(depth) for depth in depths)
     return next((each for each in cut if each.size() <= MOST), whole.within(0))
@@ -165,7 +167,7 @@ def _operators(normal: Node, seed: int, indent: str, *, quick: bool) -> Iterator
 
 
 def _parts(node: Node, memo: Memo, *, quick: bool) -> Iterator[SpelledPart]:
-    """Yield the parts of an operator, those first that a user would name first."""
+    """Yield the parts of an operator; those come first that a user would name first."""
     if isinstance(node, Segment):
         yield _filters(node.predicate, memo)
         yield from _columns(node.env, memo)
@@ -183,7 +185,7 @@ def _parts(node: Node, memo: Memo, *, quick: bool) -> Iterator[SpelledPart]:
 
 
 def _field(name: str, value: Any, memo: Memo) -> Iterator[SpelledPart]:
-    """Yield the parts of a parameter."""
+    """Yield the parts of the operator's parameter ``name``."""
     match value:
         case UserFunction():
             yield function_part(as_now(value))
@@ -208,7 +210,7 @@ def _field(name: str, value: Any, memo: Memo) -> Iterator[SpelledPart]:
 
 
 def function_part(fn: UserFunction) -> SpelledPart:
-    """Return a function with everything it refers to, or with the name its author gave it."""
+    """Return a function with everything it refers to, or with the name that its author gave it."""
     if fn.asserted or fn.reason:
         kind = "given name" if fn.asserted else "unnamed"
         return SpelledPart(kind, fn.name, fn.reason or "a name of your own", fn.digest.hex())
@@ -224,16 +226,16 @@ def _schema(schema: Schema) -> Iterator[SpelledPart]:
 
 
 def _filters(values: Sequence[Value], memo: Memo) -> SpelledPart:
-    """Return the filters as a part; they are distinguished by content, not by place."""
+    """Return the filters as one part; filters are distinguished by content, not by place."""
     found = tuple(_value(value, "a filter", memo, DEEPEST) for value in values)
-    text = " & ".join(as_written(value) for value in values)
+    text = " & ".join(value_text(value) for value in values)
     return SpelledPart(
         "filters", "filters", text, digest([each.name for each in found]).hex(), found
     )
 
 
 def _columns(env: Sequence[tuple[str, Value]], memo: Memo) -> Iterator[SpelledPart]:
-    """Yield the output columns: their names, then their expressions."""
+    """Yield the names of the output columns as one part, then the expression of each."""
     yield part("columns", "columns that come out", [name for name, _ in env])
     for name, value in env:
         yield _value(value, f"column {name!r}", memo, DEEPEST)
@@ -243,7 +245,7 @@ KINDS = {"lit": "constant", "col": "column", "random": "draw", "udf": "function"
 
 
 def _value(value: Value, path: str, memo: Memo, depth: int) -> SpelledPart:
-    """Return an expression as a part: operation, options, arguments."""
+    """Return an expression as a part with an operation, options and arguments."""
     inside: list[SpelledPart] = []
     if value.op not in KINDS and depth:
         inside.append(part("operation", path, value.op))
@@ -251,5 +253,5 @@ def _value(value: Value, path: str, memo: Memo, depth: int) -> SpelledPart:
             inside.append(part("option", f"option of {value.op} in {path}", value.params))
         inside += [_value(arg, path, memo, depth - 1) for arg in value.args]
     name = canonical(value, memo).digest.hex()
-    text = shown(value.params[0]) if value.op == "lit" else as_written(value)
+    text = short_repr(value.params[0]) if value.op == "lit" else value_text(value)
     return SpelledPart(KINDS.get(value.op, "expression"), path, text, name, tuple(inside))

@@ -1,8 +1,8 @@
-"""Fingerprints are spelled out as trees of parts, so that two of them can be compared.
+"""Fingerprints are described as trees of parts, so that two of them can be compared.
 
-Every part has a digest of its own. In two trees with unequal digests, the first unequal parts,
+Every part has a digest. In two trees with unequal digests, the first parts with unequal digests,
 followed to the leaves, are the first difference. A tree can be stored as JSON and compared with one
-of another process: it has shortened texts of the values, not the values.
+of another process: it has shortened texts of values, not the values.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from dml.base.library_code import library_of_globals
 from dml.udfs.identity.bytecode import CONSTANT_NAMES, Instruction, code_name, program
 from dml.udfs.identity.closure_walk import FunctionEncoder, named, spelled
 
-LETTERS = 60  # shown of a value
-DEEPEST = 24  # nesting of parts; deeper parts are not split
-SHORT = 8  # letters of a digest that stand for it
-# Kinds of parts that show names in code, types and versions, and never a value.
+LETTERS = 60  # most characters of a value that are shown
+DEEPEST = 24  # most levels of nested parts; deeper parts are not split
+SHORT = 8  # characters of a digest that are shown
+# Kinds of parts whose text has names in code, types and versions, but never a user's value.
 NO_VALUES = {"class", "code", "column", "columns", "library", "module", "operation", "place"}
 NO_VALUES |= {"type", "version"}
 HIDDEN = f"#[0-9a-f]{{{SHORT}}}"
@@ -35,8 +35,8 @@ PLAIN = (type(None), bool, int, float, complex, str, bytes)
 class SpelledPart(NamedTuple):
     """A part of a fingerprint: ``kind`` and ``path`` say which part, ``shown`` is its text.
 
-    ``name`` is a digest, equal for equal parts and unequal for others. ``parts`` are the nested
-    parts in the order of encoding; their digests need not determine ``name`` completely.
+    ``name`` is a digest: two parts are equal if their names are. ``parts`` are the nested parts in
+    the order of encoding; their digests need not determine ``name`` completely.
     """
 
     kind: str
@@ -46,34 +46,34 @@ class SpelledPart(NamedTuple):
     parts: tuple[SpelledPart, ...] = ()
 
     def within(self, depth: int) -> SpelledPart:
-        """The part without nested parts below ``depth``."""
+        """Return the part with at most ``depth`` levels of nested parts."""
         inside = tuple(part.within(depth - 1) for part in self.parts) if depth else ()
         return self._replace(parts=inside)
 
     def size(self) -> int:
-        """The number of parts, including this one."""
+        """Return the number of parts, including this one."""
         return 1 + sum(part.size() for part in self.parts)
 
     @property
     def place(self) -> tuple[str, str]:
-        """Kind and path, without keys and file names, which may be confidential."""
+        """Kind and path, with digests for keys and file names, which may be confidential."""
         pattern = FILES if self.kind in {"content", "file name"} else KEYS
         return self.kind, pattern.sub(_hidden, self.path)
 
-    def told(self, *, plain: bool) -> list[Any]:
-        """The part as JSON; unless ``plain``, digests replace the texts of users' values."""
+    def to_json(self, *, plain: bool) -> list[Any]:
+        """Return the part as JSON; unless ``plain``, texts of users' values are left out."""
         kind, path = (self.kind, self.path) if plain else self.place
         text = self.shown if plain or kind in NO_VALUES else ""
-        return [kind, path, text, self.name, [part.told(plain=plain) for part in self.parts]]
+        return [kind, path, text, self.name, [part.to_json(plain=plain) for part in self.parts]]
 
     def keyed(self, under: Callable[[str], str]) -> SpelledPart:
-        """The part with its digests replaced by ``under``, which maps those in a text."""
+        """Return the part with path and name mapped by ``under``, which replaces digests."""
         inside = tuple(part.keyed(under) for part in self.parts)
         return self._replace(path=under(self.place[1]), name=under(self.name), parts=inside)
 
     @staticmethod
     def read(told: object, depth: int = 2 * DEEPEST) -> SpelledPart:
-        """The inverse of ``told``; ValueError for anything else."""
+        """Return the part that ``to_json`` stored; raise ValueError for anything else."""
         if not isinstance(told, list) or len(told) != len(SpelledPart._fields) or not depth:
             raise ValueError("not a part")
         kind, path, text, name, inside = told
@@ -90,12 +90,12 @@ def _hidden(found: re.Match[str]) -> str:
 
 
 def part(kind: str, path: str, value: object, parts: tuple[SpelledPart, ...] = ()) -> SpelledPart:
-    """A part for a plain value."""
-    return SpelledPart(kind, path, shown(value), digest(value).hex(), parts)
+    """Return a part for a plain value."""
+    return SpelledPart(kind, path, short_repr(value), digest(value).hex(), parts)
 
 
-def shown(value: object) -> str:
-    """A value as a user would write it, shortened; a long container by type and length."""
+def short_repr(value: object) -> str:
+    """Return a value as a user would write it, shortened; a long container by type and length."""
     if isinstance(value, str | bytes) and len(value) > LETTERS:
         return f"{value[:LETTERS]!r}..., {len(value)} long"
     if isinstance(value, PLAIN) or type(value).__repr__ is not object.__repr__:
@@ -107,7 +107,7 @@ def shown(value: object) -> str:
 
 
 def _text(value: object) -> str:
-    """The repr of a value; functions and modules by their names, without addresses."""
+    """Return the repr of a value; functions and modules by their names, without addresses."""
     if isinstance(value, types.FunctionType | types.BuiltinFunctionType | types.MethodType | type):
         return spelled(value)
     if isinstance(value, types.ModuleType):
@@ -121,9 +121,9 @@ def _text(value: object) -> str:
 
 
 def function_parts(name: str, fn: Callable[..., Any]) -> tuple[SpelledPart, ...]:
-    """The parts of a function's fingerprint in the order of encoding, then the libraries.
+    """Return the parts of a function's fingerprint in the order of encoding, then its libraries.
 
-    Empty if something that it reaches has no fingerprint, so that the function has none either.
+    Empty if something that the function refers to has no fingerprint, so that it has none either.
     """
     try:
         out = named(fn, partial(Spelling, name, fn))
@@ -139,7 +139,7 @@ def function_parts(name: str, fn: Callable[..., Any]) -> tuple[SpelledPart, ...]
 
 @dataclasses.dataclass(eq=False)
 class _Open:
-    """A part whose encoding is in progress."""
+    """A part whose encoding is in progress; its encoding begins with chunk ``first``."""
 
     kind: str
     path: str
@@ -149,7 +149,7 @@ class _Open:
 
 
 class Spelling(FunctionEncoder):
-    """Encodes like ``FunctionEncoder``, and records which part of the encoding came from where."""
+    """Encodes like ``FunctionEncoder``, and records of which value each part of the encoding is."""
 
     __slots__ = ("_open",)
 
@@ -158,7 +158,7 @@ class Spelling(FunctionEncoder):
         self._open = [_Open("function", path, value, 0)]
 
     def step(self, path: str, value: object) -> None:
-        """Encode a value that is reached by ``path``, as a nested part."""
+        """Encode the value at ``path`` as a nested part."""
         above = self._open[-1]
         if len(self._open) >= DEEPEST:
             super().step(path, value)
@@ -172,11 +172,11 @@ class Spelling(FunctionEncoder):
         above.parts.append(self._closed(here))
 
     def whole(self) -> SpelledPart:
-        """The whole encoding as one part."""
+        """Return the whole encoding as one part."""
         return self._closed(self._open[0])
 
     def beside(self, made: SpelledPart) -> None:
-        """Add a part that was made elsewhere."""
+        """Add the part ``made``, which was not encoded here."""
         self._open[-1].parts.append(made)
 
     @property
@@ -186,10 +186,10 @@ class Spelling(FunctionEncoder):
 
     def _closed(self, done: _Open) -> SpelledPart:
         name = digest(b"".join(self._chunks[done.first :])).hex()
-        return SpelledPart(done.kind, done.path, shown(done.value), name, tuple(done.parts))
+        return SpelledPart(done.kind, done.path, short_repr(done.value), name, tuple(done.parts))
 
     def first_met(self, value: object) -> bool:
-        """True if ``value`` was not visited before; does not mark it as visited."""
+        """Return True if ``value`` was not visited before; it does not count as visited now."""
         return id(value) not in self._seen
 
 
@@ -205,7 +205,7 @@ _BY_PATH: Mapping[str, str] = {
 
 
 def _kind(above: _Open, path: str, value: object) -> str:
-    """The kind of a part, as seen from the part that contains it."""
+    """Return the kind of a part, as seen from the part that contains it."""
     if path in _BY_PATH:
         return _BY_PATH[path]
     if isinstance(value, types.FunctionType | types.MethodType | classmethod | staticmethod):
@@ -221,14 +221,14 @@ def _kind(above: _Open, path: str, value: object) -> str:
 
 
 def _put_function(out: Spelling, fn: types.FunctionType) -> None:
-    """Encode a function's code first, so that a difference in it is reported first."""
+    """Encode a function's code first, so that a difference in code is reported first."""
     if out.first_met(fn) and library_of_globals(fn.__globals__) is None:
         out.beside(code_part(fn.__code__, out.at or spelled(fn)))
     FunctionEncoder.table[types.FunctionType](out, fn)
 
 
 def code_part(code: types.CodeType, path: str) -> SpelledPart:
-    """The code of a function as a part: its operations, then its constants."""
+    """Return the code of a function as a part: its operations, then its constants."""
     steps = list(_steps(code))
     lines = [_line(step) for step in steps]
     constants = [step.constant for step in steps if step.name in CONSTANT_NAMES]
@@ -244,7 +244,7 @@ def code_part(code: types.CodeType, path: str) -> SpelledPart:
 
 
 def _steps(code: types.CodeType) -> Iterator[Instruction]:
-    """The steps of a code object, and of nested code objects, each where it is loaded."""
+    """Yield the steps of a code object, with those of nested code objects where they are loaded."""
     for step in program(code).steps:
         yield step
         if isinstance(step.constant, types.CodeType):

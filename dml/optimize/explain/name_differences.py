@@ -1,7 +1,7 @@
-"""The first difference between two pipelines with different names is found.
+"""The first difference between two pipelines with different fingerprints is located.
 
-The first operator whose own part differs is followed to the bottom: into an expression, into a
-function and everything it refers to, to one constant or one file.
+The first operator that differs itself is searched down to one part: into an expression, into a
+function and everything that it refers to, down to one constant or one file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NOTHING = "nothing of the kind"
 WRITTEN = {"LiftedMap": "MapRows", "LiftedFilter": "FilterRows"}
 # Kinds that name the difference between two parts of different kinds.
 TELLING = {"given name", "unnamed", "expression"}
-MERGED = "Segment"  # stands for any number of operators as written
+MERGED = "Segment"  # the operator that several written operators may become
 
 SAID = {
     "constant": "a constant differs: {path}",
@@ -79,12 +79,12 @@ TRY = "the same in both, if the same rows are meant"
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """The first difference between two pipelines; false if they are the same.
+    """The first difference between two pipelines; false if there is none.
 
-    ``kind`` is one word ("constant", "code", "content", "order" ...), ``path`` the part that
-    differs, with the way that leads there, ``operator`` and ``other`` the places where it was
-    written in each pipeline, ``here`` and ``there`` the two contents. ``str`` has all of it in four
-    lines, and in a fifth what can be reused from other entries all the same, if anything can:
+    ``kind`` is one word ("constant", "code", "content", "order" ...). ``path`` is the part that
+    differs, with the way that leads to it. ``operator`` and ``other`` are the lines where it was
+    written in each pipeline, ``here`` and ``there`` the two contents. ``also`` says what can be
+    reused from other entries, or is "". ``str`` has all of this in four lines, or five with
     ``also``.
     """
 
@@ -101,14 +101,14 @@ class Difference:
 
     @property
     def what(self) -> str:
-        """Return the difference in one line for people."""
+        """The difference in one line for people."""
         if not self:
             return "no difference: both have one fingerprint"
         return SAID.get(self.kind, "{path} differs").format(path=self.path or self.kind)
 
     @property
     def try_(self) -> str:
-        """Return a hint how to get one fingerprint."""
+        """A hint how to get equal fingerprints."""
         return TRIES.get(self.kind, TRY)
 
     def __str__(self) -> str:
@@ -123,7 +123,7 @@ class Difference:
 
 
 def first_difference(here: FingerprintText, there: FingerprintText) -> Difference:
-    """Return the first difference, source first; its kind is "same" if there is none."""
+    """Return the first difference, source first; its ``kind`` is "same" if there is none."""
     pairs = list(zip_longest(here.operators, there.operators))
     for place, (mine, theirs) in enumerate(pairs):
         if mine is None or theirs is None or mine[1:3] != theirs[1:3]:
@@ -133,21 +133,24 @@ def first_difference(here: FingerprintText, there: FingerprintText) -> Differenc
 
 
 def nearest(here: FingerprintText, kept: Sequence[FingerprintText]) -> Difference:
-    """Return the first difference from the pipeline with most operators in common."""
+    """Return the first difference from the pipeline that has most operators in common."""
     if not kept:
         return Difference("nothing", here=f"{len(here.operators)} operators", there=NOTHING)
     return first_difference(here, max(kept, key=lambda each: common(here, each)))
 
 
 def quarantined(said: Mapping[str, object]) -> Difference:
-    """Return the recorded fault in the rows of an entry, as a difference."""
+    """Return the fault recorded in an entry (``said``) as a difference."""
     what, at, time = (str(said.get(name, "")) for name in ("what", "at", "time"))
     there = f"rows that nobody reads since {time}"
     return Difference("quarantined", what, operator=at, here="other rows", there=there)
 
 
-def found(parts: int, of: int | None) -> Difference:
-    """Return whether all parts of an existing entry are there, as a difference."""
+def missing_parts(parts: int, of: int | None) -> Difference:
+    """Return the difference of an entry that has ``parts`` of its parts; false if it has all.
+
+    ``of`` is the number of all parts, None if it is not known yet.
+    """
     if of is not None and parts >= of:
         return Difference(SAME)
     whole = "more parts" if of is None else counted(of, "part", "parts")
@@ -155,12 +158,12 @@ def found(parts: int, of: int | None) -> Difference:
 
 
 def other_name() -> Difference:
-    """Return the difference of an entry of the same pipeline under another name."""
+    """Return the difference of an entry of the same pipeline that has another fingerprint."""
     return Difference("settings", here="these options and versions", there="others")
 
 
 def common(here: FingerprintText, there: FingerprintText) -> int:
-    """Return how many operators two pipelines have in common, source first."""
+    """Return how many operators two pipelines have in common, from the source on."""
     for place, (mine, theirs) in enumerate(zip(here.operators, there.operators, strict=False)):
         if mine[1:3] != theirs[1:3]:
             return place
@@ -168,7 +171,7 @@ def common(here: FingerprintText, there: FingerprintText) -> int:
 
 
 def _between(mine: Sequence[NamedOperator], theirs: Sequence[NamedOperator]) -> Difference:
-    """Return the difference between two rests of chains whose first operators differ."""
+    """Return the difference between the rests of two chains whose first operators differ."""
     if not mine or not theirs:
         return _only(mine[0] if mine else None, theirs[0] if theirs else None)
     x, y = mine[0], theirs[0]
@@ -190,7 +193,7 @@ def _between(mine: Sequence[NamedOperator], theirs: Sequence[NamedOperator]) -> 
 
 
 def _only(mine: NamedOperator | None, theirs: NamedOperator | None) -> Difference:
-    """Return the difference of an operator that only one pipeline has."""
+    """Return the difference of an operator that only one pipeline has; the other one is None."""
     if mine is not None:
         return Difference("operator", mine.kind, mine.title, "", mine.title.strip(), NOTHING)
     if theirs is not None:
@@ -199,7 +202,7 @@ def _only(mine: NamedOperator | None, theirs: NamedOperator | None) -> Differenc
 
 
 def _of_parts(mine: Sequence[SpelledPart], theirs: Sequence[SpelledPart]) -> Difference | None:
-    """Return the first difference at an equal path; else a part that only one side has."""
+    """Return the first difference at an equal path; else that of a part which one side lacks."""
     others: dict[tuple[str, str], SpelledPart] = {}
     for each in theirs:
         others.setdefault(each.place, each)
@@ -220,7 +223,7 @@ def _of_parts(mine: Sequence[SpelledPart], theirs: Sequence[SpelledPart]) -> Dif
 def _alone(
     mine: SpelledPart, theirs: Sequence[SpelledPart], known: set[tuple[str, str]]
 ) -> Difference:
-    """Return the difference of a part without a counterpart, beside the part in its place."""
+    """Return the difference between ``mine``, a part without counterpart, and what replaces it."""
     instead = next(
         (each for each in theirs if each.place[1] == mine.place[1] and each.place not in known),
         None,
@@ -232,7 +235,7 @@ def _alone(
 
 
 def _of_part(mine: SpelledPart, theirs: SpelledPart) -> Difference:
-    """Return the first difference within two parts, or between them as a whole."""
+    """Return the first difference within two parts, or else between them as a whole."""
     if mine.kind == "filters":
         found = _of_filters(mine, theirs)
     elif mine.kind == "expression":
@@ -243,7 +246,7 @@ def _of_part(mine: SpelledPart, theirs: SpelledPart) -> Difference:
 
 
 def _of_expressions(mine: SpelledPart, theirs: SpelledPart) -> Difference | None:
-    """Return the difference in the operation, else in options, else in arguments."""
+    """Return the difference in the operation, else in options, else in arguments, else None."""
     for one, other in zip(mine.parts[:2], theirs.parts[:2], strict=False):
         if one.name != other.name and one.kind in {"operation", "option"}:
             same = one.kind == other.kind == "option"
@@ -256,7 +259,7 @@ def _of_expressions(mine: SpelledPart, theirs: SpelledPart) -> Difference | None
 
 
 def _of_filters(mine: SpelledPart, theirs: SpelledPart) -> Difference | None:
-    """Return the filter that only one side has; if each has one, the difference of the two."""
+    """Return the difference of the filters that only one side has; None if there are none."""
     here = _without(mine.parts, theirs.parts)
     there = _without(theirs.parts, mine.parts)
     if here and there:
@@ -303,7 +306,7 @@ def _written(
     same = [step for step in steps if title and _became(step.kind, kind, normal)]
     left = Counter(step.name for step in others)
     alone = [step for step in same if not left[step.name]]
-    if alone and not others and kind == MERGED:  # all are alone: which of them it is of
+    if alone and not others and kind == MERGED:  # none has a counterpart
         alone = [step for step in alone if _is_of(step, found)] or alone
     if alone:
         return alone[0].label
@@ -312,12 +315,12 @@ def _written(
 
 
 def _became(written: str, kind: str, normal: set[str]) -> bool:
-    """True if a written operator may have become one of this kind in the normal form."""
+    """Return True if a written operator may have become one of ``kind`` in the normal form."""
     return written == WRITTEN.get(kind, kind) or (kind == MERGED and written not in normal)
 
 
 def _is_of(step: WrittenStep, found: Difference) -> bool:
-    """True if a written operator may be where filters, or a column, differ."""
+    """Return True if the difference in filters, or in a column, may be in the written ``step``."""
     name = found.path.removeprefix("column ").strip("'")
     filtering = "filter" in found.path
     return step.kind == "Filter" if filtering else f"({name}=" in step.label.replace(", ", "(")

@@ -1,6 +1,6 @@
 """Near misses of a plan are rewritings that a reader may expect and that did not happen.
 
-They are found in a finished plan; rules that could never have applied are not mentioned.
+They are found in the finished plan; rules that could never have applied are not mentioned.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dml.physical.plan import Stage
 
 
 def refusals(root: Node, stage: Stage) -> list[Refused]:
-    """Return every near miss of ``root``, which became a plan over ``stage``; source first."""
+    """Return every near miss of ``root``, which became a plan over ``stage``, source first."""
     found = [_at_node(node) for node in root.chain()[1:]]
     found += [_at_source(part, stage) for part in _first_predicate(stage)]
     return [refused for refused in found if refused is not None]
@@ -66,7 +66,7 @@ def _of_segment(node: Segment, below: Node) -> Refused | None:
 
 
 def _why_above(node: Segment, below: Node) -> str | None:
-    """Return why ``node`` must stay above an operator that it was not moved below."""
+    """Return why ``node`` must stay above ``below``; None if no reason is worth telling."""
     if not node.total:
         cast = next(part for part in values_of(node) if not part.total)
         return f"{cast!r} may fail, and must not fail on a row that would not have reached it"

@@ -1,4 +1,4 @@
-"""The optimizer's work is shown as text: every station of a pipeline as a tree of one form."""
+"""The optimizer's work is shown as text: every station of a pipeline as a tree in one form."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ NAMES_SHOWN = 12
 
 
 def explained(stations: Optimized, stage: str | None, *, micros: bool = True) -> str:
-    """Return the text of ``stage``; without one, the written, normalized and physical pipeline.
+    """Return the text of ``stage``; for None, the written, normalized and physical pipeline.
 
-    Equal plans give equal text, except for the ``micros`` that each rule took, under "rules".
+    Equal plans give equal text, except for the time of each rule, shown under "rules" with
+    ``micros``.
     """
     if stage is None:
         parts = ("written", "normalized", "physical")
@@ -44,9 +45,9 @@ def indented(text: str) -> str:
 
 
 def rules_text(stations: Optimized, *, micros: bool = True) -> str:
-    """Return every rewriting in order: rule, law, input and result; then refusals with reasons.
+    """Return every rewriting in order: rule, law, input, result; then refusals with reasons.
 
-    The functions that are called as they are count among the refusals.
+    Functions that are called, because they were not lifted, are listed as refusals.
     """
     trace = stations.trace
     lines = [line for entry in trace.applied for line in _applied_lines(entry, micros=micros)]
@@ -67,17 +68,17 @@ def _applied_lines(entry: Applied, *, micros: bool) -> list[str]:
 
 
 def _over(node: Shown) -> str:
-    """Return the input that the operator is applied to, as far as a rule looks."""
+    """Return the input of ``node`` as text, as far down as a rule looks; "" if there is none."""
     return f" over {node.inputs[0].title()}" if node.inputs else ""
 
 
 def physical_text(plan: Plan) -> str:
-    """Return the operators on blocks (with the number of a later stage) and over the stream.
+    """Return a plan as text: the delivery, operators over the stream, on blocks, and the source.
 
-    The delivery comes first.
+    An operator on blocks of a later stage has the number of that stage.
     """
     lines = [f"deliver {'batches' if plan.batched else 'rows'}: {plan.schema}"]
-    for (node, held), plans in reversed(list(zip(plan.held, plan.beside, strict=True))):
+    for (node, held), plans in reversed(list(zip(plan.resume_costs, plan.beside, strict=True))):
         lines.append(f"stream  {node.title()}  [state {held.state_bytes} B, resume {held.work}]")
         beside = (physical_text(each).replace("deliver", "beside", 1) for each in plans)
         lines.extend(map(indented, beside))
@@ -122,7 +123,7 @@ def _in_brackets(names: Iterable[str]) -> str:
 
 
 def graph_text(plan: Plan, target_bytes: int = TARGET_BYTES) -> str:
-    """Return how the stage is cut into tasks: units in reading order, about a target size each."""
+    """Return how the plan is cut into tasks of about ``target_bytes``, units in reading order."""
     stage, source = plan.stage, plan.stage.source
     units = [source.unit(i) for i in range(source.unit_count)]
     held = sum(unit.nbytes for unit in units)

@@ -31,7 +31,7 @@ def values_of(node: Segment) -> tuple[Value, ...]:
 
 
 def parts_of(node: Segment) -> tuple[Value, ...]:
-    """Return every part of the segment's values once; memoized on the node, which never changes."""
+    """Return every subexpression of the segment once; the result is memoized on the node."""
     found: tuple[Value, ...] | None = node.__dict__.get("parts")
     if found is None:
         found = node.__dict__["parts"] = tuple(walk(values_of(node)))
@@ -60,7 +60,7 @@ def fold_constants(node: Node) -> Node | None:
 
 def _foldable(value: Value) -> bool:
     args = value.args
-    # most have a column or a deep value first, which settles it
+    # the first argument of most values is no literal, so the cheapest test comes first
     return (
         bool(args)
         and args[0].op == "lit"
@@ -98,7 +98,7 @@ def _logical(value: Value) -> bool:
 
 
 class _Known:
-    """Facts that one pass learns of values: which are boolean, which are never null."""
+    """Facts that one pass learns about values: which are boolean, and which are never null."""
 
     def __init__(self) -> None:
         self.boolean: set[int] = set()
@@ -141,7 +141,7 @@ class _Known:
 
 
 def _without_literal(value: Value, op: str) -> Value:
-    """Return the other side of a logic operation with a literal, or the literal that rules."""
+    """Return the other operand of a logic operation with a literal, or a literal that decides."""
     rules = op == "or"
     for arg, other in (value.args, value.args[::-1]):
         if arg.op == "lit":
@@ -155,7 +155,7 @@ def pick_branch(node: Node) -> Node | None:
     match node:
         case Segment() if any(map(_decided, parts_of(node))):
             given = node.input.schema
-            return with_values(node, lambda value: _taken(value, given))
+            return with_values(node, lambda value: _pick(value, given))
     return None
 
 
@@ -163,7 +163,7 @@ def _decided(value: Value) -> bool:
     return value.op == "if_else" and value.args[0].op == "lit"
 
 
-def _taken(value: Value, given: Schema) -> Value:
+def _pick(value: Value, given: Schema) -> Value:
     if not _decided(value):
         return value
     kind = type_of(value, given)
@@ -222,7 +222,7 @@ def _relaxed(value: Value, given: Schema) -> Value:
 
 
 def holds_all(source: str, target: str) -> bool:
-    """True if every value of kernel type ``source`` fits into ``target``."""
+    """Return True if every value of kernel type ``source`` fits into type ``target``."""
     kinds, sizes = source[0] + target[0], (int(source[1]), int(target[1]))
     if "b" in kinds or kinds in ("if", "uf"):
         return True

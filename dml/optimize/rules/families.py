@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dml.errors import PlanError
 from dml.optimize.phases import NAMED
 
-# The names of these flags in other systems, so that a user's first guess is right.
+# Families have the names of the flags in other systems, so that a user's first guess is right.
 FAMILIES: dict[str, tuple[str, ...]] = {
     "lifting": ("lift_map", "lift_filter", "drop_needless_checks"),
     "map_fusion": ("merge_columns", "filter_before_columns"),
@@ -66,7 +66,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 
 
 def named(names: Iterable[str]) -> frozenset[str]:
-    """Return the rules that the names of rules and families mean; PlanError for an unknown name."""
+    """Return the rules that names of rules and families stand for, or raise PlanError."""
     found: set[str] = set()
     for name in names:
         if name not in NAMED and name not in FAMILIES:

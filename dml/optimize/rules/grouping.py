@@ -29,12 +29,12 @@ from dml.optimize.rules.order import swapped
 def filter_before_groups(node: Node) -> Node | None:
     """A filter of keys keeps the same groups before their rows are counted together.
 
-    But for keys that are floats: a group of 0.0 and -0.0 shows one of them.
+    Except for keys that are floats: a group of 0.0 and -0.0 shows only one of them as its key.
     """
     match node:
         case Segment(input=Aggregate() | FirstOfRun() as lower) if node.predicate:
             below = lower.inputs[0]
-            # runs of a key are groups where rows are sorted by it, and only there
+            # runs of equal keys are groups only if the rows are sorted by the keys
             if isinstance(below, Sort) and {*below.names[: len(lower.keys)]} == {*lower.keys}:
                 kinds = below.schema
                 keys = [name for name in lower.keys if not pa.types.is_floating(kinds[name])]
@@ -55,7 +55,7 @@ def filter_before_explode(node: Node) -> Node | None:
 def filter_before_lifted_map(node: Node) -> Node | None:
     """A filter of columns that a proven function hands on is tried before it is called.
 
-    But where it may put something else there in a row that is outside the proof.
+    Except where the function may change such a column in a row without proof.
     """
     match node:
         case Segment(input=LiftedMap() as lower) if node.predicate and not lower.skips:
@@ -121,7 +121,10 @@ def merge_shards(node: Node) -> Node | None:
 def _lowered(
     node: Segment, lower: Node, names: Collection[str], as_: dict[str, Value] | None = None
 ) -> Node | None:
-    """Move the predicate's parts over ``names`` below ``lower``, renamed by ``as_``."""
+    """Return ``node`` with its parts over ``names`` moved below ``lower``, renamed by ``as_``.
+
+    None if there are no such parts.
+    """
     parts = [part for part in node.predicate if movable(part, names)]
     if not parts:
         return None

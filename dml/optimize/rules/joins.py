@@ -12,7 +12,7 @@ from dml.optimize.node_rebuild import segment
 from dml.optimize.rule import law
 from dml.optimize.rules.normal_form import column, movable, only, unchanged
 
-# Joins that give left rows unchanged, so that a test of their columns may come before.
+# Joins that keep the values of left (or right) rows, so that a filter of these may come before.
 FILTERED_LEFT = ("inner", "left", "semi", "anti", "cross")
 FILTERED_RIGHT = ("inner", "cross")
 
@@ -41,7 +41,7 @@ def keys_before_semi_join(node: Node) -> Node | None:
 def filter_before_join(node: Node) -> Node | None:
     """A filter of one side's columns is tried before a join that gives no row in spite of it.
 
-    But for a join that validates, which would no longer see rows that have too many matches.
+    Except for a join that validates, which would no longer see rows that have too many matches.
     """
     match node:
         case Segment(input=Join(validate="m:m") as join) if node.predicate:
@@ -61,7 +61,7 @@ def filter_before_join(node: Node) -> Node | None:
 
 
 def _wanted(join: Join, reads: frozenset[str]) -> tuple[set[str], set[str]]:
-    """Return both sides' columns that are keys, are read, or decide the suffix of a name."""
+    """Return the columns of both sides that are keys, are read, or decide the suffix of a name."""
     left = set(reads & set(join.input.schema)) | set(join.left_on)
     right = set(join.right_on)
     for name, made in join.added if join.paired else ():
@@ -72,7 +72,7 @@ def _wanted(join: Join, reads: frozenset[str]) -> tuple[set[str], set[str]]:
 
 
 def _narrowed(join: Join, left: Collection[str], right: Collection[str]) -> Join:
-    """Return ``join`` of inputs with only these columns; the same object if nothing changes."""
+    """Return ``join`` of inputs with only these columns; ``join`` itself if nothing changes."""
     input_, other = only(join.input, left), only(join.other, right)
     if input_ is join.input and other is join.other:
         return join

@@ -1,6 +1,6 @@
 """Rules of known counts simplify slices that the length of the data decides.
 
-They look at the data's size, on which names must not depend; so they come after the normal form.
+The rules use the data's size, on which names must not depend; so they follow the normal form.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 def drop_take_of_less(node: Node) -> Node | None:
     """take(n) of an input that cannot have more than n elements is its input.
 
-    But for take(0), which does not even look at rows that may fail.
+    Except for take(0), which does not even read rows that may raise an error.
     """
     match node:
         case Take(input=given) if node.n:
@@ -48,21 +48,22 @@ def take_while_sorting(node: Node) -> Node | None:
 
 
 def _first(node: Take | Skip, lower: Sort, n: int) -> Node | None:
-    """Return ``node`` over a sort limited to ``n`` rows; None if it was limited already."""
+    """Return ``node`` over a sort limited to ``n`` rows; None if the sort is limited already."""
     if lower.most is not None and lower.most <= n:
         return None
     return node.replace(input=lower.replace(most=n))
 
 
 def most_elements(node: Node) -> int | None:
-    """Return an upper bound on the number of elements; None if there is none known."""
+    """Return an upper bound on the number of elements of ``node``; None if none is known."""
     return along_chain(node, "_most", _after, None)
 
 
 def along_chain(node: Node, name: str, after: Callable[[Node, T], T], start: T) -> T:
-    """Return what ``after`` makes of each step and of the result below it, source first.
+    """Return the result for ``node`` of ``after(step, result below)``, from the source on.
 
-    It is memoized as ``name`` on each node, which never changes: long chains ask often.
+    ``start`` is the result below the source. Results are memoized as attribute ``name`` of each
+    node, which never changes, since long chains are evaluated often.
     """
     chain = [node]
     while name not in chain[-1].__dict__ and chain[-1].inputs:
@@ -95,7 +96,7 @@ def _after(step: Node, most: int | None) -> int | None:
 
 
 def one_to_one(step: Node) -> bool:
-    """True if the operator gives exactly one element for each input element."""
+    """Return True if the operator gives exactly one element for each input element."""
     if isinstance(step, Segment):
         return not step.predicate
     return step.rows is Rows.SAME

@@ -69,7 +69,7 @@ def _rows_of(side: Node) -> tuple[Node, tuple[Value, ...], Env]:
 
 
 def paired(given: Node, sides: int, like: Zip) -> Node:
-    """Return ``given`` with the ids that the zip ``like`` gives, in its place."""
+    """Return ``given`` with the row ids that the zip ``like`` gives, in place of ``like``."""
     made = Paired(given, sides, ZIP + like.level)
     made.__dict__.update(ordinal=like.ordinal, level=like.level)
     return made.placed(like.where)

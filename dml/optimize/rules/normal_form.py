@@ -20,20 +20,20 @@ from dml.optimize.node_rebuild import segment
 from dml.optimize.rule import law
 
 # A merged segment is one program: deeper or wider ones would compile for longer than they run.
-# benchmarks/bench_optimize.py holds both numbers to what optimising may cost.
+# benchmarks/bench_optimize.py checks that optimising with both limits is fast enough.
 MOST_DEPTH = 64
 MOST_PARTS = 64
 
 
 @lru_cache(maxsize=4096)
 def column(name: str) -> Value:
-    """Return the column reference for a name; the same object for every mention."""
+    """Return the reference to column ``name``; one object for all mentions."""
     return col(name)
 
 
 @lru_cache(maxsize=256)
 def unchanged(schema: Schema) -> Env:
-    """Return every column as it is; the same tuple for the same columns, to save memory."""
+    """Return every column as it is; one tuple for equal schemas, to save memory."""
     return tuple((name, column(name)) for name in schema)
 
 
@@ -48,7 +48,7 @@ def columns_as_segment(node: Node) -> Node | None:
 
 
 def typed(env: tuple[tuple[str, Value], ...], schema: Schema) -> tuple[tuple[str, Value], ...]:
-    """Return bare literals with the type of their column.
+    """Return ``env`` with bare literals typed as the column of their name in ``schema``.
 
     A bare literal takes the type of the operand beside it. In the place of a column with a type of
     its own, it would change the type of expressions over that column.
@@ -77,7 +77,7 @@ def distinct(parts: list[Value]) -> tuple[Value, ...]:
 
 
 def _merged(outer: Segment, inner: Segment) -> Segment | None:
-    """Return the outer segment over the inner segment's input, its columns substituted."""
+    """Return the outer segment over the inner one's input, with the inner columns substituted."""
     env = dict(inner.env)
     if not _fits(outer, inner, env):
         return None
@@ -97,9 +97,9 @@ def _placed(
     env: dict[str, Value],
     memo: dict[int, Value],
 ) -> tuple[str, Value]:
-    """Return a column over the inner segment's input; the inner segment's own pair if it is that.
+    """Return a column over the inner segment's input; if unchanged, the inner segment's own pair.
 
-    Wide tables are mostly columns that are handed on: sharing their pairs saves time and memory.
+    Wide tables are mostly columns that are passed on: sharing their pairs saves time and memory.
     """
     name, value = pair
     if value.op == "col":
@@ -109,7 +109,7 @@ def _placed(
 
 
 def _fits(outer: Segment, inner: Segment, env: dict[str, Value]) -> bool:
-    """True if the merged segment is a program of reasonable length."""
+    """Return True if the merged segment is a program of acceptable depth and number of parts."""
     if len(outer.predicate) + len(inner.predicate) > MOST_PARTS:
         return False
     values = (*outer.predicate, *(value for _, value in outer.env if value.op != "col"))
@@ -152,11 +152,11 @@ def drop_identity_segment(node: Node) -> Node | None:
 
 
 def only(given: Node, names: Collection[str]) -> Node:
-    """Return ``given`` with only its columns that are among ``names``."""
+    """Return ``given`` with only those of its columns that are among ``names``."""
     env = tuple((name, column(name)) for name in given.schema if name in names)
     return given if len(env) == len(given.schema) else Segment(given, (), env)
 
 
 def movable(part: Value, names: Collection[str]) -> bool:
-    """True if the test reads only these columns, and its result for a row is the same elsewhere."""
+    """Return True if ``part`` reads ``names`` alone and has one result for a row at any place."""
     return bool(part.refs) and part.refs <= set(names) and part.total and not part.draws

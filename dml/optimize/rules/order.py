@@ -73,9 +73,9 @@ def segment_before_repeat(node: Node) -> Node | None:
 
 
 def same_rows_each_pass(node: Node) -> bool:
-    """True if the elements below are the same set in every epoch, in any order.
+    """Return True if the elements of ``node`` are the same set in every epoch, in any order.
 
-    Functions may return different values at each call, and random operators in each epoch; a slice
+    Functions may return different values at each call, and random operators in each epoch. A slice
     of a shuffled stream, or its first rows, differ in every epoch.
     """
     ordered = False
@@ -131,7 +131,7 @@ def merge_skips(node: Node) -> Node | None:
 def drop_noop_position(node: Node) -> Node | None:
     """skip(0) and shard(1, 0) change nothing, and are dropped.
 
-    A window shuffle of one row is not: types settle at a shuffle.
+    A window shuffle of one row stays, since types settle at a shuffle.
     """
     match node:
         case Skip(input=given, n=0) | Shard(input=given, num_shards=1):

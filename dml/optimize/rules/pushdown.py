@@ -26,7 +26,7 @@ from dml.optimize.rules.known_counts import one_to_one
 from dml.physical.plan import Stage
 
 NOTHING: frozenset[str] = frozenset()
-# Operators that hand all columns on, and look at none of them but those in ``looks_at``.
+# Operators that pass on all columns, and read none but those in ``looks_at``.
 BLIND = (Rows.SLICE, Rows.PERMUTED, Rows.GROUPED, Rows.WINDOWS, Rows.REPEATED)
 
 
@@ -71,12 +71,12 @@ def _rebuilt(node: Node, below: Node, env: Env | None) -> Node:
 
 
 def passes_columns(node: Node) -> bool:
-    """True if the operator hands all columns on, and looks only at columns that it names."""
+    """Return True if the operator passes on all columns, and reads only those that it names."""
     return node.rows in BLIND or node.hands_on
 
 
 def looked_at(node: Node) -> frozenset[str] | None:
-    """Return the columns that the operator looks at, if it names them."""
+    """Return the columns that the operator reads; None if it does not name them."""
     return node.reads if isinstance(node, Segment) else node.looks_at
 
 
@@ -91,7 +91,7 @@ def projection_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
 
 
 def wanted_by(nodes: Iterable[Node]) -> frozenset[str] | None:
-    """Return the columns that the operators ``nodes`` look at; None if it may be all of them."""
+    """Return the columns that the operators ``nodes`` read; None if it may be all of them."""
     wanted = NOTHING
     for node in nodes:
         reads = looked_at(node)
@@ -106,7 +106,7 @@ def filter_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
     """Units that statistics prove to have no row for the first predicate are not read."""
     match stage.steps:
         case (Segment(predicate=parts), *_) if parts:
-            # what comes after another part may rely on what that removes
+            # a part after one that may raise an error may rely on the rows that this one removes
             usable = takewhile(lambda part: part.total and not part.draws, parts)
             return dataclasses.replace(stage, predicate=tuple(usable)), above
     return stage, above
@@ -131,14 +131,14 @@ def shuffle_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
             stage.source.addressable
             and node.ranked_source is not None
             and all(map(silent, stage.steps))
-            and not settled_epochs(stage.steps)  # what is stored of a unit is its own rows
+            and not settled_epochs(stage.steps)  # rows are stored by the unit they are from
         ):
             return dataclasses.replace(stage, order=node), tuple(rest)
     return stage, above
 
 
 def pieces_in_order(stage: Stage, above: tuple[Node, ...]) -> Stage:
-    """Set the piece order on the stage in every plan: that shuffle is defined by reading."""
+    """Return the stage with the order of a shuffle of atoms, which only reading can apply."""
     match above:
         case (ShuffleAtoms() as node, *_):
             return dataclasses.replace(stage, order=node)
@@ -190,29 +190,29 @@ def nothing_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
 
 def _cut_short(stage: Stage, units: int) -> Stage:
     if units >= stage.source.unit_count or isinstance(stage.order, ShuffleAtoms):
-        return stage  # an order of pieces is one of all pieces
+        return stage  # a shuffle of atoms needs all atoms
     return dataclasses.replace(stage, source=Leading(stage.source, units))
 
 
 def _seekable(stage: Stage) -> bool:
-    """True if the n-th row of the stage is the n-th row of the source."""
+    """Return True if the n-th row of the stage is the n-th row of the source, for all n."""
     return not isinstance(stage.order, ShuffleAtoms) and all(map(one_to_one, stage.steps))
 
 
 def silent(step: Node) -> bool:
-    """True if no result shows on which rows the operator ran, or in which order.
+    """Return True if no result shows on which rows the operator ran, or in which order.
 
-    That holds unless it calls a function that is not proven pure, or whose first rows settle a
-    schema.
+    False if it calls a function that is not proven pure, or whose first rows settle a schema.
     """
     fn = step.calls
     return fn is None or (not fn.purity and step.schema.known)
 
 
 def _place_of(source: Source, row: int) -> tuple[int, int, int] | None:
-    """Return the unit, atom in it and row in that of the source's row ``row``; also past the end.
+    """Return the unit, the atom in it, and the row in the atom, of the source's row ``row``.
 
-    None if an open unit lies before it, whose rows are not counted.
+    Past the end, the unit is the number of units. None if an open unit, whose rows are not counted,
+    comes before the row.
     """
     left, index, units = row, 0, source.unit_count
     each = source.unit(0).rows if units and source.addressable else None

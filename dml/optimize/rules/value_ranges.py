@@ -1,6 +1,6 @@
 """The rule of known ranges drops checks of lifted functions that no row can need.
 
-It looks at the data's bounds, on which names must not depend; so it comes after the normal form.
+The rule uses the data's bounds, on which names must not depend; so it follows the normal form.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOVING = (Rows.PERMUTED, Rows.SLICE)
 def drop_needless_checks(node: Node) -> Node | None:
     """A check of a proven function is dropped where the ranges of columns say that it never holds.
 
-    Where values could leave 64 bits, divide by zero or be null, it stays.
+    The check stays where values could exceed 64 bits, divide by zero or be null.
     """
     match node:
         case LiftedMap() | LiftedFilter() if node.checks:
@@ -32,7 +32,7 @@ def drop_needless_checks(node: Node) -> Node | None:
 
 
 def _after(step: Node, known: Known) -> Known:
-    """Return the known bounds of the columns of ``step``, given those below it."""
+    """Return the known bounds of the columns of ``step``, given those of the node below."""
     match step:
         case Source():
             found = {name: step.bounds(name) for name in step.schema}

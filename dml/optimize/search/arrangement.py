@@ -1,9 +1,9 @@
 """The arrangement of a plan is chosen: where its stages end, their driver, the partition size.
 
 The three are chosen together, by the expected time of the whole run (``search``), within the user's
-settings and the memory limit. The choice affects no name, no byte and no saved position, and the
-usual arrangement stays unless another one is clearly faster, whether operators turn out to be cheap
-or dear. Where a pipeline is repeated, a cache that would pay is reported, never added.
+settings and the memory limit. The choice affects no name, no byte and no saved position. The usual
+arrangement stays unless another one is clearly faster, with operators cheaper or dearer than
+expected. If a pipeline is repeated, a cache that would save time is reported, but never added.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from dml.optimize.search.dynamic_programme import (
 )
 from dml.physical.plan import Plan
 
-# A stage may begin with a step of at least this share of the work on blocks: others gain nothing.
+# A stage may begin with a step of at least this share of the work on blocks; less gains nothing.
 HEAVY: Final = 1 / 16
 MORE_STAGES: Final = 2
 # Assumed passes of a pipeline that is repeated without end.
@@ -52,7 +52,7 @@ ENDLESS: Final = 10
 
 
 class CachePoint(NamedTuple):
-    """A cache that would pay: above which operator, on how many passes, and its bytes."""
+    """A cache that would save time: above which operator, on how many passes, its bytes."""
 
     priced: Priced
     above: str
@@ -64,9 +64,9 @@ class CachePoint(NamedTuple):
 class ArrangementDecision:
     """The chosen arrangement of a plan, and the alternatives, best first.
 
-    ``doubtful`` was expected to be faster than ``chosen``, but not clearly; ``cache`` is clearly
-    faster, and only the user can add it. ``off`` is the uncertainty of ``chosen``. ``whole`` is
-    False if time was up before everything had been searched.
+    ``doubtful`` is expected to be faster than ``chosen``, but not clearly. ``cache`` is clearly
+    faster, and only the user can add it. ``off`` is the expected time of ``chosen`` with its
+    uncertainty. ``whole`` is False if time was up before everything had been searched.
     """
 
     chosen: Priced
@@ -79,7 +79,7 @@ class ArrangementDecision:
 
     @property
     def next(self) -> Priced | None:
-        """Return the best alternative to the chosen way."""
+        """The best alternative to the chosen way; None if there is none."""
         return next((each for each in self.ranked if each.way != self.chosen.way), None)
 
 
@@ -92,9 +92,9 @@ def decide(
 ) -> ArrangementDecision | None:
     """Return the best arrangement that is clearly so, for a plan with the estimates ``found``.
 
-    None without a last row: then the time of a pass is unknown.
+    None if the seconds of all operators on blocks are unknown, as without a last row.
     """
-    told = _told(plan, found, _passes(plan)[1])
+    told = _pass_seconds(plan, found, _passes(plan)[1])
     if all(each is None for each in told[: len(plan.on_blocks)]):
         return None
     likely = _chain(plan, found, told, machine, may)
@@ -131,15 +131,15 @@ def _cache(plan: Plan, chain: ChainProblem, kept: Priced) -> CachePoint:
 
 
 def _clear(usual: Sequence[float], other: Sequence[float]) -> bool:
-    """True if ``other`` is clearly faster, and never slower: with costs low, likely and high.
+    """Return True if ``other`` is clearly faster, with costs low, likely and high, in this order.
 
-    Both consist of the same operators, so that these are cheap or dear for both.
+    Both ways consist of the same operators, so these are cheap or dear for both.
     """
     return no_regret(_belief(usual), _belief(other)) and other[0] <= usual[0]
 
 
 def _belief(figures: Sequence[float]) -> Belief:
-    """Return a belief whose median and 80th percentile are the last two of three figures."""
+    """Return a belief with the second and third of three figures as median and 80th percentile."""
     _, middle, high = (max(each, 1e-12) for each in figures)
     return dataclasses.replace(
         Belief.prior(middle), sigma=max(0.0, math.log(high) - math.log(middle)) / Z80
@@ -147,7 +147,7 @@ def _belief(figures: Sequence[float]) -> Belief:
 
 
 def _passes(plan: Plan) -> tuple[int, int]:
-    """Return the number of passes to plan for, and the divisor from estimates to one pass."""
+    """Return the number of passes to plan for, and by what estimates are divided for one pass."""
     place = _repeat_place(plan)
     if place is None:
         return 1, 1
@@ -165,8 +165,11 @@ def _repeat_place(plan: Plan) -> int | None:
     return next(places, None)
 
 
-def _told(plan: Plan, found: Sequence[Estimate], divisor: int) -> list[Belief | None]:
-    """Return each operator's seconds in one pass; endless ones count the rows of a pass."""
+def _pass_seconds(plan: Plan, found: Sequence[Estimate], divisor: int) -> list[Belief | None]:
+    """Return each operator's seconds in one pass; None if they are unknown.
+
+    For operators without a last row, the rows of one pass of ``repeat`` count.
+    """
     place = _repeat_place(plan)
     rows = 0.0 if place is None else found[len(plan.on_blocks) + place].rows_in
     told: list[Belief | None] = []
@@ -185,7 +188,7 @@ def _chain(
     machine: MachineLimits,
     may: Allowed,
 ) -> ChainProblem:
-    """Return the problem to search, with likely costs."""
+    """Return the problem to search, with the likely costs of operators."""
     steps = list(_steps(plan, found, told, machine, may))
     blocks, source, sizes = len(plan.on_blocks), plan.stage.source, _sizes(plan, machine, may)
     atoms = source.atom_count or max(1, source.unit_count)
@@ -212,7 +215,7 @@ def _steps(
     machine: MachineLimits,
     may: Allowed,
 ) -> Iterator[StepCosts]:
-    """Yield every operator of the chain, then those beside it, in the caller's thread."""
+    """Yield the costs of every operator of the chain, then of those beside it."""
     passes, divisor = _passes(plan)
     begins, widths = _begins(plan, told, may), _widths(plan, machine)
     keeps = _keeps(plan) if passes > 1 else 0
@@ -236,7 +239,7 @@ def _typical(belief: Belief | None) -> float:
 
 
 def _priced_at(chain: ChainProblem, told: Sequence[Belief | None], z: float) -> ChainProblem:
-    """Return ``chain`` with the costs of all operators ``z`` deviations from the median."""
+    """Return ``chain`` with all operators' costs ``z`` standard deviations from the median."""
     factors = [1.0 if each is None else math.exp(z * each.sigma) for each in told]
     steps = [
         dataclasses.replace(each, seconds=each.seconds * factor, locked_s=each.locked_s * factor)
@@ -252,7 +255,7 @@ def _priced_at(chain: ChainProblem, told: Sequence[Belief | None], z: float) -> 
 
 
 def _begins(plan: Plan, told: Sequence[Belief | None], may: Allowed) -> dict[int, str]:
-    """Return where stages may begin, before heavy steps, and where they must."""
+    """Return where stages may begin (before heavy steps), and where they must."""
     spent = [_typical(each) for each in told[: len(plan.on_blocks)]]
     heavy = HEAVY * math.fsum(spent)
     found = {i: MAY for i in may.begins if spent[i] >= heavy > 0}
@@ -260,7 +263,7 @@ def _begins(plan: Plan, told: Sequence[Belief | None], may: Allowed) -> dict[int
 
 
 def _widths(plan: Plan, machine: MachineLimits) -> dict[int, float]:
-    """Return how many tasks may run at once, for stages with resource needs."""
+    """Return how many tasks may run at once, by the step that begins a stage with special needs."""
     found: dict[int, float] = {}
     for place, link in zip(must_begin(plan), plan.links, strict=True):
         needs = link.needs
@@ -271,7 +274,7 @@ def _widths(plan: Plan, machine: MachineLimits) -> dict[int, float]:
 
 
 def _sizes(plan: Plan, machine: MachineLimits, may: Allowed) -> dict[int, tuple[int, ...]]:
-    """Return the partition sizes by number of stages; more stages leave less memory to each."""
+    """Return partition sizes in bytes by number of stages, since stages share the memory limit."""
     must = must_begin(plan)
     others = sorted(may.begins - set(must))[:MORE_STAGES]
     found: dict[int, tuple[int, ...]] = {}
@@ -288,7 +291,7 @@ def _at_once(plan: Plan, machine: MachineLimits) -> bool:
 
 
 def locks(node: Node) -> bool:
-    """True if ``node`` calls a Python function for each row, not one for whole blocks."""
+    """Return True if ``node`` calls a Python function for each row, not one for whole blocks."""
     called = node.calls is not None and not isinstance(node, LiftedNode)
     return called and not node.by_atom and not node.batched
 

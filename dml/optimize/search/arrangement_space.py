@@ -1,6 +1,7 @@
 """A plan may be arranged in several ways: where stages end, their drivers, partition sizes.
 
-They affect no name, no byte and no saved position. Settings that the user fixed are not searched.
+The arrangement affects no name, no byte and no saved position. Settings that the user fixed are not
+searched.
 """
 
 from __future__ import annotations
@@ -16,20 +17,21 @@ from dml.optimize.rule import choice
 from dml.physical.plan import Link, Plan, units_each
 from dml.profile import Speed
 
-# With so many tasks for each worker, no worker waits for another one's task.
+# With this many tasks per worker, no worker is idle until another worker's task ends.
 TASKS_PER_WORKER: Final = 4
-# With fewer tasks, no stage moves from threads to processes.
+# With fewer tasks than this, no stage moves from threads to processes.
 MOVING_TASKS: Final = 8
-# Sizes that are tried: the largest that memory allows, then a quarter of the size before.
+# Number of partition sizes that are tried, each a quarter of the one before, and the least size.
 SIZES, LEAST_BYTES = 4, 64 << 10
 
 
 @dataclasses.dataclass(frozen=True)
 class MachineLimits:
-    """The resources of a run: names of drivers, the usual one first, and shares of memory.
+    """The resources of a run: the names of drivers, the usual one first, and shares of memory.
 
-    ``size_of`` returns the usual partition size of a plan; ``sized`` is True if the user has fixed
-    it. A unit of up to ``whole_bytes`` is decoded at once; caches may keep ``kept_bytes``.
+    ``size_of`` returns the usual partition size of a plan in bytes; ``sized`` is True if the user
+    has fixed it. A read unit of up to ``whole_bytes`` is decoded at once; caches may hold
+    ``kept_bytes``.
     """
 
     workers: int
@@ -45,9 +47,9 @@ class MachineLimits:
 def stages_by_cost(plan: Plan, machine: MachineLimits) -> frozenset[int]:
     """A stage may end between any two operators that see blocks: rows and their order stay.
 
-    The places of operators that one may begin with; none where there are tasks for all workers,
-    or so many that functions which hold Python's lock may move to processes on the way: stages that
-    were cut do not.
+    Return the indices, on blocks, of operators with which a stage may begin. There are none if
+    there are tasks for all workers, or so many that functions which hold the GIL may move to
+    processes during the run: stages that were cut do not move.
     """
     source, steps = plan.stage.source, plan.on_blocks[1:]
     if machine.workers < 2 or plan.stage.order is not None or not source.unit_count:
@@ -68,7 +70,8 @@ def stages_by_cost(plan: Plan, machine: MachineLimits) -> frozenset[int]:
 def partitions_by_cost(plan: Plan, machine: MachineLimits) -> tuple[int, ...]:
     """Partitions of any size hold the same rows in the same order.
 
-    The usual size, and smaller ones: larger ones would not fit into the memory number.
+    Return the usual size in bytes, and smaller ones: larger ones would not fit into the memory
+    limit.
     """
     usual = machine.size_of(plan)
     smaller = (usual >> (2 * i) for i in range(1, SIZES))
@@ -79,13 +82,13 @@ def partitions_by_cost(plan: Plan, machine: MachineLimits) -> tuple[int, ...]:
 def executor_by_cost(plan: Plan, machine: MachineLimits) -> tuple[str, ...]:
     """Functions that are proven pure give the same in threads and in processes.
 
-    The drivers that may run the plan.
+    Return the names of the drivers that may run the plan.
     """
     return machine.drivers[:1] if any(plan.beside) else machine.drivers
 
 
 class Allowed(NamedTuple):
-    """The choices allowed: where stages may begin, drivers, and whether the size is fixed."""
+    """The choices that are allowed: where stages may begin, drivers, whether the size is fixed."""
 
     begins: frozenset[int]
     drivers: tuple[str, ...]
@@ -98,13 +101,13 @@ class Allowed(NamedTuple):
 
 
 def allowed(plan: Plan, machine: MachineLimits, without: frozenset[str] = frozenset()) -> Allowed:
-    """Return the choices for ``plan``, without those switched off by ``without``."""
+    """Return the choices for ``plan``; choices named in ``without`` are switched off."""
     stages, sizes, executors = (
         each.name not in without for each in (stages_by_cost, partitions_by_cost, executor_by_cost)
     )
     begins = stages_by_cost.ways(plan, machine) if stages else frozenset[int]()
     drivers = executor_by_cost.ways(plan, machine) if executors else machine.drivers[:1]
-    # threads hand on a partition for nearly nothing: alone, its size is not worth a thought
+    # threads pass on a partition at nearly no cost: its size alone is not worth a search
     sized = not sizes or not (begins or len(drivers) > 1)
     return Allowed(begins, drivers, sized)
 
@@ -127,7 +130,7 @@ def cut(plan: Plan, cuts: Sequence[int]) -> Plan:
 
 
 def must_begin(plan: Plan) -> tuple[int, ...]:
-    """Return the block operators that begin a stage because of their resource needs."""
+    """Return the indices of block operators that begin a stage because of their resource needs."""
     begins, place = [], 1 + len(plan.stage.steps)
     for link in plan.links:
         begins.append(place)
@@ -136,7 +139,7 @@ def must_begin(plan: Plan) -> tuple[int, ...]:
 
 
 def tasks_of(plan: Plan, size: int) -> int:
-    """Return the number of tasks of the first stage."""
+    """Return the number of tasks of the first stage, for partitions of ``size`` bytes."""
     source = plan.stage.source
     units = source.unit_count
     return max(1, math.ceil(units / units_each(units, source.unit, size)))

@@ -1,12 +1,13 @@
 """A job decides at each ``autocache()`` by seconds, and by how often rows are read.
 
 ``cachew`` is the rule of Cachew (Graur et al., ATC 2022, section 4.4), kept for comparison: it
-takes the least of the times for N elements in every mode, whatever writing costs and however few
-epochs are left. ``decided`` accounts for both, and for rows that are stored already.
+takes the least of the times for N elements in every mode, and ignores the cost of writing and the
+number of epochs left. ``decided`` accounts for both, and for rows that are stored already.
 
 If the number of epochs is unknown, as many are expected as there have been. That is the ski-rental
-rule (Karlin et al., 1988): rows are written when computing them again has cost as much as writing
-them does, and no number of epochs then costs twice as much as if it were known.
+rule (Karlin et al., 1988): rows are written once the time spent on computing them again equals the
+time to write them. Any number of epochs then takes at most twice the time it would take if the
+number were known.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ NEAR = 0.05
 def hinted(root: Node) -> Node:
     """Return ``root`` with ``autocache()`` above every function for which it is suited.
 
-    Those functions are called, have a lasting name, and see the same rows in every epoch. A
-    function that refers to a clock or random numbers has no such name. No rewrite could move across
-    them anyway.
+    These functions are called, have a lasting name, and see the same rows in every epoch. A
+    function that refers to a clock or random numbers has no such name. No law of the normal form
+    moves operators across a function that is called, so ``autocache()`` above the function prevents
+    no such move.
     """
     made: dict[int, Node] = {}
     for node in root.walk():
@@ -57,7 +59,7 @@ class CacheState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """Cachew's measurements at an autocache op: M elements, active time and bytes of one."""
+    """Cachew's measurements at an autocache op: elements, active seconds and bytes of each."""
 
     elements: float
     active_s: float
@@ -67,11 +69,12 @@ class Hint:
 def cachew(
     elements: float, active_s: float, hints: Sequence[Hint], read: ReadTimes, near: float = 0.0
 ) -> tuple[int | None, tuple[float, ...]]:
-    """Return Cachew's choice, None for compute, and the times of N elements by choice.
+    """Return the index of the hint that Cachew chooses (None: compute), and the seconds by choice.
 
-    The first time is that of compute, then one per hint. TotalCompute is N x active_L; of a hint M
-    x g(b_A) + (N x active_L - M x active_A). A hint must be better than compute by the part
-    ``near`` of it; of equal hints the one with fewer bytes is taken.
+    The seconds are for N = ``elements``: first of compute, N x ``active_s``, then of each hint. A
+    hint with M elements takes M x read(``element_bytes``) + (N x ``active_s`` - M x its own active
+    seconds). It must take less than compute by the share ``near``; of equal hints, the one with
+    fewer bytes is chosen.
     """
     whole = elements * active_s
     projected = [
@@ -88,11 +91,11 @@ def cachew(
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A place where rows could be cached; seconds are those of a pass over all of them.
+    """A place where rows could be cached; seconds are those of a pass over all rows.
 
     ``epochs`` is how many more epochs will read the rows, including the next one. ``below_s`` are
     the seconds to compute the rows from the source, ``hold_s`` is the value of their bytes to other
-    entries, and ``there`` is the part of the rows that is stored already.
+    entries, and ``there`` is the share of the rows that is stored already.
     """
 
     below_s: float
@@ -106,7 +109,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class CacheDecision:
-    """The decision for one site, its reason, and the seconds saved in all epochs to come."""
+    """The decision for one site, its reason, and the seconds saved in all coming epochs."""
 
     state: CacheState
     why: str
@@ -121,9 +124,9 @@ def decided(
 ) -> tuple[CacheDecision, ...]:
     """Return the decision for each site in the next pass, source first; None: not measured.
 
-    A pass takes ``whole_s`` without any cache, including the operators above all sites; rows whose
-    caching saves less than the part ``near`` of it are not cached. Rows are cached at the site that
-    saves most of an epoch; at the sites below it stored rows are read.
+    A pass takes ``whole_s`` without any cache, including the operators above all sites. Rows whose
+    caching saves less than the share ``near`` of a pass are not cached. Rows are cached at the site
+    that saves most of an epoch; sites below it read rows that are stored there.
     """
     found = [_alone(each) for each in sites]
     costs = [_spent(sites, number) for number in range(len(sites))]
@@ -132,26 +135,26 @@ def decided(
     site = None if best is None else sites[best]
     if best is not None and site is not None and costs[best] < -near * usual:
         state = CacheState.GET if site.there >= 1 else CacheState.PUT
-        found[best] = CacheDecision(state, _told(site), -costs[best] * site.epochs)
+        found[best] = CacheDecision(state, _figures_text(site), -costs[best] * site.epochs)
         if site.there >= 1:
             above = "what is kept above it is read"
             found[:best] = [CacheDecision(CacheState.COMPUTE, above) for _ in found[:best]]
     return tuple(found)
 
 
-def _made(site: Site, below: Sequence[Site | None]) -> float:
-    """Return the seconds to compute a site's rows, if rows at a site below may be stored."""
+def _compute_s(site: Site, below: Sequence[Site | None]) -> float:
+    """Return the seconds to compute a site's rows, possibly from rows stored at a site below."""
     known = (each for each in below if each is not None)
     read = [site.below_s + each.there * (each.read_s - each.below_s) for each in known]
     return min([site.below_s, *read])
 
 
 def _spent(sites: Sequence[Site | None], number: int) -> float:
-    """Return the seconds of an epoch, beyond computing, that caching at a site takes."""
+    """Return the seconds that caching at site ``number`` adds to an epoch; it saves if negative."""
     site = sites[number]
     if site is None:
         return 0.0
-    made, saved = _made(site, sites[:number]), site.below_s - site.read_s
+    made, saved = _compute_s(site, sites[:number]), site.below_s - site.read_s
     first = made + site.write_s + site.hold_s - site.below_s
     rest = first - (site.epochs - 1) * saved
     return ((1 - site.there) * rest - site.there * site.epochs * saved) / site.epochs
@@ -164,12 +167,12 @@ def _alone(site: Site | None) -> CacheDecision:
     if site.there and site.read_s < site.below_s:
         rest = "; the rest is not worth writing" if site.there < 1 else ""
         saved = site.there * site.epochs * (site.below_s - site.read_s)
-        return CacheDecision(CacheState.GET, f"{_told(site)}{rest}", saved)
-    return CacheDecision(CacheState.COMPUTE, _told(site))
+        return CacheDecision(CacheState.GET, f"{_figures_text(site)}{rest}", saved)
+    return CacheDecision(CacheState.COMPUTE, _figures_text(site))
 
 
-def _told(site: Site) -> str:
-    """Return the figures behind the decision as text."""
+def _figures_text(site: Site) -> str:
+    """Return the figures behind the decision for ``site`` as text."""
     more = f"{site.epochs:.3g} epoch{'s' if site.epochs != 1 else ''} to come"
     kept = f", {site.there:.0%} there" if site.there else ""
     read, write = seconds_text(site.read_s), seconds_text(site.write_s)

@@ -1,15 +1,15 @@
 """Cache placement decides which rows of a fleet's pipelines, merged into a tree, are cached.
 
 A point of the tree is a place where rows could be cached. A run reads rows from the nearest cached
-point below (the source has them always) and computes the rest. The first run to reach a point that
-is to be cached computes its rows from the nearest cached point below it, and writes them. Given
-which point that is, the part above costs the same whatever else is cached, so that the best choice
-at a price of bytes is found exactly, in time of the points times their depth.
+point below (the source has them always) and computes the rest. The first run that reaches a point
+to be cached computes its rows from the nearest cached point below it, and writes them. If that
+nearest point is given, the part above costs the same whatever else is cached. So the best choice at
+a price per byte is found exactly, in time proportional to the number of points times their depth.
 
-Room is given by a price (Everett, 1963): as many bytes are cached as are worth it. Entries are
-cached part by part, so that between the two choices of the price at which the room is just exceeded
-some parts are placed by the one choice, some by the other. That is never worse than any choice of
-whole entries, up to the size of a part.
+The limit of bytes is met by a price per byte (Everett, 1963): points are cached whose savings
+exceed the price of their bytes. Entries are cached part by part. So at the price at which the
+choices begin to exceed the limit, some parts are placed by the smaller choice, and the others by
+the larger one. Up to the size of a part, that is never worse than any choice of whole entries.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from dataclasses import dataclass
 
 SOURCE = -1
 """The parent of rows that are computed from the source."""
-STEPS = 64  # steps of the search for a price; each finds a cheaper mixture, or ends it
+STEPS = 64  # most steps of the search for a price; each finds a cheaper mixture, or is the last
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
     """A place where rows could be cached; parents come before their children.
 
-    ``seconds`` computes its rows from the parent's; ``runs`` is how often pipelines that end here
-    will read it from now on. Cached, it takes ``nbytes``, written once in ``write_s`` and read in
-    ``read_s``. A point that is not ``keepable`` is never cached; a ``kept`` point is cached
-    already.
+    ``seconds`` is the time to compute its rows from the parent's rows. ``runs`` is how often
+    pipelines that end here will read the rows from now on. In a cache, the rows take ``nbytes``,
+    are written once in ``write_s`` and read in ``read_s``. A point that is not ``keepable`` is
+    never cached; a ``kept`` point is cached already.
     """
 
     parent: int
@@ -48,7 +48,7 @@ Kept = frozenset[int]
 
 @dataclass(frozen=True, slots=True)
 class PlacementShare:
-    """The points that are cached in ``part`` of all parts."""
+    """The points ``kept`` that are cached in the share ``part`` of all parts."""
 
     part: float
     kept: Kept
@@ -57,15 +57,15 @@ class PlacementShare:
 def gain(
     times: float, compute_s: float, read_s: float, write_s: float, hold_s: float = 0.0
 ) -> float:
-    """Return the seconds that caching saves: of ``times`` reads, the first computes the rows.
+    """Return the seconds that caching saves over ``times`` reads; the first computes the rows.
 
-    ``hold_s`` is the value of its bytes to other entries meanwhile.
+    ``hold_s`` is the value of the cached bytes to other entries meanwhile, in seconds.
     """
     return max(times - 1, 0.0) * (compute_s - read_s) - write_s - hold_s
 
 
 def spent(points: Sequence[Point], kept: Kept) -> float:
-    """Return the seconds of all runs if ``kept`` is cached, by the first run that needs it."""
+    """Return the seconds of all runs if ``kept`` is cached by the first run that needs the rows."""
     asked = [each.runs for each in points]
     whole = 0.0
     for place in range(len(points) - 1, -1, -1):
@@ -83,18 +83,18 @@ def spent(points: Sequence[Point], kept: Kept) -> float:
     return whole
 
 
-def held(points: Sequence[Point], kept: Kept) -> float:
-    """Return the bytes of the newly cached points."""
+def cached_bytes(points: Sequence[Point], kept: Kept) -> float:
+    """Return the bytes of the newly cached points ``kept``."""
     return math.fsum(points[place].nbytes for place in kept)
 
 
 def best(points: Sequence[Point], price: float = 0.0) -> Kept:
-    """Return the points to cache if a byte costs ``price`` seconds: no choice costs less in all."""
-    return _Search(points, price).kept()
+    """Return the points to cache at ``price`` seconds per byte: no choice costs less in all."""
+    return _Search(points, price).cached_points()
 
 
 class _Search:
-    """The exact choice at one price: each point's least cost by the nearest cached point below."""
+    """The exact choice at one price: each point's least cost, by the nearest cached point below."""
 
     def __init__(self, points: Sequence[Point], price: float) -> None:
         self.points, self.price = points, price
@@ -102,10 +102,10 @@ class _Search:
         self.roots: list[int] = []
         for place, each in enumerate(points):
             (self.roots if each.parent == SOURCE else self.children[each.parent]).append(place)
-        self.asked = self._asked()
+        self.reads = self._count_reads()
         self.costs = self._costs()
 
-    def _asked(self) -> list[float]:
+    def _count_reads(self) -> list[float]:
         """Return how often each point is read if no point above it is newly cached."""
         asked = [each.runs for each in self.points]
         for place in range(len(self.points) - 1, -1, -1):
@@ -114,7 +114,7 @@ class _Search:
                 asked[each.parent] += asked[place]
         return asked
 
-    def kept(self) -> Kept:
+    def cached_points(self) -> Kept:
         """Return the points that the cheapest choice newly caches."""
         found: list[int] = []
         stack = [(root, SOURCE) for root in self.roots]
@@ -127,7 +127,7 @@ class _Search:
         return frozenset(found)
 
     def _costs(self) -> dict[tuple[int, int], tuple[float, bool]]:
-        """Return, by point and cached point below, the seconds above and if it is cached."""
+        """Return the seconds above each point and whether it is cached, by cached point below."""
         costs: dict[tuple[int, int], tuple[float, bool]] = {}
         for place in range(len(self.points) - 1, -1, -1):
             for below, path_s in self._below(place):
@@ -135,7 +135,7 @@ class _Search:
         return costs
 
     def _below(self, place: int) -> list[tuple[int, float]]:
-        """Return every point that may be the nearest cached one, and the seconds from it."""
+        """Return each point that may be the nearest cached one, and the seconds from its rows."""
         found: list[tuple[int, float]] = []
         seconds, each = 0.0, place
         while True:
@@ -159,7 +159,7 @@ class _Search:
         if point.kept:
             return reading, True
         passing = point.runs * path_s + math.fsum(costs[c, below][0] for c in children)
-        if not point.keepable or self.asked[place] <= 1:
+        if not point.keepable or self.reads[place] <= 1:
             return passing, False
         # the run that computes the rows does not read them
         made = path_s + point.write_s - point.read_s + self.price * point.nbytes
@@ -170,19 +170,20 @@ class _Search:
 def within(points: Sequence[Point], room: float, parts: int = 1) -> tuple[PlacementShare, ...]:
     """Return the points to cache in ``room`` bytes, for entries of ``parts`` equal parts.
 
-    It is one choice for all parts, or two of them; their bytes together are no more than the room.
+    The result is one choice for all parts, or two choices with their shares of the parts; their
+    bytes together are at most ``room``.
     """
     dear: Kept = frozenset()
     cheap = best(points)
-    if held(points, cheap) <= room:
+    if cached_bytes(points, cheap) <= room:
         return (PlacementShare(1.0, cheap),)
     for _ in range(STEPS):
         price = _between(points, dear, cheap)
         found = best(points, price)
         if found in (dear, cheap) or _same(points, found, dear, price):
             break
-        dear, cheap = (found, cheap) if held(points, found) <= room else (dear, found)
-    low, high = held(points, dear), held(points, cheap)
+        dear, cheap = (found, cheap) if cached_bytes(points, found) <= room else (dear, found)
+    low, high = cached_bytes(points, dear), cached_bytes(points, cheap)
     share = math.floor((room - low) / (high - low) * parts) / parts
     return tuple(
         each
@@ -192,12 +193,12 @@ def within(points: Sequence[Point], room: float, parts: int = 1) -> tuple[Placem
 
 
 def _between(points: Sequence[Point], dear: Kept, cheap: Kept) -> float:
-    """Return the price at which both choices cost the same."""
+    """Return the price per byte at which the choices ``dear`` and ``cheap`` cost the same."""
     saved = spent(points, dear) - spent(points, cheap)
-    return max(0.0, saved / (held(points, cheap) - held(points, dear)))
+    return max(0.0, saved / (cached_bytes(points, cheap) - cached_bytes(points, dear)))
 
 
 def _same(points: Sequence[Point], found: Kept, dear: Kept, price: float) -> bool:
-    """True if ``found`` is no better at ``price`` than the two choices that cost the same there."""
-    known = spent(points, dear) + price * held(points, dear)
-    return spent(points, found) + price * held(points, found) >= known - 1e-12 * abs(known)
+    """Return True if ``found`` costs no less at ``price`` than ``dear`` does."""
+    known = spent(points, dear) + price * cached_bytes(points, dear)
+    return spent(points, found) + price * cached_bytes(points, found) >= known - 1e-12 * abs(known)

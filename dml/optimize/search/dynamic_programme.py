@@ -2,8 +2,8 @@
 
 It chooses together where stages end and which driver runs them, how large partitions are, and where
 a cache would stand. A state is a place in the chain, the number of stages up to there, the driver
-and the size; for each state only solutions that no other beats in every sum are kept, so that the
-best is exact. It works on figures alone, without operators.
+and the size; for each state, only solutions are kept that no other beats in every sum, so that the
+best one is exact. The search works on figures alone, without operators.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from dml.base.amounts import bytes_text
 from dml.base.cached_property import cached_property
 from dml.optimize.engine import Clock
 
-# Limit for planning, estimates included: the clock that is passed starts with them.
+# Limit for planning, including estimates: the clock starts before they are made.
 DEADLINE_S: Final = 0.05
 NEVER, MAY, MUST = "never", "may", "must"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepCosts:
-    """One operator, by the costs of all of its rows of one pass.
+    """The costs of one operator, for all of its rows in one pass.
 
-    ``locked_s`` is the part of ``seconds`` that holds Python's lock, ``given_bytes`` the output.
-    ``begins`` says whether a stage never, may or must begin with it; ``width`` how many tasks of
-    such a stage may run at once; ``keeps`` is True if no result shows a cache above it.
+    ``locked_s`` is the part of ``seconds`` that holds the GIL, ``given_bytes`` the size of the
+    output. ``begins`` says whether a stage never, may or must begin with the operator, ``width``
+    how many tasks of such a stage may run at once. ``keeps`` is True if a cache above the operator
+    changes no result.
     """
 
     seconds: float
@@ -41,7 +42,7 @@ class StepCosts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DriverCosts:
-    """A driver's costs: seconds to start, to pass on a partition, and for each of its bytes.
+    """A driver's costs: seconds to start, to pass on a partition, and for each byte of one.
 
     With ``shares_lock``, only one worker at a time runs Python.
     """
@@ -57,11 +58,11 @@ class DriverCosts:
 class ChainProblem:
     """The problem: ``steps`` on blocks, ``over`` the stream in the caller's thread, and limits.
 
-    ``sizes`` are partition sizes that memory allows, by the number of stages; the first is the
-    usual size. ``tasks`` is the first stage's number of tasks, by size. ``atoms`` bounds how often
-    rows can be divided; the first rows of a unit come after ``unit_s``. A pass is made ``passes``
-    times; writing a byte to a cache, like reading it back, takes ``keep_s``; ``kept_bytes`` is the
-    cache's room.
+    ``sizes`` has the partition sizes in bytes that memory allows, by the number of stages; the
+    first is the usual size. ``tasks`` has the number of tasks of the first stage, by size.
+    ``atoms`` is the most partitions that rows can be divided into; the first rows of a unit come
+    after ``unit_s``. A pass is made ``passes`` times. A cache holds ``kept_bytes``, and takes
+    ``keep_s`` to write or read a byte.
     """
 
     steps: tuple[StepCosts, ...]
@@ -78,7 +79,7 @@ class ChainProblem:
 
     @cached_property
     def up_to(self) -> list[tuple[float, float]]:
-        """Return, by step, the seconds of the steps before it, and their seconds in Python."""
+        """For each step, the seconds of all steps before it, and those that hold the GIL."""
         found = [(0.0, 0.0)]
         for step in self.steps:
             found.append((found[-1][0] + step.seconds, found[-1][1] + step.locked_s))
@@ -89,7 +90,7 @@ class ChainProblem:
 class ArrangedWay:
     """A way to run: ``cuts`` are the steps that begin a stage, except for the first stage.
 
-    ``kept`` is the step, counted on through ``over``, above which a cache stands.
+    ``kept`` is the step above which a cache stands, counted through ``steps`` and then ``over``.
     """
 
     driver: DriverCosts
@@ -99,18 +100,18 @@ class ArrangedWay:
 
     @property
     def inputs(self) -> tuple[()]:
-        """Return no inputs, for the trace: it is about a whole plan."""
+        """No inputs, for the trace: an arrangement is about a whole plan."""
         return ()
 
     def title(self) -> str:
-        """Return the driver, the stages and the partition size, in one line."""
+        """Return the driver, the number of stages and the partition size, in one line."""
         stages = len(self.cuts) + 1
         many = f"{stages} stages" if stages > 1 else "one stage"
         return f"{self.driver.name}, {many}, partitions of {bytes_text(self.size)}"
 
 
 class Priced(NamedTuple):
-    """A way to run and its expected seconds."""
+    """A way to run and the seconds it is expected to take."""
 
     seconds: float
     way: ArrangedWay
@@ -118,10 +119,10 @@ class Priced(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SearchResult:
-    """The result of a search; ``whole`` is False if time was up before everything was searched.
+    """The result of a search; ``whole`` is False if time was up before all was searched.
 
-    ``usual`` is the way without a search; ``ranked`` the best of each driver, number of stages and
-    size, best first; ``kept`` the best way with a cache, None if there is none.
+    ``usual`` is the way without a search. ``ranked`` has the best way of each driver, number of
+    stages and size, best first. ``kept`` is the best way with a cache, None if there is none.
     """
 
     usual: Priced
@@ -131,9 +132,10 @@ class SearchResult:
 
 
 class PassSums(NamedTuple):
-    """Seconds of a pass: of all workers together, their part in Python, in the caller's thread.
+    """Seconds of one pass: of all workers together, with the GIL held, in the caller's thread.
 
-    ``longest`` is when the last stage ends at the earliest, however many workers there are.
+    ``longest`` is the earliest time at which the last stage can end, however many workers there
+    are.
     """
 
     work: float = 0.0
@@ -142,18 +144,18 @@ class PassSums(NamedTuple):
     longest: float = 0.0
 
     def beats(self, other: PassSums) -> bool:
-        """True if none of its sums is more than that of ``other``."""
+        """Return True if no sum is more than that of ``other``."""
         return all(mine <= its for mine, its in zip(self, other, strict=True))
 
 
 def usual_way(chain: ChainProblem) -> ArrangedWay:
-    """Return the way without a choice: first driver and size, stages where they must begin."""
+    """Return the way without a search: first driver and size, stages where they must begin."""
     cuts = tuple(i for i, step in enumerate(chain.steps) if step.begins == MUST)
     return ArrangedWay(chain.drivers[0], chain.sizes[len(cuts) + 1][0], cuts)
 
 
 def seconds(chain: ChainProblem, way: ArrangedWay) -> float:
-    """Return the expected seconds of ``way``, all passes together."""
+    """Return the expected seconds of ``way``, for all passes together."""
     first, end = 0, _end(chain, way.kept)
     sums = PassSums()
     for stop in (*way.cuts, end):
@@ -195,14 +197,14 @@ def _best_of_each(ranked: list[Priced]) -> tuple[Priced, ...]:
 
 
 class _Label(NamedTuple):
-    """The sums of the stages up to a place, for one choice of cuts."""
+    """The sums of the stages up to a place in the chain, for one choice of ``cuts``."""
 
     sums: PassSums
     cuts: tuple[int, ...]
 
 
 class _Programme:
-    """All cuts into at most ``stages`` stages, for one driver and size, until ``late()``."""
+    """A search of all cuts into ``stages`` stages, for one driver and size, until ``late()``."""
 
     def __init__(
         self,
@@ -216,11 +218,11 @@ class _Programme:
         self.stages, self.late = stages, late
         self.ends = [i for i, step in enumerate(chain.steps) if i and step.begins != NEVER]
         self.ends.append(len(chain.steps))
-        # by place in the chain and number of stages below it
+        # by place in the chain and number of stages up to there
         self.labels: dict[tuple[int, int], list[_Label]] = {(0, 0): [_Label(PassSums(), ())]}
 
     def run(self) -> bool:
-        """Fill ``labels``; False if time was up before."""
+        """Fill ``labels``; return False if time was up before all was searched."""
         begun = [0]
         for stop in self.ends:
             if self.late():
@@ -233,7 +235,7 @@ class _Programme:
         return True
 
     def _extend(self, first: int, stop: int) -> None:
-        """Add the solutions that end with a stage from ``first`` up to ``stop``."""
+        """Add the solutions whose last stage has the steps from ``first`` up to ``stop``."""
         for before in range(self.stages):
             for each in self.labels.get((first, before), ()):
                 sums = _with_stage(self.chain, self.way, each.sums, first, stop)
@@ -241,7 +243,7 @@ class _Programme:
                 _add(self.labels.setdefault((stop, before + 1), []), _Label(sums, cuts))
 
     def priced(self, kept: int | None) -> list[Priced]:
-        """Return the ways to run the chain with a cache above step ``kept``; None: without one."""
+        """Return the ways to run with a cache above step ``kept`` (None: without a cache)."""
         return [
             Priced(
                 _whole(self.chain, self.way.driver, each.sums, kept),
@@ -272,7 +274,7 @@ def _with_stage(
     wide = min(chain.workers, tasks, chain.steps[first].width)
     longest = math.ceil(tasks / wide) * work / tasks
     if first:
-        # it begins when rows arrive, and ends no sooner than its last input
+        # a later stage begins when rows arrive, and ends at least one task after its input
         longest = max(chain.unit_s + longest, sums.longest + work / tasks)
     return PassSums(
         sums.work + work,
@@ -283,13 +285,13 @@ def _with_stage(
 
 
 def _partitions(chain: ChainProblem, size: int, step: StepCosts) -> int:
-    """Return how many partitions a stage that ends with ``step`` gives."""
+    """Return the number of partitions of a stage that ends with ``step``."""
     tasks = chain.tasks[size]
     return max(tasks, min(math.ceil(step.given_bytes / size), int(min(chain.atoms, 1 << 40))))
 
 
 def _end(chain: ChainProblem, kept: int | None) -> int:
-    """Return where the stages end: operators on blocks above a cache run over the stream."""
+    """Return the index after the last step in a stage; steps above a cache run over the stream."""
     return len(chain.steps) if kept is None else min(kept + 1, len(chain.steps))
 
 
@@ -305,7 +307,7 @@ def _keeping_places(chain: ChainProblem) -> Iterator[int]:
 
 
 def _whole(chain: ChainProblem, driver: DriverCosts, sums: PassSums, kept: int | None) -> float:
-    """Return the seconds of all passes, for the sums of the stages."""
+    """Return the seconds of all passes, from the ``sums`` of the stages in one pass."""
     steps = (*chain.steps, *chain.over)
     if kept is None:
         above = steps[len(chain.steps) :]
@@ -323,7 +325,7 @@ def _whole(chain: ChainProblem, driver: DriverCosts, sums: PassSums, kept: int |
 
 
 def _caller(sums: PassSums, steps: tuple[StepCosts, ...], more_s: float = 0.0) -> PassSums:
-    """Return ``sums`` with ``steps`` and ``more_s`` added in the caller's thread."""
+    """Return ``sums`` with ``steps``, and ``more_s`` seconds, added in the caller's thread."""
     return sums._replace(
         caller=sums.caller + more_s + math.fsum(step.seconds for step in steps),
         locked=sums.locked + math.fsum(step.locked_s for step in steps),
@@ -331,7 +333,7 @@ def _caller(sums: PassSums, steps: tuple[StepCosts, ...], more_s: float = 0.0) -
 
 
 def _pass_s(chain: ChainProblem, driver: DriverCosts, sums: PassSums) -> float:
-    """Return the seconds of one pass: those of the bottleneck."""
+    """Return the seconds of one pass, which are those of its bottleneck."""
     locked = sums.locked if driver.shares_lock else 0.0
     return max(sums.work / chain.workers, locked, sums.caller, sums.longest)
 

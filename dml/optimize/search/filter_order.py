@@ -1,8 +1,8 @@
 """The parts of a filter are ordered: cheap parts that keep few rows are tried first.
 
-Parts that cannot fail may be tried in any order, each part only on the rows that the parts before
-it kept. By default all are computed together on every row, which is best if all are cheap.
-The order affects how one operator works, and enters no fingerprint and no position.
+Parts that cannot raise an error may be tried in any order, each part only on the rows that the
+parts before it kept. By default, all parts are computed together on every row, which is best if all
+are cheap. The order affects how one operator works, and enters no fingerprint and no position.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from dml.profile import CostKey, Profile
 # Seconds per row to find the rows that passed, and to gather a passed row for the next group.
 FOUND_S: Final = 3e-9
 GATHERED_S: Final = 20e-9
-# How far a guessed share of rows may be off.
+# The standard deviation of the log of a guessed share of rows.
 SIGMA_SHARE: Final = math.log(1.6)
 BLOCK_ROWS: Final = 65_536
 
 
 class _Group(NamedTuple):
-    """Parts of a predicate that are computed together, by their places."""
+    """Parts of a predicate, by index, that are computed together; ``share`` of the rows pass."""
 
     places: tuple[int, ...]
     cost_s: float
@@ -42,7 +42,7 @@ class _Group(NamedTuple):
 
     @property
     def rank(self) -> float:
-        """Return the share of rows that the group removes, per second that it takes."""
+        """The share of rows that the group removes, per second that it takes for a row."""
         return (1 - min(1.0, self.share.typical)) / self.cost_s
 
 
@@ -56,7 +56,7 @@ def guard_costly_parts(node: Node) -> Node | None:
 
 
 def has_choice(plan: Plan) -> bool:
-    """True if some filter of the plan has several orders, and the order may matter."""
+    """Return True if some filter of the plan has several orders that may differ in cost."""
     return any(_splits(node) for each in plan.all for node in each.on_blocks)
 
 
@@ -79,7 +79,7 @@ def guarded(plan: Plan, profile: Profile, trace: RuleTrace) -> Plan:
 
 
 def tried_as(plan: Plan, choose: Callable[[Segment, bytes], FilterOrder]) -> Plan:
-    """Return the plan with the filter orders that ``choose(filter, name of its rows)`` returns."""
+    """Return the plan with filter orders from ``choose(filter, name of its input rows)``."""
     changed: dict[int, Node] = {}
     for node, below in below_each(plan):
         if isinstance(node, Segment) and node.predicate:
@@ -99,14 +99,14 @@ def tried_as(plan: Plan, choose: Callable[[Segment, bytes], FilterOrder]) -> Pla
 
 
 def _splits(node: Node) -> bool:
-    """True for a filter of several parts that cannot fail, some of them costly."""
+    """Return True for a filter of several parts that never raise an error, some of them costly."""
     if not isinstance(node, Segment) or len(node.predicate) < 2:
         return False
     return all(part.total for part in node.predicate) and any(map(is_costly, node.predicate))
 
 
 class _Judged(NamedTuple):
-    """Two ways to try a filter, and the expected cost of each per row."""
+    """Two ways to try a filter, together or one by one, and the expected cost of each per row."""
 
     one_by_one: FilterOrder
     usual: Belief
@@ -118,7 +118,7 @@ class _Judged(NamedTuple):
         return len(self.one_by_one.groups) > 1 and no_regret(self.usual, self.other)
 
     def refusal(self, node: Segment) -> Refused:
-        """Return why the parts are tried together."""
+        """Return the reason why the parts of ``node`` are tried together."""
         usual, other = (
             f"{seconds_text(each.typical * 1e6)} {each.source} {each.spread()}"
             for each in (self.usual, self.other)
@@ -130,20 +130,20 @@ class _Judged(NamedTuple):
 
 
 def _judged(node: Segment, below: bytes, profile: Profile) -> _Judged:
-    """Return the costs of ``node`` with its parts tried together, and by rank."""
+    """Return the expected costs of ``node`` with its parts tried together, and by rank."""
     groups = sorted(_groups(node, below, profile), key=lambda each: -each.rank)
     other = node.replace(tried=FilterOrder(tuple(group.places for group in groups)))
     together = Belief.prior(values_s(node.predicate, profile.speed) + FOUND_S)
     after = _after(node, groups, profile)
     return _Judged(
         other.tried,
-        _known(node.replace(tried=FilterOrder()), profile, [together, after]),
-        _known(other, profile, [*_one_by_one(groups), after]),
+        _expected_cost(node.replace(tried=FilterOrder()), profile, [together, after]),
+        _expected_cost(other, profile, [*_one_by_one(groups), after]),
     )
 
 
 def _groups(node: Segment, below: bytes, profile: Profile) -> Iterator[_Group]:
-    """Yield the cheap parts as one group, in one pass over memory, and each costly part alone."""
+    """Yield the cheap parts as one group (one pass over memory), and each costly part alone."""
     parts = node.predicate
     costly = [place for place, part in enumerate(parts) if is_costly(part)]
     cheap = tuple(place for place in range(len(parts)) if place not in costly)
@@ -164,7 +164,7 @@ def _share(parts: tuple[Value, ...], below: bytes, profile: Profile) -> Belief:
 
 
 def _one_by_one(groups: list[_Group]) -> Iterator[Belief]:
-    """Yield the cost of each group on the rows that the groups before it kept."""
+    """Yield the cost of each group, on the rows that the groups before it kept."""
     share, sigma = 1.0, 0.0
     for number, group in enumerate(groups):
         each_s = group.cost_s + (GATHERED_S if number else 0.0)
@@ -175,14 +175,14 @@ def _one_by_one(groups: list[_Group]) -> Iterator[Belief]:
 
 
 def _after(node: Segment, groups: list[_Group], profile: Profile) -> Belief:
-    """Return the cost of the columns computed after the filter: the same for all orders."""
+    """Return the cost per row of the columns computed after the filter, which no order changes."""
     share = math.prod(min(1.0, group.share.typical) for group in groups)
     made_s = values_s(tuple(value for _, value in node.env), profile.speed) + FOUND_S
     return Belief.prior(made_s).times(max(share, 1e-6))
 
 
-def _known(node: Segment, profile: Profile, guesses: list[Belief]) -> Belief:
-    """Return the cost of ``node`` per row in its order, from the table and from measurements."""
+def _expected_cost(node: Segment, profile: Profile, guesses: list[Belief]) -> Belief:
+    """Return the cost of ``node`` per row in its order: by ``guesses`` and by measurements."""
     taken = node.input.schema
     name = work_name(node)
     near = profile.near(CostKey.of(name, profile.host_class, BLOCK_ROWS, row_bytes(taken)))

@@ -1,8 +1,8 @@
-"""Pipelines that run together share prefixes: some first steps are run once for all.
+"""Pipelines that run together share prefixes: some first steps are run once for all of them.
 
 At the place where pipelines part, no rewrite moves operators across: a filter above can no longer
-be tried on the statistics of files, and the operators above run in the caller's thread. So a place
-is shared if a function below must not be called twice for a row, or if sharing is expected to cost
+skip units by statistics of files, and the operators above run in the caller's thread. So a place is
+shared if a function below must not be called twice for a row, or if sharing is expected to cost
 less.
 """
 
@@ -29,7 +29,7 @@ CALLED = "calls functions that are not proven pure: once for each row"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Weighed:
-    """A plan, and the expected seconds of its operators: its own, then those beside it."""
+    """A plan, and the expected seconds of its operators, then of those of plans beside it."""
 
     plan: Plan
     seconds: tuple[float, ...]
@@ -40,7 +40,7 @@ Weigh = Callable[[Node], Weighed]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SharedStep:
-    """A shared place: the numbers of the pipelines that pass it (``takers``), and the reason."""
+    """A shared place: ``takers`` are the indices of the pipelines that pass it."""
 
     number: int
     node: Node
@@ -50,7 +50,7 @@ class SharedStep:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Together:
-    """Pipelines as they run together, and the places they share: the deepest comes last."""
+    """Pipelines as they run together, and the places that they share: the deepest comes last."""
 
     nodes: tuple[Node, ...]
     steps: tuple[SharedStep, ...]
@@ -58,7 +58,7 @@ class Together:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Place:
-    """A node where several pipelines part; ``below`` is another such node under it."""
+    """A node where the pipelines ``takers`` part; ``below`` is another such node under it."""
 
     node: Node
     takers: tuple[int, ...]
@@ -66,16 +66,16 @@ class _Place:
 
     @property
     def called(self) -> bool:
-        """True if an unproven function is called between this place and the one below."""
+        """True if a function not proven pure is called between this place and the one below."""
         chain = self.node.chain()
         known = 0 if self.below is None else chain.index(self.below) + 1
         return not all(map(silent, chain[known:]))
 
 
 def together(nodes: Sequence[Node], weigh: Weigh, workers: int) -> Together:
-    """Return how ``nodes`` run together with ``workers``; unchanged where nothing is shared.
+    """Return how ``nodes`` run together on ``workers``; unchanged where nothing is shared.
 
-    ``weigh`` plans a pipeline and estimates it.
+    ``weigh`` plans a pipeline and estimates the seconds of its operators.
     """
     chosen: list[tuple[_Place, str]] = []
     places = list(_places(nodes))
@@ -102,7 +102,7 @@ def together(nodes: Sequence[Node], weigh: Weigh, workers: int) -> Together:
 
 
 def _places(nodes: Sequence[Node]) -> Iterator[_Place]:
-    """Yield the nodes where pipelines part, those furthest from the source first."""
+    """Yield the nodes where pipelines part, the ones furthest from the source first."""
     found: dict[Node, dict[object, list[int]]] = {}
     chains = [root.chain() for root in nodes]
     for i, chain in enumerate(chains):
@@ -122,7 +122,7 @@ def _places(nodes: Sequence[Node]) -> Iterator[_Place]:
 
 
 def _least(chain: Sequence[Node]) -> int:
-    """Return the first place that may be shared: operators that must see the source lie below."""
+    """Return the index of the first node that may be shared; those below must see the source."""
     first = max((k for k, node in enumerate(chain) if node.rows is Rows.ATOMS), default=0)
     while not _may_part(chain[-1], chain[first]):
         first += 1
@@ -130,7 +130,7 @@ def _least(chain: Sequence[Node]) -> int:
 
 
 def _may_part(root: Node, place: Node) -> bool:
-    """False if an operator above ``place`` must see the source itself."""
+    """Return False if an operator above ``place`` must see the source itself."""
     try:
         _marked(root, {place: 1})
     except PlanError:
@@ -139,7 +139,7 @@ def _may_part(root: Node, place: Node) -> bool:
 
 
 def _parted(nodes: Sequence[Node], places: Sequence[_Place], weigh: Weigh) -> tuple[Node, ...]:
-    """Return ``nodes`` with shared places marked; only columns that are wanted pass there."""
+    """Return ``nodes`` with shared places marked; only columns that are read above pass there."""
     made = tuple(
         _marked(root, {each.node: k for k, each in enumerate(places, 1) if i in each.takers})
         for i, root in enumerate(nodes)
@@ -150,7 +150,7 @@ def _parted(nodes: Sequence[Node], places: Sequence[_Place], weigh: Weigh) -> tu
 
 
 def _marked(root: Node, numbers: dict[Node, int]) -> Node:
-    """Return ``root`` with a mark above each of the nodes that have a number."""
+    """Return ``root`` with a ``Shared`` node above each node in ``numbers``."""
     below, *rest = chain = root.chain()
     below = Shared(below, numbers[below]) if below in numbers else below
     for node, was in zip(rest, chain, strict=False):
@@ -165,7 +165,7 @@ def _marked(root: Node, numbers: dict[Node, int]) -> Node:
 def _narrowed(
     nodes: tuple[Node, ...], number: int, takers: Sequence[int], weigh: Weigh
 ) -> tuple[Node, ...]:
-    """Drop columns that none of the ``takers`` looks at below the shared place ``number``."""
+    """Return ``nodes`` without columns below place ``number`` that none of the ``takers`` reads."""
     wanted: frozenset[str] = frozenset()
     rests: dict[int, tuple[Node, tuple[Node, ...]]] = {}
     for i in takers:
@@ -192,13 +192,13 @@ def _narrowed(
 
 
 def _in_order(nodes: Sequence[Node], weigh: Weigh) -> bool:
-    """True if an operator with resource needs would run over the stream, without them."""
+    """Return True if an operator with resource needs would run over the stream, without them."""
     streams = (weigh(root).plan.stream for root in nodes)
     return any(node.needs != Needs() for stream in streams for node in stream)
 
 
 def _cost(nodes: Sequence[Node], weigh: Weigh, workers: int) -> float:
-    """Return the seconds of all, shared steps counted once, work on blocks divided by workers."""
+    """Return the seconds of all pipelines: shared steps count once, blocks are split by workers."""
     seen: set[Node] = set()
     total = 0.0
     for root in nodes:

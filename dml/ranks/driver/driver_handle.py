@@ -35,8 +35,8 @@ EVERY: weakref.WeakSet[DriverProcess] = weakref.WeakSet()
 class ShippedPipeline:
     """A snapshot of a pipeline, with all that its functions refer to, by value.
 
-    It has one ``name`` for as long as it lives; ``digest`` changes if anything in it changes. Large
-    arrays are not copied. PlanError if it cannot be sent to another process.
+    The pipeline keeps one ``name`` for as long as it lives; ``digest`` changes if anything in it
+    changes. Large arrays are not copied. Raise PlanError if it cannot be sent to another process.
     """
 
     def __init__(self, node: Node) -> None:
@@ -55,7 +55,7 @@ class ShippedPipeline:
         self.digest = seen.digest()
 
     def known_by(self, driver: DriverProcess) -> bool:
-        """True if ``driver`` has received a version of the pipeline, so may cache its elements."""
+        """Return True if ``driver`` has a version of the pipeline, so may cache its elements."""
         return self.name in driver.known
 
 
@@ -66,14 +66,14 @@ class Over(Protocol):
     last: MemoryReport | None
 
     def bereft(self) -> None:
-        """Note that its final report will not come."""
+        """Handle that the final report of the run will not come."""
 
 
 class DriverProcess(ChildProcess):
     """A driver process: one run at a time. ``over`` is the ended run whose report is outstanding.
 
-    A partly received message is never completed: the process is unusable if it was a message of a
-    run (``whole``), and gets no more queries if it was an answer (``deaf``).
+    The rest of a message that was partly received is never read. If it was a message of a run,
+    ``whole`` is False and the process unusable; if an answer, ``deaf`` is True: no more queries.
     """
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class DriverProcess(ChildProcess):
         return None
 
     def _answer(self, question: tuple[Any, ...], until: float) -> Any:
-        """Return the next answer, to this or an older query; None if it does not come in time."""
+        """Return the next answer, to this or an older query; None if none comes in time."""
         self.deaf = True  # until both messages are complete, even if an error is raised
         if question:
             self.control.send((self.number, *question))
@@ -135,7 +135,7 @@ class DriverProcess(ChildProcess):
         return found
 
     def settle(self, seconds: float) -> bool:
-        """Wait for the report of the ended run; False if it does not come in time.
+        """Wait ``seconds`` at most for the report of the ended run; return False if none comes.
 
         Other messages that come meanwhile are kept in ``untold``.
         """
@@ -168,7 +168,7 @@ class DriverProcess(ChildProcess):
         tell(told)
 
     def ready(self) -> bool:
-        """True if it lives, its last run is reported, and it answers queries."""
+        """Return True if the process lives, its last run is reported, and it answers queries."""
         done = self.settle(END_S)
         with suppress(Warning):  # as an error, it would belong to another run
             self.tell()
@@ -176,7 +176,7 @@ class DriverProcess(ChildProcess):
 
     @property
     def ending(self) -> bool:
-        """True while the report of its last run may still come."""
+        """True while the report of the last run may still come."""
         return self.over is not None and self.whole and super().ready()
 
     @property
@@ -186,11 +186,11 @@ class DriverProcess(ChildProcess):
         return self.kept and wanted and self.whole and not self.deaf
 
     def look(self) -> None:
-        """Receive the report of its last run, if it has come."""
+        """Receive the report of the last run, if it has come."""
         self.settle(0.0)
 
     def failed(self, error: Exception) -> WorkerLostError:
-        """Return the error for a failed message; the process is ended."""
+        """End the process, and return the error for ``error`` in receiving a message."""
         hung_up = isinstance(error, EOFError | ConnectionError)
         alive = not hung_up and self.process.poll() is None
         code = self.ended(0.0 if alive else END_S)
@@ -243,7 +243,7 @@ os.register_at_fork(after_in_child=DRIVERS.forked)
 
 
 def tell(told: list[Any]) -> None:
-    """Emit the log records and warnings of a driver process here."""
+    """Emit the log records and warnings of a driver process in this process."""
     for each in told:
         if isinstance(each, dict):
             logging.getLogger(each["name"]).handle(logging.makeLogRecord(each))

@@ -1,10 +1,10 @@
 """A driver process runs pipelines for a training loop in another process.
 
-It is started as ``python -m dml.ranks.driver.driver_process``.
+The process is started as ``python -m dml.ranks.driver.driver_process``.
 
 All work of a run except that of its workers is done here: scheduling, the client of a cluster,
 fetching, operators over the stream. The parent receives finished elements in anonymous memory, as
-many ahead as it has agreed to. Like a worker this process ends with its parent
+many ahead as it has agreed to. Like a worker, the process ends when its parent ends
 (docs/decisions/031-driver-apart.md).
 """
 
@@ -42,7 +42,7 @@ MOST_TOLD = 1000  # log lines and warnings that wait for the next message
 
 @dataclasses.dataclass(frozen=True)
 class RunRequest:
-    """The request to run the pipeline ``name``: ``open`` makes its iterator, given the epoch.
+    """A request to run the pipeline ``name``: ``open`` returns the iterator of an epoch.
 
     ``depth`` is the number of elements to make ahead of requests, None for as many as fit.
     ``level`` is the log level of the parent.
@@ -92,11 +92,11 @@ class LogForwarder(logging.Handler):
         self.waiting.append({**plain, "msg": record.getMessage()})
 
     def warned(self, message: Warning | str, category: type[Warning], *_: Any) -> None:
-        """Store a warning; if its class is the user's, as a UserWarning."""
+        """Store a warning, as a UserWarning if its class is neither built in nor of dml."""
         ours = category.__module__ == "builtins" or category.__module__.startswith("dml.")
         self.waiting.append((str(message), category if ours else UserWarning))
 
-    def taken(self) -> list[Any]:
+    def drain(self) -> list[Any]:
         """Return and remove all stored lines and warnings."""
         found = []
         with contextlib.suppress(IndexError):
@@ -106,7 +106,7 @@ class LogForwarder(logging.Handler):
 
 
 class DriverRun:
-    """One run: sends its chunks as far ahead as agreed; ``elements`` is set once it is open."""
+    """One run: sends chunks of elements, as far ahead as agreed, once ``elements`` is open."""
 
     def __init__(self, channel: Channel, begin: RunRequest, told: LogForwarder) -> None:
         self.channel, self.begin, self.told = channel, begin, told
@@ -118,7 +118,7 @@ class DriverRun:
         self._head: tuple[int, int] | None = None
 
     def go(self, pipeline: Callable[[], Any]) -> None:
-        """Run until the parent ends the run, and send the report."""
+        """Run until the parent ends the run, then send the report."""
         maker: Maker | None = None
         try:
             maker = self._opened(pipeline())
@@ -148,7 +148,7 @@ class DriverRun:
         return elements.maker()
 
     def _wanted(self) -> bool:
-        """Wait until another chunk may be made; False once the run is ended."""
+        """Wait until another chunk may be made; return False once the run is ended."""
         while True:
             while self.ending is None and self.channel.heard(0):
                 self._hear()
@@ -187,7 +187,7 @@ class DriverRun:
 
     def _send(self, kind: str, value: Any) -> None:
         flush()
-        message = Message((kind, value, self._news(), self.told.taken()))
+        message = Message((kind, value, self._news(), self.told.drain()))
         try:
             self.channel.post(message)
         except ConnectionError:
@@ -199,7 +199,7 @@ class DriverRun:
             message.close()
 
     def _news(self) -> StateHeader | None:
-        """Return the head of the run, unless the parent has it."""
+        """Return the data that states need, or None if the parent has them."""
         if self.elements is None:
             return None
         running = self.elements.running
@@ -223,7 +223,7 @@ class DriverRun:
         self._send("over", (events, memory, STORE.nbytes > 0))
 
     def answer(self, kind: str, *given: Any) -> Any:
-        """Answer a query of the parent while the run goes on."""
+        """Answer a query of the parent during the run; None if the run is not open yet."""
         if self.elements is None:
             return None
         if kind == "memory":
@@ -241,7 +241,7 @@ def let_go() -> None:
 
 
 class DriverService:
-    """A driver process's service: runs one after another, of the pipelines it was sent."""
+    """The service of a driver process: runs the pipelines that it was sent, one after another."""
 
     def __init__(self, channel: Channel, control: Channel) -> None:
         self.channel, self.control = channel, control
@@ -277,10 +277,10 @@ class DriverService:
                 self.anchors.pop(name, None)
 
     def _pipeline(self, name: str) -> Any:
-        """Return the pipeline as the previous run left it; raises the error of an invalid one.
+        """Return pipeline ``name`` as the previous run left it; raise the error of an invalid one.
 
-        A changed pipeline is another object. Its caches get the elements cached for the old one,
-        under names that state the current computation of their inputs (``kept_name``).
+        A changed pipeline is a new object. Its caches get the elements that the old one had cached,
+        under names that state the current computation of the cached rows (``kept_name``).
         """
         if name in self.sent:
             before = self.pipelines.pop(name, None)
@@ -306,7 +306,7 @@ class DriverService:
                         found = run.answer(kind, *given)
                     except Exception:  # noqa: BLE001 (it ended meanwhile: its report is coming)
                         found = None
-                self.control.send((number, found, self.told.taken()))
+                self.control.send((number, found, self.told.drain()))
 
 
 def main() -> None:

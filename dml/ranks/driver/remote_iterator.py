@@ -1,4 +1,4 @@
-"""The iterator of a run whose elements a driver process makes is implemented here."""
+"""Iterate over the elements that a driver process makes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CLOSE_S = 1.0  # wait for the report of a closed run; else it comes later
 
 
 class Aside:
-    """A run in a driver process: receives its chunks, and its report.
+    """A run in a driver process, from which chunks of elements and the report are received.
 
     ``account`` and ``memory`` are the reports of an equal run in this process, used before the run
     has begun and when the process is gone.
@@ -70,7 +70,7 @@ class Aside:
     # ------------------------------------------------------------------------------------- the run
 
     def begin(self, epoch: int, position: Position | None) -> Maker:
-        """Begin the run in a driver process; PlanError if the pipeline cannot be sent there."""
+        """Begin the run in a driver process. Raise PlanError if the pipeline cannot be sent."""
         pipeline = ShippedPipeline(self.node)
         driver = DRIVERS.take(liked=pipeline.known_by)
         try:
@@ -89,7 +89,7 @@ class Aside:
         return self
 
     def make(self) -> ElementChunk | None:
-        """Receive the next chunk; None at the end. WorkerLostError if the process dies or hangs."""
+        """Return the next chunk, None at the end. Raise WorkerLostError if the process is lost."""
         driver = self.driver
         assert driver is not None  # noqa: S101 - it has begun
         driver.whole, driver.stood_s = False, 0.0
@@ -122,18 +122,18 @@ class Aside:
             self.driver.tell()
 
     def same(self) -> dict[str, Any]:
-        """Return the data that resumed states must have in common; {} if as in this process."""
+        """Return the data that resumed states must share; {} if the same as in this process."""
         return self._same
 
     # ------------------------------------------------------------------------------------ reporting
 
     def resumed(self) -> None:
-        """Note that the run resumes from a saved state."""
+        """Record that the run resumes from a saved state."""
         self.went_on = True
         self.account.resumed()
 
     def finished(self, status: str, error: BaseException | None) -> None:
-        """End the delivery: the process may end the run, and is not waited for."""
+        """Tell the driver process that the delivery ended, without waiting for its report."""
         driver, self._ended = self.driver, (status, error)
         if driver is None or not driver.whole:
             self._gone(driver)
@@ -148,18 +148,18 @@ class Aside:
         DRIVERS.give_back(driver)
 
     def _gone(self, driver: DriverProcess | None) -> None:
-        """Close the driver, and write the report here."""
+        """Close the driver process, and write the run's report in this process."""
         if driver is not None:
             driver.close()
         self.bereft()
 
     def bereft(self) -> None:
-        """Write the report here, as the process ended without sending it."""
+        """Write the run's report in this process, as the driver process ended before it did."""
         if self._ended is not None:
             self.account.finished(*self._ended)
 
     def _settled(self, driver: DriverProcess) -> None:
-        """Wait for the report, if it is outstanding."""
+        """Wait for the report of the run, if it is outstanding."""
         if driver.over is self:
             driver.settle(ANSWER_S)
             driver.tell()
@@ -188,10 +188,10 @@ class Aside:
         return dataclasses.replace(self.last, counted_bytes=counted_bytes())
 
 
-def reached(settings: Settings) -> tuple[str | None, dict[str, Any]]:
+def scheduler_address(settings: Settings) -> tuple[str | None, dict[str, Any]]:
     """Return the scheduler's address for other processes, and the Dask configuration for it.
 
-    PlanError if the scheduler lives in this process.
+    Raise PlanError if the scheduler lives in this process.
     """
     scheduler, config = settings.scheduler, dict[str, Any]()
     if settings.executor != "distributed":

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from dml.data.block import Block, Values, cut, decoded, from_arrow, held
+from dml.data.block import Block, Values, column_bytes, cut, decoded, from_arrow
 from dml.data.buffer_ownership import owned
 from dml.data.escape_analysis import ReferenceCounts
 from dml.data.list_marks import Padded, plain
@@ -36,28 +36,28 @@ class Calling(Protocol):
 
     @property
     def skips(self) -> bool:
-        """True if a batch for which the function raises is skipped."""
+        """True if a batch is skipped when the function raises on it."""
 
     def lose(self, error: BaseException, ids: RowIds, row: int, at: At, *, rows: int = 1) -> None:
-        """Count the rows that an error cost."""
+        """Count the ``rows`` rows that ``error`` cost."""
 
     @property
     def schema(self) -> Schema:
-        """The columns that the user declared, if any."""
+        """The schema that the user declared; not known if there is none."""
 
     @property
     def digest(self) -> bytes:
-        """The key of the settled schema in ``At.schemas``."""
+        """The key of the settled schema in ``At.schemas``, which has it in hex."""
 
     def label(self) -> str:
-        """Operator and the user's line, for errors."""
+        """Return the operator and the user's line, for errors."""
 
 
 def views(block: Block) -> dict[str, np.ndarray]:
-    """The columns as arrays that are flagged read-only.
+    """Return the columns of ``block`` as arrays that are flagged read-only.
 
-    They lie in memory that is not shared, since a flag can be set back, and other libraries ignore
-    it.
+    The arrays lie in memory that is not shared, since the flag can be set back, and other libraries
+    ignore it.
     """
     out = {name: array.view() for name, array in arrays_of(block, "keep", own=owned).items()}
     for array in out.values():
@@ -68,11 +68,11 @@ def views(block: Block) -> dict[str, np.ndarray]:
 def called(
     node: Calling, given: dict[str, np.ndarray] | pa.Table, ids: RowIds, key: int, at: At
 ) -> Block | None:
-    """The function's result for rows with ``ids``, which the result keeps if the row count stays.
+    """Return the function's result; rows keep their ``ids`` if their number stays.
 
-    With another count, ids are derived from the first row's id, ``key`` and the row's index.
-    UDFError if the function raises (or None, where errors may cost rows), or returns neither a dict
-    of arrays of one length nor an Arrow table.
+    With another count, ids are derived from the first row's id, ``key`` and the row's index. Return
+    None if the function raises and ``node`` skips errors. Raise UDFError if it raises otherwise, or
+    returns neither a dict of arrays of one length nor an Arrow table or data frame.
     """
     handed = ReferenceCounts(given).begun()
     out = _tried(node, lambda: node.fn.call(given), ids, at)
@@ -85,17 +85,17 @@ def called(
 def all_called(
     node: Calling, given: dict[str, np.ndarray] | pa.Table, ids: RowIds, key: int, at: At
 ) -> Iterator[Block]:
-    """As ``called``, in several blocks if the result has a new row count and is large.
+    """Yield the result as in ``called``, in several blocks if it has a new row count and is large.
 
     If the function returns an iterator, each of its batches gives at least one block. The number of
-    rows is unknown until the last batch, so all rows are new: their ids are derived from the first
-    row's id, ``key`` and their index. If the function raises, the batches before stay.
+    rows is then unknown until the last batch, so all ids are derived from the first row's id,
+    ``key`` and the row's index. If the function raises, the batches before stay.
     """
     handed = ReferenceCounts(given).begun()
     out = _tried(node, lambda: node.fn.call(given), ids, at)
     if out and not isinstance(out[0], Iterator):
         safe = handed.safe(out)
-        made = _made(node, out.pop(), safe)
+        made = _to_columns(node, out.pop(), safe)
         handed.clear()
         yield from _numbered(made, ids, key) if made.rows != len(ids) else (Block(*made, ids),)
         return
@@ -104,7 +104,7 @@ def all_called(
         if out[0] is _END:
             return
         safe = handed.safe(out)
-        made = _made(node, out.pop(), safe)
+        made = _to_columns(node, out.pop(), safe)
         yield from _numbered(made, ids, key, start)
         start += made.rows
 
@@ -113,7 +113,10 @@ _END = object()
 
 
 def _tried(node: Calling, work: Callable[[], Any], ids: RowIds, at: At) -> list[Any]:
-    """The function's result in a list of one; UDFError if it raises, [] if its rows may be lost."""
+    """Return the result of ``work`` in a list of one; [] if it raises and errors are skipped.
+
+    Raise UDFError if it raises otherwise.
+    """
     out: list[Any] = []
     error = caught(lambda: out.append(work()))
     if error is not None and not node.skips:
@@ -124,7 +127,7 @@ def _tried(node: Calling, work: Callable[[], Any], ids: RowIds, at: At) -> list[
 
 
 class ColumnValues(NamedTuple):
-    """Rows without ids."""
+    """Rows without ids: a schema, and the ``values`` of each column."""
 
     schema: Schema
     values: tuple[Values, ...]
@@ -136,8 +139,11 @@ class ColumnValues(NamedTuple):
 
 
 def _numbered(made: ColumnValues, ids: RowIds, key: int, number: int = 0) -> Iterator[Block]:
-    """New rows derived from the first of ``ids``, numbered from ``number``; large ones in parts."""
-    rows, nbytes = made.rows, ID_BYTES * made.rows + sum(map(held, made.values))
+    """Yield new rows with ids derived from the first of ``ids``; large results in parts.
+
+    The first row has the index ``number``.
+    """
+    rows, nbytes = made.rows, ID_BYTES * made.rows + sum(map(column_bytes, made.values))
     step = rows if nbytes <= LARGE_BYTES else max(1, rows * LARGE_PART_BYTES // nbytes)
     for start in range(0, rows, max(1, step)):
         stop = min(start + step, rows)
@@ -146,20 +152,23 @@ def _numbered(made: ColumnValues, ids: RowIds, key: int, number: int = 0) -> Ite
 
 
 def _children(ids: RowIds, key: int, start: int, rows: int) -> RowIds:
-    """Ids of ``rows`` rows derived from the first of ``ids``, numbered from ``start``."""
+    """Return ids of ``rows`` rows, numbered from ``start``, derived from the first of ``ids``."""
     first = ids.take(np.zeros(rows, dtype=np.int64))
     return first.derive(key, np.arange(start, start + rows, dtype=np.uint64))
 
 
 def as_block(node: Calling, made: Any, ids: RowIds, given: Container[int], key: int) -> Block:
-    """A function's result ``made`` as a block; ``given`` has buffers that it could not write to."""
-    columns = _made(node, made, given)
+    """Return a function's result ``made`` as a block.
+
+    ``given`` has ids and addresses of arrays and buffers that the function cannot write to.
+    """
+    columns = _to_columns(node, made, given)
     same = columns.rows == len(ids)
     return Block(*columns, ids if same else _children(ids, key, 0, columns.rows))
 
 
-def _made(node: Calling, made: Any, given: Container[int]) -> ColumnValues:
-    """A function's result ``made`` as a schema and columns."""
+def _to_columns(node: Calling, made: Any, given: Container[int]) -> ColumnValues:
+    """Return a function's result ``made`` as a schema and columns."""
     from dml.udfs.calling.data_frames import unframed  # noqa: PLC0415
 
     try:
@@ -177,7 +186,7 @@ def _made(node: Calling, made: Any, given: Container[int]) -> ColumnValues:
 
 
 def _read(node: Calling, made: Any, given: Container[int]) -> dict[str, tuple[pa.DataType, Values]]:
-    """The columns of a returned dict, whose methods may raise any exception."""
+    """Return the columns of a returned dict, whose methods may raise any exception."""
     columns: dict[str, tuple[pa.DataType, Values]] = {}
     error = caught(lambda: columns.update(_columns(node, made, given)))
     if isinstance(error, DmlError | MemoryError):
@@ -188,7 +197,7 @@ def _read(node: Calling, made: Any, given: Container[int]) -> dict[str, tuple[pa
 
 
 def fitted(node: Calling, made: Block, at: At, *, padded: bool = False) -> Block:
-    """The batch in the columns and types that were declared, or that the first batch settled.
+    """Return the batch in the columns and types that were declared, or settled by the first batch.
 
     Columns may be in another order, and numbers of a type that NumPy considers the same kind.
     Results of ``padded`` batches may differ in width.
@@ -209,7 +218,7 @@ def fitted(node: Calling, made: Block, at: At, *, padded: bool = False) -> Block
 
 
 def is_padded(schema: Schema) -> bool:
-    """True if arrays of a batch are as wide as its longest list, or derived from such arrays."""
+    """Return True if arrays of a batch are as wide as its longest list, or derived from those."""
     return any(
         (isinstance(kind, Padded) and kind.params["width"] is None)
         or (isinstance(kind, OpenTensor) and kind.stacked)
@@ -218,7 +227,7 @@ def is_padded(schema: Schema) -> bool:
 
 
 def _as_padded(kind: pa.DataType) -> pa.DataType:
-    """The type of results for padded batches: every axis but that of rows has an open size."""
+    """Return the type of results for padded batches: all axes but that of rows are open."""
     shape = shape_of(kind)
     if len(shape) > 1:
         return OpenTensor(kind.value_type, (None,) * len(shape), stacked=True)
@@ -226,7 +235,7 @@ def _as_padded(kind: pa.DataType) -> pa.DataType:
 
 
 def unfit(node: Calling, what: str, try_: str = "") -> UDFError:
-    """The error for a result that is no batch, or differs in form from earlier batches."""
+    """Return the error for a result that is no batch, or differs in form from earlier batches."""
     found = UDFError(
         f"{node.fn.name} returned {what}",
         why="batches of one stream have the same columns and types, and arrays of one length",
@@ -266,7 +275,7 @@ def _cast(
 
 
 def _recoded(values: Vec, code: str) -> Vec | None:
-    """The same numbers in another type; None if that type cannot hold them."""
+    """Return the numbers as type ``code``; None if this type cannot hold them."""
     with np.errstate(all="ignore"):
         cast = values.values.astype(code)
         present = slice(None) if values.valid is None else values.valid
@@ -274,7 +283,7 @@ def _recoded(values: Vec, code: str) -> Vec | None:
 
 
 def _opened(node: Calling, name: str, values: Values, wanted: OpenTensor) -> Values:
-    """Tensors of one or several shapes, as a column of open shape."""
+    """Return tensors of one or several shapes as a column of open shape."""
     try:
         if isinstance(values, Vec):
             rows: list[Any] = _rows(values)
@@ -286,7 +295,7 @@ def _opened(node: Calling, name: str, values: Values, wanted: OpenTensor) -> Val
 
 
 def _lists(values: Vec, wanted: pa.DataType) -> Vec | None:
-    """Rows of a tensor as lists of one length; None if ``wanted`` cannot hold the elements."""
+    """Return rows of a tensor as lists of equal length; None if ``wanted`` cannot hold them."""
     code = code_of(wanted.value_type)
     if not values.values.shape[1]:
         return values
@@ -294,7 +303,7 @@ def _lists(values: Vec, wanted: pa.DataType) -> Vec | None:
 
 
 def _same(cast: np.ndarray, values: np.ndarray) -> bool:
-    """True if both hold the same numbers exactly, including integers that floats cannot hold."""
+    """Return True if both hold the same numbers exactly, also integers that floats cannot hold."""
     if not np.array_equal(cast, values, equal_nan=cast.dtype.kind == "f"):
         return False
     floats, whole = (cast, values) if cast.dtype.kind == "f" else (values, cast)
@@ -322,7 +331,7 @@ def _arrow_columns(
 
 
 def _whole(column: pa.Array | pa.ChunkedArray, given: Container[int]) -> pa.Array:
-    """A column as one array that the function can no longer write to.
+    """Return a column as one array that the function can no longer write to.
 
     Arrow wraps NumPy arrays without a copy, and the function may overwrite those for the next
     batch.
@@ -378,13 +387,13 @@ def _column(node: Calling, name: str, array: np.ndarray) -> tuple[pa.DataType, V
 
 
 def _of_tensors(array: np.ndarray) -> bool:
-    """True for object arrays whose elements are arrays of several axes, or None."""
+    """Return True for object arrays whose elements are arrays of several axes, or None."""
     there = [each for each in array.reshape(-1) if each is not None]
     return bool(there) and all(isinstance(each, np.ndarray) and each.ndim > 1 for each in there)
 
 
 def _tensors(node: Calling, name: str, arrays: list[Any]) -> tuple[pa.DataType, Values]:
-    """A column whose values are arrays, with an open shape even if all have one shape here."""
+    """Return a column whose values are arrays, of open shape even if all have one shape here."""
     try:
         kind = settle(arrays)
         if not isinstance(kind, OpenTensor):
@@ -395,7 +404,7 @@ def _tensors(node: Calling, name: str, arrays: list[Any]) -> tuple[pa.DataType, 
 
 
 def _own(values: Any, given: Container[int]) -> np.ndarray:
-    """A returned array in native byte order that the function can no longer write to.
+    """Return an array in native byte order that the function can no longer write to.
 
     Arrays in ``given`` are safe; any other may be overwritten by the function for the next batch.
     """
@@ -407,7 +416,7 @@ def _own(values: Any, given: Container[int]) -> np.ndarray:
 
 
 def _gathered(values: Any) -> np.ndarray:
-    """``values`` as an array; rows of unequal lengths as objects."""
+    """Return ``values`` as an array; rows of unequal lengths as an array of objects."""
     try:
         return np.asanyarray(values)
     except ValueError:
@@ -415,7 +424,7 @@ def _gathered(values: Any) -> np.ndarray:
 
 
 def _absent(array: np.ndarray) -> np.ndarray | None:
-    """The masked rows of a masked array, (n,) bool; None if there are none."""
+    """Return the masked rows of a masked array, (n,) bool; None if there are none."""
     if not isinstance(array, np.ma.MaskedArray):
         return None
     mask = np.asarray(np.ma.getmaskarray(array).any(axis=tuple(range(1, array.ndim))))
@@ -423,7 +432,7 @@ def _absent(array: np.ndarray) -> np.ndarray | None:
 
 
 def _inferred(values: list[Any]) -> pa.Array:
-    """Values with the type that Arrow infers; integers that only uint64 holds are uint64."""
+    """Return values with the type that Arrow infers; integers that only uint64 holds are uint64."""
     try:
         made = pa.array(values)
     except OverflowError:

@@ -1,9 +1,9 @@
 """Blocks become the batches that a training loop receives: dicts of NumPy arrays.
 
 Numbers and booleans keep their dtype, floats show null as NaN, fixed-shape tensors are stacked,
-timestamps are datetime64 with NaT, marked lists of numbers are rectangles or values with offsets,
-everything else is an object array. Arrays belong to the caller: writable, and never read by dml
-again. All NaNs are one value.
+timestamps are datetime64 with NaT, marked lists of numbers become rectangles or values with
+offsets, all other columns are object arrays. Arrays belong to the caller: they are writable, and
+dml does not read them again. All NaNs have the same bits.
 """
 
 from __future__ import annotations
@@ -36,24 +36,25 @@ Own: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
 
 class BatchConversion(Protocol):
-    """Converts a block to a batch; ``own`` copies arrays in shared memory."""
+    """Converts a block to a batch; ``own`` copies arrays that lie in shared memory."""
 
     def __call__(self, block: Block, *, own: Own = np.ndarray.copy) -> dict[str, np.ndarray]:
-        """Column name -> array."""
+        """Return the columns of ``block`` as arrays, by name."""
 
 
 def arrays_of(
     block: Block, nulls: Literal["raise", "keep"] = "raise", *, own: Own = np.ndarray.copy
 ) -> dict[str, np.ndarray]:
-    """Column name -> array (n, *element shape); NullValueError for a null integer or boolean.
+    """Return the columns of ``block`` as arrays (n, *element shape), by name.
 
-    With ``nulls="keep"`` such a column becomes an object array that holds None. ``own`` returns the
-    elements of an array in memory that is not shared.
+    Raise NullValueError for a null integer or boolean; with ``nulls="keep"`` such a column becomes
+    an object array that holds None. ``own`` returns the elements of an array in memory that is not
+    shared.
     """
     out: dict[str, np.ndarray] = {}
     for name, values in zip(block.schema, block.columns, strict=True):
         if isinstance(block.schema[name], Mark):
-            out.update(_shown(values, block, name))
+            out.update(_list_arrays(values, block, name))
             continue
         array = _array(values, block, name, nulls)
         out[name] = array if _owned(array) else own(array)
@@ -61,9 +62,10 @@ def arrays_of(
 
 
 def own_arrays_of(block: Block, made: BatchConversion) -> dict[str, np.ndarray]:
-    """As ``made``, for rows that are delivered once: arrays in memory of this run are not copied.
+    """Return ``made(block)`` for rows that are delivered once, with few copies.
 
-    A consumer that keeps such an array keeps only the memory that was written to.
+    Arrays in memory that belongs to this run alone are not copied. A consumer that keeps such an
+    array keeps only the memory that was written to.
     """
     found = dict[int, np.ndarray]()
     for values in block.columns:
@@ -77,19 +79,19 @@ def own_arrays_of(block: Block, made: BatchConversion) -> dict[str, np.ndarray]:
 
 
 def _handed(found: Mapping[int, np.ndarray], array: np.ndarray) -> np.ndarray:
-    """The array in ``found`` for ``array``, else a copy."""
+    """Return the array that ``found`` has for ``array``, else a copy of ``array``."""
     handed = found.get(id(array))
     return array.copy() if handed is None else handed
 
 
 def batch_of(block: Block, *, own: Own = np.ndarray.copy) -> dict[str, np.ndarray]:
-    """As ``arrays_of``, for a block whose columns are ``finished``: 1 microsecond per column."""
+    """Return ``arrays_of`` a block whose columns are ``finished``: 1 microsecond per column."""
     out: dict[str, np.ndarray] = {}
     for name, values in zip(block.schema, block.columns, strict=True):
         if isinstance(values, Vec) and values.valid is None:
             array = values.values
         elif isinstance(block.schema[name], Mark):
-            out.update(_shown(values, block, name))
+            out.update(_list_arrays(values, block, name))
             continue
         else:
             array = _array(values, block, name, "raise")
@@ -98,11 +100,11 @@ def batch_of(block: Block, *, own: Own = np.ndarray.copy) -> dict[str, np.ndarra
 
 
 def separable(block: Block, *, once: bool = False) -> bool:
-    """True if batches of a ``finished`` block may be slices of its arrays.
+    """Return True if batches of a ``finished`` block may be slices of its arrays.
 
-    These arrays are not shared and have no nulls to refuse, and a consumer that keeps one batch
-    keeps little memory of other batches. Rows that are delivered ``once`` may lie in memory of this
-    run alone.
+    Its arrays are not shared and have no nulls to refuse, and a consumer that keeps one batch keeps
+    little memory of other batches. Rows that are delivered ``once`` may also lie in memory that
+    belongs to this run alone.
     """
     seen, mapped = set[int](), list[np.ndarray]()
     for values in block.columns:
@@ -118,14 +120,14 @@ def separable(block: Block, *, once: bool = False) -> bool:
 
 
 def batches_of(block: Block, n: int) -> list[dict[str, np.ndarray]]:
-    """The rows of a ``separable`` block as batches of ``n``, which do not overlap."""
+    """Return the rows of a ``separable`` block as batches of ``n`` rows, which do not overlap."""
     names = tuple(block.schema)
     parts = [_parts(values.values, n) for values in block.columns if isinstance(values, Vec)]
     return [dict(zip(names, arrays, strict=True)) for arrays in zip(*parts, strict=True)]
 
 
 def _parts(array: np.ndarray, n: int) -> list[np.ndarray]:
-    """``array`` in slices of ``n`` rows; one piece of memory has at most ``SHARED_BYTES``."""
+    """Return slices of ``n`` rows of ``array``, in pieces of memory of at most ``SHARED_BYTES``."""
     batches = array.reshape(len(array) // n, n, *array.shape[1:])
     if array.nbytes <= SHARED_BYTES and _owned(array):
         return list(batches)
@@ -138,7 +140,7 @@ def _parts(array: np.ndarray, n: int) -> list[np.ndarray]:
 
 
 def finished(block: Block) -> Block:
-    """The block with floats as they are delivered: nulls as NaN, and all NaNs one value."""
+    """Return the block with floats as they are delivered: nulls as NaN, all NaNs of equal bits."""
     columns = tuple(
         Vec(_floats(c)) if isinstance(c, Vec) and c.values.dtype.kind == "f" else c
         for c in block.columns
@@ -147,7 +149,7 @@ def finished(block: Block) -> Block:
 
 
 def plain(block: Block) -> bool:
-    """True if all floats of ``block`` are delivered unchanged: none is NaN.
+    """Return True if all floats of ``block`` are delivered unchanged, because none is NaN.
 
     False if lists or structs may hold floats.
     """
@@ -159,7 +161,7 @@ def plain(block: Block) -> bool:
 
 
 def _has_floats(kind: pa.DataType) -> bool:
-    """True if values of this type may contain floats."""
+    """Return True if values of this type may contain floats."""
     if isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type
     if pa.types.is_dictionary(kind):
@@ -169,13 +171,13 @@ def _has_floats(kind: pa.DataType) -> bool:
 
 
 def _apart(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Columns that share one array get arrays of their own."""
+    """Return ``arrays`` with a copy for each further column that shares one array."""
     first = {id(array): name for name, array in reversed(arrays.items())}
     return {n: a if first[id(a)] == n else a.copy() for n, a in arrays.items()}
 
 
 def _owned(array: np.ndarray) -> bool:
-    """True if no other object refers to the memory of ``array``."""
+    """Return True if no other object refers to the memory of ``array``."""
     return array.base is None and bool(array.flags.owndata and array.flags.writeable)
 
 
@@ -198,7 +200,7 @@ def _array(values: Values, block: Block, name: str, nulls: str) -> np.ndarray:
 
 
 def null_error(name: str, kind: pa.DataType, why: str) -> NullValueError:
-    """The error for a null that an array of ``kind`` cannot represent."""
+    """Return the error for a null that an array of ``kind`` cannot represent."""
     fill = "False" if pa.types.is_boolean(kind) else "0"
     return NullValueError(
         f"column {name!r} has a null, which {short(kind)} arrays cannot hold",
@@ -208,7 +210,7 @@ def null_error(name: str, kind: pa.DataType, why: str) -> NullValueError:
 
 
 def _floats(values: Vec) -> np.ndarray:
-    """The floats with nulls as NaN, and the same bits for every NaN."""
+    """Return the floats with nulls as NaN, and the same bits for every NaN."""
     array = values.values
     if values.valid is None and buffer_ownership.finished(array):
         return array
@@ -225,12 +227,12 @@ def _floats(values: Vec) -> np.ndarray:
 
 
 def _one_nan(array: np.ndarray) -> np.ndarray:
-    """``array`` with the same bits for every NaN."""
+    """Return ``array`` with the same bits for every NaN."""
     return _floats(Vec(array)) if array.dtype.kind == "f" else array
 
 
-def _shown(lists: pa.Array, block: Block, name: str) -> dict[str, np.ndarray]:
-    """A marked column of lists as arrays; NullValueError for nulls that they cannot represent."""
+def _list_arrays(lists: pa.Array, block: Block, name: str) -> dict[str, np.ndarray]:
+    """Return a marked column of lists as arrays; raise NullValueError for nulls in them."""
     mark, code = block.schema[name], code_of(lists.type.value_type)
     absent = lists.is_null().to_numpy(zero_copy_only=False)
     lengths = lengths_of(lists)
@@ -250,7 +252,7 @@ def _shown(lists: pa.Array, block: Block, name: str) -> dict[str, np.ndarray]:
 
 
 def _flat(lists: pa.Array, code: str) -> np.ndarray | None:
-    """The elements of all lists; None if one of them is a null that no array can represent."""
+    """Return the elements of all lists; None if one is a null that no array can represent."""
     flat = lists.flatten()
     if flat.null_count and code[0] != "f":
         return None
@@ -259,7 +261,7 @@ def _flat(lists: pa.Array, code: str) -> np.ndarray | None:
 
 
 def _first_null(lists: pa.Array, gone: np.ndarray, lengths: np.ndarray) -> int:
-    """The index of the first row that is null or contains a null."""
+    """Return the index of the first row that is in ``gone``, or that contains a null."""
     inside = lists.flatten().is_null().to_numpy(zero_copy_only=False)
     rows = np.repeat(np.arange(len(lists)), lengths)[inside]
     return int(np.concatenate([rows, np.flatnonzero(gone)]).min())
@@ -292,7 +294,7 @@ def _object_array(values: pa.Array) -> np.ndarray:
 
 
 def _tensors(values: pa.ExtensionArray) -> np.ndarray:
-    """Arrays of any shape as objects; as one array if they were stacked in one, and can be."""
+    """Return tensors as an object array; as one array if they were stacked in one, and can be."""
     whole = stacked_in(values) if values.type.stacked else None
     if whole is not None:
         return _one_nan(whole)
@@ -304,7 +306,7 @@ def _tensors(values: pa.ExtensionArray) -> np.ndarray:
 
 
 def _split(out: np.ndarray, lists: pa.Array, flat: np.ndarray) -> np.ndarray:
-    """Fill ``out`` with the numbers of each list, taken from ``flat``; None for a null list.
+    """Fill ``out`` with the numbers of each list, copied from ``flat``; None for a null list.
 
     Python numbers, which would take five times the memory, are avoided.
     """

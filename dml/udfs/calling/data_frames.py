@@ -20,7 +20,7 @@ TABULAR = ("arrow", *LIBRARIES)
 
 
 def framed(table: pa.Table, batch_format: str) -> Any:
-    """The rows as a table or data frame; pandas shows nulls of integers as NaN of floats."""
+    """Return ``table`` in ``batch_format``; pandas shows nulls of integers as NaN of floats."""
     if batch_format == "pandas":
         return in_pandas(table)
     if batch_format == "polars":
@@ -29,7 +29,7 @@ def framed(table: pa.Table, batch_format: str) -> Any:
 
 
 def in_pandas(table: pa.Table) -> Any:
-    """A pandas data frame; each tensor is an array of its own, in a column of objects."""
+    """Return a pandas data frame; each tensor is a separate array, in a column of objects."""
     plain, places = table, [n for n, kind in enumerate(table.schema.types) if _is_tensor(kind)]
     for n in places:
         plain = plain.set_column(n, table.column_names[n], pa.nulls(table.num_rows))
@@ -52,9 +52,9 @@ def _objects(rows: list[Any]) -> np.ndarray:
 
 
 def unframed(made: Any) -> Any:
-    """A data frame as an Arrow table, without its index; any other value unchanged.
+    """Return a data frame as an Arrow table, without its index; any other value unchanged.
 
-    Raises pa.ArrowException, TypeError or ValueError for columns that Arrow cannot hold.
+    Raise pa.ArrowException, TypeError or ValueError for columns that Arrow cannot hold.
     """
     if isinstance(made, pa.Table | pa.RecordBatch) or not hasattr(made, "__arrow_c_stream__"):
         return made
@@ -64,7 +64,7 @@ def unframed(made: Any) -> Any:
 
 
 def _of_pandas(frame: Any) -> pa.Table:
-    """A data frame as a table; arrays of several axes in object columns become open tensors."""
+    """Return a data frame as a table; object columns of arrays with several axes are tensors."""
     opened = {
         n: made for n in range(frame.shape[1]) if (made := _tensors(frame.iloc[:, n])) is not None
     }
@@ -78,7 +78,7 @@ def _of_pandas(frame: Any) -> pa.Table:
 
 
 def _tensors(column: Any) -> pa.ExtensionArray | None:
-    """A column of arrays, each of several axes or missing, as tensors; None for other columns."""
+    """Return a column of arrays of several axes, or missing, as open tensors; else None."""
     if column.dtype != object or not any(map(_is_array, column)):
         return None
     rows = [row if _is_array(row) else None for row in column]

@@ -21,7 +21,7 @@ RAISE, SKIP = "raise", "skip"
 
 
 class Skipping(Node):
-    """The base of operators whose function may cost rows instead of the run, by ``on_error``."""
+    """The base of operators that, by ``on_error``, skip rows on which their function raises."""
 
     on_error: str
     fn: Any
@@ -33,7 +33,7 @@ class Skipping(Node):
 
     @property
     def skipping(self) -> str:
-        """The ``on_error`` parameter as it was written, "" if it is the default."""
+        """The ``on_error`` parameter as text for the operator's title; "" for the default."""
         return f", on_error={self.on_error!r}" if self.skips else ""
 
     def check(self) -> None:
@@ -57,7 +57,8 @@ class Skipping(Node):
     ) -> None:
         """Count ``rows`` rows that ``error`` cost; raise errors that every further row would raise.
 
-        The error comes after ``made`` output rows of the block, where ids do not tell its place.
+        ``made`` is the number of output rows of the block before the error, where ids do not tell
+        its place.
         """
         found = raised(error, self.fn, ids, row).located(self.label())
         if isinstance(error, NotConstructedError):
@@ -66,9 +67,9 @@ class Skipping(Node):
         at.lost(found, rows)
 
     def survivors(self, block: Block, error: BaseException, out: list[Any], at: At) -> np.ndarray:
-        """Go on after the row on which the function raised, the first without a result in ``out``.
+        """Continue after the row on which the function raised: the first one not in ``out``.
 
-        Adds the results of the other rows to ``out``; returns the places of all rows that have a
+        Append the results of the other rows to ``out``; return the indices of all rows with a
         result.
         """
         first = len(out)
@@ -81,9 +82,9 @@ class Skipping(Node):
     def spared(
         self, given: Iterable[tuple[Any, ...]], ids: RowIds, out: list[Any], at: At
     ) -> np.ndarray:
-        """Append the function's results for each of ``given``, rows with ``ids``, to ``out``.
+        """Append the function's results for ``given``, rows with ``ids``, to ``out``.
 
-        Rows for which it raises are dropped; returns the places of the remaining rows.
+        Rows on which the function raises are dropped; return the indices of the other rows.
         """
 
         def lost(place: int, error: BaseException) -> None:
@@ -93,7 +94,7 @@ class Skipping(Node):
 
 
 def ignoring(root: Node) -> Node:
-    """The same pipeline with ``on_error="skip"`` for all functions, on all its inputs."""
+    """Return the pipeline with ``on_error="skip"`` for all functions, on all its inputs."""
     made: dict[int, Node] = {}
     for node in root.walk():
         new = node.map_inputs(lambda each: made[id(each)])

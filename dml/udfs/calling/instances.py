@@ -1,7 +1,7 @@
-"""Instances of users' classes are pooled per process, for each class with its arguments.
+"""Instances of users' classes are pooled per process, by class and constructor arguments.
 
-There is one instance per concurrent call, limited by the step's ``concurrency``. Processes send
-each other the class and the arguments, never an instance. Calls of one instance never overlap.
+A process has one instance per concurrent call, limited by the step's ``concurrency``. Processes
+send each other the class and the arguments, never an instance. Calls of one instance never overlap.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 from dml.errors import worded
 from dml.expr.user_call import NotConstructedError, caught
 
-# Pools that a process keeps for functions that were sent to it, for reuse by the next run.
+# Most pools that a process keeps, after a run, of functions that were sent to it.
 KEPT = 8
 
 
 @dataclasses.dataclass(eq=False)
 class PooledInstance:
-    """A pooled object of the user's class, constructed on first use, and the lock of its calls."""
+    """An object of the user's class, constructed on first use, and the lock of its calls."""
 
     call: Callable[..., Any] | None = None
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
@@ -37,11 +37,11 @@ class InstancePool:
         self._turns = itertools.count()
         self._guard = threading.Lock()
 
-    def taken(self, most: int | None) -> PooledInstance:
-        """An instance, locked for the caller, which must release its lock.
+    def acquire(self, most: int | None) -> PooledInstance:
+        """Return an instance, locked for the caller, who must release ``instance.lock``.
 
-        A new instance is created while all are locked, but no more than ``most``; then the call
-        waits.
+        If all instances are locked, create a new one; if there are ``most`` already (None: no
+        limit), wait.
         """
         for instance in self.instances:
             if instance.lock.acquire(blocking=False):
@@ -68,8 +68,8 @@ class Stateful:
     """``made(*args, **kwargs)`` as a function, constructed by the first call in a process.
 
     ``key`` is the digest of class and arguments; functions of equal keys share instances. A process
-    has as many instances as there are concurrent calls, up to ``most``. With ``many`` the calls
-    return rows, all of which are computed before the first is handed on.
+    has as many instances as there are concurrent calls, up to ``most``. With ``many`` each call
+    returns an iterable of rows, all of which are computed before the first one is returned.
     """
 
     made: type
@@ -82,10 +82,10 @@ class Stateful:
     pool: InstancePool | None = dataclasses.field(default=None, repr=False)
 
     def __call__(self, *given: Any) -> Any:
-        """The result of calling an instance; NotConstructedError if the constructor raises."""
+        """Return the result of an instance; raise NotConstructedError if none can be made."""
         if self.many:
             return self._children(given)
-        instance = (self.pool or self._pooled()).taken(self.most)
+        instance = (self.pool or self._pooled()).acquire(self.most)
         try:
             made = (instance.call or self._constructed(instance))(*given)
             return _collected(made) if isinstance(made, Iterator) else made
@@ -93,13 +93,13 @@ class Stateful:
             instance.lock.release()
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state from which another process constructs its own instances."""
+        """Return the state from which another process constructs its own instances."""
         kept = ("made", "args", "kwargs", "key", "many", "most")
         return {**{name: getattr(self, name) for name in kept}, "sent": True, "pool": None}
 
     def _children(self, given: tuple[Any, ...]) -> Iterator[Any]:
         out: list[Any] = []
-        instance = (self.pool or self._pooled()).taken(self.most)
+        instance = (self.pool or self._pooled()).acquire(self.most)
         try:
             call = instance.call or self._constructed(instance)
             error = caught(lambda: out.extend(call(*given)))
@@ -118,7 +118,7 @@ class Stateful:
         return pool
 
     def _constructed(self, instance: PooledInstance) -> Callable[..., Any]:
-        """Construct the object of an instance that has none; the caller holds the lock."""
+        """Construct and return the object of ``instance``; the caller holds its lock."""
         made: list[Any] = []
         error = caught(lambda: made.append(self.made(*self.args, **self.kwargs)))
         if error is not None:
@@ -129,7 +129,7 @@ class Stateful:
 
 
 def _keep(key: bytes, pool: InstancePool) -> None:
-    """Keep ``pool`` beyond its run; the least recently used pool is evicted."""
+    """Keep ``pool`` beyond its run; evict the least recently used pool if there are too many."""
     with _GUARD:
         _KEPT[key] = pool
         _KEPT.move_to_end(key)
@@ -138,7 +138,7 @@ def _keep(key: bytes, pool: InstancePool) -> None:
 
 
 def _collected(made: Iterator[Any]) -> Iterator[Any]:
-    """All items of an iterator, which uses the instance; then the error that ended it."""
+    """Read all of ``made`` now, which uses the instance; return an iterator that replays it."""
     out: list[Any] = []
     error = caught(lambda: out.extend(made))
     return _again(out, error)

@@ -2,7 +2,7 @@
 
 Rows are dicts of Python scalars: None for null, int, float, bool, str, bytes, datetime, list, dict,
 and read-only arrays for fixed-shape tensors. Results keep Python's meaning: the first rows in
-source order settle the types, and later values must fit these types.
+source order settle the types of columns, and later values must fit these types.
 """
 
 from __future__ import annotations
@@ -67,20 +67,20 @@ TAKEN: dict[str, frozenset[type]] = {
 
 
 class UnfitError(Exception):
-    """A value at ``row`` does not fit its column; the operator adds which function returned it."""
+    """The value at index ``row`` does not fit its column; the operator adds the function's name."""
 
     def __init__(self, row: int, what: str, try_: str = RETURN) -> None:
         super().__init__(what)
         self.row, self.what, self.try_ = row, what, try_
 
     def as_error(self, name: str) -> UDFError:
-        """The UDFError for the user, for a function called ``name``."""
+        """Return the UDFError for the user, for a function called ``name``."""
         why = "a column has one type: the declared one, or the one that the first rows settle"
         return UDFError(f"{name} returned {self.what}", why=why, try_=self.try_, operator=name)
 
 
 def to_rows(block: Block) -> list[Row]:
-    """One dict per row, columns in order."""
+    """Return one dict per row, with the columns in order."""
     names = block.schema.names
     if not names:
         return [{} for _ in range(block.n)]
@@ -92,7 +92,8 @@ def to_rows(block: Block) -> list[Row]:
 def call_each(fn: UserFunction, block: Block, out: list[Any]) -> None:
     """Append ``fn(row)`` for every row of ``block`` to ``out``, until a call raises.
 
-    A function that only looks up constants gets dicts of a previous function without a copy.
+    A function that only looks up constants receives the dicts that an earlier function returned,
+    without a copy.
     """
     given = block.rows if fn.looks_up else None
     if given is not None and type(out) is list:
@@ -109,12 +110,12 @@ def call_each(fn: UserFunction, block: Block, out: list[Any]) -> None:
 
 
 def each_row(fn: UserFunction, block: Block, out: list[Any]) -> BaseException | None:
-    """``call_each``, returning the exception that stopped it, or None."""
+    """Run ``call_each``; return the exception that stopped it, or None."""
     return caught(call_each, fn, block, out)
 
 
 def own_rows(block: Block) -> list[Row]:
-    """``to_rows`` with arrays that belong to the caller, in which all NaNs are one value."""
+    """Return ``to_rows`` with arrays that belong to the caller; all NaNs have the same bits."""
     rows = to_rows(block)
     for name, kind in block.schema.items():
         for row in rows if shape_of(kind) or isinstance(kind, OpenTensor) else ():
@@ -126,9 +127,9 @@ def own_rows(block: Block) -> list[Row]:
 
 @functools.lru_cache(256)
 def _loop(names: tuple[str, ...]) -> Callable[..., None]:
-    """A loop over columns that calls a function with each row's dict.
+    """Return a loop over columns that calls ``fn`` with each row's dict and appends the result.
 
-    It is generated for the names: a dict display and a plain call take half the time of
+    The loop is generated for the names: a dict display and a plain call take half the time of
     ``dict(zip())`` and ``map`` (benchmarks/dml_loader.py, w4).
     """
     places = [f"v{i}" for i in range(len(names))]
@@ -143,7 +144,7 @@ def _loop(names: tuple[str, ...]) -> Callable[..., None]:
 
 
 def to_list(values: Values) -> list[Any]:
-    """One column as Python scalars; tensors are read-only views."""
+    """Return one column as Python scalars; tensors are read-only views."""
     if not isinstance(values, Vec):
         if isinstance(values.type, OpenTensor):
             return list(arrays_in(values))
@@ -160,7 +161,7 @@ def to_list(values: Values) -> list[Any]:
 
 
 def _in_microseconds(array: pa.Array) -> pa.Array:
-    """Nanoseconds converted for ``datetime``; CastError where digits would be lost."""
+    """Return nanoseconds as microseconds, for ``datetime``; CastError if digits would be lost."""
     if getattr(array.type, "unit", "") != "ns":
         return array
     zone, name = getattr(array.type, "tz", None), str(array.type).partition("[")[0]
@@ -176,9 +177,10 @@ def _in_microseconds(array: pa.Array) -> pa.Array:
 
 
 def to_block(rows: list[Any], schema: Schema | None, ids: RowIds, fresh: int = 0) -> Block:
-    """The rows as a block; without a ``schema`` they settle it. Raises UnfitError.
+    """Return ``rows`` as a block; without a ``schema``, the rows settle it.
 
-    ``fresh``, if not 0, says that the rows are separate dicts with that many items each.
+    ``fresh``, if not 0, is the number of items of each row, and says that the rows are separate
+    dicts. Raise UnfitError for a row that does not fit.
     """
     try:
         return _to_block(rows, schema, ids, fresh)
@@ -190,7 +192,7 @@ def to_block(rows: list[Any], schema: Schema | None, ids: RowIds, fresh: int = 0
 
 
 def _read(rows: Sequence[Any], schema: Schema | None) -> None:
-    """Try to make a block of rows; UnfitError if one of them raises any other exception."""
+    """Try to make a block of ``rows``; raise UnfitError if that raises anything but a DmlError."""
     try:
         _to_block(list(rows), schema, RowIds.run(0, 0, len(rows)), 0)
     except DmlError:
@@ -224,10 +226,10 @@ def _to_block(rows: list[Any], schema: Schema | None, ids: RowIds, fresh: int) -
 
 
 def _exact(kinds: Sequence[frozenset[type]], made: Sequence[Values], schema: Schema) -> bool:
-    """True if converting the block back to rows gives equal plain dicts.
+    """Return True if converting the block back to rows gives equal plain dicts.
 
-    False for NaN: ``in`` finds it by identity, which only the dict that the function made would
-    have.
+    False for NaN, which ``in`` finds by identity: only the dict that the function made has this
+    object.
     """
     pairs = zip(kinds, schema.values(), strict=True)
     if not all(present <= EXACT.get(kind, NO_TYPES) for present, kind in pairs):
@@ -255,7 +257,7 @@ def _column_of(rows: Sequence[Any], name: str, names: tuple[str, ...]) -> list[A
 
 
 def _settled(name: object, column: Sequence[Any]) -> pa.DataType:
-    """``settle``, but UnfitError names the first row without a type in common with those before."""
+    """Return ``settle(column)``; an UnfitError names the first row without a type in common."""
     if not isinstance(name, str):
         raise UnfitError(0, f"a column called {text_of(name, repr)}, and names are text")
     try:
@@ -265,7 +267,7 @@ def _settled(name: object, column: Sequence[Any]) -> pa.DataType:
 
 
 def _first(column: Sequence[Any], fits: Callable[[Sequence[Any]], object]) -> int:
-    """Find by bisection the row with which ``fits`` of the rows so far begins to raise."""
+    """Return, by bisection, the index of the first row at which ``fits(rows so far)`` raises."""
     low, high = 0, len(column) - 1
     while low < high:
         middle = (low + high) // 2
@@ -278,7 +280,7 @@ def _first(column: Sequence[Any], fits: Callable[[Sequence[Any]], object]) -> in
 
 
 def settle(column: Sequence[Any]) -> pa.DataType:
-    """The column type that the values settle; UnfitError if they have none in common."""
+    """Return the column type that the values settle; raise UnfitError if none fits them all."""
     kinds = frozenset(map(type, column)) - {NONE}
     found = SETTLED.get(kinds)
     if found is not None:
@@ -301,7 +303,7 @@ def settle(column: Sequence[Any]) -> pa.DataType:
 
 
 def _unsettled(kinds: Set[type]) -> UnfitError:
-    """The error for Python types that no column has, or not together."""
+    """Return the error for Python types that no column has, or that no column has together."""
     names = ", ".join(sorted(kind.__name__ for kind in kinds))
     if len(kinds) > 1:
         what = f"values of the types {names} in one column"
@@ -313,7 +315,7 @@ def _unsettled(kinds: Set[type]) -> UnfitError:
 
 
 def _settle_times(column: Sequence[Any], kinds: Set[type]) -> pa.DataType:
-    """Microseconds, in the time zone of the first value if the values have time zones."""
+    """Return the type of times: microseconds, in the zone of the first value if they have zones."""
     zoned = {value.tzinfo is not None for value in column if value is not None}
     if len(zoned) > 1:
         raise UnfitError(0, "times with and without a time zone in one column")
@@ -335,9 +337,9 @@ def _settle_by_arrow(column: Sequence[Any]) -> pa.DataType:
 
 
 def roomy(kind: pa.DataType) -> pa.DataType:
-    """``kind`` with the maximal precision of its decimals, since later values may be larger.
+    """Return ``kind`` with the greatest precision of its decimals, as later values may be larger.
 
-    The digits after the decimal point stay.
+    The number of digits after the decimal point stays.
     """
     if pa.types.is_decimal(kind):
         narrow = kind.bit_width <= pa.decimal128(38).bit_width
@@ -369,9 +371,9 @@ def _settle_arrays(arrays: list[np.ndarray]) -> pa.DataType:
 def to_values(
     column: Sequence[Any], kind: pa.DataType, name: str, present: frozenset[type]
 ) -> Values:
-    """A column of ``kind`` from Python values of the types ``present``.
+    """Return a column of ``kind`` from Python values of the types ``present``.
 
-    UnfitError names the first value that does not fit.
+    Raise UnfitError, which names the first value that does not fit.
     """
     code, shape = code_of(kind), shape_of(kind)
     if shape:
@@ -402,7 +404,7 @@ def _numbers(
 
 
 def _coerced(value: Any, at: int, code: str, kind: pa.DataType, name: str) -> Any:
-    """One value as ``code`` accepts it; bools are not numbers, and numbers not bools."""
+    """Return one value as ``code`` accepts it; bools are no numbers, and numbers no bools."""
     plain = value.item() if isinstance(value, np.generic) else value
     if code[0] in "iu" and type(plain) is float and plain.is_integer():
         return int(plain)
@@ -429,7 +431,7 @@ def _tensors(column: Sequence[Any], code: str, shape: tuple[int, ...], name: str
 
 
 def varying(name: str, code: str, axes: int) -> str:
-    """The advice for a column whose arrays differ in shape from the first ones."""
+    """Return the advice for a column whose arrays differ in shape from the first ones."""
     axis = ",".join("?" * max(1, axes))
     return (
         f"schema={{{name!r}: '{code}[{axis}]'}} for any shape; padded_batch pads lists of one axis"
@@ -437,7 +439,7 @@ def varying(name: str, code: str, axes: int) -> str:
 
 
 def _open_tensor(value: Any, at: int, kind: OpenTensor, name: str) -> np.ndarray | None:
-    """One value as an array of ``kind``; None is null."""
+    """Return one value as an array of ``kind``; None is null."""
     if value is None:
         return None
     array = np.asarray(value)
@@ -452,7 +454,7 @@ def _open_tensor(value: Any, at: int, kind: OpenTensor, name: str) -> np.ndarray
 def _by_arrow(column: Sequence[Any], kind: pa.DataType, name: str) -> Values:
     try:
         return from_arrow(_array(column, kind))
-    except MemoryError:  # of Arrow's, which is one of its exceptions
+    except MemoryError:  # Arrow's is a subclass of ArrowException, too
         raise
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         at = _first_unfit(column, kind)
@@ -462,7 +464,7 @@ def _by_arrow(column: Sequence[Any], kind: pa.DataType, name: str) -> Values:
 
 
 def _array(column: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """An Arrow array of ``kind``; times keep time of day, digits, and whether they have a zone."""
+    """Return an Arrow array of ``kind``; times must all have a zone or none, as ``kind`` does."""
     if len(column) <= FEW and kind in TEXTS:
         return texts(column, kind)
     dated = pa.types.is_date(kind)
@@ -482,7 +484,7 @@ def _array(column: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _spans(column: Sequence[Any], kind: pa.DataType, present: frozenset[type]) -> pa.Array:
-    """Times of day or durations of ``kind``; Arrow would accept numbers, and drop a time zone."""
+    """Return times of day or durations of ``kind``; numbers and time zones are not converted."""
     timed = pa.types.is_time(kind)
     if not present <= ({dt.time} if timed else {dt.timedelta, np.timedelta64}):
         raise TypeError("no conversion between times, durations and numbers")

@@ -1,8 +1,8 @@
 """The state that a ``scan`` carries from row to row is validated here, and serialized as JSON.
 
-A saved position holds the state, and no position is ever unpickled: so states are None, booleans,
-numbers, text, bytes, lists, tuples, dicts with text keys, and NumPy scalars and arrays, of exactly
-these types.
+A saved position holds the state, and positions are never unpickled. So a state is None, a boolean,
+number, text, bytes, list, tuple, dict with text keys, or NumPy scalar or array, of exactly these
+types.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EXACT_BITS = 53
 
 
 class NotCarriedError(Exception):
-    """A value cannot be part of a state; ``why`` and ``try_`` say more."""
+    """A value cannot be part of a state; ``why`` and ``try_`` have the reason and the advice."""
 
     def __init__(self, what: str, why: str, try_: str) -> None:
         super().__init__(what)
@@ -31,7 +31,7 @@ class NotCarriedError(Exception):
 
 
 class _Copy:
-    """Copies a value and counts its bytes."""
+    """Copies one value and counts its bytes in ``nbytes``."""
 
     def __init__(self) -> None:
         self.nbytes = 0
@@ -118,13 +118,13 @@ COPIES: dict[type, Callable[[_Copy, Any, int], Any]] = {
 }
 
 
-def kept(value: Any) -> Any:
-    """A private copy of ``value``; NotCarriedError if it cannot be part of a state."""
+def copy_state(value: Any) -> Any:
+    """Return a private copy of ``value``; raise NotCarriedError if it cannot be part of a state."""
     return _Copy().of(value, 0)
 
 
 def to_json(value: Any) -> Any:
-    """A state as plain JSON, from which ``of_json`` reads exactly the same value."""
+    """Return a state as plain JSON, from which ``of_json`` reads exactly the same value."""
     if value is None or isinstance(value, bool) or type(value) is str:
         return value
     if type(value) is int and value.bit_length() <= EXACT_BITS:
@@ -149,7 +149,10 @@ def _written(value: Any) -> Any:
 
 
 def of_json(written: Any) -> Any:
-    """The value that ``to_json`` serialized; KeyError, TypeError or ValueError for other input."""
+    """Return the value that ``to_json`` wrote.
+
+    Raise KeyError, TypeError or ValueError for any other input.
+    """
     if isinstance(written, list):
         return [of_json(each) for each in written]
     if not isinstance(written, dict):

@@ -1,9 +1,9 @@
 """The first results of functions are buffered here until they settle the functions' types.
 
-Law (SEMANTICS, "Values"): the types of a function settle on the first 64 rows that the pipeline as
-written gives it, or on the first results that are 4 MiB together, and on as many rows more as it
-takes until one result comes out. Which rows these are depends on values alone, so they may be
-computed anywhere and in any cut.
+Law (SEMANTICS, "Values"): the types of a function settle on its results for the first 64 rows that
+the pipeline as written gives it, or on the first results that have 4 MiB together, and on as many
+more rows as it takes to get one result. Which rows these are depends on values alone, so the
+function may be called on them anywhere, and in blocks of any size.
 
 Where a function is called on rows before their turn, its results are recorded, and returned later
 instead of a second call.
@@ -43,8 +43,9 @@ MOST_BYTES = 4 * SETTLING_BYTES
 class Returned(NamedTuple):
     """Results of some rows: the first ``ends[i]`` results are those of the first ``i + 1`` rows.
 
-    ``ids`` are those of the results, ``parents`` those of the rows that each was computed from;
-    ``error`` stopped the function after them. ``nbytes`` is the size of the results.
+    ``ids`` are the ids of the results, ``parents`` those of the rows from which each was computed.
+    ``nbytes`` is the size of the results. ``error`` was raised after them, and stopped the
+    function.
     """
 
     out: list[Any]
@@ -56,7 +57,7 @@ class Returned(NamedTuple):
 
 
 class Mapping(Protocol):
-    """An operator that calls a function per row."""
+    """An operator that calls a function once per row."""
 
     @property
     def fn(self) -> UserFunction:
@@ -64,24 +65,24 @@ class Mapping(Protocol):
 
     @property
     def schema(self) -> Schema:
-        """The schema of the output rows, if it is known."""
+        """The schema of the output rows; not known unless it was declared."""
 
     @property
     def digest(self) -> bytes:
-        """The key of the settled schema in ``At.schemas``."""
+        """The key of the settled schema in ``At.schemas``, which has it in hex."""
 
     def label(self) -> str:
-        """Operator and the user's line, for errors."""
+        """Return the operator and the user's line, for errors."""
 
 
 class Returning(Mapping, Protocol):
     """An operator whose function may be called before its types are settled."""
 
     def returned(self, block: Block, at: At) -> Iterator[Returned]:
-        """The function's results for the rows of ``block``, in consecutive parts."""
+        """Yield the function's results for the rows of ``block``, in consecutive parts."""
 
     def typed(self, made: Returned, at: At) -> Iterator[Block]:
-        """The results as blocks, once types are settled; then the error, if there is one."""
+        """Yield the results ``made`` as blocks, once types are settled; then raise its error."""
 
 
 Calls: TypeAlias = Callable[[int, int, list[Any]], tuple[np.ndarray, BaseException | None]]
@@ -90,7 +91,7 @@ the places of rows with a result, and the error raised after them."""
 
 
 def called_apart(node: Any, block: Block, call: Calls) -> Iterator[Returned]:
-    """The results of ``call`` for the rows of ``block``, yielded in parts of limited size."""
+    """Yield the results of ``call`` for the rows of ``block``, in parts of limited size."""
     pace, start = CallPace(None), 0
     while start < block.n:
         begun, out, places, weight = start, list[Any](), list[np.ndarray](), 0
@@ -102,7 +103,7 @@ def called_apart(node: Any, block: Block, call: Calls) -> Iterator[Returned]:
                 stop = start + len(new)
                 found = raised(error, node.fn, block.ids, stop).located(node.label())
             new_bytes = weighed(new)
-            pace.made(max(1, stop - start), new_bytes)
+            pace.record(max(1, stop - start), new_bytes)
             weight += new_bytes
             out += new
             places.append(kept)
@@ -124,7 +125,7 @@ class Firsts:
         self.failed = False
 
     def add(self, made: Returned) -> None:
-        """Add the next results."""
+        """Add ``made``, the results of the next rows."""
         self.made.append(made)
         self.rows += len(made.ends)
         self.results += len(made.out)
@@ -133,14 +134,14 @@ class Firsts:
 
     @property
     def enough(self) -> bool:
-        """True if these results settle the types."""
+        """True if the results so far settle the types."""
         many = self.rows >= SETTLING_ROWS or self.nbytes >= SETTLING_BYTES
         return self.failed or (many and self.results > 0)
 
     def settle(self, node: Returning, at: At) -> tuple[int, DmlError] | None:
         """Settle the types by the first results; if one does not fit, by the results before it.
 
-        In that case returns how many results fit, and the error; else None.
+        In that case return the number of results that fit, and the error; else None.
         """
         out, ids, parents = self.first()
         fitting = 0
@@ -152,7 +153,7 @@ class Firsts:
         return None
 
     def first(self) -> tuple[list[Any], RowIds, RowIds]:
-        """The results by which types settle, their ids, and the ids of their rows."""
+        """Return the results that settle types, their ids, and the ids of their input rows."""
         out: list[Any] = []
         ids, parents = list[RowIds](), list[RowIds]()
         rows = weight = 0
@@ -169,7 +170,7 @@ class Firsts:
 
 
 def _needed(made: Returned, rows: int, nbytes: int, *, begun: bool) -> int:
-    """The number of results that count: those of ``rows`` rows, or of ``nbytes`` bytes."""
+    """Return the number of results that settle types: those of ``rows`` rows, or of ``nbytes``."""
     ends: Sequence[int] = made.ends
     count = len(made.out)
     if len(ends) > rows > 0:
@@ -182,7 +183,7 @@ def _needed(made: Returned, rows: int, nbytes: int, *, begun: bool) -> int:
 
 
 def heavy(out: Sequence[Any], nbytes: int) -> int:
-    """The number of results that reach ``nbytes`` bytes together."""
+    """Return how many of the results ``out`` reach ``nbytes`` bytes together."""
     total = 0
     for number, row in enumerate(out, 1):
         total += weighed([row])
@@ -211,7 +212,7 @@ class Recording:
         return made if tape is None else tape.first()
 
     def _copied(self, value: Any) -> Any:
-        """A deep copy, since the caller may modify the value; None once the quota is used up."""
+        """Return a deep copy of ``value``, since callers may modify it; None if recording ended."""
         if not self.on:
             return None
         try:
@@ -224,19 +225,19 @@ class Recording:
 
 
 class RecordingQuota:
-    """The memory quota of recorded rows and results."""
+    """The memory quota of recorded rows and results, ``MOST_BYTES`` at first."""
 
     def __init__(self) -> None:
         self.left = MOST_BYTES
 
     def takes(self, nbytes: int) -> bool:
-        """Count ``nbytes`` more; True if they fit."""
+        """Count ``nbytes`` more; return True if they are within the quota."""
         self.left -= nbytes + PLAIN_BYTES
         return self.left >= 0
 
 
 class ReplayTape:
-    """The items of an iterator, recorded for the first consumer and replayed for a second one."""
+    """The items of an iterator, recorded for the first consumer and replayed for the second."""
 
     def __init__(self, made: Iterator[Any], copied: Callable[[Any], Any]) -> None:
         self.made, self.copied = made, copied
@@ -244,7 +245,7 @@ class ReplayTape:
         self.whole = True
 
     def first(self) -> Iterator[Any]:
-        """The items, which are recorded; the iterator may have more than the consumer reads."""
+        """Yield the items and record them; the consumer may stop before the last item."""
         try:
             for item in self.made:
                 kept = self.copied(item)
@@ -258,7 +259,7 @@ class ReplayTape:
             raise
 
     def again(self) -> Iterator[Any]:
-        """The recorded items, then the remaining ones."""
+        """Yield the recorded items, then the remaining ones of the iterator."""
         yield from self.items
         self.items.clear()
         if self.error is not None:
@@ -273,7 +274,7 @@ class Recalling:
         self.call, self.kept = call, kept
 
     def __call__(self, *args: Any) -> Any:
-        """The recorded result, else that of a call."""
+        """Return the recorded result for these arguments, else that of a call."""
         given, made = self.kept.popleft() if self.kept else (None, None)
         lost = made is None or (isinstance(made, ReplayTape) and not made.whole)
         if lost or not (args and _same(given, args[0])):
@@ -283,7 +284,7 @@ class Recalling:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """True if two rows, or batches, are certainly equal."""
+    """Return True if two rows, or batches, are certainly equal."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):

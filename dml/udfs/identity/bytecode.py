@@ -1,10 +1,10 @@
 """Bytecode is normalized here, so that equal programs have equal digests.
 
-Two spellings of the same program should compare equal, so everything that formatting can change is
-undone: line numbers, file names, docstrings and names of local variables are left out, ``NOP`` is
-dropped, constants stand where they are used, jumps lead to instructions, jumps to jumps are
-followed, and superinstructions of newer versions are split. Bytecode differs between minor versions
-of Python, and so do these digests.
+Two spellings of one program should have one digest, so all that formatting can change is undone:
+line numbers, file names, docstrings and names of local variables are left out, ``NOP`` is dropped,
+constants stand where they are used, jumps have the index of an instruction as target, jumps to
+jumps are followed, and superinstructions of newer versions are split. Bytecode differs between
+minor versions of Python, and so do these digests.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ READS_LOCALS = {"locals", "vars", "dir", "eval", "exec"}
 
 
 class Instruction(NamedTuple):
-    """One instruction; ``target`` is the index (in the same list) that a jump leads to."""
+    """One instruction; ``target`` is the index in its list to which it jumps, -1 if it does not."""
 
     name: str
     arg: int
@@ -61,7 +61,7 @@ class Instruction(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def code_name(code: types.CodeType, *, describes: bool = False) -> bytes:
-    """16 bytes that are equal for code that does the same in this minor version of Python.
+    """Return 16 bytes, equal for code that does the same in this minor version of Python.
 
     With ``describes``, the names of the code and of its variables count as well.
     """
@@ -85,13 +85,13 @@ def code_name(code: types.CodeType, *, describes: bool = False) -> bytes:
 
 
 class CodeEncoder(Encoder):
-    """Encodes constants, including code objects."""
+    """Encodes constants of code, including nested code objects."""
 
     __slots__ = ()
 
 
 def put_code(out: Encoder, code: types.CodeType) -> None:
-    """Encode a code object by its name."""
+    """Encode a code object by its ``code_name``."""
     out.put(b"C" + code_name(code))
 
 
@@ -101,7 +101,8 @@ CodeEncoder.table = {**Encoder.table, types.CodeType: put_code}
 class NormalizedCode(NamedTuple):
     """The normalized steps of a code object, and its exception handlers.
 
-    A handler is (first step, step after the last, handler's step, twice the depth plus a flag).
+    A handler is (first step, step after the last, handler's step, twice the stack depth plus a
+    flag); steps are indices.
     """
 
     steps: tuple[Instruction, ...]
@@ -110,7 +111,7 @@ class NormalizedCode(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def program(code: types.CodeType) -> NormalizedCode:
-    """The steps of ``code``, with all that formatting can change undone."""
+    """Return the steps of ``code``, with all that formatting can change undone."""
     steps, places = _numbered(code)
     handlers = [
         (places[start], places[end], places[target], depth)
@@ -132,7 +133,7 @@ def program(code: types.CodeType) -> NormalizedCode:
 
 
 def _merged(rows: list[tuple[int, int, int, int]]) -> Iterator[tuple[int, int, int, int]]:
-    """Adjacent ranges with the same handler become one range; empty ranges are dropped."""
+    """Yield the handlers ``rows``: adjacent ranges of one handler joined, empty ranges left out."""
     held: tuple[int, int, int, int] | None = None
     for row in rows:
         if row[0] == row[1]:
@@ -148,7 +149,7 @@ def _merged(rows: list[tuple[int, int, int, int]]) -> Iterator[tuple[int, int, i
 
 
 def _numbered(code: types.CodeType) -> tuple[list[Instruction], dict[int, int]]:
-    """Instructions without the silent ones, and the index of each offset of the code."""
+    """Return instructions without the silent ones, and the index for each byte offset."""
     places: dict[int, int] = {}
     jumps: dict[int, int] = {}
     steps: list[Instruction] = []
@@ -179,7 +180,7 @@ def _numbered(code: types.CodeType) -> tuple[list[Instruction], dict[int, int]]:
 
 
 def _decoded(data: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """(offset, offset behind it and its caches, operation, argument) of each instruction.
+    """Yield (offset, offset after it and its caches, operation, argument) of each instruction.
 
     Decodes like ``dis`` at a tenth of the cost, since ``dis`` also computes source positions.
     """
@@ -194,7 +195,7 @@ def _decoded(data: bytes) -> Iterator[tuple[int, int, int, int]]:
 
 
 def _taken_apart(name: str, arg: int) -> list[Instruction]:
-    """``LOAD_FAST_LOAD_FAST`` and the like as the two instructions that they combine."""
+    """Return the two instructions that ``LOAD_FAST_LOAD_FAST`` or the like combines."""
     first, _, second = name.partition("_FAST_")
     return [Instruction(first + "_FAST", arg >> 4), Instruction(second, arg & 15)]
 
@@ -202,8 +203,8 @@ def _taken_apart(name: str, arg: int) -> list[Instruction]:
 def _straightened(steps: list[Instruction]) -> tuple[list[Instruction], set[int]]:
     """Follow jumps to jumps; a condition that skips over a jump becomes the opposite condition.
 
-    Returns the steps and the places of jumps that are skipped in this way, or that lead to the next
-    step, such as a jump over an empty ``else``.
+    Return the steps, and the indices of jumps that are skipped in this way, or that lead to the
+    next step, such as a jump over an empty ``else``.
     """
     made, skipped = [], set()
     for place, step in enumerate(steps):
@@ -226,7 +227,7 @@ def _straightened(steps: list[Instruction]) -> tuple[list[Instruction], set[int]
 
 
 def _exception_table(code: types.CodeType) -> Iterator[tuple[int, int, int, int]]:
-    """Rows of (start, end, handler) in offsets, and depth with flag, in CPython's varint format."""
+    """Yield (start, end, handler), in byte offsets, and depth with flag of each handler."""
     table = iter(code.co_exceptiontable)
     for byte in table:
         start, length = 2 * _varint(table, byte), 2 * _varint(table)

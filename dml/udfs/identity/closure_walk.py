@@ -1,9 +1,10 @@
-"""A function is encoded with everything that its results depend on, found by following references.
+"""A function is encoded with all values that its results depend on, found through references.
 
-Functions, classes, modules, instances and mutable values are encoded on first visit and referred to
-by number afterwards, so cycles end, nothing is visited twice, and two names of one list are not two
-lists. Unlike in ``dml.base.encoder``, the order of a dictionary counts, and an array's memory
-layout: a program can see it. ``dml.udfs.identity.reflection`` describes what else code can see.
+Functions, classes, modules, instances and mutable values are encoded on the first visit, and later
+as the number of that visit. So cycles end, nothing is encoded twice, and two names of one list
+differ from two equal lists. Unlike in ``dml.base.encoder``, the order of a dictionary and the
+memory layout of an array count, since a program can observe them. ``dml.udfs.identity.reflection``
+describes what else code can observe.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ CHANGEABLE = (
 
 @dataclasses.dataclass
 class Looks:
-    """The observations of visited code (see ``reflection.Sight``), and all visited sets."""
+    """What visited code observes (see ``reflection.Sight``), and all visited sets by path."""
 
     describe: bool = False
     ordered: set[str] = dataclasses.field(default_factory=set)
@@ -53,10 +54,10 @@ class Looks:
 
 
 class FunctionEncoder(Encoder):
-    """Encodes callables and all that they reach; ``libraries`` are those visited on the way.
+    """Encodes callables and all that they refer to; ``libraries`` are those that were visited.
 
-    The names of functions and classes are encoded only if some visited code observes them
-    (``describes``); ``named`` then encodes a second time.
+    The names of functions and classes are encoded only with ``describes``. ``named`` encodes a
+    second time with it, if some visited code observes names.
     """
 
     __slots__ = ("_kept", "_seen", "describes", "libraries", "looks")
@@ -69,7 +70,7 @@ class FunctionEncoder(Encoder):
         self._kept: list[object] = []  # keeps objects alive, so that their ids stay unique
 
     def branch(self) -> Self:
-        """An encoder for one part; it knows all visited objects, and shares ``libraries``."""
+        """Return an encoder for one part: it shares ``libraries`` and knows visited objects."""
         part = super().branch()
         part.libraries, part.describes, part.looks = self.libraries, self.describes, self.looks
         part._seen = dict(self._seen)  # noqa: SLF001 - its own kind
@@ -77,7 +78,7 @@ class FunctionEncoder(Encoder):
         return part
 
     def name_of(self, value: object) -> bytes:
-        """The digest of a set's member; most members are plain values."""
+        """Return the digest of a member of a set; most members are plain values."""
         if type(value) in ATOMS:
             part = Encoder()
             part.add(value)
@@ -85,13 +86,13 @@ class FunctionEncoder(Encoder):
         return super().name_of(value)
 
     def step(self, path: str, value: object) -> None:
-        """Encode a value that is reached by ``path``, and record it if it is a set."""
+        """Encode the value at ``path``, and record it if it is a set."""
         if isinstance(value, set | frozenset):
             self.looks.sets.append((path, value))
         super().step(path, value)
 
     def look(self, code: types.CodeType) -> None:
-        """Record observations of code beside values; UnnamedError if they have no fingerprint."""
+        """Record what ``code`` observes; raise UnnamedError if that prevents a fingerprint."""
         seen = sight(code)
         self.looks.describe |= seen.describes
         self.looks.ordered |= seen.ordered
@@ -105,7 +106,7 @@ class FunctionEncoder(Encoder):
             _refuse_chance("a set that it makes")
 
     def end_of_all(self) -> None:
-        """Encode the order of sets where it is observed; UnnamedError if the order is random."""
+        """Encode the order of sets where code observes it; raise UnnamedError for random orders."""
         for path, value in self.looks.sets:
             if path.rpartition(".")[2] in self.looks.ordered:
                 if not is_plain(value):
@@ -114,7 +115,7 @@ class FunctionEncoder(Encoder):
                 put_items(self, value)
 
     def met(self, value: object) -> bool:
-        """Encode a reference if ``value`` was visited before; else assign the next number."""
+        """Encode a reference and return True if ``value`` was visited, else number it."""
         number = self._seen.get(id(value))
         if number is None:
             self._seen[id(value)] = len(self._seen)
@@ -124,13 +125,13 @@ class FunctionEncoder(Encoder):
         return True
 
     def library(self, library: Library, module: str, name: str) -> None:
-        """Encode a value by its module and name in a library."""
+        """Encode a value of ``library`` by its module and name."""
         self.libraries.add(library)
         self.tag(b"library")
         self.add((library.name, first_name(module), name))
 
     def other(self, value: object) -> None:
-        """Encode a value whose exact type is not in the table."""
+        """Encode a value whose exact type is not in ``table``."""
         if _put_own_name(self, value):
             return
         if isinstance(value, type):
@@ -173,7 +174,7 @@ Encoding = TypeVar("Encoding", bound=FunctionEncoder)
 
 
 def named(fn: object, encoder: Callable[..., Encoding]) -> Encoding:
-    """The encoder after encoding all that ``fn`` depends on; ``encoder`` makes an empty one."""
+    """Return the encoder that ``encoder`` makes, after it encoded all that ``fn`` depends on."""
     out = encoder()
     out.add(fn)
     if out.looks.describe:
@@ -184,7 +185,10 @@ def named(fn: object, encoder: Callable[..., Encoding]) -> Encoding:
 
 
 def variables(fn: object) -> dict[str, bytes]:
-    """The outside variables that a plain function reads, with the digest of each current value."""
+    """Return the digest of the current value of each outside variable that a plain function reads.
+
+    The result is empty for other callables; a variable without a fingerprint is left out.
+    """
     found: dict[str, bytes] = {}
     if not isinstance(fn, types.FunctionType):
         return found
@@ -200,7 +204,7 @@ def variables(fn: object) -> dict[str, bytes]:
 
 
 def spelled(fn: object) -> str:
-    """The display name of a function: its qualified name, without enclosing functions."""
+    """Return the display name of a callable: its qualified name, without enclosing functions."""
     inner = fn.func if isinstance(fn, functools.partial) else object_state.wrapped(fn) or fn
     if inner is not fn:
         return spelled(inner)
@@ -209,7 +213,7 @@ def spelled(fn: object) -> str:
 
 
 def _put_own_name(out: FunctionEncoder, value: object) -> bool:
-    """Encode the value of ``__dml_fingerprint__``, if there is one."""
+    """Encode the value of ``__dml_fingerprint__`` and return True; False if there is none."""
     if isinstance(value, type | types.FunctionType):
         own = vars(value).get("__dml_fingerprint__")
         if isinstance(own, types.FunctionType | classmethod | staticmethod):
@@ -250,7 +254,7 @@ def _put_function(out: FunctionEncoder, fn: types.FunctionType) -> None:
 
 
 def _put_description(out: FunctionEncoder, fn: types.FunctionType) -> None:
-    """Encode name, docstring and annotations of a function."""
+    """Encode the name, docstring and annotations of a function."""
     out.tag(b"described")
     out.add((fn.__name__, fn.__qualname__, fn.__doc__))
     out.put(code_name(fn.__code__, describes=True))
@@ -290,7 +294,7 @@ def _put_reference(
 
 
 def _put_builtin(out: FunctionEncoder, name: str, namespace: Mapping[str, Any]) -> None:
-    """Encode a name that is neither local nor global: a builtin; an undefined name raises."""
+    """Encode a builtin by its name; raise UnnamedError if no builtin has this name either."""
     builtins = namespace.get("__builtins__", sys.modules["builtins"])
     known = builtins if isinstance(builtins, dict) else vars(builtins)
     if name not in known:
@@ -304,7 +308,7 @@ def _put_builtin(out: FunctionEncoder, name: str, namespace: Mapping[str, Any]) 
 
 
 def _put_chain(out: FunctionEncoder, name: str, value: object, attributes: list[str]) -> None:
-    """Encode a value and the attributes read from it; of a module, only these attributes count."""
+    """Encode a value with the ``attributes`` read from it; a module counts by these alone."""
     path = f".{name}"
     while attributes and isinstance(value, types.ModuleType):
         inner = _inner(value, attributes[0])
@@ -317,14 +321,14 @@ def _put_chain(out: FunctionEncoder, name: str, value: object, attributes: list[
 
 
 def _inner(module: types.ModuleType, name: str) -> object:
-    """The attribute of a module, or MISSING."""
+    """Return attribute ``name`` of ``module``, or MISSING."""
     if library_of(module.__name__) is not None:  # may load a submodule on demand, as the call would
         return getattr(module, name, MISSING)
     return vars(module).get(name, MISSING)
 
 
 def _put_import(out: FunctionEncoder, ref: Reference, namespace: Mapping[str, Any]) -> None:
-    """Encode ``import`` in a function: a library by its version, a user's module by its content.
+    """Encode an ``import`` in a function: a library by version, a user's module by its content.
 
     Whether a library is loaded yet must have no effect: the call itself may load it.
     """
@@ -344,7 +348,7 @@ def _put_import(out: FunctionEncoder, ref: Reference, namespace: Mapping[str, An
 
 
 def _refuse_taken(ref: Reference, namespace: Mapping[str, Any]) -> None:
-    """Raise UnnamedError for clocks and the like that a function imports from a library."""
+    """Raise UnnamedError if a function imports a clock or the like from a library."""
     name, *attributes = _imported(ref, namespace), *ref.names[1:]
     value: object = to_look_at(name)
     while attributes and isinstance(value, types.ModuleType):
@@ -358,13 +362,13 @@ def _refuse_taken(ref: Reference, namespace: Mapping[str, Any]) -> None:
 
 
 def _imported(ref: Reference, namespace: Mapping[str, Any]) -> str:
-    """The absolute name of the module that a reference imports."""
+    """Return the absolute name of the module that ``ref`` imports."""
     package = str(namespace.get("__package__") or "")
     return importlib.util.resolve_name("." * ref.level + ref.names[0], package)
 
 
 def _put_module(out: FunctionEncoder, module: types.ModuleType) -> None:
-    """Encode a library's module by name, and a user's module by all its contents."""
+    """Encode a library's module by its name, and a user's module by all its contents."""
     library = library_of(module.__name__)
     if library is not None:
         out.library(library, module.__name__, "")
@@ -394,7 +398,7 @@ def _put_class(out: FunctionEncoder, cls: type) -> None:
 
 
 def _put_by_place(out: FunctionEncoder, value: object) -> bool:
-    """Encode an object that a library exports by its name; False for all other objects."""
+    """Encode an object that a library exports by its name and return True; else return False."""
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if isinstance(value, np.ufunc):
         module, name = object_state.ufunc_place(value)
@@ -409,7 +413,7 @@ def _put_by_place(out: FunctionEncoder, value: object) -> bool:
 
 
 def _put_builtin_function(out: FunctionEncoder, fn: types.BuiltinFunctionType) -> None:
-    """Encode a C function by module and name, or as a method by the value that it is bound to."""
+    """Encode a C function by module and name; a bound method by its name and its object."""
     owner = fn.__self__
     if isinstance(owner, types.ModuleType) or owner is None:
         if not _put_by_place(out, fn):
@@ -429,7 +433,7 @@ def _put_array(out: FunctionEncoder, value: np.ndarray) -> None:
 
 
 def _once(put: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-    """Encode a mutable value on its first visit only."""
+    """Return an encoding of a mutable value that encodes it by ``put`` on the first visit only."""
 
     def put_once(out: FunctionEncoder, value: object) -> None:
         if not out.met(value):

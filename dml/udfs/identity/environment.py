@@ -1,7 +1,7 @@
 """A lifted function is valid as long as the outside values that it was lifted with are unchanged.
 
-These are the globals, variables of enclosing functions, defaults and called functions; if one has
-changed, the function has to be called.
+Outside values are the globals, variables of enclosing functions, defaults and called functions. If
+one has changed, the function is called.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dml.udfs.lifting.purity import outside, plain_value
 
 def surroundings(fn: Callable[..., Any]) -> tuple[object, ...]:
     """Return the code of ``fn`` and its callees, and all outside values that they read."""
-    return tuple(_taken(fn, set()))
+    return tuple(_outside_values(fn, set()))
 
 
 def unchanged(before: tuple[object, ...], fn: Callable[..., Any]) -> bool:
-    """True if ``fn`` reads the same values from outside as in ``before``."""
+    """Return True if ``fn`` reads the values from outside that ``before`` has."""
     now = surroundings(fn)
     return len(now) == len(before) and all(map(_same, now, before))
 
@@ -33,7 +33,7 @@ def _same(now: object, then: object) -> bool:
     return type(now) is type(then) and plain_value(now) and repr(now) == repr(then)
 
 
-def _taken(fn: object, seen: set[object]) -> Iterator[object]:
+def _outside_values(fn: object, seen: set[object]) -> Iterator[object]:
     if isinstance(fn, partial):
         yield from (*fn.args, *fn.keywords.values())
         fn = fn.func
@@ -46,12 +46,14 @@ def _taken(fn: object, seen: set[object]) -> Iterator[object]:
         steps = program(code).steps
         for place, step in enumerate(steps):
             if step.name == "LOAD_GLOBAL" or step.text in fn.__code__.co_freevars:
-                found = [*_found(fn, step, attributes(steps, place))]
+                found = [*_loaded_values(fn, step, attributes(steps, place))]
                 yield from found
-                yield from _taken(found[-1], seen)
+                yield from _outside_values(found[-1], seen)
 
 
-def _found(fn: types.FunctionType, step: Instruction, names: Iterable[str]) -> Iterator[object]:
+def _loaded_values(
+    fn: types.FunctionType, step: Instruction, names: Iterable[str]
+) -> Iterator[object]:
     """Yield the value that a step loads; if that is a module, also the attributes read from it."""
     try:
         value = outside(fn, step)

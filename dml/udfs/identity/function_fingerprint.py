@@ -3,10 +3,10 @@
 A user's function is its bytecode (see ``dml.udfs.identity.bytecode`` for the parts left out),
 defaults, closure, and every global it reads, through the user's own modules at any depth. An object
 of a library is encoded by its name and, in the domain RESULT, the library's version. Values are
-encoded as elsewhere, but in the order in which a program would see them. Objects without a meaning
-outside this process (locks, generators of random numbers, loggers, open files ...) raise.
+encoded as elsewhere, but in the order in which a program would see them. Raise for objects without
+a meaning outside this process: locks, generators of random numbers, loggers, open files.
 
-Names, annotations, the order of attributes and of sets count where the code observes them (see
+Names, annotations, and the order of attributes and of sets count where the code observes them (see
 ``dml.udfs.identity.reflection``).
 
 Not detected: names looked up by text (``getattr``), files read inside, a library changed in place
@@ -33,8 +33,8 @@ class FunctionIdentity:
     """The portable fingerprint of a function, or the ``reason`` why there is none.
 
     ``name`` is for people and for the SHAPE domain; ``code`` is 16 bytes; ``libraries`` are those
-    the function uses. With a ``reason``, the fingerprint is valid in this run only: results are not
-    cached, and neither resumption elsewhere nor fleet reports can refer to them.
+    that the function uses. With a ``reason``, the fingerprint is valid in this run only: results
+    are not cached, and neither resumption elsewhere nor fleet reports can refer to the function.
     """
 
     name: str
@@ -48,7 +48,7 @@ class FunctionIdentity:
         return self.digest_in(Domain.RESULT)
 
     def digest_in(self, domain: Domain) -> bytes:
-        """16 bytes: SHAPE covers the name, FLEET and COST the code, RESULT library versions too."""
+        """Return 16 bytes: SHAPE covers the name, FLEET and COST the code, RESULT versions, too."""
         return digest_in(
             domain,
             (FingerprintPart.OPERATOR, "function"),
@@ -59,11 +59,12 @@ class FunctionIdentity:
 
 
 def identity(fn: Callable[..., Any], *, fingerprint: str | None = None) -> FunctionIdentity:
-    """The identity of a callable; FingerprintError with the path to a value without fingerprint.
+    """Return the identity of a callable.
 
     ``fingerprint`` is the user's own name for the function and stands for all of its code. Takes
     functions, lambdas, methods, partials, classes, objects with ``__call__``, NumPy and numba
-    functions. Costs about 30 microseconds, and 100 more the first time a code object is seen.
+    functions. Costs about 30 microseconds, and 100 more the first time a code object is seen. Raise
+    FingerprintError, with the path, for a value without fingerprint.
     """
     name = spelled(fn)
     if fingerprint is not None:
@@ -79,7 +80,7 @@ def identity(fn: Callable[..., Any], *, fingerprint: str | None = None) -> Funct
 
 
 def local_identity(reason: str, nonce: bytes, name: str = "function") -> FunctionIdentity:
-    """An identity for this run alone; ``nonce`` must be new for every function and every run.
+    """Return an identity for this run alone; ``nonce`` must be new for every function and run.
 
     ``reason`` is one sentence for the user. The caller draws the nonce, since this code is pure.
     """
@@ -89,7 +90,7 @@ def local_identity(reason: str, nonce: bytes, name: str = "function") -> Functio
 def identify(
     fn: Callable[..., Any], *, nonce: bytes, fingerprint: str | None = None
 ) -> FunctionIdentity:
-    """``identity``, or else ``local_identity`` with the reason for the failure."""
+    """Return ``identity`` of ``fn``, or a ``local_identity`` with the reason of the failure."""
     try:
         return identity(fn, fingerprint=fingerprint)
     except FingerprintError as error:

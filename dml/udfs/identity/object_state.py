@@ -1,8 +1,8 @@
-"""The state of an object is read here, and objects without a portable meaning are refused.
+"""The state of objects is read here; objects without a meaning in other processes are refused.
 
 The state of an instance is its class, its attributes and slots, and the value of a built-in type
-that it extends. Objects of C types with further hidden state are refused: two of them could look
-alike and behave differently.
+that its class extends. Objects of C types with further, hidden state are refused: two of them could
+look alike and behave differently.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def refuse_dynamic(name: str, builtin: object) -> None:
 
 
 def wrapped(value: object) -> object | None:
-    """The Python function inside a numba function or ``functools.lru_cache``, or None."""
+    """Return the Python function inside a numba function or ``functools.lru_cache``, or None."""
     if isinstance(value, functools._lru_cache_wrapper):  # noqa: SLF001 - its only public name
         return value.__wrapped__
     if not type(value).__module__.startswith("numba."):
@@ -175,13 +175,13 @@ def wrapped(value: object) -> object | None:
 
 
 def options(value: object) -> dict[str, object]:
-    """Compile options of a numba function; ``fastmath`` and ``error_model`` change results."""
+    """Return the compile options of a numba function; ``fastmath`` and others change results."""
     given = getattr(value, "targetoptions", None)
     return dict(sorted(given.items())) if isinstance(given, dict) else {}
 
 
 def has_own_encoding(value: object) -> bool:
-    """True if the canonical encoding supports the value (Arrow, NumPy, Digestible)."""
+    """Return True if the canonical encoding supports the value (Arrow, NumPy, Digestible)."""
     if isinstance(value, np.generic | np.dtype) or content_digest.is_arrow(value):
         return True
     name = getattr(value, "digest", None)
@@ -189,7 +189,7 @@ def has_own_encoding(value: object) -> bool:
 
 
 def parts(value: object) -> Iterator[tuple[str, object]]:
-    """The state of an instance, by name; UnnamedError if a part of it is hidden from Python."""
+    """Yield the state of an instance, by name; raise UnnamedError if Python cannot read all."""
     kind = type(value)
     if isinstance(value, enum.Enum):
         yield "name", value.name
@@ -221,7 +221,7 @@ def _slots(kind: type) -> Iterator[str]:
 
 
 def _hides(kind: type, base: type, slots: int) -> bool:
-    """True if instances are larger than their visible state, as in ``object.__getstate__``."""
+    """Return True if instances exceed their visible state in size (see ``object.__getstate__``)."""
     size = base.__basicsize__ + POINTER * slots
     own_dict = kind.__dictoffset__ != base.__dictoffset__ and not kind.__flags__ & MANAGED_DICT
     size += POINTER * (own_dict + (kind.__weakrefoffset__ > base.__weakrefoffset__))
@@ -229,7 +229,7 @@ def _hides(kind: type, base: type, slots: int) -> bool:
 
 
 def hidden(value: object) -> UnnamedError:
-    """The error for a value whose content cannot be read from Python."""
+    """Return the error for a value whose content Python cannot read."""
     kind = type(value)
     return UnnamedError(
         f"a {kind.__module__}.{kind.__qualname__} keeps its content outside Python",
@@ -239,7 +239,7 @@ def hidden(value: object) -> UnnamedError:
 
 
 def members(cls: type) -> Iterator[tuple[str, object]]:
-    """The members of a class, by name; for an enumeration its values and methods."""
+    """Yield the members of a class, by name; of an enumeration, its values and methods."""
     own = vars(cls)
     if issubclass(cls, enum.Enum):
         yield "[members]", {name: item.value for name, item in cls.__members__.items()}
@@ -250,7 +250,7 @@ def members(cls: type) -> Iterator[tuple[str, object]]:
 
 
 def ufunc_place(value: np.ufunc) -> tuple[str, str]:
-    """Module and name of a ufunc, which does not always have a module attribute."""
+    """Return the module and the name of a ufunc, which may lack a module attribute; else ""."""
     name = value.__name__
     for module in ("numpy", "scipy.special"):
         if resolve(module, name) is value:
@@ -259,7 +259,7 @@ def ufunc_place(value: np.ufunc) -> tuple[str, str]:
 
 
 def resolve(module: str, name: str) -> object:
-    """The object of a loaded module under a dotted name, without running any code; else None."""
+    """Return what a dotted ``name`` is in a loaded module, without running code; None if absent."""
     found: object = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, "__dict__", {}).get(part)

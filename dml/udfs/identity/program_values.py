@@ -1,6 +1,6 @@
-"""Program values beside data are encoded here: partials, methods, patterns, descriptors.
+"""Values of programs that are no data are encoded here: partials, methods, patterns, descriptors.
 
-Unlike in ``dml.base.encoder``, the order of a dictionary counts: a program can see it.
+Unlike in ``dml.base.encoder``, the order of a dictionary counts, since a program can observe it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Pair(NamedTuple):
 def _putting(
     tag: bytes, steps: Mapping[str, str], *, named: bool = False
 ) -> Callable[[Encoder, Any], None]:
-    """The encoding of attributes that ``steps`` has by path, after the name if it is ``named``."""
+    """Return an encoder of the attributes ``steps``, by path; of the name first, if ``named``."""
 
     def put(out: Encoder, value: Any) -> None:
         out.tag(tag)
@@ -76,7 +76,7 @@ def _put_tuple_getter(out: Encoder, value: Any) -> None:
 
 
 def put_generic(out: Encoder, value: Any) -> None:
-    """Encode annotations: ``list[int]``, ``int | None``, ``typing.Any``."""
+    """Encode a type annotation: ``list[int]``, ``int | None``, ``typing.Any``."""
     out.tag(b"generic")
     origin = typing.get_origin(value)
     out.add(origin or getattr(value, "_name", None) or getattr(value, "__name__", ""))

@@ -1,7 +1,7 @@
-"""The names that code reads from outside are found here, and the attributes it takes from imports.
+"""The names that code reads from outside itself are found here, with their attributes.
 
-Modules that a function itself imports are followed through its local variables:
-``import time as t`` and ``t.time()`` take ``time`` from the module of that name.
+Modules that a function imports itself are followed through its local variables: ``import time as
+t`` and ``t.time()`` read ``time`` from the module of that name.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ FREE = ("LOAD_DEREF", "LOAD_CLASSDEREF")
 
 
 class Reference(NamedTuple):
-    """A name that code reads from outside itself, and the attributes that it reads from that.
+    """A name that code reads from outside itself, and the attributes that it reads from this name.
 
     ``kind`` is "global", "free" (a variable of an enclosing function), "import" (``names`` are a
-    module and the name imported from it; ``level`` as in ``import_module``), "taken" (as "import",
-    with the attributes read where the import is used), or "write".
+    module and the name imported from it; ``level`` is that of ``import_module``), "taken" (as
+    "import", with the attributes that are read where the import is used), or "write".
     """
 
     kind: str
@@ -33,7 +33,7 @@ class Reference(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def references(code: types.CodeType) -> tuple[Reference, ...]:
-    """Every name that ``code`` and the functions within read from outside, sorted and distinct."""
+    """Return the names that ``code`` and functions in it read from outside, sorted and distinct."""
     steps, own = program(code).steps, set(code.co_cellvars)
     found, known = set(_references(code)), dict(_imported(steps))
     for inner in code.co_consts:
@@ -42,7 +42,7 @@ def references(code: types.CodeType) -> tuple[Reference, ...]:
                 if ref.kind != "free" or ref.names[0] not in own:
                     found.add(ref)
                 elif ref.names[0] in known:
-                    found.add(_taken(known[ref.names[0]], ref.names[1:]))
+                    found.add(_with_attributes(known[ref.names[0]], ref.names[1:]))
     return tuple(sorted(found))
 
 
@@ -65,14 +65,14 @@ def _references(code: types.CodeType) -> Iterator[Reference]:
 
 
 def _writes(step: Instruction, code: types.CodeType) -> bool:
-    """True if a step changes a variable that outlives the call."""
+    """Return True if a step changes a variable that outlives the call."""
     if step.name in ("STORE_GLOBAL", "DELETE_GLOBAL"):
         return True
     return step.name in ("STORE_DEREF", "DELETE_DEREF") and step.text in code.co_freevars
 
 
 def attributes(steps: Sequence[Instruction], place: int) -> Iterator[str]:
-    """The chain of attributes read directly after the step at ``place``."""
+    """Yield the attributes that are read in a chain directly after the step at ``place``."""
     for step in steps[place + 1 :]:
         if step.name not in ("LOAD_ATTR", "LOAD_METHOD"):
             return
@@ -80,23 +80,23 @@ def attributes(steps: Sequence[Instruction], place: int) -> Iterator[str]:
 
 
 def _imports(steps: Sequence[Instruction], place: int) -> Iterator[Reference]:
-    """``import a.b`` or ``from a import b, c``: level and names were loaded just before."""
-    level, wanted = _asked(steps, place)
+    """Yield the references of ``import a.b`` or ``from a import b, c`` at ``place``."""
+    level, wanted = _import_arguments(steps, place)
     for name in wanted or ("",):
         yield Reference("import", (steps[place].text, *filter(None, [name])), level)
 
 
-def _asked(steps: Sequence[Instruction], place: int) -> tuple[int, tuple[str, ...]]:
-    """Level and names of the import at ``place``."""
+def _import_arguments(steps: Sequence[Instruction], place: int) -> tuple[int, tuple[str, ...]]:
+    """Return the level and the names of the import at ``place``, loaded just before it."""
     level, wanted = steps[place - 2].constant, steps[place - 1].constant
     return level if isinstance(level, int) else 0, wanted if isinstance(wanted, tuple) else ()
 
 
 def _imported(steps: Sequence[Instruction]) -> Iterator[tuple[int | str, Reference]]:
-    """The imports that local variables are bound to, by variable number and, for cells, name."""
+    """Yield the imports bound to local variables, by variable number and, for cells, by name."""
     for place, step in enumerate(steps):
         if step.name == "IMPORT_NAME":
-            bind = _bound_names if _asked(steps, place)[1] else _bound_module
+            bind = _bound_names if _import_arguments(steps, place)[1] else _bound_module
             for stored, found in bind(steps, place):
                 yield stored.arg, found
                 yield stored.text or stored.arg, found
@@ -105,20 +105,20 @@ def _imported(steps: Sequence[Instruction]) -> Iterator[tuple[int | str, Referen
 def _bound_module(
     steps: Sequence[Instruction], place: int
 ) -> Iterator[tuple[Instruction, Reference]]:
-    """``import a.b`` binds the variable a to the top module, ``import a.b as x`` binds x to a.b."""
+    """Yield the binding of ``import a.b``: variable a to module a; with ``as x``, x to a.b."""
     module, rest = steps[place].text, steps[place + 1 :]
     between = len(list(takewhile(lambda step: step.name in WITHIN, rest)))
     name = module if between else module.partition(".")[0]
     for step in rest[between : between + 1]:
         if step.name in ("STORE_FAST", "STORE_DEREF"):
-            yield step, Reference("taken", (name,), _asked(steps, place)[0])
+            yield step, Reference("taken", (name,), _import_arguments(steps, place)[0])
 
 
 def _bound_names(
     steps: Sequence[Instruction], place: int
 ) -> Iterator[tuple[Instruction, Reference]]:
-    """``from a import b, c as d`` binds the variables b and d."""
-    level, name = _asked(steps, place)[0], ""
+    """Yield the bindings of ``from a import b, c as d``: the variables b and d."""
+    level, name = _import_arguments(steps, place)[0], ""
     for step in steps[place + 1 :]:
         if step.name == "IMPORT_FROM":
             name = step.text
@@ -131,11 +131,11 @@ def _bound_names(
 def _uses(
     steps: Sequence[Instruction], known: Mapping[int | str, Reference]
 ) -> Iterator[Reference]:
-    """The attributes that the code reads from variables bound by imports."""
+    """Yield the attributes read from variables that imports bind; ``known`` has these imports."""
     for place, step in enumerate(steps if known else ()):
         if step.name.startswith(("LOAD_FAST", "LOAD_DEREF")) and step.arg in known:
-            yield _taken(known[step.arg], tuple(attributes(steps, place)))
+            yield _with_attributes(known[step.arg], tuple(attributes(steps, place)))
 
 
-def _taken(module: Reference, attributes: tuple[str, ...]) -> Reference:
+def _with_attributes(module: Reference, attributes: tuple[str, ...]) -> Reference:
     return module._replace(names=(*module.names, *attributes))

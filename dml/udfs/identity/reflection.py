@@ -1,11 +1,10 @@
 """Code may observe names of functions, annotations, and the order of sets; this is detected here.
 
-The name of a function, its annotations, the order of a class's attributes and that of a set's
-members are not part of a fingerprint, since most code does not observe them. Code that does is
-recognized by the attributes that it reads, and by its use of a set: ``list(s)``, ``[... for x in
-s]``, ``",".join(s)``, ``s.pop()`` expose an order; ``x in s``, ``sorted(s)``, ``len(s)`` and
-``any(... for x in s)`` do not. Not followed: sets that come out of calls, containers and rows, and
-the use in a loop of a set that the code created itself.
+These, and the order of a class's attributes, are not part of a fingerprint, since most code does
+not observe them. Code that does is recognized by the attributes that it reads, and by its use of a
+set: ``list(s)``, ``[... for x in s]``, ``",".join(s)``, ``s.pop()`` expose an order; ``x in s``,
+``sorted(s)``, ``len(s)`` and ``any(... for x in s)`` do not. Not followed: sets that come out of
+calls, containers and rows, and the use in a loop of a set that the code created itself.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ PLAIN = frozenset({int, float, bool, complex})  # their hash is the same in ever
 
 
 class Sight(NamedTuple):
-    """The observations of code, including the functions within.
+    """What code observes, including the functions in it.
 
-    ``describes``: names and annotations of functions and classes. ``unknowable``: the attribute
-    that makes a fingerprint impossible, or "". ``ordered``: variables and attributes the order of
-    whose members is observed. ``own``: True if the order of a set is observed that the code creates
-    itself.
+    ``describes`` is True if names or annotations of functions or classes are observed.
+    ``unknowable`` is an attribute that makes a fingerprint impossible, or "". ``ordered`` are the
+    variables and attributes whose members' order is observed. ``own`` is True if code observes the
+    order of a set that it creates.
     """
 
     describes: bool
@@ -61,7 +60,7 @@ class Sight(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def sight(code: types.CodeType) -> Sight:
-    """The observations of ``code``."""
+    """Return what ``code`` observes."""
     texts = {*code.co_names, *(each for each in code.co_consts if type(each) is str)}
     inner = [sight(each) for each in code.co_consts if isinstance(each, types.CodeType)]
     order = _Order()
@@ -76,16 +75,16 @@ def sight(code: types.CodeType) -> Sight:
 
 
 def is_plain(members: set[object] | frozenset[object]) -> bool:
-    """True if a set built in the same way has the same order in every process."""
+    """Return True if a set built in the same way has the same order in every process."""
     return all(type(member) in PLAIN for member in members)
 
 
 class _Label(NamedTuple):
     """The known origin of a value on the stack.
 
-    "name": the variable or attribute it was read from; "method" of the value above it; "set":
-    created here; "constant": a set in the code; "function": created here, from code with that name;
-    "flow": iterates over the members of ``of``.
+    ``kind`` is "name" (read from the variable or attribute ``text``), "method" (of the value above
+    it), "set" (created here), "constant" (a set in the code), "function" (created here, from code
+    called ``text``), or "flow" (iterates over the members of ``of``).
     """
 
     kind: str
@@ -100,7 +99,7 @@ KEEPING_BELOW = ("STORE_", "POP_", "DELETE_", "SET_", "LIST_APPEND", "MAP_ADD", 
 
 
 class _Order:
-    """Tracks values through code along straight lines and forward jumps."""
+    """Tracks the origins of values along straight lines and forward jumps of code."""
 
     def __init__(self) -> None:
         self.names, self.own = frozenset[str](), False
@@ -124,7 +123,7 @@ class _Order:
                 self.held = []
 
     def shows(self, label: _Label | None, *, loop: bool = False) -> None:
-        """Record that a value's order is observed; ignores a ``loop`` over a set created here."""
+        """Record that a value's order is observed; ignore a ``loop`` over a set created here."""
         if label is None:
             return
         if label.kind == "name":
@@ -135,7 +134,7 @@ class _Order:
             self.own = True
 
     def pop(self, count: int = 1) -> Stack:
-        """Pop the topmost labels, returned with the top last."""
+        """Pop and return the ``count`` topmost labels, the top last; None for missing ones."""
         if count <= 0:
             return []
         found = self.held[-count:]
@@ -259,7 +258,7 @@ def _call_spread(order: _Order, step: Instruction, _: Rest) -> None:
 
 
 def _called(order: _Order, callee: _Label | None, given: Stack) -> _Label | None:
-    """Record the observations of a call, and return the label of its result."""
+    """Record what a call of ``callee`` observes, and return the label of its result."""
     if callee is None:
         return None
     if callee.kind == "function":

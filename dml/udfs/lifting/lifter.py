@@ -1,9 +1,8 @@
 """Row functions are lifted to expressions: proven pure, traced once per path, and merged.
 
-The result consists of value expressions with Python's meaning, and of checks: in a row where a
-check is true, Python would give another result or raise, and the whole block must be computed by
-calling the function. Functions outside the subset that this is proven for are refused with a
-reason.
+The result has value expressions with Python's meaning, and checks: in a row where a check is true,
+Python would give another result or raise, and the whole block must be computed by calling the
+function. Functions for which this cannot be proven are refused with a reason.
 
 Source: path enumeration as in symbolic execution; the idea of lifting row functions into vectorised
 expressions is tf.data's map vectorisation.
@@ -51,11 +50,11 @@ PLAIN = "it gives a value of the row to what takes plain values alone, or always
 class Lifted:
     """The expressions that a function computes, over the columns of its schema.
 
-    ``columns`` are name and value of the items that ``map`` returns, in order; None for a filter,
-    which has a ``predicate`` instead. A row in which one of ``checks`` is true is outside the
-    proof, and so are all rows once the outside values that the function reads differ from
-    ``given``. If ``sure``, columns that the function passes on unchanged are so in rows outside the
-    proof too, unless it raises.
+    ``columns`` are the names and values that a ``map`` function returns, in order; None for a
+    filter, which has a ``predicate`` instead. The proof does not hold in a row in which one of
+    ``checks`` is true, nor in any row once the outside values that the function reads differ from
+    ``given``. If ``sure``, columns that the function returns unchanged are unchanged in rows
+    without proof too, unless it raises.
     """
 
     columns: tuple[tuple[str, Value], ...] | None
@@ -67,13 +66,13 @@ class Lifted:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refusal:
-    """The reason why a function is not lifted, in one sentence for its author."""
+    """The reason why a function is not lifted, in one sentence for the function's author."""
 
     reason: str
 
 
 def lift(fn: Callable[..., Any], schema: Schema) -> Lifted | Refusal:
-    """``fn`` as expressions over ``schema``, or a ``Refusal``; never raises for any function.
+    """Return ``fn`` as expressions over ``schema``, or a ``Refusal``; never raise an error.
 
     Takes functions of one row that return a dict of scalars (``map``) or a truth value
     (``filter``), are proven pure, and compute with int, float, bool and text alone. The expressions
@@ -104,10 +103,10 @@ def lift(fn: Callable[..., Any], schema: Schema) -> Lifted | Refusal:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Run:
-    """One traced path: questions and checks in order, and the result (None where it raised).
+    """One traced path: questions and checks in order, and the result (None if the path raised).
 
-    ``leaves`` is true if Python may take an unknown path where a check is true. ``why`` is a reason
-    for the author, where the exception may have been caused by tracing.
+    ``leaves`` is True if Python may take an unknown path where a check is true. ``why`` is a reason
+    for the author, if the exception may have been caused by tracing.
     """
 
     events: Sequence[tuple[Value, bool | None]]
@@ -146,7 +145,8 @@ def _refuse_identity(steps: Sequence[Instruction]) -> None:
     """Refuse ``is`` and ``is not``, unless the right side is always the constant None.
 
     A traced value is never the object that Python has in its place (True, a small integer), and
-    identity tests call no operator that it could override; only None is the same object in tracing.
+    identity tests call no operator that could be overridden; only None is the same object in
+    tracing.
     """
     reached = {step.target for step in steps}
     for place, step in enumerate(steps):
@@ -174,7 +174,7 @@ def _run(fn: Callable[..., Any], tracer: Tracer, schema: Schema) -> _Run:
 
 
 def _column(tracer: Tracer, name: str, kind: pa.DataType) -> Traced | Unreadable:
-    """A column as the Python value that row functions receive."""
+    """Return a column as the Python value that row functions receive, traced."""
     code = code_of(kind)
     letter = {"b": "b", "i": "i", "u": "i", "f": "f"}.get(code[0], "")
     if code == "arrow":
@@ -187,7 +187,7 @@ def _column(tracer: Tracer, name: str, kind: pa.DataType) -> Traced | Unreadable
 
 
 def _plain(tracer: Tracer, result: Any) -> Any:
-    """The result of a path: a dict of traced values and None, or one truth value."""
+    """Return the result of a path: a dict of traced values and None, or one truth value."""
     if isinstance(result, SymbolicRow):
         return {name: _scalar(tracer, name, value) for name, value in dict.items(result)}
     if isinstance(result, dict):
@@ -254,7 +254,7 @@ def _either(parts: Sequence[Value]) -> Value | None:
 
 
 def _chosen(question: Value, yes: Any, no: Any) -> Any:
-    """The result selected by the answer to ``question``; both must have the same form and kinds."""
+    """Return the result that ``question`` selects; both must have the same form and kinds."""
     if isinstance(yes, dict) and isinstance(no, dict):
         if list(yes) != list(no):
             raise UnliftableError("it returns other columns on other paths")
@@ -294,7 +294,7 @@ def _delivered(outcome: _Outcome) -> Lifted:
 
 
 def _patched(fn: Any, memo: dict[int, types.FunctionType]) -> Any:
-    """A copy of ``fn`` (and of the functions it calls) whose globals accept traced values."""
+    """Return a copy of ``fn``, and of functions it calls, whose globals accept traced values."""
     if isinstance(fn, functools.partial):
         return functools.partial(_patched(fn.func, memo), *fn.args, **fn.keywords)
     found = memo.get(id(fn))
@@ -322,7 +322,7 @@ def _patched(fn: Any, memo: dict[int, types.FunctionType]) -> Any:
 
 
 def _without_sets(code: types.CodeType) -> types.CodeType:
-    """The code with tuples in place of constant sets, which it uses only with ``in``."""
+    """Return the code with tuples in place of constant sets, which are used only with ``in``."""
     constants = tuple(
         _without_sets(each) if isinstance(each, types.CodeType) else replacement(each)
         for each in code.co_consts

@@ -1,12 +1,12 @@
 """A function is proven to be a pure function of its arguments, or refused with a reason.
 
 The proof is a list of allowed instructions: loads, arithmetic, comparisons, forward jumps, new
-containers, and calls of a few functions known to be pure. Loops, ``try``, imports, stores into
-anything but local variables, mutable values from outside, sets that are used for more than ``in``
-(the order of their items differs between processes), ``+=`` on values that may belong to the
-caller, and every instruction that is not in the list are refused, so a newer Python can only make
-fewer functions provable. A pure function may still raise. The verdict holds for the current state
-of the function: globals are read now.
+containers, and calls of a few functions known to be pure. Refused are loops, ``try``, imports,
+stores into anything but local variables, mutable values from outside, sets that are used for more
+than ``in`` (the order of their items differs between processes), ``+=`` on values that may belong
+to the caller, and every instruction that is not in the list, so a newer Python can only make fewer
+functions provable. A pure function may still raise. The verdict holds for the current state of the
+function: globals are read now.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ IN_PLACE = range(13, SUBSCRIPT)  # the BINARY_OP arguments of +=, -= and so on
 
 
 class Own(NamedTuple):
-    """Values that the function itself created, at one place: results, constants, displays.
+    """Values that the function itself created (results, constants, displays), at one instruction.
 
     ``stack`` has a flag per entry from the top down, as far as known; ``variables`` are numbers.
     """
@@ -37,14 +37,14 @@ class Own(NamedTuple):
     variables: frozenset[int] = frozenset()
 
     def at(self, depth: int) -> bool:
-        """True if the entry at ``depth`` (the top is 1) is known to be the function's own."""
+        """Return True if the entry at ``depth`` (the top is 1) is known to be created here."""
         return depth <= len(self.stack) and self.stack[depth - 1]
 
     def moved(self, pops: int, pushed: tuple[bool, ...]) -> Own:
         return self._replace(stack=pushed + self.stack[pops:])
 
     def met(self, other: Own | None) -> Own:
-        """The facts that hold on both paths to a place, if there are two."""
+        """Return the facts that hold on both paths to a place; ``self`` if ``other`` is None."""
         if other is None:
             return self
         both = zip(self.stack, other.stack, strict=False)
@@ -52,7 +52,7 @@ class Own(NamedTuple):
 
 
 def in_place(steps: tuple[Instruction, ...]) -> str:
-    """The objection to in-place operators on values of the caller; needs code without loops."""
+    """Return the objection to in-place operators on values of the caller, in code without loops."""
     if not any(step.name == "BINARY_OP" and step.arg in IN_PLACE for step in steps):
         return ""
     arriving: dict[int, Own] = {}
@@ -74,7 +74,7 @@ def in_place(steps: tuple[Instruction, ...]) -> str:
 
 
 def _stepped(now: Own, step: Instruction) -> Own:
-    """The facts after a step; an instruction without a description clears the stack."""
+    """Return the facts after ``step``; an instruction without a description clears the stack."""
     if step.name == "STORE_FAST":
         one = frozenset({step.arg})
         kept = now.variables | one if now.at(1) else now.variables - one
@@ -94,7 +94,7 @@ def _stepped(now: Own, step: Instruction) -> Own:
     return now._replace(stack=())
 
 
-# Number of stack entries that an instruction pops, and for each that it pushes, if it is owned.
+# Number of stack entries that an instruction pops, and for each that it pushes, True if owned.
 # Values loaded from outside count as owned, since they must be plain and cannot change.
 FIXED: dict[str, tuple[int, tuple[bool, ...]]] = {
     **dict.fromkeys(("RESUME", "CACHE", "PRECALL", "KW_NAMES"), (0, ())),
@@ -221,15 +221,15 @@ ATTRIBUTES = {
 }
 EDITS = {"items", "keys", "values", "pop", "update", "setdefault", "copy", "append", "extend"}
 PLAIN = (int, float, bool, str, bytes, complex, type(None))
-DEEPEST = 8  # functions calling functions; deeper is refused, so that the proof stays cheap
+DEEPEST = 8  # most levels of functions calling functions, so that the proof stays cheap
 
 
 def only_looks_up(fn: object) -> bool:
-    """True if ``fn`` uses its first argument only for lookups by constants: ``row["x"]``.
+    """Return True if ``fn`` uses its first argument only for lookups by constants: ``row["x"]``.
 
     Such a function cannot modify, keep or pass on the dict that it is given, whatever else it does.
-    That holds for the dict alone: a value that is looked up is passed on, and if it is mutable (a
-    list, an array), the function may modify or keep it.
+    That holds for the dict alone: the function may modify or keep a mutable value (a list, an
+    array) that it looks up.
     """
     if not isinstance(fn, types.FunctionType) or fn.__code__.co_argcount < 1:
         return False
@@ -245,7 +245,7 @@ def only_looks_up(fn: object) -> bool:
 
 
 def fresh_dict(fn: object) -> int:
-    """N if every return of ``fn`` is a dict display with n items, made for that call; else 0."""
+    """Return n if every ``return`` of ``fn`` creates a dict of n items (a display); else 0."""
     if not isinstance(fn, types.FunctionType) or fn.__code__.co_flags & inspect.CO_GENERATOR:
         return 0
     steps = program(fn.__code__).steps
@@ -261,14 +261,14 @@ def fresh_dict(fn: object) -> int:
 
 
 def plain_value(value: object) -> bool:
-    """True if a value from outside can never change."""
+    """Return True if a value from outside can never change."""
     if type(value) in (tuple, frozenset):
         return all(plain_value(item) for item in value)  # type: ignore[attr-defined]
     return type(value) in PLAIN
 
 
 def outside(fn: types.FunctionType, step: Instruction) -> object:
-    """The value that a LOAD_GLOBAL or LOAD_DEREF step finds; NameError if there is none."""
+    """Return the value that a LOAD_GLOBAL or LOAD_DEREF step finds; NameError if there is none."""
     if step.name == "LOAD_DEREF":
         cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
         try:
@@ -284,13 +284,13 @@ def outside(fn: types.FunctionType, step: Instruction) -> object:
 
 
 def objection(fn: object, callers: tuple[object, ...] = (), *, edits: bool = False) -> str:
-    """Why ``fn`` is not proven pure, in one short sentence for its author; "" if it is proven.
+    """Return why ``fn`` is not proven pure, in one short sentence for its author; "" if it is.
 
     Pure: the result depends on the arguments alone, without side effects. Examines plain functions
     and those they call, by their bytecode; about 60 microseconds. Arguments must be plain, unshared
     values (numbers, text, dates, dicts, lists), as rows are. With ``edits`` the function may modify
     the containers that it is given, which are not shared, and may have loops and ``try``.
-    ``callers`` are under examination.
+    ``callers`` are the functions under examination.
     """
     if isinstance(fn, partial):
         if not all(plain_value(value) for value in (*fn.args, *fn.keywords.values())):
@@ -327,7 +327,7 @@ def _of_code(
     *,
     edits: bool,
 ) -> Iterator[str]:
-    """Objections to ``code``, of ``fn`` or a comprehension in it; ``around`` are its variables."""
+    """Yield objections to ``code``, of ``fn`` or a comprehension; ``around`` are its variables."""
     steps, handlers = program(code)
     own = around | set(code.co_cellvars)
     if edits:
@@ -344,7 +344,7 @@ def _of_code(
 def _edited(
     code: types.CodeType, steps: Sequence[Instruction], own: frozenset[str]
 ) -> Iterator[str]:
-    """Objections to a function that may modify its arguments, and may loop and catch exceptions."""
+    """Yield objections to a function that may modify its arguments, loop, and catch exceptions."""
     yield _refused(steps, ALLOWED | EDITING)
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType) and inner.co_name not in COMPREHENSIONS:
@@ -357,7 +357,7 @@ def _edited(
 
 
 def _named(steps: Sequence[Instruction], place: int) -> bool:
-    """True if the handler at ``place`` catches only exceptions that it names."""
+    """Return True if the handler at ``place`` catches only exceptions that it names."""
     loaded = 0
     while place < len(steps):
         step = steps[place]
@@ -371,7 +371,7 @@ def _named(steps: Sequence[Instruction], place: int) -> bool:
 
 
 def _refused(steps: Sequence[Instruction], allowed: set[str]) -> str:
-    """The first objection to an instruction as such; a loop is a backward jump."""
+    """Return the first objection to an instruction as such; a loop is a backward jump."""
     for place, step in enumerate(steps):
         if 0 <= step.target <= place and allowed is ALLOWED:
             return "it has a loop"
@@ -395,7 +395,7 @@ def _from_outside(
     *,
     edits: bool,
 ) -> Iterator[str]:
-    """Objections to values loaded from outside, and to attributes."""
+    """Yield objections to values loaded from outside, and to attributes."""
     skip = False
     attributes = ATTRIBUTES | EDITS if edits else ATTRIBUTES
     for step, after in zip(steps, (*steps[1:], steps[-1]), strict=True):
@@ -428,7 +428,7 @@ def _is_pattern(value: object, method: str) -> bool:
 
 
 def _orderless(value: object) -> bool:
-    """True if the iteration order of a value differs between processes."""
+    """Return True if the iteration order of a value differs between processes."""
     if type(value) is tuple:
         return any(map(_orderless, value))
     return type(value) is frozenset
@@ -448,7 +448,7 @@ def _value_objection(name: str, value: object, callers: tuple[object, ...], *, e
 
 
 def _attribute_objection(module: object, name: str) -> str:
-    """The reason why an attribute of a module, or a method of a pattern, is refused, or ""."""
+    """Return why an attribute of a module, or a method of a pattern, is refused, or ""."""
     if isinstance(module, re.Pattern):
         return ""
     called, known = MODULES[module]

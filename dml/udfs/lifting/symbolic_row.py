@@ -1,7 +1,7 @@
-"""A symbolic row stands in for a row while a function is traced, and records its decisions.
+"""A symbolic row stands in for a row while a function is traced; its tracer records decisions.
 
-A truth value is a question; the tracer answers it as prescribed, so that running the function again
-with other answers visits the other paths. A check is a condition under which Python's result would
+A truth value is a question, which the tracer answers as prescribed: running the function again with
+other answers visits the other paths. A check is a condition under which Python's result would
 differ from that of the expressions (``dml.udfs.lifting.traced_value``), or Python would raise.
 """
 
@@ -24,11 +24,11 @@ NODES, QUESTIONS, LINES = 2000, 40, 20_000
 
 
 class UnliftableError(Exception):
-    """The function has no expression that is proven to give the same result."""
+    """No expression is proven to give the same result as the function."""
 
 
 def refusing(why: str) -> Callable[..., NoReturn]:
-    """A function, or method, that refuses every call."""
+    """Return a function, or method, that raises UnliftableError on every call."""
 
     def refuse(*_: object, **__: object) -> NoReturn:
         raise UnliftableError(why)
@@ -36,8 +36,8 @@ def refusing(why: str) -> Callable[..., NoReturn]:
     return refuse
 
 
-def held(given: Any) -> Any:
-    """A constant that columns and kernels can hold; refuses text with lone surrogates."""
+def checked_constant(given: Any) -> Any:
+    """Return ``given``, a constant that columns and kernels can hold; refuse lone surrogates."""
     for text in given if type(given) is tuple else (given,):
         if (
             type(text) is str
@@ -67,7 +67,7 @@ class Tracer:
         self.leaves = catches
 
     def ask(self, question: Value) -> bool:
-        """Whether ``question`` holds on this path; the answer to a question stays the same."""
+        """Return the answer to ``question`` on this path; repeated questions have one answer."""
         known = self.known.get(question.digest)
         if known is not None:
             self.leaves |= question.digest in self.checked
@@ -82,32 +82,32 @@ class Tracer:
         return answer
 
     def check(self, outside: Value) -> None:
-        """Require that Python computes rows on this path in which ``outside`` is true."""
+        """Record that Python computes the rows on this path in which ``outside`` is true."""
         if self.known.get(outside.digest) is not False:
             self.known[outside.digest] = False
             self.checked.add(outside.digest)
             self.events.append((outside, None))
 
     def trap(self, question: Value, error: type[Exception]) -> None:
-        """Raise ``error``, as Python would where ``question`` holds, if the function has a try."""
+        """Raise ``error``, as Python does where ``question`` holds, if the function has a try."""
         if self.catches and self.ask(question):
             raise TRAPS[error]
 
     def here(self, value: Value, kind: pa.DataType) -> Value:
-        """``value`` in rows on this path, null in other rows, for which no call is made."""
+        """Return ``value`` in rows on this path, and null in others, for which no call is made."""
         answered = [(question, answer) for question, answer in self.events if answer is not None]
         taken = [q if answer else Value("not", (q,)) for q, answer in answered]
         return Value("if_else", (joined("and", taken), value, lit(None, kind))) if taken else value
 
     def count(self) -> None:
-        """Count an expression; refuses programs that grow without limit."""
+        """Count an expression; refuse functions that compute more than ``NODES`` values."""
         self.nodes += 1
         if self.nodes > NODES:
             raise UnliftableError(f"it computes more than {NODES} intermediate values")
 
 
 def bounded(fn: Callable[..., Any], codes: set[types.CodeType]) -> Callable[..., Any]:
-    """``fn``, refused if it and the functions it calls execute too many lines: an endless loop."""
+    """Return ``fn``, refused if it and the functions it calls execute too many lines."""
 
     def run(row: object) -> Any:
         passed = 0
@@ -133,15 +133,15 @@ def bounded(fn: Callable[..., Any], codes: set[types.CodeType]) -> Callable[...,
 class Trap(BaseException):
     """The base of stand-ins for Python's exceptions: the only classes that ``except`` catches.
 
-    Traced functions see the classes of ``TRAPS`` in place of Python's own. So an exception that is
-    caused by tracing itself is never taken for one that the function would catch.
+    Traced functions see the classes of ``TRAPS`` in place of Python's own. So an exception that
+    tracing itself causes is never taken for one that the function would catch.
     """
 
     __str__ = __repr__ = __format__ = refusing("it uses what an exception says")
 
 
 def _traps() -> dict[type[BaseException], type[Trap]]:
-    """A trap class for each of Python's exceptions, with the same class hierarchy."""
+    """Return a trap class for each of Python's exceptions, with the same class hierarchy."""
     made: dict[type[BaseException], type[Trap]] = {BaseException: Trap}
     found = (each for each in vars(builtins).values() if isinstance(each, type))
     classes = [each for each in found if issubclass(each, BaseException)]
@@ -215,13 +215,13 @@ class SymbolicRow(dict[str, Any]):
             self[name] = value
 
     def setdefault(self, name: Any, default: Any = None) -> Any:
-        """The value, after storing ``default`` if there is none."""
+        """Return the value of column ``name``, after storing ``default`` if there is none."""
         if name not in self:
             self[name] = default
         return self[name]
 
     def copy(self) -> SymbolicRow:
-        """A new row with the same values."""
+        """Return a new row with the same values."""
         made = SymbolicRow(
             self.tracer, {name: dict.__getitem__(self, name) for name in dict.keys(self)}
         )
@@ -229,11 +229,11 @@ class SymbolicRow(dict[str, Any]):
         return made
 
     def items(self) -> Any:
-        """Names and values, in order."""
+        """Return a view of the names and values, in order."""
         return RowView(self, lambda name: (name, self[name]))
 
     def values(self) -> Any:
-        """Values, in order."""
+        """Return a view of the values, in order."""
         return RowView(self, lambda name: self[name])
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -243,7 +243,7 @@ class SymbolicRow(dict[str, Any]):
         return self.through()
 
     def through(self) -> Iterator[str]:
-        """Iterate over names; removing a column meanwhile is refused, Python refuses adding one."""
+        """Yield the names; refuse the removal of a column meanwhile (Python refuses adding)."""
         self.passing += 1
         return self._through(iter(dict.keys(self)))
 
@@ -254,7 +254,7 @@ class SymbolicRow(dict[str, Any]):
             self.passing -= 1
 
     def keys(self) -> Any:
-        """The names; the caller is about to copy the row, so nulls of all columns are checked."""
+        """Return the names, and check all columns for null: the caller is about to copy the row."""
         if self.tracer.tests_none:
             for name in [each for each in dict.keys(self) if each not in self.edited]:
                 null = Value("is_null", (col(name),))
@@ -275,7 +275,7 @@ class SymbolicRow(dict[str, Any]):
 
 
 class RowView:
-    """The result of ``items`` and ``values`` of a row; a live view, as Python's."""
+    """The result of ``items`` or ``values`` of a row: a live view, as Python's is."""
 
     def __init__(self, row: SymbolicRow, shown: Callable[[str], Any]) -> None:
         self.row, self.shown = row, shown
@@ -302,7 +302,7 @@ class Names(RowView):
 
 
 class Unreadable:
-    """A column of a type that cannot be lifted; any use of it is refused."""
+    """A column of a type that cannot be lifted; any use of the column is refused."""
 
     def __init__(self, name: str, kind: pa.DataType) -> None:
         self.__dict__["why"] = f"it uses column {name!r} of type {kind}"

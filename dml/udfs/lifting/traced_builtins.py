@@ -1,7 +1,7 @@
 """These functions replace Python's builtins and ``math`` while a row function is traced.
 
-Each accepts plain values as before, and traced values. Every function of ``math`` that a proof
-allows is here: those without a lifted form refuse.
+Each accepts traced values as well as plain ones. Every function of ``math`` that a purity proof
+allows is replaced; those without a lifted form refuse each call.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dml.udfs.lifting.traced_value import KINDS, Encoded, Traced, TracedPieces, 
 
 
 def to_int(value: Any = 0, /, *rest: Any) -> Any:
-    """``int`` that also accepts traced values."""
+    """Return ``int(value)``, for traced values too."""
     if not isinstance(value, Traced):
         return int(value, *rest)
     if rest:
@@ -39,7 +39,7 @@ def to_int(value: Any = 0, /, *rest: Any) -> Any:
 
 
 def to_float(value: Any = 0.0, /) -> Any:
-    """``float`` that also accepts traced values."""
+    """Return ``float(value)``, for traced values too."""
     if not isinstance(value, Traced):
         return float(value)
     if value.kind != "s":
@@ -48,10 +48,10 @@ def to_float(value: Any = 0.0, /) -> Any:
 
 
 def _read(text: Traced, name: str, kind: str) -> Traced:
-    """A number parsed from text; ValueError if the text is no number."""
+    """Return the number that ``text`` spells; on other texts ValueError is raised, as by Python."""
     tracer = text.tracer
     wanted = tracer.here(text.used().value, KINDS["s"])
-    made = text.made("python.call", wanted, kind=kind, params=(name, kind))
+    made = text.derive("python.call", wanted, kind=kind, params=(name, kind))
     null = Value("is_null", (made.value,))
     if kind == "i":  # the text may also be an integer beyond 64 bits, if it has as many digits
         length = text.called("len", "i", total=True)
@@ -63,14 +63,14 @@ def _read(text: Traced, name: str, kind: str) -> Traced:
 
 
 def to_text(value: Any = "", /, *rest: Any) -> Any:
-    """``str`` that also accepts traced values."""
+    """Return ``str(value)``, for traced values too."""
     if isinstance(value, Traced) and not rest:
         return value.used() if value.kind == "s" else value.called("str", "s", total=True)
     return str(value, *rest)
 
 
 def size(values: Any, /) -> Any:
-    """``len`` that also accepts traced text and its pieces."""
+    """Return ``len(values)``, for traced text and its pieces too."""
     if isinstance(values, TracedPieces):
         return values.size()
     if isinstance(values, Traced) and values.kind in "sl":
@@ -79,7 +79,7 @@ def size(values: Any, /) -> Any:
 
 
 def total(values: Any, /, start: Any = 0) -> Any:
-    """``sum`` by repeated addition; newer Pythons compensate the rounding of float sums."""
+    """Return ``sum(values)`` by repeated addition; refuse floats where Python sums more exactly."""
     items = list(values)
     if isinstance(start, str | bytes) or not any(isinstance(each, Traced) for each in items):
         return sum(items, start)
@@ -98,7 +98,7 @@ def _is_float(value: Any) -> bool:
 
 
 def is_instance(value: Any, classes: Any, /) -> bool:
-    """``isinstance`` for traced values, whose classes are known except for None."""
+    """Return ``isinstance(value, classes)``; a traced value's class is known, except for None."""
     wanted = classes if isinstance(classes, tuple) else (classes,)
     wanted = tuple(each if is_trap(each) else ORIGINAL.get(each, each) for each in wanted)
     if not isinstance(value, Traced):
@@ -115,12 +115,12 @@ def is_instance(value: Any, classes: Any, /) -> bool:
 
 
 def is_trap(known: Any) -> bool:
-    """True for classes that stand in for exceptions while tracing."""
+    """Return True for classes that take the place of exceptions while tracing."""
     return isinstance(known, type) and issubclass(known, Trap)
 
 
 def steps(*ends: Any) -> Any:
-    """``range`` with constant arguments, and a limited length."""
+    """Return ``range(*ends)`` of constant arguments, and of a limited length."""
     if any(isinstance(end, Traced) for end in ends):
         raise UnliftableError("it has a loop as long as the row says")
     made = range(*ends)
@@ -130,7 +130,7 @@ def steps(*ends: Any) -> Any:
 
 
 def as_dict(given: Any = (), /, **named: Any) -> Any:
-    """``dict``; for a traced row, a copy of the row."""
+    """Return ``dict(given, **named)``; for a traced row, an updated copy of the row."""
     if not isinstance(given, SymbolicRow):
         return dict(given, **named)
     made = given.copy()
@@ -139,36 +139,36 @@ def as_dict(given: Any = (), /, **named: Any) -> Any:
 
 
 def square_root(value: Any, /) -> Any:
-    """``math.sqrt``, which IEEE 754 defines to the last bit; Python raises below zero."""
+    """Return ``math.sqrt(value)``, exact to the last bit; a check finds values below zero."""
     if not isinstance(value, Traced):
         return math.sqrt(value)
     this = value.number().cast("f")
     this.tracer.check(Value("lt", (this.value, lit(0.0, KINDS["f"]))))
-    return this.made("sqrt", this.value, kind="f")
+    return this.derive("sqrt", this.value, kind="f")
 
 
 def magnitude(value: Any, /) -> Any:
-    """``math.fabs``."""
+    """Return ``math.fabs(value)``."""
     return unary("abs", value.number().cast("f")) if isinstance(value, Traced) else math.fabs(value)
 
 
 def _class_test(op: str, exact: Callable[[Any], bool]) -> Callable[[Any], Any]:
-    """``math.isnan`` and the like, which also accept traced values."""
+    """Return ``math.isnan``, ``isinf`` or ``isfinite`` for plain and traced values."""
 
     def test(value: Any, /) -> Any:
         if not isinstance(value, Traced):
             return exact(value)
         this = value.number().cast("f")
         if op == "is_nan":
-            return this.made("is_nan", this.value, kind="b")
+            return this.derive("is_nan", this.value, kind="b")
         size = unary("abs", this)
-        return this.made(op, size.value, lit(math.inf, KINDS["f"]), kind="b")
+        return this.derive(op, size.value, lit(math.inf, KINDS["f"]), kind="b")
 
     return test
 
 
 def _by_value(name: str) -> Callable[..., Any]:
-    """A function of ``math`` on floats, called value by value."""
+    """Return the function ``math.name`` of floats, which is called value by value."""
 
     def call(*args: Any) -> Any:
         tracer = RUNNING.get()
@@ -182,7 +182,7 @@ def _by_value(name: str) -> Callable[..., Any]:
 
 
 def _scaled(function: Callable[[float], float], factor: float) -> Callable[[Any], Any]:
-    """``math.radians`` and ``math.degrees``, which are one multiplication."""
+    """Return ``math.radians`` or ``math.degrees``, which multiply by ``factor``."""
 
     def scaled(value: Any, /) -> Any:
         traced = isinstance(value, Traced)
@@ -192,7 +192,7 @@ def _scaled(function: Callable[[float], float], factor: float) -> Callable[[Any]
 
 
 def _checksum(name: str, function: Callable[..., int]) -> Callable[..., Any]:
-    """A checksum of bytes; for traced text encoded as bytes, called value by value."""
+    """Return a checksum of bytes; of traced text encoded as bytes, it is called value by value."""
 
     def call(data: Any, *rest: Any) -> Any:
         if not isinstance(data, Encoded):
@@ -205,44 +205,44 @@ def _checksum(name: str, function: Callable[..., int]) -> Callable[..., Any]:
 
 
 class Pattern:
-    """A compiled pattern that searches traced text value by value."""
+    """A compiled pattern, which searches traced text value by value."""
 
     def __init__(self, pattern: re.Pattern[str]) -> None:
         self.pattern = pattern
 
-    def _given(self) -> tuple[str, int]:
+    def _constants(self) -> tuple[str, int]:
         return self.pattern.pattern, self.pattern.flags
 
     def sub(self, repl: Any, text: Any, *rest: Any) -> Any:
-        """``sub`` with a constant replacement."""
+        """Replace matches by the constant ``repl``."""
         if not isinstance(text, Traced):
             return self.pattern.sub(repl, text, *rest)
         if rest or type(repl) is not str or text.kind != "s":
             raise UnliftableError("it replaces a pattern by something that is not a constant text")
-        return text.called("sub", "s", params=(*self._given(), repl))
+        return text.called("sub", "s", params=(*self._constants(), repl))
 
     def match(self, text: Any, *rest: Any) -> Any:
-        """Whether the pattern matches at the start; the match itself cannot be used."""
-        return self._found("match", "matches", text, rest)
+        """Return a ``Match`` if the pattern matches at the start, else None."""
+        return self._try_match("match", "matches", text, rest)
 
     def search(self, text: Any, *rest: Any) -> Any:
-        """Whether the pattern matches anywhere; the match itself cannot be used."""
-        return self._found("search", "finds", text, rest)
+        """Return a ``Match`` if the pattern matches anywhere, else None."""
+        return self._try_match("search", "finds", text, rest)
 
     def fullmatch(self, text: Any, *rest: Any) -> Any:
-        """Whether the pattern matches the whole text; the match itself cannot be used."""
-        return self._found("fullmatch", "fullmatches", text, rest)
+        """Return a ``Match`` if the pattern matches the whole text, else None."""
+        return self._try_match("fullmatch", "fullmatches", text, rest)
 
-    def _found(self, method: str, name: str, text: Any, rest: tuple[Any, ...]) -> Any:
+    def _try_match(self, method: str, name: str, text: Any, rest: tuple[Any, ...]) -> Any:
         if not isinstance(text, Traced):
             return getattr(self.pattern, method)(text, *rest)
         if rest or text.kind != "s":
             raise UnliftableError("it looks for a pattern in a way that is not examined")
-        return Match() if text.called(name, "b", params=self._given()) else None
+        return Match() if text.called(name, "b", params=self._constants()) else None
 
 
 class Match:
-    """A match, of which only the existence is known."""
+    """A match of which only the existence is known; any use of its content is refused."""
 
     _no = refusing("it uses what a pattern matched")
     __getattr__ = __getitem__ = __str__ = __repr__ = __format__ = __iter__ = __eq__ = __ne__ = _no
@@ -255,8 +255,8 @@ ITSELF = {int, float, bool, str, bytes, complex, type(None), list, tuple, dict, 
 DIGITS = 19  # minimum digits of an integer beyond 64 bits
 LOOPS = 1024  # maximum iterations of one range
 SUMS_CLOSER = sys.version_info >= (3, 12)
-# Replacements of functions that require plain numbers. Every function of math is included: one that
-# is not would convert traced values on its own, or add them up.
+# Replacements of functions that require plain numbers. Every function of math is included, since
+# an original one would convert traced values itself, or add them up.
 REPLACED: dict[Any, Any] = {
     **{
         function: _by_value(name)
@@ -291,7 +291,7 @@ ORIGINAL = {made: known for known, made in REPLACED.items() if isinstance(known,
 
 
 def replacement(value: Any) -> Any:
-    """The replacement of a value from outside; the value itself if none is needed."""
+    """Return the replacement of a value from outside; the value itself if none is needed."""
     if isinstance(value, re.Pattern):
         return Pattern(value)
     if isinstance(value, types.ModuleType):

@@ -1,9 +1,9 @@
 """Traced values overload operators, to build expressions that compute exactly as Python does.
 
-A ``Traced`` is a value of the row, or computed from such values: a value expression and the kind of
-its Python value. Every operator records as a check where the expression would differ from Python's
-result: null operands, integers beyond 64 bits, zero divisors, integers that float64 cannot hold
-where Python compares or divides exactly.
+A ``Traced`` is a value of the row, or computed from such values: an expression and the kind of its
+Python value. Every operator records a check for each case in which the expression would differ from
+Python's result: null operands, integers beyond 64 bits, zero divisors, integers that float64 cannot
+hold where Python compares or divides exactly.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from dml.expr.columns.value import Value, lit
-from dml.udfs.lifting.symbolic_row import Tracer, UnliftableError, held, refusing
+from dml.udfs.lifting.symbolic_row import Tracer, UnliftableError, checked_constant, refusing
 
 INT64 = range(-(2**63), 2**63)
 EXACT = 2**53  # float64 holds every integer up to here
@@ -42,35 +42,37 @@ class Traced:
         self.tracer, self.value, self.kind, self.source = tracer, value, kind, source
 
     def used(self) -> Traced:
-        """This value as an operand, with a check for null: Python would raise, or differ."""
+        """Return this value as an operand, with a check for null: Python would raise, or differ."""
         if self.source is not None:
             self.tracer.check(Value("is_null", (self.source,)))
         return self
 
-    def made(self, op: str, *args: Value, kind: str, params: tuple[Any, ...] = ()) -> Traced:
-        """A computed value."""
+    def derive(self, op: str, *args: Value, kind: str, params: tuple[Any, ...] = ()) -> Traced:
+        """Return the value that operation ``op`` computes from ``args``."""
         return Traced(self.tracer, Value(op, args, params), kind)
 
     def cast(self, kind: str) -> Traced:
-        """The same number in another kind that can represent every value; null stays null."""
+        """Return the number in another kind that can represent every value; null stays null."""
         if kind == self.kind:
             return self
-        return self.made("cast", self.value, kind=kind, params=(KINDS[kind], False))
+        return self.derive("cast", self.value, kind=kind, params=(KINDS[kind], False))
 
     def number(self) -> Traced:
-        """This value as a number, as Python's arithmetic sees it: True is 1."""
+        """Return this value as a number, as Python's arithmetic sees it: True is 1."""
         if self.kind == "s":
             raise UnliftableError("it computes with text")
         return self.used().cast("i") if self.kind == "b" else self.used()
 
     def operand(self, other: object) -> Traced | None:
-        """The other operand as a traced value; None if Python would not support its type either."""
+        """Return ``other`` as a traced value; None if Python does not support its type either."""
         if isinstance(other, Traced):
             return other
         kind = {bool: "b", int: "i", float: "f", str: "s"}.get(type(other), "")
         if kind == "i" and other not in INT64:
             raise UnliftableError("it uses an integer beyond 64 bits")
-        return Traced(self.tracer, lit(held(other), KINDS[kind]), kind) if kind else None
+        return (
+            Traced(self.tracer, lit(checked_constant(other), KINDS[kind]), kind) if kind else None
+        )
 
     def __bool__(self) -> bool:
         if self.source is not None and self.tracer.ask(Value("is_null", (self.source,))):
@@ -89,7 +91,7 @@ class Traced:
     def __invert__(self) -> Traced:
         if self.kind != "i":
             raise UnliftableError("it inverts the bits of something that is not an integer")
-        return self.made("bit_not", self.used().value, kind="i")
+        return self.derive("bit_not", self.used().value, kind="i")
 
     def __pow__(self, exponent: object, modulo: object = None) -> Traced:
         power = self.operand(exponent)
@@ -120,17 +122,17 @@ class Traced:
     def called(
         self, name: str, kind: str, *more: Traced, params: tuple[Any, ...] = (), total: bool = False
     ) -> Traced:
-        """The result of a Python function called value by value (``python.call``).
+        """Return the result of Python's function ``name``, called value by value (``python.call``).
 
-        Rows in which it raises, or returns a value that a column cannot hold, are outside the
-        proof; there are none if it is ``total``.
+        Rows in which the function raises, or returns a value that a column cannot hold, are outside
+        the proof; with ``total``, there are none.
         """
-        params = tuple(map(held, params))
+        params = tuple(map(checked_constant, params))
         first, *others = (each.used().value for each in (self, *more))
-        if not total and self.kind == "s":  # exceptions take longer than finding rows to spare
+        if not total and self.kind == "s":  # exceptions cost more than finding this path's rows
             first = self.tracer.here(first, KINDS[self.kind])
         args = (first, *others)
-        made = self.made("python.call", *args, kind=kind, params=(name, kind, *params))
+        made = self.derive("python.call", *args, kind=kind, params=(name, kind, *params))
         if not total:
             self.tracer.check(Value("is_null", (made.value,)))
         return made
@@ -145,11 +147,11 @@ class Traced:
         return self.whole("trunc")
 
     def whole(self, op: str, params: tuple[Any, ...] = ()) -> Traced:
-        """A float rounded to an int, which in Python is unlimited, and raises for NaN or inf."""
+        """Return a float rounded to an int by ``op``; check for NaN, inf and beyond 64 bits."""
         this = self.number()
         if this.kind == "i":
             return this
-        rounded = this.made(op, this.value, kind="f", params=params)
+        rounded = this.derive(op, this.value, kind="f", params=params)
         low, high = lit(-(2.0**63), KINDS["f"]), lit(2.0**63, KINDS["f"])
         inside = Value(
             "and", (Value("ge", (rounded.value, low)), Value("lt", (rounded.value, high)))
@@ -197,7 +199,7 @@ class Traced:
 
 
 def truth(this: Traced) -> Value:
-    """The condition under which ``bool`` of a value is true."""
+    """Return the condition under which ``bool`` of a value is true."""
     if this.kind == "b":
         return this.value
     empty = {"i": 0, "f": 0.0, "s": ""}[this.kind]
@@ -205,15 +207,15 @@ def truth(this: Traced) -> Value:
 
 
 def unary(op: str, this: Traced) -> Traced:
-    """``-x`` and ``abs(x)``; the least int64 overflows in both."""
+    """Return ``-x`` (``op`` "neg") or ``abs(x)`` ("abs"), with a check for the least int64."""
     this = this.number()
     if this.kind == "i":
         this.tracer.check(Value(f"overflow_{op}", (this.value,)))
-    return this.made(f"py_{op}", this.value, kind=this.kind)
+    return this.derive(f"py_{op}", this.value, kind=this.kind)
 
 
 def arithmetic(op: str, left: Traced, right: Traced) -> Traced:
-    """Python's arithmetic: int with int stays int, anything with a float is float."""
+    """Return ``left op right`` as Python computes it: an int of two ints, else a float."""
     if op == "add" and left.kind == right.kind == "s":
         return left.called("add", "s", right, total=True)
     left, right = left.number(), right.number()
@@ -225,25 +227,25 @@ def arithmetic(op: str, left: Traced, right: Traced) -> Traced:
         left.tracer.trap(zero, ZeroDivisionError)
     if kind == "i" or op in ("truediv", "floordiv", "mod"):
         left.tracer.check(Value(f"overflow_{op}", args))
-    return left.made(f"py_{op}", *args, kind="f" if op == "truediv" else kind)
+    return left.derive(f"py_{op}", *args, kind="f" if op == "truediv" else kind)
 
 
 def division(_: str, left: Traced, right: Traced) -> tuple[Traced, Traced]:
-    """``divmod``."""
+    """Return ``divmod(left, right)``."""
     return arithmetic("floordiv", left, right), arithmetic("mod", left, right)
 
 
 def bits(op: str, left: Traced, right: Traced) -> Traced:
-    """``& | ^`` of two booleans or two integers."""
+    """Return ``left & right``, ``|`` or ``^`` of two booleans or two integers."""
     left, right = left.used(), right.used()
     if not {left.kind, right.kind} <= {"i", "b"}:
         raise UnliftableError(f"it takes {op} of something that is neither int nor bool")
     kind = "b" if left.kind == right.kind == "b" else "i"
-    return left.made(op, left.cast(kind).value, right.cast(kind).value, kind=kind)
+    return left.derive(op, left.cast(kind).value, right.cast(kind).value, kind=kind)
 
 
 def shifted(op: str, left: Traced, right: Traced) -> Traced:
-    """``<<`` and ``>>`` by a constant: times or floor divided by a power of two."""
+    """Return ``left << right`` or ``>>`` by a constant: multiplied or divided by a power of two."""
     if right.value.op != "lit" or right.kind != "i" or not 0 <= right.value.params[0] < 63:
         raise UnliftableError("it shifts by a number that depends on the row")
     if left.kind not in "ib":
@@ -253,7 +255,7 @@ def shifted(op: str, left: Traced, right: Traced) -> Traced:
 
 
 def equality(op: str, left: Traced, other: object) -> Any:
-    """``==`` and ``!=``, also with None; text and numbers are never equal."""
+    """Return ``left == other`` or ``!=``, also for None; text and numbers are never equal."""
     if other is None:
         null = left.source is not None and left.tracer.ask(Value("is_null", (left.source,)))
         return null is (op == "eq")
@@ -264,23 +266,23 @@ def equality(op: str, left: Traced, other: object) -> Any:
 
 
 def comparison(op: str, left: Traced, right: Traced) -> Traced:
-    """A comparison; Python compares int with float exactly, so large ints are checked."""
+    """Return a comparison; Python compares int with float exactly, so large ints are checked."""
     left, right = left.used(), right.used()
     if left.kind == "s" or right.kind == "s":
         if left.kind != right.kind:
             raise UnliftableError("it compares text with a number")
-        return left.made(op, left.value, right.value, kind="b")
+        return left.derive(op, left.value, right.value, kind="b")
     left, right = left.number(), right.number()
     if left.kind != right.kind:
         for side in (left, right):
             if side.kind == "i":
                 _exact(side)
         left, right = left.cast("f"), right.cast("f")
-    return left.made(op, left.value, right.value, kind="b")
+    return left.derive(op, left.value, right.value, kind="b")
 
 
 def _exact(side: Traced) -> None:
-    """Check that float64 can hold an integer exactly."""
+    """Add a check that float64 holds the integer ``side`` exactly; refuse too large literals."""
     if side.value.op == "lit":
         if abs(side.value.params[0]) > EXACT:
             raise UnliftableError("it compares a float with an integer beyond 2**53")
@@ -324,7 +326,7 @@ def _operators() -> None:
 _operators()
 
 
-# Methods of text, and what they give; those behind "!" raise for some texts.
+# Methods of text and the kinds of their results; methods with "!" raise for some texts.
 METHODS = {
     **dict.fromkeys(("lower", "upper", "casefold", "capitalize", "title", "swapcase"), "s"),
     **dict.fromkeys(("strip", "lstrip", "rstrip", "removeprefix", "removesuffix", "replace"), "s"),
@@ -340,7 +342,7 @@ METHODS = {
 
 
 class Method:
-    """A bound method of a traced text, before it is called."""
+    """A bound method of a traced text that has not been called yet."""
 
     def __init__(self, text: Traced, name: str) -> None:
         self.text, self.name = text, name
@@ -373,7 +375,7 @@ def _constant(value: Any) -> bool:
 
 
 def check_arguments(name: str, args: tuple[Any, ...]) -> None:
-    """Raise for arguments that the method never accepts: then it would raise in every row."""
+    """Raise for arguments that the method never accepts, so that it would raise in every row."""
     try:
         getattr("", name)(*args)
     except ValueError as error:
@@ -382,7 +384,7 @@ def check_arguments(name: str, args: tuple[Any, ...]) -> None:
 
 
 class Encoded:
-    """Traced text as UTF-8 bytes, for functions of bytes that are lifted."""
+    """Traced text as UTF-8 bytes, for the functions of bytes that can be lifted."""
 
     def __init__(self, text: Traced) -> None:
         self.text = text
@@ -411,7 +413,7 @@ class TracedPieces:
         return iter([self[place] for place in range(3)])
 
     def size(self) -> Traced:
-        """The number of pieces."""
+        """Return the number of pieces, as a traced value."""
         return self.text.called(f"pieces.{self.name}", "i", params=self.args, total=True)
 
     def __bool__(self) -> bool:

@@ -81,7 +81,7 @@ class Basis:
 class WhatIf:
     """The expected figures of a pipeline elsewhere, beside ``now`` (None: it cannot run here).
 
-    ``more`` is the effect of one more step: its name, and the factor on the seconds.
+    ``more`` is an addition to the bottleneck, as text, and the factor that it has on the seconds.
     ``measured_s`` is the time of the last run, if that was of the whole pipeline. ``target`` is the
     requested rate; if ``reached``, by ``then.workers``. The training loop is assumed to hold an
     element for ``step_s``. Nothing was run.
@@ -99,17 +99,17 @@ class WhatIf:
 
     @property
     def seconds(self) -> float:
-        """The expected time of a run."""
+        """The expected seconds of the run."""
         return self.then.seconds
 
     @property
     def rows_per_s(self) -> float:
-        """Rows delivered a second."""
+        """The expected rows per second."""
         return self.then.rows_per_s
 
     @property
     def workers(self) -> int | None:
-        """Workers of that run; None if no number of workers reaches the requested rate."""
+        """The number of workers of the run; None if no number reaches the requested rate."""
         return self.then.workers if self.reached else None
 
     @property
@@ -119,12 +119,12 @@ class WhatIf:
 
     @property
     def reached(self) -> bool:
-        """False if no number of workers gives the requested rate."""
+        """True if the requested rate is reached, or none was requested."""
         return self.target is None or self.then.rows_per_s >= REACHED * self.target
 
     def __str__(self) -> str:
         lines = [f"what if  {self.then.given}" + (", one pass" if self.a_pass else "")]
-        lines += self._asked()
+        lines += self._rate_lines()
         lines += _table(self.now, self.then, self.measured_s)
         bound = "the optimum" if self.then.optimal else "the lower bound"
         over = f"{self.then.over_bound:.2f}x of {bound} {seconds_text(self.then.bound_s)}"
@@ -144,8 +144,8 @@ class WhatIf:
     def _repr_html_(self) -> str:
         return as_html(str(self))
 
-    def _asked(self) -> list[str]:
-        """Return whether a requested rate is reached, and by how many workers."""
+    def _rate_lines(self) -> list[str]:
+        """Return the line on whether a requested rate is reached, and by how many workers."""
         if self.target is None:
             return []
         if self.reached:

@@ -1,4 +1,4 @@
-"""A run is forecast here: the time of its model, its bottleneck, and a lower bound."""
+"""Forecast a run: the time of its model by simulation, its bottleneck, and a lower bound."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from dml.verify.simulate.run_model import Model, ModelWork, RunPlace
 from dml.verify.simulate.schedule_solver import Problem, SolverOperator, solve
 from dml.verify.simulate.virtual_cluster import TaskTruth, VirtualCluster
 
-# Slices of one trial, tasks for each slot, by how many times the trial may grow for these, since
-# tasks come in waves, and slots that may stand for more.
+# A trial has about SLICES slices, and TASKS_PER_SLOT tasks for each slot, as tasks come in waves;
+# for these it may have MORE times as many. One of MOST_SLOTS slots may stand for several.
 SLICES, TASKS_PER_SLOT, MORE, MOST_SLOTS = 600, 8, 3, 32
 
 
 class TrialResult(NamedTuple):
-    """The time of a run, and the busy seconds of its resources."""
+    """The seconds of a simulated run, the busy seconds of its resources, and its peak memory."""
 
     seconds: float
     busy_s: Mapping[str, float]
@@ -47,7 +47,7 @@ class _Virtual(VirtualCluster):
         )
 
     def read(self, _seq: Seq) -> TaskTruth:
-        """Return the time of a slice of the first stage that starts now."""
+        """Return the figures of a first-stage slice that starts now, and waits for storage."""
         begins = max(self.now, self.storage_free_at)
         self.storage_free_at = begins + self.read_s
         self.storage_s += self.read_s
@@ -56,7 +56,7 @@ class _Virtual(VirtualCluster):
 
 
 def tried(model: Model, place: RunPlace) -> TrialResult:
-    """Run all tasks of ``model``, with its start and end included."""
+    """Simulate all tasks of ``model``, with the start and the end of the run."""
     times = _times(model, place)
     if times > 1:
         model, place = _bundled(model, place, times)
@@ -96,7 +96,7 @@ def _run(model: Model, place: RunPlace, tasks: int) -> TrialResult:
 
 
 def _times(model: Model, place: RunPlace) -> int:
-    """Return for how many slots one may stand: stages and memory must stay divisible."""
+    """Return how many slots a simulated slot may stand for: all limits must stay divisible."""
     widths = [step.demand.parallel(place.slots) for step in model.steps]
     slots = [n for n in (*widths, *place.slots.values()) if 0 < n < math.inf]
     least = min(slots, default=0.0)
@@ -110,7 +110,7 @@ def _times(model: Model, place: RunPlace) -> int:
 
 
 def _bundled(model: Model, place: RunPlace, times: int) -> tuple[Model, RunPlace]:
-    """Return one of ``times`` equal parts; shared parts such as the caller keep all of the work."""
+    """Return one of ``times`` equal parts; what parts share, as the caller, keeps all the work."""
     steps = []
     for step in model.steps:
         most = step.demand.max_parallel
@@ -131,7 +131,7 @@ def _bundled(model: Model, place: RunPlace, times: int) -> tuple[Model, RunPlace
 
 
 # Limits of the solver: tasks, states, ticks of the shortest task, and how many times longer
-# the longest may be.
+# than that task the longest may be.
 SOLVED_TASKS, SOLVED_STATES, FINENESS, MOST_APART = 120, 1_500, 4, 100
 CALLER = "caller"
 # An optimum is still called one if rounding durations down to ticks loses at most this share.

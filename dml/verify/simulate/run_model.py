@@ -1,4 +1,4 @@
-"""A model of a run is made from a plan and its operators' work, as stages for the virtual cluster.
+"""Make a model of a run from a plan and its operators' work: stages for the virtual cluster.
 
 The model has stages, tasks and partitions with their real sizes, the memory limit, slots, pools of
 a stage, and the caller's thread. All partitions of a stage are assumed to be alike.
@@ -29,9 +29,9 @@ MOST_SLICES = 500
 class ModelWork:
     """The assumed work of one operator in a pass, all workers together.
 
-    ``seconds`` hold a slot; ``cpu_s`` of them a core, and ``locked_s`` Python's lock. ``sigma`` is
-    the uncertainty of their logarithm, ``basis`` their source, ``runs`` the number of runs
-    behind them.
+    The operator holds a slot for ``seconds``, a core for ``cpu_s`` of them, and the GIL for
+    ``locked_s``. ``sigma`` is the uncertainty of the logarithm of ``seconds``, ``basis`` the source
+    of the figures, ``runs`` the number of runs behind them.
     """
 
     title: str
@@ -87,19 +87,19 @@ class ModelStage:
 
     @property
     def title(self) -> str:
-        """The title of the operator that takes most time."""
+        """The title of the operator that takes the most seconds."""
         return max(self.works, key=lambda each: each.seconds).title
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A plan's stages, ``tasks`` of the first, and the caller's thread.
+    """A plan's stages, the number of ``tasks`` of the first stage, and the caller's thread.
 
     The caller works ``consume_s`` on every partition and, after the last, ``after_s`` more;
-    ``stepping_s`` of the two together is the training loop; ``ahead`` if elements are made while it
-    holds others. ``read_bytes`` is the bytes that a slice of the first stage reads from storage.
-    ``over`` are the operators in the caller's thread. With unknown schemas, the first partition is
-    made before any other (``settling``).
+    ``stepping_s`` of the two together is the training loop; ``ahead`` if elements are made while
+    the loop holds others. ``read_bytes`` is the bytes that a slice of the first stage reads from
+    storage. ``over`` are the operators in the caller's thread. With unknown schemas, the first
+    partition is made before any other (``settling``).
     """
 
     steps: tuple[ModelStage, ...]
@@ -125,14 +125,14 @@ class Model:
         return self.tasks * math.prod(step.truth.slices for step in self.steps)
 
     def slices(self, stage: int) -> int:
-        """Return the slices of ``stage``, all tasks together."""
+        """Return the number of slices of ``stage``, all tasks together."""
         return self.tasks * math.prod(step.truth.slices for step in self.steps[: stage + 1])
 
 
 def model_of(plan: Plan, works: Sequence[ModelWork], budget: Budget, place: RunPlace) -> Model:
-    """Return the model of ``plan`` (without plans beside it) whose operators do ``works``.
+    """Return the model of ``plan``, without its other inputs, whose operators do ``works``.
 
-    Raises PlanError for resources that ``place`` lacks, as a run there would.
+    Raise PlanError for resources that ``place`` lacks, as a run there would.
     """
     demands = demands_of(plan, budget)
     demands = in_turn(demands) if place.in_turn else demands
@@ -155,14 +155,14 @@ def model_of(plan: Plan, works: Sequence[ModelWork], budget: Budget, place: RunP
 
 
 def _by_stage(plan: Plan, works: Sequence[ModelWork]) -> list[tuple[ModelWork, ...]]:
-    """Return the works of each stage, the source's with those of the first."""
+    """Return the work of each stage's operators; the source is in the first stage."""
     rest = iter(works)
     sizes = (1 + len(plan.stage.steps), *(len(link.steps) for link in plan.links))
     return [tuple(itertools.islice(rest, size)) for size in sizes]
 
 
 def _tasks(plan: Plan, read: ModelWork, target_bytes: int) -> int:
-    """Return the tasks of the first stage: those of the part of the source that is read."""
+    """Return the number of tasks of the first stage, for the part of the source that is read."""
     source = plan.stage.source
     units = source.unit_count
     tasks = max(1, math.ceil(units / units_each(units, source.unit, target_bytes)))
@@ -170,12 +170,12 @@ def _tasks(plan: Plan, read: ModelWork, target_bytes: int) -> int:
 
 
 def _share(source: Source, read: ModelWork) -> float:
-    """Return the share of a source that is read, over 1 for several passes; 1 if unknown."""
+    """Return the share of ``source`` that is read, above 1 for several passes; 1 if unknown."""
     return read.rows_out / source.row_count if source.row_count else 1.0
 
 
 def _stored_bytes(plan: Plan, read: ModelWork) -> float:
-    """Estimate the bytes read from storage, by some of the units; 0 for sources in memory."""
+    """Estimate the bytes read from storage by a sample of units; 0 for sources in memory."""
     source, columns = plan.stage.source, plan.stage.columns
     step = max(1, source.unit_count // SAMPLED)
     sizes = [
@@ -185,7 +185,7 @@ def _stored_bytes(plan: Plan, read: ModelWork) -> float:
 
 
 def _blocks_each(plan: Plan, group: tuple[ModelWork, ...], read: ModelWork, given: int) -> int:
-    """Return the blocks that a task makes: one an atom, more if rows grow. 0: unknown."""
+    """Return the number of blocks that a task makes: one per atom, or more; 0 if unknown."""
     atoms = plan.stage.source.atom_count
     if not atoms:
         return 0
@@ -203,7 +203,7 @@ def _step(
     *,
     blocks: int,
 ) -> ModelStage:
-    """Return a stage that gets ``given`` units or partitions."""
+    """Return the stage of ``demand`` with an input of ``given`` units or partitions."""
     each_bytes = works[-1].bytes_out / given
     slices = max(1, min(_partitions(each_bytes, blocks, target_bytes), MOST_SLICES))
     seconds = math.fsum(work.seconds for work in works) / (given * slices) + place.partition_s
@@ -224,7 +224,7 @@ def _partitions(nbytes: float, blocks: int, target_bytes: int) -> int:
 def _consumed(
     plan: Plan, over: Sequence[ModelWork], last: ModelStage, partitions: int, place: RunPlace
 ) -> tuple[float, float, float, bool]:
-    """Return the caller's seconds per partition, at the end and in training, and if made ahead."""
+    """Return ``consume_s``, ``after_s``, ``stepping_s`` and ``ahead`` of the ``Model``."""
     waiting = [i for i, node in enumerate(plan.stream) if node.waits]
     first = waiting[-1] + 1 if waiting else 0
     before = math.fsum(work.seconds for work in over[:first])
@@ -239,7 +239,7 @@ def _consumed(
 
 
 def _elements(plan: Plan, rows: float) -> float:
-    """Return the elements that the training loop takes: batches, or rows."""
+    """Return the number of elements that the training loop takes: batches, or rows."""
     if not plan.batched:
         return rows
     sizes = [getattr(node, "n", None) for node in plan.stream if node.batched]

@@ -1,4 +1,4 @@
-"""Lower bounds on the time of a run are computed here, which no schedule can beat."""
+"""Compute lower bounds on the seconds of a run, which no schedule of its tasks can beat."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import NamedTuple
 from dml.exec.scheduler.policy import EPSILON, Demand, Seq
 from dml.verify.simulate.virtual_cluster import TaskTruth
 
-MOST_NODES = 4_000  # of the search for the heaviest set; the unexplored rest is bounded
+MOST_NODES = 4_000  # of the search for the heaviest set; what is not searched is bounded from above
 MOST_PIVOTS = 60
 PRECISE = 1e-7
 ROUNDING = 1e-12
 
 
 class SliceKind(NamedTuple):
-    """The slices of a stage: the amounts of every resource for each, and their maximum at once."""
+    """The slices of one stage: the resources that each takes, and how many run at once at most."""
 
     takes: tuple[float, ...]
     most: float
@@ -27,7 +27,7 @@ class SliceKind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
-    """The amount of every resource, and the sorts of slices that share them."""
+    """The total of each resource, and the kinds of slices (``sorts``) that share the resources."""
 
     there_is: tuple[float, ...]
     sorts: tuple[SliceKind, ...]
@@ -41,16 +41,16 @@ class Boxes:
         return max(0, int(most))
 
     def weigh(self, work: Sequence[float]) -> tuple[float, ...]:
-        """Return a weight for each sort of slices; slices that fit together weigh at most one.
+        """Return a weight for each sort, such that slices that fit together weigh at most one.
 
-        ``work`` is the seconds of all slices of each sort. The weights maximize the sum of seconds
-        times weights, and no schedule is shorter than this sum.
+        ``work`` is the total seconds of the slices of each sort. The weights maximize the sum of
+        seconds times weight over all sorts, and no schedule is shorter than this sum.
         """
         return _Program(self, tuple(work)).run()
 
 
 class _Program:
-    """The linear program: its columns are sets that fit, its rows are sorts that have work."""
+    """The linear program of ``Boxes.weigh``: columns are sets that fit, rows sorts with work."""
 
     def __init__(self, boxes: Boxes, work: tuple[float, ...]) -> None:
         self.boxes, self.work = boxes, work
@@ -61,7 +61,7 @@ class _Program:
         self.seconds = [work[i] / n for i, n in zip(self.rows, alone, strict=True)]
 
     def run(self) -> tuple[float, ...]:
-        """Return the best weights of all steps; those of each step are scaled to be feasible."""
+        """Return the best weights of all steps; the weights of each step are made feasible."""
         best, found = -1.0, (0.0,) * len(self.work)
         for _ in range(MOST_PIVOTS if self.rows else 0):
             weights = self._weights()
@@ -81,7 +81,7 @@ class _Program:
         return weights
 
     def _pivot(self, counts: Sequence[int]) -> bool:
-        """Bring a set into the basis; False if that changes nothing."""
+        """Bring the set of ``counts`` by sort into the basis; return False if nothing changes."""
         entering = [
             sum(row[j] * counts[i] for j, i in enumerate(self.rows)) for row in self.inverse
         ]
@@ -102,7 +102,7 @@ class _Program:
 
 
 class _Heaviest:
-    """The heaviest set that fits: branch and bound, from the sort of highest worth on."""
+    """A search for the heaviest set of slices that fits: branch and bound, best sorts first."""
 
     def __init__(self, boxes: Boxes, weights: Sequence[float]) -> None:
         self.boxes, self.weights = boxes, weights
@@ -120,7 +120,7 @@ class _Heaviest:
         return weight / max([*shares, PRECISE])
 
     def run(self) -> float:
-        """Return its weight, or an upper bound if the search takes too long."""
+        """Return the weight of the heaviest set, or an upper bound if the search takes too long."""
         self._try(0, self.boxes.there_is, 0.0)
         if self._nodes <= MOST_NODES:
             return self._best
@@ -142,7 +142,7 @@ class _Heaviest:
             self._try(depth + 1, rest, weight + n * self.weights[i])
 
     def _at_most(self, depth: int, left: Sequence[float]) -> float:
-        """Return an upper bound on the weight of the rest, as if slices could be cut."""
+        """Return an upper bound on the weight that fits into ``left``, with divisible slices."""
         fits = [(i, self.boxes.fits(i, left)) for i in self.order[depth:]]
         least = sum(n * self.weights[i] for i, n in fits)
         for r, have in enumerate(left):
@@ -186,7 +186,7 @@ class _Slice:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The least seconds of a run, by reason; ``bottleneck`` is the strongest reason."""
+    """Lower bounds on the seconds of a run, by reason; ``bottleneck`` is the strongest reason."""
 
     reasons: Mapping[str, float]
 
@@ -202,7 +202,7 @@ class Bound:
 
 
 class _Task(NamedTuple):
-    """Seconds of a task's slices, and of all that follows; the least bytes of its products."""
+    """Seconds of a task alone, and with all that must follow; the least bytes of its results."""
 
     own_s: float
     all_s: float
@@ -219,11 +219,11 @@ class _Work:
     consume_s: float
     arrivals: list[float] = field(default_factory=list)
     tasks: list[list[_Slice]] = field(default_factory=list)
-    made_byte_s: float = 0.0  # of outputs in the making, and of generators' buffers
+    made_byte_s: float = 0.0  # of outputs while they are computed, and of generators' buffers
     held_byte_s: list[float] = field(default_factory=list)  # of inputs, by their stage
 
     def add(self, seq: Seq, start_s: float, input_bytes: int = 0) -> _Task:
-        """Add a task and all tasks that follow from it."""
+        """Add the task ``seq``, not to start before ``start_s``, and all that follow from it."""
         stage = len(seq) - 1
         known = self.truth[stage]
         truth = known if isinstance(known, TaskTruth) else known(seq)
@@ -249,7 +249,7 @@ class _Work:
         return _Task(now - start_s, rest_s, sum(made.least_bytes for made, _ in own))
 
     def _room(self, stage: int, nbytes: int | None, parked_bytes: int, k: int) -> int:
-        """Return the bytes of slice ``k`` while it runs: as promised, since sizes are unknown."""
+        """Return the bytes reserved while slice ``k`` runs: at least what its stage promises."""
         demand = self.demands[stage]
         output, opened = nbytes or 0, parked_bytes if k else 0
         if demand.bounded:
@@ -278,15 +278,15 @@ def lower_bound(
 ) -> Bound:
     """Return bounds that no schedule of these tasks can beat, even with full knowledge.
 
-    - *chain*: slices of a task follow each other, and the inputs of a task must have been made;
-    - *work on* a resource: its slices need so many seconds of so much of it, no sooner than the
+    - *chain*: slices of a task run one after another, and a task starts after its input is made;
+    - *work on* a resource: slices need so many seconds of so much of the resource, not before the
       first of them can start, and the tasks that follow the last of them come after;
-    - *pool of* a stage: the same for a limit on its concurrent slices;
-    - *consumer*: takes partitions one after another, in their order if there is one;
-    - *memory*: room for a partition is taken while it is made, and while it is worked on; a slice
-      has the room that its stage promises to keep to, since its size is not known before.
+    - *pool of* a stage: the same for a limit on the concurrent slices of the stage;
+    - *consumer*: takes partitions one after another, in their order if ``ordered``;
+    - *memory*: a partition occupies memory while it is computed and while it is worked on; a slice
+      reserves what its stage promises, since the size is not known before.
 
-    ``losses`` says how often a slice is lost before it succeeds; each loss costs its seconds.
+    ``losses`` returns how often a slice is lost before it succeeds; each loss costs its seconds.
     """
     work = _Work(demands, truth, losses, consume_s)
     work.held_byte_s += [0.0] * len(demands)
@@ -310,10 +310,11 @@ def _consumer_s(work: _Work, *, ordered: bool) -> float:
 def _in_order_s(work: _Work, stages: int, limit_bytes: int) -> float:
     """Return the seconds that memory requires if tasks must be delivered strictly in order.
 
-    Let g be the seconds between the ends of two adjacent tasks. If t seconds must follow the
-    making of a partition, it was made no later than t before the end of its task, so it or its
-    products are held for t - g at least. Of all g that add up to a run of C seconds, those that
-    hold least are taken; that, and the bytes held in the making, are at most C limits.
+    Let g be the seconds between the ends of two adjacent tasks of a stage. If t seconds of work
+    must follow a partition, it was made at least t before its task ended; so the partition, or what
+    is computed from it, occupies memory for at least t - g. Of all g that add up to a run of C
+    seconds, those with the fewest byte-seconds are taken; with the byte-seconds of making
+    partitions, they cannot exceed C * ``limit_bytes``. The result is the least such C.
     """
     found = 0.0
     for stage in range(stages):
@@ -331,7 +332,10 @@ def _in_order_s(work: _Work, stages: int, limit_bytes: int) -> float:
 
 
 def _least_s(pieces: Sequence[tuple[float, float]], held: float, limit_bytes: int) -> float:
-    """Return the time when ``limit_bytes`` a second add up to ``held``, which pieces lower."""
+    """Return the least C such that ``held``, lowered by ``pieces``, is C * ``limit_bytes`` or less.
+
+    ``held`` is in byte-seconds. Each of ``pieces`` lowers it by some bytes, for some seconds of C.
+    """
     now = 0.0
     for slope, length_s in pieces:
         wanted = (held - limit_bytes * now) / (slope + limit_bytes)
@@ -342,7 +346,7 @@ def _least_s(pieces: Sequence[tuple[float, float]], held: float, limit_bytes: in
 
 
 def _resources(work: _Work, slots: Mapping[str, float], limit: int) -> Iterator[tuple[str, float]]:
-    """Yield seconds by resource and pool, for all stages, and for each range of stages."""
+    """Yield (reason, seconds): for each pool, and for each resource and range of stages."""
     demands = work.demands
     ramps = [_Ramps.of(work.tasks, stage) for stage in range(len(demands))]
     boxes = _boxes(work, ramps, slots, limit)
@@ -365,7 +369,7 @@ def _resources(work: _Work, slots: Mapping[str, float], limit: int) -> Iterator[
 def _boxes(
     work: _Work, ramps: Sequence[_Ramps], slots: Mapping[str, float], limit_bytes: int
 ) -> Boxes:
-    """Return the resource use of slices: of memory, the least that any slice of a stage uses."""
+    """Return the resources and what a slice of each stage takes; of memory, the least of any."""
     sorts = []
     for demand, ramp in zip(work.demands, ramps, strict=True):
         asked, tasks = dict(demand.resources), len(ramp.heads)
@@ -376,10 +380,10 @@ def _boxes(
 
 
 class _Ramps(NamedTuple):
-    """The earliest starts of a stage's tasks, and the least times between their ends and the end.
+    """The earliest starts of a stage's tasks, and the least times from their ends to the run's end.
 
-    Few tasks can run near the start and the end; all together take ``seconds``. Every slice has
-    room for ``least_bytes`` while it runs.
+    ``heads`` and ``tails`` are ascending, in seconds: few tasks can run near the start and the end.
+    All slices together take ``seconds``, and each occupies ``least_bytes`` or more while it runs.
     """
 
     heads: Sequence[float]
@@ -402,9 +406,9 @@ Ramp = list[tuple[float, float]]
 
 
 def _spread_s(ramps: Sequence[_Ramps], boxes: Boxes, weights: Sequence[float]) -> float:
-    """Return the seconds for slices whose concurrent weights are at most one.
+    """Return the least seconds for all slices, if concurrent slices weigh at most one together.
 
-    Near the start and the end, even less can be at work.
+    Near the start and the end of the run, ``ramps`` allow even less weight.
     """
     work = sum(w * ramp.seconds for w, ramp in zip(weights, ramps, strict=True))
     used = [(w, r, int(s.most)) for w, r, s in zip(weights, ramps, boxes.sorts, strict=True) if w]
@@ -437,7 +441,7 @@ def _rising(each: Sequence[tuple[float, float]]) -> Ramp:
 
 
 def _lost(ramp: Ramp) -> float:
-    """Return the work that is lost before the top of the ramp is reached."""
+    """Return the work (seconds times weight) that is lost before ``ramp`` reaches its top."""
     lost, before, level = 0.0, 0.0, 0.0
     for at, then in ramp:
         lost += (at - before) * (ramp[-1][1] - level)
@@ -446,7 +450,7 @@ def _lost(ramp: Ramp) -> float:
 
 
 def _room(begin: Ramp, end: Ramp, seconds: float) -> float:
-    """Return the work that fits into ``seconds`` with these ramps."""
+    """Return the work (seconds times weight) that fits into ``seconds`` with these ramps."""
     marks = sorted({0.0, seconds, *(at for at, _ in begin), *(seconds - at for at, _ in end)})
     done = 0.0
     for a, b in itertools.pairwise(mark for mark in marks if 0.0 <= mark <= seconds):

@@ -1,4 +1,4 @@
-"""The shortest schedule of a chain of operators is found here: exactly, or a bound of it.
+"""Find the shortest schedule of a chain of operators, or a lower bound of its time.
 
 The search is that of the streaming batch model, appendix B: discrete time, states of (time, running
 tasks, stored partitions, remaining work of each operator). Tasks of an operator and slots of a
@@ -32,9 +32,9 @@ class SolverOperator:
     Parameters
     ----------
     ticks : duration of a task
-    takes : partitions of the previous operator that it takes (the first takes nothing)
-    gives : partitions that it gives; those of the last operator leave when it ends
-    size : room in the buffer that each of these takes
+    takes : partitions of the previous operator that a task takes (the first operator takes nothing)
+    gives : partitions that a task gives; those of the last operator leave when the task ends
+    size : space in the buffer that each given partition takes
     needs : (resource, amount) that a running task occupies
     most : concurrent tasks at most, None for no limit but the resources
     """
@@ -107,7 +107,7 @@ def solve(
 ) -> Solution:
     """Return the shortest schedule of ``problem``, or a bound if that takes more states or ticks.
 
-    Raises PlanError if no schedule exists: a task never fits into its resources or the buffer.
+    Raise PlanError if no schedule exists: a task never fits into the resources or the buffer.
     """
     return _Search(problem, most_ticks).run(most_states)
 
@@ -134,7 +134,7 @@ class _Search:
         self.left_out = math.inf  # the least bound beyond ``most_ticks``
 
     def run(self, most_states: int) -> Solution:
-        """Expand the most promising state, until a state is complete."""
+        """Expand the most promising states until one is complete, or ``most_states`` of them."""
         first = _State((0,) * len(self.totals), ((),) * len(self.totals))
         self._reach(first, 0, self._left(first))
         states = 0
@@ -163,7 +163,7 @@ class _Search:
                 self.came[after] = state, SolverStep(tick, starts)
 
     def _reach(self, state: _State, tick: int, bound: int) -> bool:
-        """Note that ``state`` is reachable at ``tick``; False if that is no improvement."""
+        """Record that ``state`` is reachable at ``tick``; return False if it was before."""
         if self.at.get(state, math.inf) <= tick:
             return False
         bound = max(bound, tick + self._left(state))
@@ -185,7 +185,7 @@ class _Search:
     # Possible steps
 
     def _choices(self, state: _State) -> Iterator[Counts]:
-        """Yield the numbers of tasks that may start now within resources and buffer, or none."""
+        """Yield the ways to start tasks now, within resources and buffer: a count by operator."""
         free = dict(self.problem.slots)
         for each, running in zip(self.operators, state.running, strict=True):
             for name, n in each.needs:
@@ -231,13 +231,13 @@ class _Search:
         return not shared and not (each.gives * each.size)
 
     def _ready(self, i: int, state: _State) -> int:
-        """Return the partitions that operator ``i`` could take."""
+        """Return the number of stored partitions that operator ``i`` could take."""
         before = self.operators[i - 1]
         ended = state.started[i - 1] - len(state.running[i - 1])
         return before.gives * ended - self.operators[i].takes * state.started[i]
 
     def _stored(self, state: _State) -> float:
-        """Return the room taken in the buffer."""
+        """Return the space taken in the buffer."""
         used = 0.0
         for i, each in enumerate(self.operators):
             if i == self.last:
@@ -249,7 +249,7 @@ class _Search:
         return used
 
     def _after(self, state: _State, starts: Counts) -> tuple[int, _State]:
-        """Start tasks and advance to the next end: ticks passed (0: nothing runs), and state."""
+        """Start tasks, advance to the next end; return ticks passed (0: nothing runs) and state."""
         running = [
             (*old, *((each.ticks,) * n)) if n else old
             for old, n, each in zip(state.running, starts, self.operators, strict=True)

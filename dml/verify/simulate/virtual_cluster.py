@@ -80,7 +80,7 @@ class VirtualCluster:
     Parameters
     ----------
     stages, slots, limit_bytes, policy, ordered, settling, ahead : those of ``Core``
-    truth : one Truth per stage, or a function from the task's place to it
+    truth : one TaskTruth per stage, or a function that returns it for a task's place
     consume_s : seconds that the consumer holds each partition
     seed : of the noise
     watched : record every moment at which a slot was left free, which is slow
@@ -119,7 +119,7 @@ class VirtualCluster:
         self._consuming = False
 
     def run(self, units: int) -> ClusterTrace:
-        """Run ``units`` units to the end; ``stuck`` means that no task could proceed before it."""
+        """Run ``units`` units to the end; the trace is ``stuck`` if tasks or partitions remain."""
         self.step(Arrive(units))
         while self._events:
             self.now, _, event = heapq.heappop(self._events)

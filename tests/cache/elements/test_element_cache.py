@@ -72,14 +72,14 @@ def test_the_longest_prefix_stays() -> None:
     count = kept.held.count
     assert 0 < count < 100
     assert kept.held.nbytes <= 10_000
-    found = kept.found(count - 1)
+    found = kept.find_block(count - 1)
     assert found is not None
     assert (found.first, found.before, found.after) == (
         count - 10,
         {"at": count - 10},
         {"at": count},
     )
-    assert kept.found(count) is None
+    assert kept.find_block(count) is None
     assert not kept.ends(count)
 
 
@@ -249,7 +249,7 @@ def test_a_run_that_keeps_stays_within_its_number(tmp_path: Path) -> None:
 
 
 def test_a_prefix_knows_its_elements() -> None:
-    assert Prefix(b"a", ElementStore().lock).found(0) is None
+    assert Prefix(b"a", ElementStore().lock).find_entry(0) is None
 
 
 CALLED: list[int] = []

@@ -156,10 +156,10 @@ def test_pins_hold_while_their_process_lives_or_for_good(opened: Callable[[], St
     place = opened()
     with pins.pinned(place, FP):
         pins.pin(opened(), OTHER)
-        assert pins.held(opened()) == {FP, OTHER}
-    assert pins.held(place) == {OTHER}
+        assert pins.list_pinned(opened()) == {FP, OTHER}
+    assert pins.list_pinned(place) == {OTHER}
     pins.unpin(place, OTHER)
-    assert pins.held(place) == set()
+    assert pins.list_pinned(place) == set()
 
 
 def test_pins_of_the_dead_hold_nothing(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_pins_of_the_dead_hold_nothing(tmp_path: Path) -> None:
     disk.put(f"pins/{FP}/dead", b"")
     pins.pin(disk, OTHER)
     aged(tmp_path, 1000)
-    assert pins.held(disk, pin_s=500) == {OTHER}
+    assert pins.list_pinned(disk, pin_s=500) == {OTHER}
     assert disk.names("pins") == [f"{OTHER}/forever"]
 
 

@@ -44,7 +44,7 @@ def ask(store: PartStore, entry: str, part: int = 0) -> PartSource | str:
 
 
 def kept(place: StorePlace) -> int:
-    return sum(each.size for each in place.found(layout.BLOBS))
+    return sum(each.size for each in place.list_files(layout.BLOBS))
 
 
 def one_size(tmp_path: Path) -> int:

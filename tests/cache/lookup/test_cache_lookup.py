@@ -72,7 +72,7 @@ def test_parts_that_lie_in_memory_share_the_room_for_them(
     kept(ds.select("a"), tmp_path)
     kept(ds.select("b"), tmp_path)
     rooms, held = list[tuple[int, int]](), list[int]()
-    found, hold = StoredEntry.found, Parked.hold
+    found, hold = StoredEntry.find_unit, Parked.hold
 
     def watched(self: StoredEntry, unit: Unit, most_bytes: int) -> StoredUnit | None:
         got = found(self, unit, most_bytes)
@@ -85,7 +85,7 @@ def test_parts_that_lie_in_memory_share_the_room_for_them(
         hold(self, nbytes)
 
     monkeypatch.setattr(Disk, "maps", False)
-    monkeypatch.setattr(StoredEntry, "found", watched)
+    monkeypatch.setattr(StoredEntry, "find_unit", watched)
     monkeypatch.setattr(Parked, "hold", holding)
     both = kept(ds.select("a", "b"), tmp_path)
     assert both == [{"a": 2 * x, "b": x + 1} for x in range(ROWS)]

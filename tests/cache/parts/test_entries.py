@@ -48,7 +48,7 @@ def test_what_was_found_before_is_asked_for_no_more(
     made(PartStore(place), [batch(0)])
     store, asked = PartStore(place), list[str]()
     assert isinstance(store.fill(FP, 0), PartRows)
-    for name in ("get", "names", "stamp", "found"):
+    for name in ("get", "names", "stamp", "list_files"):
         monkeypatch.setattr(store.place, name, lambda *given: asked.append(str(given)))
     for ask in (store.part, store.fill):
         got = ask(FP, 0)

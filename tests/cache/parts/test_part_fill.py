@@ -253,7 +253,7 @@ def test_a_part_that_is_too_large_for_memory_is_left_where_it_is(tmp_path: Path)
     for kind, limited in ((Disk, False), (Loading, True)):
         place = kind(tmp_path / kind.__name__, "v1/shared")
         made(PartStore(place), mine)
-        (size,) = (each.size for each in place.found("blobs"))
+        (size,) = (each.size for each in place.list_files("blobs"))
         for ask in (PartStore(place).part, PartStore(place).fill):
             got: Any = ask(FP, 0, size - 1)
             assert (got is None) == limited

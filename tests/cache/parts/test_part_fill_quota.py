@@ -28,11 +28,11 @@ def _little_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def written(place: StorePlace) -> int:
     """Bytes that are there, or are being written."""
-    return sum(each.size for prefix in (layout.BLOBS, "tmp") for each in place.found(prefix))
+    return sum(each.size for prefix in (layout.BLOBS, "tmp") for each in place.list_files(prefix))
 
 
 def announced(place: StorePlace) -> int:
-    return sum(int(each.name.partition("-")[2]) for each in place.found("announced"))
+    return sum(int(each.name.partition("-")[2]) for each in place.list_files("announced"))
 
 
 def one(part: int) -> pa.RecordBatch:
@@ -110,5 +110,5 @@ def test_many_fillings_at_once_stay_within_it(
         assert written(place) <= quota + UNASKED * len(begun)
     for found in begun.values():
         found.drop()
-    assert sum(each.size for each in place.found(layout.BLOBS)) <= quota
+    assert sum(each.size for each in place.list_files(layout.BLOBS)) <= quota
     assert place.names("announced") == place.names("tmp") == []

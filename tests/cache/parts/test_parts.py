@@ -145,7 +145,7 @@ def test_a_clock_that_differs_by_an_hour_loses_no_lease(opened: Callable[[], Sto
     lease = Leases(place, 0.2, clock=lambda: 3600.0 + time.monotonic()).take(view, 0)
     assert isinstance(lease, Lease)
     watcher = Leases(place, 30.0, clock=lambda: time.monotonic() - 3600.0)
-    with lease.held():
+    with lease.hold():
         for _ in range(5):
             now = layout.viewed(view.folder, place.names(view.folder))
             assert watcher.take(now, 0) == lease.name

@@ -72,7 +72,7 @@ def files_of(store: PartStore) -> int:
 
 
 def size_of(root: Path) -> int:
-    return sum(each.size for each in far(root).found("blobs"))
+    return sum(each.size for each in far(root).list_files("blobs"))
 
 
 def test_what_lies_far_is_fetched_once_by_all_of_a_machine(tmp_path: Path) -> None:
@@ -288,13 +288,13 @@ def test_room_is_asked_for_at_once_for_many(
     """To ask lists all copies."""
     store, asked = opened(tmp_path), list[str]()
     assert store.tiers.copies is not None
-    found = store.tiers.copies.disk.found
+    found = store.tiers.copies.disk.list_files
 
     def finding(prefix: str) -> list[ListedName]:
         asked.append(prefix)
         return found(prefix)
 
-    monkeypatch.setattr(store.tiers.copies.disk, "found", finding)
+    monkeypatch.setattr(store.tiers.copies.disk, "list_files", finding)
     for part in range(40):
         assert made(store, rows(part), part) is PartSource.MADE
     assert len(files(tmp_path)) == 40

@@ -188,7 +188,7 @@ def stored(root: Path) -> int:
             assert isinstance(found, PartFilling)
             found.add(batch(part, 20_000))
             found.commit()
-    return sum(each.size for each in far(root).found("blobs"))
+    return sum(each.size for each in far(root).list_files("blobs"))
 
 
 def _size(path: Path) -> int:

@@ -51,8 +51,8 @@ def test_names_are_those_that_are_there(place: StorePlace) -> None:
     place.delete("e/a/0/x")
     place.delete("e/a/0/x")
     assert sorted(place.names("e")) == ["a/y", "b/z"]
-    assert {(each.name, each.size) for each in place.found("e")} == {("a/y", 5), ("b/z", 5)}
-    assert all(abs(each.age_s) < 60 for each in place.found("e"))
+    assert {(each.name, each.size) for each in place.list_files("e")} == {("a/y", 5), ("b/z", 5)}
+    assert all(abs(each.age_s) < 60 for each in place.list_files("e"))
     assert place.names("tmp") == []
 
 
@@ -66,11 +66,11 @@ def test_who_looks_at_names_and_ages_writes_nothing(
 
     monkeypatch.setattr(Disk, "_fresh", refused)
     monkeypatch.setattr(Bucket, "put", refused)
-    (found,) = place.found("e", looking=True)
+    (found,) = place.list_files("e", looking=True)
     assert (found.name, found.size) == ("a", 5)
     assert abs(found.age_s) < 60
     with pytest.raises(AssertionError, match="something is written"):
-        place.found("e")
+        place.list_files("e")
 
 
 def test_a_name_of_ones_own_may_be_put_again(place: StorePlace) -> None:
@@ -126,7 +126,7 @@ def test_a_root_that_vanishes_is_never_made_again(tmp_path: Path) -> None:
         lambda: disk.get("a"),
         lambda: disk.fetch("a"),
         lambda: disk.names("e"),
-        lambda: disk.found("e"),
+        lambda: disk.list_files("e"),
     ):
         with pytest.raises(UnusableError):
             ask()

@@ -204,7 +204,7 @@ def test_a_quota_holds_whatever_becomes_of_writers(
         seconds = 600.0 if fills else 60.0
     counts, notes = tortured(
         given, seconds, tmp_path,
-        lambda: seen.append(sum(each.size for each in place.found(layout.BLOBS))),
+        lambda: seen.append(sum(each.size for each in place.list_files(layout.BLOBS))),
         lambda counts: counts["MADE"] > 10 and max(seen) > quota / 2,
     )  # fmt: skip
     logging.getLogger(__name__).info("%s, at most %d bytes", dict(counts), max(seen))

@@ -115,7 +115,7 @@ def clearing(given: dict[str, Any], drawn: random.Random, diary: Diary) -> None:
         entry, part = drawn.choice(ENTRIES), drawn.randrange(PARTS)
         weights = [12, 4, 3 if given["damages"] else 0, 0.3]
         step = drawn.choices(["evict", "sweep", "damage", "remove"], weights)[0]
-        if step == "evict" and entry not in pins.held(place):
+        if step == "evict" and entry not in pins.list_pinned(place):
             diary.note("EVICTED", janitor.evict(place, entry, part))
         elif step == "remove":
             diary.note("REMOVED", janitor.remove(place, entry))

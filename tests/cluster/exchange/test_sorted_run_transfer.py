@@ -172,7 +172,7 @@ def test_runs_that_are_damaged_again_and_again_are_a_named_error(
 def test_what_stays_missing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs that nobody has after they were made again are not made without end."""
     made = list[int]()
-    exchange = SimpleNamespace(homes=dict, made=lambda _: None)
+    exchange = SimpleNamespace(homes=dict, note_remade=lambda _: None)
     rounds = cast("Any", Rounds.__new__(Rounds))
     rounds.exchange = exchange
     monkeypatch.setattr(Rounds, "_again", lambda _self, _index, missing: made.append(len(missing)))
@@ -187,8 +187,8 @@ def test_a_worker_that_did_not_answer_is_let_back_in(monkeypatch: pytest.MonkeyP
     """With what was made again on it, unless another has that too."""
     has = {"a": ("/a", ["x", "y"]), "b": ("/b", ["y"])}
 
-    async def listed(_self: Exchange, answers: dict[str, Any]) -> None:
-        answers.update(has)
+    async def listed(_self: Exchange) -> dict[str, Any]:
+        return has
 
     monkeypatch.setattr(Exchange, "_list", listed)
     with cluster(1) as made, Client(made) as client:
@@ -196,7 +196,7 @@ def test_a_worker_that_did_not_answer_is_let_back_in(monkeypatch: pytest.MonkeyP
         assert set(exchange.homes()) == {"x", "y"}
         exchange.avoid(RunsGoneError("a worker has gone", places=("a",)))
         assert dict(exchange.homes()) == {"y": ("b", "/b")}
-        exchange.made(["x", "y"])
+        exchange.note_remade(["x", "y"])
         assert dict(exchange.homes()) == {"x": ("a", "/a"), "y": ("b", "/b")}
         exchange.close()
         assert clean(client)
@@ -326,7 +326,7 @@ def test_shelves_go_with_the_lease(
     assert shelves.of("two", None) is two
     again = shelves.of("one", None)
     time.sleep(0.1)
-    assert shelves.found("one") is again, "what is not known to have ended has not"
+    assert shelves.find_shelf("one") is again, "what is not known to have ended has not"
     shelves.end("two")
     assert not Path(two.path).exists()
     with pytest.raises(InternalError, match="after the end"):

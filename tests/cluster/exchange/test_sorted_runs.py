@@ -31,10 +31,10 @@ from dml.cluster.exchange.sorted_runs import (
     BatchSpan,
     RunShelf,
     batches,
-    kept,
     received,
     run_path,
     sent,
+    store_run,
 )
 from dml.data.block import Block, concat
 from dml.data.schema import Schema
@@ -110,7 +110,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def written(shelf: RunShelf, blocks: list[Block], by: ByColumns | ByKey) -> list[Block]:
-    told = [kept(shelf, [Piece(place, 0, block)], by) for place, block in enumerate(blocks)]
+    told = [store_run(shelf, [Piece(place, 0, block)], by) for place, block in enumerate(blocks)]
     return [each for each in told if each is not None]
 
 
@@ -226,13 +226,13 @@ def test_a_run_has_the_same_name_wherever_it_is_made(tmp_path: Path) -> None:
     one, other = RunShelf(str(tmp_path)), RunShelf(str(tmp_path))
     by = ByColumns(("s",), (False,))
     pieces = [Piece(3, 1, rows_of([1.0, NAN, None], ["c", "a", "b"], 7))]
-    told = [kept(shelf, pieces, by) for shelf in (one, other, other)]
+    told = [store_run(shelf, pieces, by) for shelf in (one, other, other)]
     assert told[0] is not None
     assert shown([told[0]]) == shown([each for each in told[1:2] if each is not None])
     assert one.names == other.names
     assert len(one.names) == 1
     changed = [Piece(3, 1, rows_of([2.0, NAN, None], ["c", "a", "b"], 7))]
-    differing = kept(one, changed, by)
+    differing = store_run(one, changed, by)
     assert differing is not None
     index = RunIndex.of([told[0]], by)
     check_same(index, [told[0]])
@@ -243,8 +243,8 @@ def test_a_run_has_the_same_name_wherever_it_is_made(tmp_path: Path) -> None:
 def test_nothing_is_told_of_no_rows(tmp_path: Path) -> None:
     shelf = RunShelf(str(tmp_path))
     by = ByColumns(("s",), (False,))
-    assert kept(shelf, [Piece(0, 0, ends=True)], by) is None
-    assert kept(shelf, [Piece(0, 0, rows_of([], [], 0))], by) is None
+    assert store_run(shelf, [Piece(0, 0, ends=True)], by) is None
+    assert store_run(shelf, [Piece(0, 0, rows_of([], [], 0))], by) is None
     assert shelf.names == []
 
 
@@ -265,7 +265,7 @@ def test_the_folder_goes_with_the_shelf(tmp_path: Path) -> None:
     closed, forgotten = RunShelf(str(tmp_path)), RunShelf(str(tmp_path))
     by = ByColumns(("x",), (False,))
     for shelf in (closed, forgotten):
-        kept(shelf, [Piece(0, 0, rows_of([1.0], ["a"], 0))], by)
+        store_run(shelf, [Piece(0, 0, rows_of([1.0], ["a"], 0))], by)
     assert len(list(tmp_path.glob(f"{PREFIX}*/*.arrow"))) == 2
     closed.close()
     del forgotten, shelf

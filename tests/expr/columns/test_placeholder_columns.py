@@ -12,7 +12,7 @@ import pytest
 import dml
 from dml import all_columns, col, columns_of, element
 from dml.errors import CastError, DmlError, PlanError, SchemaError
-from dml.expr.columns.value import shown
+from dml.expr.columns.value import value_text
 from tests.expr.checks import QUIET, agrees, computed, holds, table
 
 DATA = {
@@ -54,7 +54,7 @@ def test_elements_that_fail_are_errors_of_their_row() -> None:
 def test_elements_have_names_of_their_expression() -> None:
     one, other = (table(DATA).with_columns(r=L.eval(element() + i)) for i in (1, 2))
     assert one.fingerprint() != other.fingerprint()
-    assert shown(L.eval(element() + 1).value) == "l.list.eval((element() + 1))"
+    assert value_text(L.eval(element() + 1).value) == "l.list.eval((element() + 1))"
 
 
 @pytest.mark.law

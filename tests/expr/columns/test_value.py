@@ -15,8 +15,8 @@ from dml.expr.columns.value import (
     lit,
     operands,
     rebuilt,
-    shown,
     substitute,
+    value_text,
 )
 
 LEAVES = st.one_of(st.sampled_from("xyz").map(col), st.integers(-3, 3).map(lit), st.just(lit(None)))
@@ -101,10 +101,10 @@ def test_conjunctions_come_apart_in_order() -> None:
 
 
 def test_text() -> None:
-    assert shown(Value("add", (col("x"), lit(1)))) == "(x + 1)"
-    assert shown(Value("not", (col("x"),))) == "~x"
+    assert value_text(Value("add", (col("x"), lit(1)))) == "(x + 1)"
+    assert value_text(Value("not", (col("x"),))) == "~x"
     deep = col("x")
     for _ in range(500):
         deep = Value("neg", (deep,))
-    assert shown(deep) == "------..."
-    assert len(shown(lit("a" * 1000))) == 160
+    assert value_text(deep) == "------..."
+    assert len(value_text(lit("a" * 1000))) == 160

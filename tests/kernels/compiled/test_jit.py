@@ -128,7 +128,7 @@ def test_a_kernel_that_others_could_have_written_is_never_executed(
         (cache.directory / name).chmod(0o600)
     done(cache.directory / named)
     own = done is kept
-    assert cache.made("kernel") is own
+    assert cache.is_compiled("kernel") is own
     cache.request([("kernel", BROKEN)])
     assert (cache.wait("kernel") is not None) is own
     assert proof.exists() is own
@@ -151,7 +151,7 @@ def test_without_any_folder_of_ones_own_numpy_goes_on(
     tiers = KernelTiers(tmp_path, "compiled")
     result = tiers.run(ADD, [Vec(np.arange(3))], 3)
     assert isinstance(result.outputs[0], Vec)
-    assert not tiers.cache.made("kernel")
+    assert not tiers.cache.is_compiled("kernel")
     assert "CacheError" in next(iter(tiers.cache.failures.values()))
 
 

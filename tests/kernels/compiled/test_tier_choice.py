@@ -333,7 +333,7 @@ def test_kernels_of_an_earlier_run_are_loaded_sooner_than_others_are_compiled(
     tiers = KernelTiers(directory, "auto", compile_after=1000)
     tiers.load_after = 1
     asked: list[int] = []
-    monkeypatch.setattr(tiers.cache, "made", lambda _: made)
+    monkeypatch.setattr(tiers.cache, "is_compiled", lambda _: made)
     monkeypatch.setattr(tiers.cache, "request", lambda _: asked.append(tiers.counts.numpy))
     for _ in range(5):
         tiers.run(CLIPPED_LOG, clipped_log_columns(100), 100)

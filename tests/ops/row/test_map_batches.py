@@ -296,7 +296,7 @@ def test_facts_and_text() -> None:
     over = node_of(numbers(3).shuffle(2).map_batches(sized, batch_format="arrow"))
     assert over.rows is Rows.RUNS
     assert over.title() == "MapBatches(sized, batch_format='arrow', in runs of 1024)"
-    assert over.held.work_rows == 1024
+    assert over.resume_cost.work_rows == 1024
 
 
 def test_a_run_that_does_not_fit_is_an_error(tmp_path: Any) -> None:

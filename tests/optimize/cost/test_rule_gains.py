@@ -60,23 +60,23 @@ def test_what_a_rule_saves_is_what_it_spares_less_what_it_brings() -> None:
     found = of_lifting(seen({"": [0.1], "lift_map": [0.3]}))
     assert [each.title.partition("(")[0] for each in found.brings] == ["LiftedMap"]
     assert [each.title.partition("(")[0] for each in found.spares] == ["MapRows"]
-    assert found.told().startswith("saves 2")
-    assert ", h " in found.told()
-    assert found.told({1: 0.25}).split("measured: ")[1].startswith("saves ")
-    assert found.told({1: 0.5}).split("measured: ")[1].startswith("costs ")
+    assert found.describe().startswith("saves 2")
+    assert ", h " in found.describe()
+    assert found.describe({1: 0.25}).split("measured: ")[1].startswith("saves ")
+    assert found.describe({1: 0.5}).split("measured: ")[1].startswith("costs ")
 
 
 def test_a_guess_says_so() -> None:
-    assert ", p x/" in of_lifting(Profile()).told()
-    assert ", p " in of_lifting(seen({"": [0.1]})).told()
+    assert ", p x/" in of_lifting(Profile()).describe()
+    assert ", p " in of_lifting(seen({"": [0.1]})).describe()
 
 
 def test_equal_plans_are_the_same_work_and_endless_ones_have_no_sum() -> None:
     used = expected(made(lifted()), Profile())
-    assert gain(lift_map, used, used).told() == "the same work"
+    assert gain(lift_map, used, used).describe() == "the same work"
     endless = dml.range(ROWS).repeat().map(doubled)._node
     both = (expected(made(endless, *off), Profile()) for off in ((), ("lift_map",)))
-    assert gain(lift_map, *both).told() == "endless"
+    assert gain(lift_map, *both).describe() == "endless"
 
 
 def test_a_rule_that_measured_worse_is_regretted() -> None:
@@ -139,7 +139,7 @@ def test_every_rule_that_fired_is_told_once_with_its_gain() -> None:
     found = gains(stations.trace, used, without, 100)
     assert [each.rule.name for each in found] == list(dict.fromkeys(stations.trace.names()))
     text = rewrites_text(stations.trace, found)
-    assert all(f"    {each.told()}" in text.split("\n") for each in found)
+    assert all(f"    {each.describe()}" in text.split("\n") for each in found)
     assert gains(stations.trace, used, without, 1) == ()
     assert gains(stations.trace, used, lambda _: None, 100) == ()
 

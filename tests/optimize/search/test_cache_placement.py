@@ -17,8 +17,8 @@ from dml.optimize.search.cache_placement import (
     PlacementShare,
     Point,
     best,
+    cached_bytes,
     gain,
-    held,
     spent,
     within,
 )
@@ -74,7 +74,7 @@ def test_no_choice_costs_less_at_a_price(seed: int, count: int, price: float) ->
     kept = best(points, price)
     seconds, nbytes = every_choice(points)
     least = float((seconds + price * nbytes).min())
-    assert spent(points, kept) + price * held(points, kept) == pytest.approx(least)
+    assert spent(points, kept) + price * cached_bytes(points, kept) == pytest.approx(least)
     assert all(points[place].keepable and not points[place].kept for place in kept)
 
 
@@ -87,13 +87,13 @@ def test_what_runs_take_is_what_its_definition_says(seed: int, count: int) -> No
     for kept in sets:
         number = reduce(lambda a, b: a | b, (1 << places.index(each) for each in kept), 0)
         assert spent(points, frozenset(kept)) == pytest.approx(float(seconds[number]))
-        assert held(points, frozenset(kept)) == pytest.approx(float(nbytes[number]))
+        assert cached_bytes(points, frozenset(kept)) == pytest.approx(float(nbytes[number]))
 
 
 def taken(points: list[Point], shares: tuple[PlacementShare, ...]) -> tuple[float, float]:
     """Seconds and bytes of a choice of parts."""
     seconds = sum(each.part * spent(points, each.kept) for each in shares)
-    return seconds, sum(each.part * held(points, each.kept) for each in shares)
+    return seconds, sum(each.part * cached_bytes(points, each.kept) for each in shares)
 
 
 @pytest.mark.parametrize("fraction", [0.5, 0.25, 0.1])
@@ -131,12 +131,12 @@ def test_a_thousand_points_are_placed() -> None:
     points = fleet(random.Random(4), 1000)
     kept = best(points, 0.1)
     draw = random.Random(5)
-    usual = spent(points, kept) + 0.1 * held(points, kept)
+    usual = spent(points, kept) + 0.1 * cached_bytes(points, kept)
     for _ in range(200):  # one more or one less never helps
         place = draw.randrange(len(points))
         if points[place].keepable:
             other = kept ^ {place}
-            assert spent(points, other) + 0.1 * held(points, other) >= usual - 1e-9
+            assert spent(points, other) + 0.1 * cached_bytes(points, other) >= usual - 1e-9
 
 
 def test_gain_is_what_is_saved() -> None:

@@ -136,7 +136,7 @@ def test_a_process_that_is_ended_tells_its_run(numbers: Dataset) -> None:
 
 def test_how_a_run_ended_is_heard_from_a_parent_that_is_gone_by_then() -> None:
     ours, theirs = (channel.Channel(end) for end in socket.socketpair())
-    quiet: Any = SimpleNamespace(taken=list)
+    quiet: Any = SimpleNamespace(drain=list)
     run = DriverRun(theirs, quiet, quiet)
     ours.send("more")
     ours.send(Ending("failed", b"", None))

@@ -276,9 +276,9 @@ def test_sums_keep_the_first_error() -> None:
     noted = Noted()
     for number in range(3):
         noted.note(1, UDFError(f"error {number}", at="here"), 2)
-    (loss,) = noted.taken(lambda error: error.located("nowhere"))
+    (loss,) = noted.drain(lambda error: error.located("nowhere"))
     assert loss == Loss(1, 6, 3, "error 0", "here")
-    assert noted.taken(lambda error: error) == ()
+    assert noted.drain(lambda error: error) == ()
     losses = Losses(Allowance(4))
     assert losses.add((loss,)) is None
     assert losses.add((loss._replace(what="later"),)) is not None

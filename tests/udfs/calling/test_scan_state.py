@@ -19,7 +19,7 @@ from dml.udfs.calling.scan_state import (
     MOST_BYTES,
     MOST_DEPTH,
     NotCarriedError,
-    kept,
+    copy_state,
     of_json,
     to_json,
 )
@@ -64,8 +64,8 @@ def same(one: Any, other: Any) -> bool:
 @pytest.mark.law
 @given(STATES)
 def test_what_is_carried_comes_back(state: Any) -> None:
-    assert same(kept(state), state)
-    text = json.dumps(to_json(kept(state)), allow_nan=False)
+    assert same(copy_state(state), state)
+    text = json.dumps(to_json(copy_state(state)), allow_nan=False)
     assert same(of_json(json.loads(text)), state)
 
 
@@ -76,7 +76,7 @@ def test_numbers_at_the_ends() -> None:
 
 def test_a_copy_is_nobody_elses() -> None:
     given_: Any = {"a": [1, np.zeros(2)], "b": ({"c": []},)}
-    mine: Any = kept(given_)
+    mine: Any = copy_state(given_)
     mine["a"][1][0] = 5
     mine["b"][0]["c"].append(1)
     assert given_["a"][1].tolist() == [0.0, 0.0]
@@ -111,7 +111,7 @@ class Pair(tuple[int, ...]):
 )
 def test_what_cannot_be_carried_is_named(value: Any, named: str) -> None:
     with pytest.raises(NotCarriedError, match=named):
-        kept(value)
+        copy_state(value)
 
 
 @pytest.mark.parametrize(
@@ -123,17 +123,17 @@ def test_what_cannot_be_carried_is_named(value: Any, named: str) -> None:
 )
 def test_what_is_too_large(value: Any) -> None:
     with pytest.raises(NotCarriedError, match="more than 65536 bytes"):
-        kept(value)
-    assert kept(np.zeros(MOST_BYTES // 8 - 1)).nbytes == MOST_BYTES - 8
+        copy_state(value)
+    assert copy_state(np.zeros(MOST_BYTES // 8 - 1)).nbytes == MOST_BYTES - 8
     with pytest.raises(NotCarriedError, match="more than 65536 bytes"):
-        kept(1 << (8 * MOST_BYTES))
+        copy_state(1 << (8 * MOST_BYTES))
 
 
 def test_what_holds_itself_or_is_deep() -> None:
     ring: list[Any] = []
     ring.append(ring)
     with pytest.raises(NotCarriedError, match=f"nested more than {MOST_DEPTH} deep"):
-        kept(ring)
+        copy_state(ring)
 
 
 @pytest.mark.parametrize("written", [{"set": []}, {}, {"int": "x"}, {"array": 3}, {"float": []}])

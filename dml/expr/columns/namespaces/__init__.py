@@ -1,6 +1,7 @@
 """Columns inherit their namespaces, encoders and aggregates from here; most load on first use.
 
-They are in classes of their own, since ``str`` and ``list`` inside ``Column`` would hide the types.
+Namespaces are classes of their own, since methods ``str`` and ``list`` of ``Column`` would hide the
+types.
 """
 
 from __future__ import annotations
@@ -60,41 +61,41 @@ class Namespaced:
         return Tensors(self)
 
     def one_hot(self, size: int, dtype: Any = "float32") -> Self:
-        """A vector ``(size,)`` with 1 at the place that the integer names, and 0 elsewhere.
+        """Return a vector ``(size,)`` with 1 at the index that the integer gives, and 0 elsewhere.
 
-        All zeros where the integer is negative, or ``size`` or more, as in tf.one_hot; null for
-        null.
+        As in tf.one_hot, the vector is all zeros if the integer is negative, or ``size`` or more.
+        Null gives null.
         """
         return self._encoders().one_hot(size, dtype)
 
     def multi_hot(self, size: int, dtype: Any = "float32") -> Self:
-        """A vector ``(size,)`` with 1 at each place that the list of integers names.
+        """Return a vector ``(size,)`` with 1 at each index in the list of integers, 0 elsewhere.
 
-        Nulls in the list and indices out of range are ignored; an empty list gives zeros, null
-        null.
+        Nulls in the list and indices out of range are ignored. An empty list gives zeros, a null
+        list gives null.
         """
         return self._encoders().multi_hot(size, dtype)
 
     def normalize(self, mean: float, std: float) -> Self:
-        """``(x - mean) / std`` as float64, or float32 of float32; integers are converted first."""
+        """Return ``(x - mean) / std``: float32 for float32, else float64."""
         return self._encoders().normalize(mean, std)
 
     def replace(self, mapping: Any) -> Self:
-        """Replace values that are keys of the dict, keep the rest; type and nulls do not change."""
+        """Replace values that are keys of ``mapping`` and keep all others; type and nulls stay."""
         return self._encoders().replace(mapping)
 
     def replace_strict(self, mapping: Any, *, default: Any = ..., return_dtype: Any = None) -> Self:
-        """The dict's entry for the value, in the common type of the dict's values; null for null.
+        """Return the value's entry in ``mapping``, in the common type of entries; null for null.
 
         A value without an entry becomes ``default``; without a default it raises CastError.
         """
         return self._encoders().replace_strict(mapping, default, return_dtype)
 
     def lookup(self, vocabulary: Any, *, default: int | None = -1, buckets: int = 0) -> Self:
-        """The place of the value in the list ``vocabulary``, int64 from 0 on; null of null.
+        """Return the index (int64) of the value in the list ``vocabulary``; null for null.
 
-        Other values are ``default`` (None: null); with ``buckets``, ``len(vocabulary) +
-        hash(buckets)``.
+        A value that is not in the list becomes ``default`` (None: null); with ``buckets``, it
+        becomes ``len(vocabulary) + hash(buckets)``.
         """
         return self._encoders().lookup(vocabulary, default, buckets)
 
@@ -105,63 +106,63 @@ class Namespaced:
 
 
 class Aggregated:
-    """Aggregates of a column over many rows, for ``agg`` and ``group_by``; nulls are ignored."""
+    """Aggregates of a column over many rows, for ``agg`` and ``group_by``; all ignore nulls."""
 
     __slots__ = ()
 
     def sum(self) -> Self:
-        """The exact sum, rounded once; 0 for no values. CastError if 64 bits cannot hold it."""
+        """Return the exact sum, rounded once; 0 for no values. Raise CastError on overflow."""
         return _figure(self, "sum")
 
     def mean(self) -> Self:
-        """The exact mean, rounded once (float64); null for no values."""
+        """Return the exact mean, rounded once (float64); null for no values."""
         return _figure(self, "mean")
 
     def min(self) -> Self:
-        """The least value; NaN if any value is NaN, null for no values."""
+        """Return the least value; NaN if any value is NaN, null for no values."""
         return _figure(self, "min")
 
     def max(self) -> Self:
-        """The greatest value; NaN if any value is NaN, null for no values."""
+        """Return the greatest value; NaN if any value is NaN, null for no values."""
         return _figure(self, "max")
 
     def std(self, ddof: int = 1) -> Self:
-        """The standard deviation with divisor n - ``ddof``; null for ``ddof`` values or fewer."""
+        """Return the standard deviation, of divisor n - ``ddof``; null for n <= ``ddof``."""
         return _figure(self, "std", _whole(ddof))
 
     def var(self, ddof: int = 1) -> Self:
-        """The variance with divisor n - ``ddof``; null for ``ddof`` values or fewer."""
+        """Return the variance, of divisor n - ``ddof``; null for n <= ``ddof``."""
         return _figure(self, "var", _whole(ddof))
 
     def count(self) -> Self:
-        """The number of values that are not null (int64)."""
+        """Return the number of values that are not null (int64)."""
         return _figure(self, "count")
 
     def n_unique(self) -> Self:
-        """The number of distinct values; NaNs count as one, -0.0 as 0.0.
+        """Return the number of distinct values; NaNs count as one, -0.0 as 0.0.
 
         The distinct values of each group are held in memory.
         """
         return _figure(self, "n_unique")
 
     def first(self) -> Self:
-        """The first value in the order of rows that is not null; null if there is none."""
+        """Return the first value in the order of rows that is not null; null if there is none."""
         return _figure(self, "first")
 
     def last(self) -> Self:
-        """The last value in the order of rows that is not null; null if there is none."""
+        """Return the last value in the order of rows that is not null; null if there is none."""
         return _figure(self, "last")
 
     def any(self) -> Self:
-        """True if any value is true; False for no values."""
+        """Return True if any value is true; False for no values."""
         return _figure(self, "any")
 
     def all(self) -> Self:
-        """True if all values are true; True for no values."""
+        """Return True if all values are true; True for no values."""
         return _figure(self, "all")
 
     def implode(self) -> Self:
-        """The values as a list in the order of rows, with nulls; the list is held in memory."""
+        """Return the values, with nulls, as a list in the order of rows, held in memory."""
         return _figure(self, "implode")
 
 

@@ -28,12 +28,14 @@ class Encoders(Namespace[C]):
     @door
     def one_hot(self, size: object, dtype: object) -> C:
         """See ``Column.one_hot``."""
-        return self._made(".one_hot", whole("size of one_hot", size, 1, WIDEST), _number(dtype))
+        return self._apply(".one_hot", whole("size of one_hot", size, 1, WIDEST), _number(dtype))
 
     @door
     def multi_hot(self, size: object, dtype: object) -> C:
         """See ``Column.multi_hot``."""
-        return self._made(".multi_hot", whole("size of multi_hot", size, 1, WIDEST), _number(dtype))
+        return self._apply(
+            ".multi_hot", whole("size of multi_hot", size, 1, WIDEST), _number(dtype)
+        )
 
     @door
     def normalize(self, mean: Any, std: Any) -> C:
@@ -44,7 +46,7 @@ class Encoders(Namespace[C]):
     @door
     def replace(self, mapping: Any) -> C:
         """See ``Column.replace``."""
-        return self._made(".replace", *_pairs("replace", mapping))
+        return self._apply(".replace", *_pairs("replace", mapping))
 
     @door
     def replace_strict(self, mapping: Any, default: Any, return_dtype: Any) -> C:
@@ -52,16 +54,16 @@ class Encoders(Namespace[C]):
         keys, values = _pairs("replace_strict", mapping)
         other = () if default is ... else (plain(default),)
         kind = _common((*values, *other)) if return_dtype is None else data_type(return_dtype)
-        return self._made(".replace_strict", keys, values, kind, other)
+        return self._apply(".replace_strict", keys, values, kind, other)
 
     @door
     def lookup(self, vocabulary: Any, default: Any, buckets: object) -> C:
         """See ``Column.lookup``."""
-        return self._made(".lookup", *looked_up(vocabulary, default, buckets))
+        return self._apply(".lookup", *looked_up(vocabulary, default, buckets))
 
 
 def looked_up(vocabulary: Any, default: Any, buckets: object) -> tuple[Any, ...]:
-    """The parameters of ``lookup``: distinct words, the number for other values, and buckets."""
+    """Return the parameters of ``lookup``: distinct words, number for other values, buckets."""
     if isinstance(vocabulary, str | bytes | Mapping) or not isinstance(vocabulary, Iterable):
         raise PlanError(
             f"lookup needs a list of words, got {vocabulary!r}",
@@ -87,7 +89,7 @@ def _pairs(verb: str, mapping: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
 
 
 def _distinct(verb: str, keys: tuple[Any, ...]) -> None:
-    """PlanError for duplicate keys, and for keys that no value is equal to."""
+    """Raise PlanError for duplicate keys, and for keys that no value is equal to (None, NaN)."""
     odd = [k for k in keys if k is None or (isinstance(k, float) and math.isnan(k))]
     if odd or len(set(keys)) < len(keys):
         raise PlanError(
@@ -122,7 +124,7 @@ def _number(word: object) -> pa.DataType:
 
 
 def _moment(name: str, value: Any) -> float:
-    """A parameter of ``normalize`` as a float, so that integers become floats first."""
+    """Return a parameter of ``normalize`` as a float, so that integer columns become floats."""
     found = plain(value)
     if type(found) not in (int, float):
         raise PlanError(

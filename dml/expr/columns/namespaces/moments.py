@@ -18,91 +18,91 @@ UNITS = ("ns", "us", "ms", "s", "d")
 class Moments(Namespace[C]):
     """Functions of a column of dates or times, int64 but for ``date``; null gives null.
 
-    For a timestamp with a time zone they are those of its local time; ``epoch`` counts in UTC.
+    Fields of a timestamp with a time zone are those of its local time; ``epoch`` counts in UTC.
     """
 
     __slots__ = ()
 
     def year(self) -> C:
-        """The year."""
-        return self._made("dt.year")
+        """Return the year."""
+        return self._apply("dt.year")
 
     def quarter(self) -> C:
-        """The quarter, 1 to 4."""
-        return self._made("dt.quarter")
+        """Return the quarter, 1 to 4."""
+        return self._apply("dt.quarter")
 
     def month(self) -> C:
-        """The month, 1 to 12."""
-        return self._made("dt.month")
+        """Return the month, 1 to 12."""
+        return self._apply("dt.month")
 
     def day(self) -> C:
-        """The day of the month, 1 to 31."""
-        return self._made("dt.day")
+        """Return the day of the month, 1 to 31."""
+        return self._apply("dt.day")
 
     def hour(self) -> C:
-        """The hour, 0 to 23."""
-        return self._made("dt.hour")
+        """Return the hour, 0 to 23."""
+        return self._apply("dt.hour")
 
     def minute(self) -> C:
-        """The minute, 0 to 59."""
-        return self._made("dt.minute")
+        """Return the minute, 0 to 59."""
+        return self._apply("dt.minute")
 
     def second(self) -> C:
-        """The second, 0 to 59."""
-        return self._made("dt.second")
+        """Return the second, 0 to 59."""
+        return self._apply("dt.second")
 
     def millisecond(self) -> C:
-        """Milliseconds since the second began, 0 to 999."""
-        return self._made("dt.millisecond")
+        """Return the milliseconds since the second began, 0 to 999."""
+        return self._apply("dt.millisecond")
 
     def microsecond(self) -> C:
-        """Microseconds since the second began, 0 to 999,999."""
-        return self._made("dt.microsecond")
+        """Return the microseconds since the second began, 0 to 999,999."""
+        return self._apply("dt.microsecond")
 
     def weekday(self) -> C:
-        """The day of the week as ISO 8601 counts: Monday is 1, Sunday 7."""
-        return self._made("dt.weekday")
+        """Return the day of the week as in ISO 8601: Monday is 1, Sunday 7."""
+        return self._apply("dt.weekday")
 
     def ordinal_day(self) -> C:
-        """The day of the year, 1 to 366."""
-        return self._made("dt.ordinal_day")
+        """Return the day of the year, 1 to 366."""
+        return self._apply("dt.ordinal_day")
 
     def week(self) -> C:
-        """The ISO week, 1 to 53; week 1 is the week with the year's first Thursday."""
-        return self._made("dt.week")
+        """Return the ISO week, 1 to 53; week 1 is the week with the year's first Thursday."""
+        return self._apply("dt.week")
 
     def iso_year(self) -> C:
-        """The year that the ISO week belongs to."""
-        return self._made("dt.iso_year")
+        """Return the year to which the ISO week belongs."""
+        return self._apply("dt.iso_year")
 
     def date(self) -> C:
-        """The day, as date32."""
-        return self._made("dt.date")
+        """Return the day, as date32."""
+        return self._apply("dt.date")
 
     def century(self) -> C:
-        """``(year() + 99) // 100``: 1901 to 2000 are the 20th."""
+        """Return ``(year() + 99) // 100``: 1901 to 2000 are the 20th."""
         year: Any = self.year()
         made: C = (year + 99) // 100
         return made
 
     def millennium(self) -> C:
-        """``(year() + 999) // 1000``: 1001 to 2000 are the second."""
+        """Return ``(year() + 999) // 1000``: 1001 to 2000 are the second."""
         year: Any = self.year()
         made: C = (year + 999) // 1000
         return made
 
     def is_leap_year(self) -> C:
-        """Whether the year has 366 days."""
+        """Return True if the year has 366 days."""
         year: Any = self.year()
         made: C = (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0))
         return made
 
     @door
     def truncate(self, every: str) -> C:
-        """The start of the span that the moment is in: "15m", "1h", "1d", "1w", "1mo", "1y" ...
+        """Return the start of the span that the time is in: "15m", "1h", "1d", "1w", "1mo", "1y".
 
         Spans are counted from 1970-01-01, weeks from Monday 1970-01-05; units are us, ms, s, m, h,
-        d, w, mo, q and y. Without a time zone; the type does not change.
+        d, w, mo, q and y. The column has no time zone, and its type does not change.
         """
         found = SPAN.fullmatch(str(every))
         if found is None or found[2] not in {**SPANS, **MONTHS}:
@@ -111,24 +111,24 @@ class Moments(Namespace[C]):
                 why=f"it is a number and one of {', '.join({**SPANS, **MONTHS})}",
                 try_='.dt.truncate("1h")',
             )
-        return self._made("dt.truncate", int(found[1]), found[2])
+        return self._apply("dt.truncate", int(found[1]), found[2])
 
     @door
     def strftime(self, format: str) -> C:
-        """The time formatted as text, by the directives %Y, %m, %d, %H, %M, %S, %f and %%."""
-        return self._made("dt.strftime", a_format(format, once=False))
+        """Format the time as text, by the directives %Y, %m, %d, %H, %M, %S, %f and %%."""
+        return self._apply("dt.strftime", a_format(format, once=False))
 
     to_string = strftime
 
     @door
     def epoch(self, time_unit: str = "us") -> C:
-        """Whole units since 1970-01-01 in UTC, rounded down; null where int64 cannot hold them."""
+        """Return whole units since 1970-01-01 in UTC, rounded down; null where int64 overflows."""
         if time_unit not in UNITS:
             raise PlanError(
                 f"{time_unit!r} is no unit of time that dt.epoch counts",
                 why=f"it counts in {', '.join(UNITS)}",
                 try_='.dt.epoch("s")',
             )
-        return self._made("dt.epoch", time_unit)
+        return self._apply("dt.epoch", time_unit)
 
     timestamp = epoch

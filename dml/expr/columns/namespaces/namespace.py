@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Generic
 from dml.base.user_line import door
 from dml.errors import PlanError
 from dml.expr.columns.literal import plain, whole
-from dml.expr.columns.value import ELEMENT, C, Value, lit, shown
+from dml.expr.columns.value import ELEMENT, C, Value, lit, value_text
 from dml.kernels.functions.formats import DIRECTIVE, DIRECTIVES
 
-# Runs of more are no n-grams: a list of them is as long as all its texts, n times over.
+# Maximum n of n-grams: together they have n times the bytes of the texts.
 WIDEST = 1 << 10
 
 
@@ -25,8 +25,8 @@ class Namespace(Generic[C]):
     def __repr__(self) -> str:
         return f"{type(self).__name__} of {self._column!r}"
 
-    def _made(self, op: str, *params: Any, others: tuple[Any, ...] = ()) -> C:
-        """The column of function ``op`` of this column and ``others``, columns or literals."""
+    def _apply(self, op: str, *params: Any, others: tuple[Any, ...] = ()) -> C:
+        """Return function ``op`` of this column and ``others``, which are columns or literals."""
         kind = type(self._column)
         args = tuple(o.value if isinstance(o, kind) else lit(plain(o)) for o in others)
         made: C = kind(Value(op, (self._column.value, *args), params))
@@ -38,30 +38,30 @@ class Namespace(Generic[C]):
 
 
 class Sliced(Namespace[C]):
-    """The base of functions of texts and lists, which have ranges of characters or elements."""
+    """The base of the namespaces of text and lists, which have slices of characters or elements."""
 
     __slots__ = ()
     _family: ClassVar[str]
 
     @door
     def slice(self, offset: int, length: int | None = None) -> C:
-        """``x[offset:][:length]``; a negative offset counts from the end."""
+        """Return ``x[offset:][:length]``; a negative offset counts from the end."""
         size = None if length is None else whole("length of slice", length, 0)
-        return self._made(f"{self._family}.slice", whole("offset of slice", offset), size)
+        return self._apply(f"{self._family}.slice", whole("offset of slice", offset), size)
 
     def head(self, n: int = 5) -> C:
-        """The first ``n`` characters or elements."""
+        """Return the first ``n`` characters or elements."""
         return self.slice(0, n)
 
     @door
     def tail(self, n: int = 5) -> C:
-        """The last ``n`` characters or elements."""
+        """Return the last ``n`` characters or elements."""
         size = whole("n of tail", n, 0)
         return self.slice(-size if size else 0, size)
 
 
 def text(what: str, value: object) -> str:
-    """A text parameter, or PlanError."""
+    """Return ``value``; raise PlanError, which calls it ``what``, unless it is text."""
     if isinstance(value, str):
         return value
     raise PlanError(
@@ -72,7 +72,7 @@ def text(what: str, value: object) -> str:
 
 
 def filler(what: str, value: object) -> tuple[Any]:
-    """A padding value, in a tuple of one, or PlanError."""
+    """Return the padding value ``value`` in a tuple of one; raise PlanError for None."""
     found = plain(value)
     if found is None:
         raise PlanError(f"{what} is None", why="tensors have no nulls inside", try_="a number")
@@ -80,11 +80,11 @@ def filler(what: str, value: object) -> tuple[Any]:
 
 
 def over_element(value: Value) -> Value:
-    """An expression that reads only the elements of a list, or PlanError."""
+    """Return ``value``; raise PlanError unless it reads only the elements of a list."""
     others = sorted(value.refs - {ELEMENT})
     if others or value.draws:
         raise PlanError(
-            f"list.eval cannot take {shown(value)}",
+            f"list.eval cannot take {value_text(value)}",
             why=f"it reads column {others[0]!r}" if others else "it depends on the row",
             try_="an expression of dml.element() alone",
         )
@@ -92,7 +92,10 @@ def over_element(value: Value) -> Value:
 
 
 def a_format(form: object, *, once: bool) -> str:
-    """A time format with known directives, for parsing each at most ``once``; else PlanError."""
+    """Return the time format ``form``; raise PlanError for unknown or missing directives.
+
+    With ``once``, as for parsing, each directive may occur once.
+    """
     found = text("the format", form)
     used = [part for part in DIRECTIVE.findall(found) if part != "%%"]
     odd = [part for part in used if part not in DIRECTIVES or (once and used.count(part) > 1)]
@@ -108,7 +111,7 @@ def a_format(form: object, *, once: bool) -> str:
 
 
 def some_text(what: str, value: object) -> str:
-    """A text parameter that is not empty, or PlanError."""
+    """Return ``value``; raise PlanError, which calls it ``what``, for empty or other values."""
     found = text(what, value)
     if not found:
         raise PlanError(
@@ -120,6 +123,6 @@ def some_text(what: str, value: object) -> str:
 
 
 def widths(n: object, most: object) -> tuple[int, int]:
-    """The minimum and the maximum length of n-grams, or PlanError."""
+    """Return the least and the greatest length of n-grams; raise PlanError for invalid lengths."""
     least = whole("n of ngrams", n, 1, WIDEST)
     return least, least if most is None else whole("max_n of ngrams", most, least, WIDEST)

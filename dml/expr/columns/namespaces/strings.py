@@ -31,73 +31,74 @@ class Strings(Sliced[C]):
     _family = "str"
 
     def len_chars(self) -> C:
-        """The number of characters: ``len(s)``, int64."""
-        return self._made("str.len_chars")
+        """Return the number of characters: ``len(s)``, int64."""
+        return self._apply("str.len_chars")
 
     def len_bytes(self) -> C:
-        """The number of bytes in UTF-8, int64; of a bytes column, its length."""
-        return self._made("str.len_bytes")
+        """Return the number of bytes in UTF-8 (int64); for a bytes column, the number of bytes."""
+        return self._apply("str.len_bytes")
 
     def to_lowercase(self) -> C:
         """Convert each character to its simple lower case, so that lengths stay."""
-        return self._made("str.to_lowercase")
+        return self._apply("str.to_lowercase")
 
     def to_uppercase(self) -> C:
         """Convert each character to its simple upper case, so that lengths stay: "ß" gives "ẞ"."""
-        return self._made("str.to_uppercase")
+        return self._apply("str.to_uppercase")
 
     def reverse(self) -> C:
-        """``s[::-1]``: code points in reverse order, combining marks apart from their letters."""
-        return self._made("str.reverse")
+        """Return ``s[::-1]``: code points in reverse, combining marks apart from letters."""
+        return self._apply("str.reverse")
 
     @door
     def strip_chars(self, characters: str | None = None) -> C:
-        """``s.strip(characters)``: remove these characters, or white space, at both ends."""
-        return self._made("str.strip_chars", _characters(characters))
+        """Return ``s.strip(characters)``: remove these characters, or white space, at both ends."""
+        return self._apply("str.strip_chars", _characters(characters))
 
     @door
     def strip_chars_start(self, characters: str | None = None) -> C:
-        """``s.lstrip(characters)``."""
-        return self._made("str.strip_chars_start", _characters(characters))
+        """Return ``s.lstrip(characters)``."""
+        return self._apply("str.strip_chars_start", _characters(characters))
 
     @door
     def strip_chars_end(self, characters: str | None = None) -> C:
-        """``s.rstrip(characters)``."""
-        return self._made("str.strip_chars_end", _characters(characters))
+        """Return ``s.rstrip(characters)``."""
+        return self._apply("str.strip_chars_end", _characters(characters))
 
     @door
     def starts_with(self, prefix: str) -> C:
-        """``s.startswith(prefix)``."""
-        return self._made("str.starts_with", text("the prefix", prefix))
+        """Return ``s.startswith(prefix)``."""
+        return self._apply("str.starts_with", text("the prefix", prefix))
 
     @door
     def ends_with(self, suffix: str) -> C:
-        """``s.endswith(suffix)``."""
-        return self._made("str.ends_with", text("the suffix", suffix))
+        """Return ``s.endswith(suffix)``."""
+        return self._apply("str.ends_with", text("the suffix", suffix))
 
     @door
     def strip_prefix(self, prefix: str) -> C:
-        """``s.removeprefix(prefix)``: ``replace`` at the start of the text."""
+        """Return ``s.removeprefix(prefix)``: ``replace`` at the start of the text."""
         return self.replace(rf"\A(?:{re.escape(text('the prefix', prefix))})", "")
 
     @door
     def strip_suffix(self, suffix: str) -> C:
-        """``s.removesuffix(suffix)``: ``replace`` at the end of the text."""
+        """Return ``s.removesuffix(suffix)``: ``replace`` at the end of the text."""
         return self.replace(rf"(?:{re.escape(text('the suffix', suffix))})\z", "")
 
     @door
     def contains(self, pattern: str, *, literal: bool = False) -> C:
-        """True if the pattern, or the ``literal`` text, occurs in the text."""
+        """Return True if the pattern, or the ``literal`` text, occurs in the text."""
         pattern, literal = text("the pattern", pattern), bool(literal)
         if not literal:
             _compiled(pattern)
-        return self._made("str.contains", pattern, literal)
+        return self._apply("str.contains", pattern, literal)
 
     @door
     def replace(self, pattern: str, value: str, *, literal: bool = False, n: int = 1) -> C:
-        r"""The first ``n`` places of the pattern, from the left, replaced by ``value``.
+        r"""Replace the first ``n`` matches of the pattern, from the left, by ``value``.
 
-        Unless ``literal``, ``\1`` to ``\9`` in ``value`` are the texts of groups, and n is 0 or 1.
+        Unless ``literal``, ``\1`` to ``\9`` in ``value`` are the texts of groups, and ``n`` is 0 or
+        1.
         """
         most = None if literal else 1
         return self._replaced(pattern, value, literal, whole("n of replace", n, 0, most))
@@ -111,94 +112,96 @@ class Strings(Sliced[C]):
         pattern, value = some_text("the pattern", pattern), text("the replacement", value)
         if not literal:
             _compiled(pattern, value)
-        return self._made("str.replace", pattern, value, bool(literal), n)
+        return self._apply("str.replace", pattern, value, bool(literal), n)
 
     @door
     def extract(self, pattern: str, group: int = 1) -> C:
-        """The text of ``group`` in the first match of the pattern; null without a match.
+        """Return the text of ``group`` in the first match of the pattern; null without a match.
 
-        Group 0 is the whole match, and a group that took no part in it gives "".
+        Group 0 is the whole match. A group that is not part of the match gives "".
         """
         found, number = text("the pattern", pattern), whole("group of extract", group, 0, 8)
         _compiled(found, rf"\{number}")
-        return self._made("str.extract", found, number)
+        return self._apply("str.extract", found, number)
 
     @door
     def count_matches(self, pattern: str, *, literal: bool = False) -> C:
-        """How many places of the pattern, or the ``literal`` text, there are, int64.
+        """Return the number (int64) of matches of the pattern, or of the ``literal`` text.
 
-        A pattern matches at least one character, and each search sees only the rest of the text.
+        A pattern must match at least one character. Each search sees only the text after the
+        previous match.
         """
         found = some_text("the pattern", pattern)
         if not literal:
             _never_empty(found)
-        return self._made("str.count_matches", found, bool(literal))
+        return self._apply("str.count_matches", found, bool(literal))
 
     @door
     def to_integer(self, *, strict: bool = True) -> C:
-        """Digits with an optional sign as int64; else CastError, or null if not ``strict``."""
-        return self._made("str.to_integer", bool(strict))
+        """Convert digits with an optional sign to int64; else CastError, null unless ``strict``."""
+        return self._apply("str.to_integer", bool(strict))
 
     @door
     def to_float(self, *, strict: bool = True) -> C:
-        """Decimal notation (or inf, nan) as the nearest float64; else CastError, or null."""
-        return self._made("str.to_float", bool(strict))
+        """Convert a decimal number, inf or nan to float64; otherwise as ``to_integer``."""
+        return self._apply("str.to_float", bool(strict))
 
     @door
     def to_datetime(self, format: str = "%Y-%m-%d %H:%M:%S", *, strict: bool = True) -> C:
-        """Text in ``format`` as timestamp[us]; other text: CastError, or null if not ``strict``.
+        """Parse text in ``format`` as timestamp[us]; other text raises (null if not ``strict``).
 
         Directives are %Y (4 digits), %m, %d, %H, %M, %S (2), %f (6) and %%; fields that the format
-        lacks are those of 1970-01-01.
+        lacks are those of 1970-01-01. The error is a CastError.
         """
-        return self._made("str.to_datetime", a_format(format, once=True), bool(strict))
+        return self._apply("str.to_datetime", a_format(format, once=True), bool(strict))
 
     @door
     def to_date(self, format: str = "%Y-%m-%d", *, strict: bool = True) -> C:
-        """Text in ``format`` as date32, parsed as by ``to_datetime``."""
-        return self._made("str.to_date", a_format(format, once=True), bool(strict))
+        """Parse text in ``format`` as date32, as ``to_datetime`` does."""
+        return self._apply("str.to_date", a_format(format, once=True), bool(strict))
 
     @door
     def split(self, by: str) -> C:
-        """``s.split(by)`` as a list; ``by`` is literal, and "" gives the list of one "" text."""
-        return self._made("str.split", some_text("what text is split by", by))
+        """Return ``s.split(by)`` as a list; ``by`` is literal, and "" gives the list [""]."""
+        return self._apply("str.split", some_text("what text is split by", by))
 
     @door
     def zfill(self, length: int) -> C:
-        """``s.zfill(length)``: pads with zeros on the left, after a leading + or -."""
-        return self._made("str.zfill", whole("length of zfill", length, 0, LONGEST))
+        """Return ``s.zfill(length)``: pad with zeros on the left, after a leading + or -."""
+        return self._apply("str.zfill", whole("length of zfill", length, 0, LONGEST))
 
     @door
     def pad_start(self, length: int, fill_char: str = " ") -> C:
-        """``s.rjust(length, fill_char)``."""
+        """Return ``s.rjust(length, fill_char)``."""
         size = whole("length of pad_start", length, 0, LONGEST)
-        return self._made("str.pad_start", size, _character(fill_char))
+        return self._apply("str.pad_start", size, _character(fill_char))
 
     @door
     def pad_end(self, length: int, fill_char: str = " ") -> C:
-        """``s.ljust(length, fill_char)``."""
+        """Return ``s.ljust(length, fill_char)``."""
         size = whole("length of pad_end", length, 0, LONGEST)
-        return self._made("str.pad_end", size, _character(fill_char))
+        return self._apply("str.pad_end", size, _character(fill_char))
 
     @door
     def concat(self, *others: Any, separator: str = "") -> C:
-        """``separator.join`` of this text and ``others``, columns or literals; null if any is."""
-        return self._made("str.concat", text("the separator", separator), others=others)
+        """Return ``separator.join`` of this text and ``others``; null if any of them is null."""
+        return self._apply("str.concat", text("the separator", separator), others=others)
 
     def tokenize_bytes(self) -> C:
-        """The bytes of the text in UTF-8, as a list of uint8."""
-        return self._made("str.tokenize_bytes")
+        """Return the bytes of the text in UTF-8, as a list of uint8."""
+        return self._apply("str.tokenize_bytes")
 
     def tokenize_chars(self) -> C:
-        """The code points of the text, as a list of int32."""
-        return self._made("str.tokenize_chars")
+        """Return the code points of the text, as a list of int32."""
+        return self._apply("str.tokenize_chars")
 
     @door
     def tokenize_words(self, pattern: str | None = None, *, lower: bool = False) -> C:
-        """The parts that ``pattern`` separates, without empty ones, as a list of text.
+        """Return the parts that ``pattern`` separates as a list of text, without empty parts.
 
-        Without a pattern ASCII white space separates. A pattern matches at least one character, and
-        each search sees only the rest of the text. ``lower`` applies ``to_lowercase`` first.
+        Without a pattern, ASCII white space separates. A pattern must match at least one character,
+        and each search sees only the text after the previous match. ``lower`` applies
+        ``to_lowercase`` first.
         """
         if lower:
             lowered: Any = self.to_lowercase()
@@ -207,24 +210,24 @@ class Strings(Sliced[C]):
         wanted = SPACE if pattern is None else text("the pattern", pattern)
         if pattern is not None:
             _never_empty(pattern)
-        return self._made("str.tokenize_words", wanted)
+        return self._apply("str.tokenize_words", wanted)
 
     @door
     def ngrams(self, n: int, max_n: int | None = None) -> C:
-        """Every run of ``n`` characters, as a list of text; then those of n + 1 to ``max_n``."""
-        return self._made("str.ngrams", *widths(n, max_n))
+        """Return every run of ``n`` characters as a list; then of n + 1, up to ``max_n``."""
+        return self._apply("str.ngrams", *widths(n, max_n))
 
     def encode(self) -> C:
-        """The text as bytes in UTF-8."""
+        """Return the text as bytes in UTF-8."""
         return self._cast(pa.binary(), strict=False)
 
     def decode(self, *, strict: bool = True) -> C:
-        """UTF-8 bytes as text; invalid bytes raise CastError, or give null if not ``strict``."""
+        """Convert UTF-8 bytes to text; invalid bytes raise CastError (null if not ``strict``)."""
         return self._cast(pa.string(), strict=strict)
 
 
 def _never_empty(pattern: str) -> None:
-    """PlanError if the pattern can match the empty string, between characters or at an end."""
+    """Raise PlanError if the pattern can match the empty string, at an end or elsewhere."""
     _compiled(pattern)
     sides = {"": "", "a": "a", " ": " ", "\n": r"\n"}
     for before, after in itertools.product(sides, sides):
@@ -252,7 +255,7 @@ def _character(given: object) -> str:
 
 
 def _compiled(pattern: str, value: str | None = None) -> None:
-    """PlanError unless RE2 accepts the pattern and its replacement."""
+    """Raise PlanError unless RE2 accepts the pattern and its replacement ``value``."""
     empty = pa.array([""])
     try:
         if value is None:

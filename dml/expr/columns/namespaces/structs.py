@@ -17,12 +17,12 @@ class Structs(Namespace[C]):
 
     @door
     def field(self, name: str) -> C:
-        """``x[name]``; null where the struct is null."""
-        return self._made("struct.field", text("the name of a field", name))
+        """Return ``x[name]``; null where the struct is null."""
+        return self._apply("struct.field", text("the name of a field", name))
 
     @door
     def rename_fields(self, names: Sequence[str]) -> C:
-        """The same values under new ``names``, one for each field in order."""
+        """Rename the fields to ``names``, one for each field in order."""
         found = [] if isinstance(names, str) else [text("the name of a field", n) for n in names]
         if not found or len(set(found)) < len(found):
             raise PlanError(
@@ -30,4 +30,4 @@ class Structs(Namespace[C]):
                 why="each field has a name of its own",
                 try_='.struct.rename_fields(["a", "b"])',
             )
-        return self._made("struct.rename_fields", *found)
+        return self._apply("struct.rename_fields", *found)

@@ -17,13 +17,13 @@ LONGEST = 1 << 24
 
 
 class Tensors(Namespace[C]):
-    """Functions of a tensor column, row by row: axis 0 is a row's first axis. Null gives null."""
+    """Functions of a tensor column, row by row; axis 0 is a row's first axis. Null gives null."""
 
     __slots__ = ()
 
     @door
     def reshape(self, *shape: int) -> C:
-        """The same elements, in row-major order, as ``shape``; one axis may be -1 (inferred)."""
+        """Return the elements, in row-major order, as ``shape``; one axis may be -1 (inferred)."""
         given = _numbers("shape of reshape", shape, -1)
         if not given or 0 in given or given.count(-1) > 1:
             raise PlanError(
@@ -31,21 +31,21 @@ class Tensors(Namespace[C]):
                 why="a shape has axes of at least one element, one of which may be -1",
                 try_=".tensor.reshape(-1)",
             )
-        return self._made("tensor.reshape", given)
+        return self._apply("tensor.reshape", given)
 
     @door
     def transpose(self, *axes: int) -> C:
-        """The axes in this order; without arguments, in reverse order."""
-        return self._made("tensor.transpose", _numbers("axis of transpose", axes) or None)
+        """Reorder the axes as in ``axes``; without arguments, reverse their order."""
+        return self._apply("tensor.transpose", _numbers("axis of transpose", axes) or None)
 
     @door
     def flip(self, axes: Axes = None) -> C:
-        """The elements in reverse order along ``axes``, or along all of them."""
-        return self._made("tensor.flip", _axes("flip", axes))
+        """Return the elements in reverse order along ``axes``, or along all axes."""
+        return self._apply("tensor.flip", _axes("flip", axes))
 
     @door
     def pad(self, widths: Any, value: Any = 0) -> C:
-        """Surround with ``value``: ``widths`` is (before, after) for each axis."""
+        """Surround the tensor with ``value``; ``widths`` has (before, after) for each axis."""
         pairs = tuple(_numbers("width of pad", pair, 0, LONGEST) for pair in _each(widths))
         if not pairs or any(len(pair) != 2 for pair in pairs):
             raise PlanError(
@@ -53,34 +53,35 @@ class Tensors(Namespace[C]):
                 why="each axis has a width before and one after",
                 try_=".tensor.pad([(0, 0), (1, 1)])",
             )
-        return self._made("tensor.pad", pairs, filler("value of pad", value))
+        return self._apply("tensor.pad", pairs, filler("value of pad", value))
 
     @door
     def crop(self, size: Sequence[int], offset: Sequence[int] | None = None) -> C:
-        """The part of this ``size`` from ``offset`` on, or else from the middle, rounded down."""
+        """Return the part of ``size`` from ``offset`` on, or else from the middle, rounded down."""
         start = None if offset is None else _numbers("offset of crop", offset, 0)
-        return self._made("tensor.crop", _numbers("size of crop", size, 1), start)
+        return self._apply("tensor.crop", _numbers("size of crop", size, 1), start)
 
     @door
     def sum(self, axes: Axes = None) -> C:
-        """The sum along ``axes``, or of all elements: int64 (wraps) of integers, else in float64.
+        """Return the sum along ``axes``, or of all elements.
 
-        Floats are added in row-major order from 0.0 on, and rounded to their type once, at the end.
+        Integers are summed in int64, which wraps. Floats are added in float64, in row-major order
+        from 0.0 on, and the sum is rounded to their type once.
         """
-        return self._made("tensor.sum", _axes("sum", axes))
+        return self._apply("tensor.sum", _axes("sum", axes))
 
     @door
     def mean(self, axes: Axes = None) -> C:
-        """The sum in float64, as ``sum`` adds, over the count; float64, or float32 of float32."""
-        return self._made("tensor.mean", _axes("mean", axes))
+        """Return the sum, added as by ``sum``, over the count: float64, or float32 for float32."""
+        return self._apply("tensor.mean", _axes("mean", axes))
 
     def to_list(self) -> C:
-        """The elements as a list; nested lists if there are more axes."""
-        return self._made("tensor.to_list")
+        """Return the elements as a list; nested lists if there are more axes."""
+        return self._apply("tensor.to_list")
 
     def shape(self) -> C:
-        """The shape, an int64 tensor that is the same for each row."""
-        return self._made("tensor.shape")
+        """Return the shape, an int64 tensor that is the same for each row."""
+        return self._apply("tensor.shape")
 
 
 def _axes(verb: str, axes: Any) -> tuple[int, ...] | None:

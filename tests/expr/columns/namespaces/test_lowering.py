@@ -14,7 +14,7 @@ from dml.data.schema import Schema
 from dml.errors import SchemaError
 from dml.expr.columns.namespaces import Namespaced
 from dml.expr.columns.typing import lower, type_of
-from dml.expr.columns.value import Value, shown
+from dml.expr.columns.value import Value, value_text
 from tests.expr.checks import QUIET, agrees, table
 
 SCHEMA = Schema({"s": pa.string(), "n": pa.null()})
@@ -91,6 +91,6 @@ def test_functions_of_literals_are_folded_or_kept() -> None:
 
 def test_columns_are_named_as_users_write_them() -> None:
     value = col("s").str.pad_start(3, "0").str.contains("a")
-    assert shown(value.value) == "s.str.pad_start(3, '0').str.contains('a', False)"
+    assert value_text(value.value) == "s.str.pad_start(3, '0').str.contains('a', False)"
     assert isinstance(value, Namespaced)
     assert repr(col("s").str) == "Strings of s"
