@@ -6,6 +6,7 @@ import gc
 import os
 import random
 import signal
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 Case = TypeVar("Case")
 
 SAMPLE_SEED = 20260101  # the sample is the same in every run until somebody changes this number
+FEW = 4  # cases of a test function under `make check`
 
 settings.register_profile(
     "sample",
@@ -40,8 +42,21 @@ settings.register_profile(
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--whole", action="store_true", help="run long matrices whole, not a sample")
+    parser.addoption("--few", action="store_true", help=f"{FEW} cases of each test function")
     parser.addoption("--plans", type=int, default=0, help="random plans to hold to the oracle")
     parser.addoption("--update-plans", action="store_true", help="rewrite tests/plans/*.txt")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--few"):
+        return
+    cases = defaultdict[str, list[pytest.Item]](list)
+    for item in sorted(items, key=lambda each: each.nodeid):
+        cases[item.nodeid.partition("[")[0]].append(item)
+    draw = random.Random(SAMPLE_SEED)
+    few = {each for some in cases.values() for each in draw.sample(some, min(FEW, len(some)))}
+    config.hook.pytest_deselected(items=[each for each in items if each not in few])
+    items[:] = [each for each in items if each in few]
 
 
 def pytest_collection_finish() -> None:

@@ -124,10 +124,11 @@ class ShippedArgument:
 
 
 class _Desks:
-    """The task runners of this process, by job: a task that was moved here finds parked generators.
+    """The task runners of this process, by job, so that a task finds generators parked here before.
 
-    Seats may be released during garbage collection, even in a thread that has the lock: a release
-    never waits for the lock, and its holder handles pending releases afterwards.
+    A seat is one use of a runner by a job that this worker has received. It may be released during
+    garbage collection, even in a thread that has the lock: a release never waits for the lock, and
+    whoever holds the lock handles pending releases afterwards.
     """
 
     def __init__(self) -> None:

@@ -114,7 +114,10 @@ def handed(array: np.ndarray) -> np.ndarray | None:
 
 
 def joined(arrays: Sequence[np.ndarray]) -> np.ndarray | None:
-    """Join arrays that are adjacent in memory of one run; None if they are not."""
+    """Return one read-only array over ``arrays``, not copied, if they lie end to end in memory.
+
+    Return None if they do not, or if their memory is not registered here.
+    """
     first, rows, place = arrays[0], 0, arrays[0].ctypes.data
     for each in arrays:
         same = each.dtype == first.dtype and each.shape[1:] == first.shape[1:]

@@ -73,7 +73,7 @@ class PartOf(Source):
 
     @property
     def addressable(self) -> bool:
-        """The value of ``undivided``."""
+        """Whether ``undivided`` can read any rows directly, by ``rows_at``."""
         return self.undivided.addressable
 
     def identity(self) -> bytes:

@@ -1,4 +1,4 @@
-"""This file prints one pipeline at every station of the road, and holds docs/trace.md to it.
+"""This file prints one pipeline after every step, and holds docs/trace.md to it.
 
 After a change of texts: ``pytest tests/flows/test_trace.py --update-plans``, then read the diff.
 """
@@ -20,11 +20,11 @@ from dml.optimize.phases import optimize
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "trace.md"
 
 HEAD = """\
-# One pipeline, station by station
+# One pipeline, step by step
 
-This page prints one pipeline after each step between the code as written and the batches. Each
-step is called a station here and in [architecture.md](architecture.md). `ds.explain("physical")`,
-for example, prints the station "physical" of any pipeline. `tests/flows/test_trace.py` generates
+This page prints one pipeline after each step between the code as written and the batches; the
+steps are those of [architecture.md](architecture.md). `ds.explain("physical")`, for example,
+prints any pipeline after the step "physical". `tests/flows/test_trace.py` generates
 the page, and fails if the page differs from what dml prints.
 
 The data is one Parquet file with 1,000 flights in ten row groups of 100 rows, in ascending order

@@ -175,7 +175,7 @@ class Relay(FlowOver):
         return self.flow.pull(most) if block is None and self._next() else block
 
     def pull_piece(self, room: GatherQuota) -> list[Block] | None:
-        """Return the blocks of the current flow's next unit; None at the end of both flows."""
+        """Return the blocks of the current flow's next unit; None once both flows have ended."""
         blocks: list[Block] | None = self.flow.pull_piece(room)
         return self.flow.pull_piece(room) if blocks is None and self._next() else blocks
 

@@ -339,7 +339,10 @@ class Streaming(PlanRun):
 
     @cached_property
     def lanes(self) -> tuple[int, tuple[Lane, ...]]:
-        """Number of steps that run where units are read, and the lanes above these steps."""
+        """Number of steps that the reading tasks run, and the lanes of the steps after those.
+
+        A lane runs steps of equal needs on slices of the ordered rows.
+        """
         return stage_lanes(self.plan)
 
     @property
@@ -398,9 +401,10 @@ class Streaming(PlanRun):
         return opener(epoch, position)
 
     def _settle(self, epoch: int) -> None:
-        """Settle the result types of the functions of later stages before any unit is read.
+        """Settle the result types of functions in later stages before the tasks of the epoch begin.
 
-        Slices of the first rows are used, since a later stage could get only some rows of a unit.
+        The functions are called on the first rows, in order: the first task of a later stage could
+        get only some rows of a unit, and infer other types from them.
         """
         from dml.exec.tasks.rehearsal import refuse_twice  # noqa: PLC0415
 

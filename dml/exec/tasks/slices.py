@@ -47,9 +47,9 @@ class Outcome:
     while it waits for the next slice, ``working_bytes`` the memory measured beside both while the
     slice ran. ``seconds`` and ``cpu_s`` are the elapsed and processor time of its thread,
     ``others_s`` the processor time of other threads of the process. ``beside`` is the number of
-    slices that ran when this one ended; ``share_s`` is the seconds since the slice was handed out,
-    divided by ``beside``. With ``done`` no partition follows in this unit, which saves one slice; a
-    generator that is exhausted says the same.
+    slices that ran when this one ended, with this one; ``share_s`` is the seconds since the slice
+    was handed out, divided by ``beside``. ``done`` means that the task has no further partition;
+    if it is not set, the next slice finds out that its generator is exhausted.
     """
 
     value: Any

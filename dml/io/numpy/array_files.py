@@ -219,7 +219,7 @@ class _Direct:
         self._file = file
 
     def ahead(self, arrays: Sequence[StoredArray], runs: Sequence[Range]) -> None:
-        """See ``RowReader``."""
+        """Request the announced rows together if the file is in an object store."""
         if isinstance(self._file, InStore):
             self._file.hold([p for array in arrays for run in runs for p in _places(array, *run)])
 

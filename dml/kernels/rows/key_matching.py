@@ -192,7 +192,10 @@ class KeyIndex:
         return (np.cumsum(heads) - heads).astype(number), shift
 
     def find(self, keys: Keys) -> np.ndarray:
-        """Return the number of each of ``keys`` in the index, (n,); -1 for unknown keys."""
+        """Return the place of each of ``keys`` among the distinct keys of the index, (n,) int64.
+
+        It is -1 for a key that the index does not have.
+        """
         if not len(self.codes):
             return np.full(keys.n, -1)
         codes = self._codes(keys)

@@ -100,7 +100,7 @@ class MapBatches(Skipping):
 
     @property
     def group_rows(self) -> int:  # type: ignore[override]
-        """Return the number of rows of a group; a run of the stream has as many."""
+        """Return the number of rows of a group, into which the rows of an atom are cut."""
         return self.batch_size or GROUP_ROWS
 
     def infer(self) -> Schema:

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 class Sieve(PlaceSlice):
     """Keeps the rows outside ``begin`` to ``stop``, and every ``step``-th row within this range.
 
-    Within the range, these are the rows at places ``index`` modulo ``step``; none without an
-    ``index``. Without a ``stop``, the range has no end. Rules make sieves of ``shard`` and
-    ``skip``. One below a function spares the function all rows that are not needed, except the
-    first rows, on which its types settle; one above drops those.
+    Within the range, a row is kept if its place in the stream is ``index`` modulo ``step``; no row
+    is kept if ``index`` is None. Without a ``stop``, the range has no end. Rules replace ``shard``
+    and ``skip`` by two sieves around a function. The sieve before the function drops rows that are
+    not needed, except the first rows, by which the types of the function settle. The sieve after
+    the function drops the results of these first rows.
     """
 
     input: Node
