@@ -128,7 +128,7 @@ class Schema(Mapping[str, pa.DataType]):
     A schema is a value: equal names, order and types are equal schemas.
     """
 
-    __slots__ = ("_forms", "_hash", "_types", "known")
+    __slots__ = ("_forms", "_hash", "_selections", "_types", "known")
 
     def __init__(
         self,
@@ -140,6 +140,11 @@ class Schema(Mapping[str, pa.DataType]):
         self.known = known
         self._hash: int | None = None
         self._forms: tuple[tuple[str, tuple[int, ...]], ...] | None = None
+        self._selections: dict[tuple[str, ...], Schema] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # without what was derived here: hashes of text differ between processes
+        return functools.partial(Schema, known=self.known), (tuple(self._types.items()),)
 
     def __getitem__(self, name: str) -> pa.DataType:
         return self._types[name]
@@ -182,6 +187,12 @@ class Schema(Mapping[str, pa.DataType]):
         """Fingerprint of the schema, 16 bytes."""
         return digest("Schema", self.known, tuple(self._types.items()))
 
+    def select(self, names: tuple[str, ...]) -> Schema:
+        """Return the schema of columns ``names``: one object for all blocks, cheap to compare."""
+        if names not in self._selections:
+            self._selections[names] = Schema((name, self[name]) for name in names)
+        return self._selections[names]
+
     def require(self, name: object, operator: str) -> pa.DataType:
         """Return the type of column ``name``; raise SchemaError with the nearest name if absent."""
         if name in self._types:
@@ -207,12 +218,6 @@ class Schema(Mapping[str, pa.DataType]):
 
 
 UNKNOWN = Schema(known=False)
-
-
-@functools.lru_cache(maxsize=1024)
-def selected(schema: Schema, names: tuple[str, ...]) -> Schema:
-    """Return the schema of columns ``names``: the same object for all blocks, cheap to compare."""
-    return Schema((name, schema[name]) for name in names)
 
 
 def short(kind: pa.DataType) -> str:

@@ -15,7 +15,7 @@ from dml.base.content_digest import Bulk, arrow_pieces
 from dml.base.fingerprint import digest
 from dml.data.block import Block, Values, cut, from_arrow, take, to_arrow
 from dml.data.layouts import is_list, is_text, usual_column
-from dml.data.schema import Schema, code_of, selected, shape_of
+from dml.data.schema import Schema, code_of, shape_of
 from dml.errors import SourceError
 from dml.io.source import ATOM_BYTES, ATOM_ROWS
 from dml.kernels.rows.ids import RowIds
@@ -84,12 +84,12 @@ class ColumnStore:
     def part(self, start: int, stop: int, names: tuple[str, ...], ids: RowIds) -> Block:
         """Return rows ``start`` to ``stop`` of columns ``names`` as read-only views."""
         values = tuple(slice_of(self._column(name), start, stop) for name in names)
-        return Block(selected(self.schema, names), values, ids)
+        return Block(self.schema.select(names), values, ids)
 
     def picked(self, index: np.ndarray, names: tuple[str, ...], ids: RowIds) -> Block:
         """Return copies of the rows at ``index`` (n,) int64 of columns ``names``."""
         values = tuple(picked_from(self._column(name), index) for name in names)
-        return Block(selected(self.schema, names), values, ids)
+        return Block(self.schema.select(names), values, ids)
 
     def _column(self, name: str) -> Stored:
         return self.stored[self.schema.names.index(name)]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+import dml
 from dml.data.schema import (
     CODES,
     UNKNOWN,
@@ -87,3 +89,23 @@ def test_absence_names_what_is_near() -> None:
     assert caught.value.try_ == "did you mean 'label'?"
     with pytest.raises(SchemaError, match="is not a schema"):
         schema_of(3)
+
+
+def test_a_schema_that_travels_leaves_behind_what_was_derived_from_it() -> None:
+    """The hash of a text differs between processes; a selection may be most of a schema."""
+    schema = Schema({"a": pa.int64(), "b": pa.string()})
+    fresh = pickle.dumps(schema)
+    assert hash(schema) == hash(Schema({"a": pa.int64(), "b": pa.string()}))
+    assert schema.select(("b",)) is schema.select(("b",))
+    assert pickle.dumps(schema) == fresh
+    assert pickle.loads(fresh) == schema
+    assert pickle.loads(pickle.dumps(UNKNOWN)) == UNKNOWN
+
+
+@pytest.mark.parametrize("owner", [b"one", b"other"])
+def test_equal_types_keep_their_own_metadata(owner: bytes) -> None:
+    """Arrow compares types without the metadata of their fields."""
+    field = pa.field("f", pa.int64(), metadata={"owner": owner})
+    table = pa.table({"s": pa.array([{"f": 1}], pa.struct([field])), "x": [2]})
+    ds = dml.from_arrow(table).select("s").with_options(telemetry_dir="off")
+    assert ds.to_arrow().schema.field("s").type.field("f").metadata == {b"owner": owner}

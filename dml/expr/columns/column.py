@@ -25,12 +25,22 @@ STREAMS = 1 << 20
 
 def _left(op: str) -> Callable[[Column, Any], Column]:
     """Return the method of an infix operator whose left operand is the column."""
-    return lambda self, other: apply(op, self, other)
+
+    def infix(self: Column, other: Any) -> Column:
+        return apply(op, self, other)
+
+    infix.__name__, infix.__qualname__ = op, f"Column.{op}"
+    return infix
 
 
 def _right(op: str) -> Callable[[Column, Any], Column]:
     """Return the method of an infix operator whose right operand is the column."""
-    return lambda self, other: apply(op, other, self)
+
+    def reflected(self: Column, other: Any) -> Column:
+        return apply(op, other, self)
+
+    reflected.__name__, reflected.__qualname__ = op, f"Column.{op}"
+    return reflected
 
 
 class Column(Spelled, Namespaced, Aggregated):

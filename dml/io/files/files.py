@@ -16,7 +16,7 @@ import numpy as np
 from dml.base.cached_property import cached_property
 from dml.base.fingerprint import digest
 from dml.data.block import Block
-from dml.data.schema import Schema, selected
+from dml.data.schema import Schema
 from dml.errors import InternalError, SchemaError, SourceError
 from dml.io.files.file_content import (
     State,
@@ -272,7 +272,7 @@ class FileSource(Source):
 
     def projected(self, columns: tuple[str, ...]) -> Schema:
         """Return the schema of ``columns``."""
-        return selected(self.files.schema, columns)
+        return self.files.schema.select(columns)
 
     def decoded(self, index: int, columns: tuple[str, ...]) -> pa.RecordBatch:
         """Decode ``columns`` of all rows of part ``index``."""

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from dml.base.cached_property import cached_property
 from dml.base.fingerprint import digest
 from dml.data.block import Block, Values, from_arrow
-from dml.data.schema import Schema, code_of, selected
+from dml.data.schema import Schema, code_of
 from dml.errors import PlanError, SchemaError
 from dml.expr.columns.computation import truth
 from dml.expr.columns.typing import lower
@@ -150,7 +150,7 @@ class PathColumns(PartOf):
     def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
         """Read the rows of ``unit``, and add the path values of its file to every row."""
         stored, file = self._stored(columns), self._numbers[unit.file]
-        schema = selected(self._every, columns)
+        schema = self._every.select(columns)
         with closing(cast("Any", self.source.read(unit, stored, skip_atoms))) as blocks:
             for block in blocks:
                 found = dict(zip(stored, block.columns, strict=True))

@@ -22,7 +22,7 @@ from dml.base.interrupts import closes, interrupts
 from dml.base.library_code import first_name
 from dml.data.block import Block, empty
 from dml.data.layouts import usual_column, usual_type
-from dml.data.schema import Schema, schema_of, selected
+from dml.data.schema import Schema, schema_of
 from dml.errors import (
     DmlError,
     InternalError,
@@ -311,7 +311,7 @@ class GivenParts(Plugged):
                 rows = min(unit.atom_rows, part.rows - start)
                 yield Block(Schema(), (), RowIds.run(key, start, rows))
             return
-        schema = selected(self.given.schema, columns)
+        schema = self.given.schema.select(columns)
         row = 0
         for table in cut(self._batches(part, columns), unit.atom_rows, unit.most_bytes):
             if row >= skip_atoms * unit.atom_rows:
@@ -327,7 +327,7 @@ class GivenParts(Plugged):
     def _batches(self, part: SourcePart, columns: tuple[str, ...]) -> Iterator[pa.Table]:
         """Yield the batches of ``part`` in the declared types; exceptions become SourceErrors."""
         wanted = columns or self.given.schema.names[:1]  # rows are counted by some column
-        schema = selected(self.given.schema, wanted)
+        schema = self.given.schema.select(wanted)
         row, place = 0, self._place(part)
         try:
             for batch in self.given.source.read(part, wanted):
@@ -404,7 +404,7 @@ class GivenRows(Plugged, Addressed):
 
         Raise SourceError if the source raises or gives another number of rows.
         """
-        schema = selected(self.given.schema, columns)
+        schema = self.given.schema.select(columns)
         if not columns or not len(index):
             return block_over(pa.Table.from_batches([], schema.to_arrow()), ids, schema)
         place = f"{self.given.name}, {len(index)} rows from {int(index[0])} on"
