@@ -84,11 +84,11 @@ class CacheIndex:
         name = f"{_folder(family.base)}/of/{family.rows}/{member.fingerprint}"
         if store is None or name in self._told or not store.standing.whole:
             return
-        self._told.add(name)
         rows = {"conjuncts": [list(each.stored_form) for each in sorted(family.conjuncts)]}
         with store.standing.failing():
             say(store.place, f"{_folder(family.base)}/sets/{family.rows}", {"about": rows})
             say(store.place, name, {"about": {"columns": dict(member.columns)}})
+            self._told.add(name)
 
     def tell_recut(self, fingerprint: str) -> None:
         """Mark an entry as filled by a run that reuses rows of other entries."""
