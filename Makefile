@@ -22,7 +22,7 @@ help:
 	@echo "make test      every test but the slow ones, long matrices as a seeded sample"
 	@echo "make test-all  every test, long matrices whole"
 	@echo "make laws      random plans against the oracle, PLANS=100000 of them: half an hour on two cores"
-	@echo "make check     format, lint, types, four cases of each quick test: before each commit"
+	@echo "make check     format, lint, types, two cases of each quick test: before each commit"
 	@echo "make bench     the benchmarks, timed, results into benchmarks/results"
 	@echo "make bench ABLATE=1   what each optimisation is worth: each off in turn"
 	@echo "make clean     remove .venv and every cache"
@@ -57,7 +57,7 @@ types: $(STAMP)
 	@$(BIN)/mypy --no-error-summary
 
 fast: $(STAMP)
-	@$(PYTEST) -q -n 2 --few -m 'not slow and not cluster and not law' tests --ignore=tests/laws --ignore=tests/flows
+	@$(PYTEST) -q -n 3 --few -m 'not slow and not cluster and not law' tests --ignore=tests/laws --ignore=tests/flows
 
 bench: $(STAMP)
 ifdef ABLATE

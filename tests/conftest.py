@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Case = TypeVar("Case")
 
 SAMPLE_SEED = 20260101  # the sample is the same in every run until somebody changes this number
-FEW = 4  # cases of a test function under `make check`
+FEW = 2  # cases of a test function under `make check`
 
 settings.register_profile(
     "sample",
