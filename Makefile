@@ -57,7 +57,7 @@ types: $(STAMP)
 	@$(BIN)/mypy --no-error-summary
 
 fast: $(STAMP)
-	@$(PYTEST) -q -n 3 --few -m 'not slow and not cluster and not law' tests --ignore=tests/laws --ignore=tests/flows
+	@$(PYTEST) -q -n 3 --dist loadfile --few -m 'not slow and not cluster and not law' tests --ignore=tests/laws --ignore=tests/flows
 
 bench: $(STAMP)
 ifdef ABLATE
