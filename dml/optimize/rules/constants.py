@@ -32,9 +32,9 @@ def values_of(node: Segment) -> tuple[Value, ...]:
 
 def parts_of(node: Segment) -> tuple[Value, ...]:
     """Return every subexpression of the segment once; the result is memoized on the node."""
-    found: tuple[Value, ...] | None = node.__dict__.get("parts")
+    found: tuple[Value, ...] | None = node.memo.get("parts")
     if found is None:
-        found = node.__dict__["parts"] = tuple(walk(values_of(node)))
+        found = node.memo["parts"] = tuple(walk(values_of(node)))
     return found
 
 

@@ -56,23 +56,23 @@ def _first(node: Take | Skip, lower: Sort, n: int) -> Node | None:
 
 def most_elements(node: Node) -> int | None:
     """Return an upper bound on the number of elements of ``node``; None if none is known."""
-    return along_chain(node, "_most", _after, None)
+    return along_chain(node, "most", _after, None)
 
 
 def along_chain(node: Node, name: str, after: Callable[[Node, T], T], start: T) -> T:
     """Return the result for ``node`` of ``after(step, result below)``, from the source on.
 
-    ``start`` is the result below the source. Results are memoized as attribute ``name`` of each
+    ``start`` is the result below the source. Results are memoized under ``name`` with each
     node, which never changes, since long chains are evaluated often.
     """
     chain = [node]
-    while name not in chain[-1].__dict__ and chain[-1].inputs:
+    while name not in chain[-1].memo and chain[-1].inputs:
         chain.append(chain[-1].inputs[0])
     found = start
     for step in reversed(chain):
-        if name not in step.__dict__:
-            step.__dict__[name] = after(step, found)
-        found = step.__dict__[name]
+        if name not in step.memo:
+            step.memo[name] = after(step, found)
+        found = step.memo[name]
     return found
 
 

@@ -26,7 +26,7 @@ def drop_needless_checks(node: Node) -> Node | None:
     """
     match node:
         case LiftedMap() | LiftedFilter() if node.checks:
-            rest = left(node.checks, along_chain(node.inputs[0], "_known", _after, {}))
+            rest = left(node.checks, along_chain(node.inputs[0], "known", _after, {}))
             return None if rest == node.checks else node.replace(checks=rest)
     return None
 

@@ -259,7 +259,7 @@ def test_the_process_that_compiles_imports_the_dml_of_its_parent(
         return subprocess.CompletedProcess([], 0, b"", b"")
 
     cache = KernelCache(tmp_path)
-    assert cache.directory  # named by the processor, for which Python may start a process once
+    assert cache.directory.name  # by the processor, for which Python may start a process once
     monkeypatch.setattr(subprocess, "run", started)
     cache._make({"k": BROKEN})
     assert (Path(seen[0]) / "dml" / "__init__.py").samefile(dml.__file__)
