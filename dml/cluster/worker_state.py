@@ -208,7 +208,10 @@ class WorkerState:
 
 
 def freight(run: str, job: bytes, *buffers: Any) -> WorkerState:
-    """Create a seat on a worker from a serialized job; a Dask task."""
+    """Return a worker's seat in ``run``: the pickled ``job`` and its out-of-band ``buffers``.
+
+    This is a Dask task, which each worker of the run executes once.
+    """
     return WorkerState(Freight(run, job, buffers))
 
 

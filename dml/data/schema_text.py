@@ -35,6 +35,9 @@ def marks_text(schema: Schema) -> str:
 
 
 def marked(about: Mapping[str, Any]) -> Schema | None:
-    """Return the schema with marks from a part's description ``about``; None without marks."""
+    """Return the schema in the description ``about`` of a part, or None if there is none.
+
+    It is there if columns have marks, which Arrow types cannot express.
+    """
     text = about.get("marks")
     return schema_of(text) if text else None

@@ -120,7 +120,7 @@ def _cut(stage: Stage) -> tuple[Stage, tuple[Link, ...]]:
 
 
 def _typed(nodes: Sequence[Node]) -> None:
-    """Infer every segment's types, and check them against the schemas that rewritings promised."""
+    """Raise InternalError if the types of a segment are not those that a rewriting declared."""
     for node in nodes:
         if isinstance(node, Segment) and node.infer() != node.schema:
             raise InternalError(

@@ -129,7 +129,8 @@ def read_csv(
         files
     delimiter, quote : the letter between values, and the one around them
     header : whether files begin with the names of their columns
-    null_values : texts that are null beside empty values; only then also in text
+    null_values : further texts that are null. An empty value is null in columns of numbers and
+        times; in columns of text it is null only if ``null_values`` are given
 
     Raise SourceError for headers that differ, for paths of which only some have a key, and when it
     is read for a row that does not fit.

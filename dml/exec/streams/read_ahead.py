@@ -1,4 +1,4 @@
-"""Read the flows of pipelines inside a run ahead in parallel, in a thread each."""
+"""Several pipelines that are the inputs of one operator are read ahead, each in its own thread."""
 
 from __future__ import annotations
 

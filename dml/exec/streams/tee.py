@@ -142,7 +142,10 @@ class Tee:
         self.over: TeeEntry | None = None
 
     def next(self, taker: Hashable) -> TeeEntry:
-        """Return the next entry for ``taker``; after the end, the last entry at every call."""
+        """Return the next entry for ``taker``.
+
+        The last entry has no block: it is the end or an error, and each later call returns it.
+        """
         queue = self.queues[taker]
         if not queue.waiting:
             if self.over is not None:

@@ -189,7 +189,7 @@ class _Step:
     ordinal: int
 
     def noting(self, noted: Noted) -> At:
-        """Return the operator's context, in which ``noted`` records the rows that it loses."""
+        """Return the operator's context; ``noted`` records rows that its errors drop, if any do."""
         if not self.node.skips:
             return self.at
         return dataclasses.replace(self.at, lost=partial(noted.note, self.ordinal))

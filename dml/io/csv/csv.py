@@ -375,12 +375,12 @@ def read_csv(
 
     Types are those of the first MiB of the first file, except for the columns of ``schema``.
     Without a ``header`` columns are named as in ``schema``, or f0, f1 and so on. An empty value is
-    null, and so are ``null_values``; in text they are null only if ``null_values`` are given. Lines
-    end with ``\n``, ``\r\n`` or ``\r``, and empty ones are not rows. Integers beyond int64 are
-    uint64 or decimal128 if a column has no other numbers. Raises SourceError for headers that
-    differ, and while reading for a row of another length, a value of another type, or an integer
-    that an inferred float64 cannot represent; SchemaError for absent columns. A row has at most
-    32,768 values.
+    null, and so are ``null_values``; in text an empty value is null only if ``null_values`` are
+    given. Lines end with ``\n``, ``\r\n`` or ``\r``, and empty ones are not rows. A column of
+    integers, some of them beyond int64, is uint64, or decimal128 with negative ones. Raises
+    SourceError for headers that differ, and while reading for a row of another length, a value of
+    another type, or an integer that an inferred float64 cannot represent; SchemaError for absent
+    columns. A row has at most 32,768 values.
     """
     letters = (_letter(delimiter, "delimiter"), quote and _letter(quote, "quote"))
     root, files, given = listed(paths, KIND, storage_options)

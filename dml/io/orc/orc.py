@@ -368,9 +368,9 @@ os.register_at_fork(after_in_child=CHILDREN.leave)
 def answer(request: dict[str, Any]) -> Answer:
     """Return the metadata and the rows that a worker sends for ``request``.
 
-    Raise UndecodedError if decoding fails, SourceError if no worker starts. A worker that ends may
-    have been corrupted by a file that it read before: an exit is only reported as an error of this
-    file if the worker had read no other file.
+    Raise UndecodedError if decoding fails, SourceError if no worker starts. If a worker exits that
+    had read other files, which may have corrupted it, the request is sent once more, to a new
+    worker. If a new worker exits, raise EndedError.
     """
     fresh = True
     try:

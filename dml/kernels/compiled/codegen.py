@@ -263,7 +263,10 @@ class _Writer:
         return lines
 
     def root_known(self) -> list[str | None]:
-        """Return the name of each root's validity; None for checks, ``keep`` and no nulls."""
+        """Return the variable with the validity of each root (an output of the kernel).
+
+        It is None for a check or ``keep``, and for an output that has no nulls.
+        """
         return [
             None if root.kind in (CHECK, KEEP) else self.known[root.register]
             for root in self.shape.roots

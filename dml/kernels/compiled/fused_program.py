@@ -87,7 +87,10 @@ class Fused:
         return self.result(block, failed=failed)
 
     def result(self, block: _Block, *, failed: bool) -> Result:
-        """Return the outputs of ``block``; if the program has ``keep``, only of the kept rows."""
+        """Return the program's outputs for ``block``, and ``failed``: whether a check failed.
+
+        If the program has ``keep``, the outputs are those of the kept rows.
+        """
         numbers = range(len(self.program.outputs))
         if self.program.keep is None:
             return Result([block.output(i) for i in numbers], failed)

@@ -64,7 +64,7 @@ class _Batching:
         self.sliced = cast("SliceableFlow", rows) if sliceable else None
 
     def pull(self, most: int) -> Block | None:
-        """Return the next batch; None at the end."""
+        """Return the next batch as one block, whatever ``most`` is; None at the end."""
         del most  # a pull returns one element
         first = self.input.pull(self.n)
         if first is None or first.n == self.n:

@@ -57,7 +57,7 @@ class _Round(InputTurns):
         return number
 
     def ended(self, number: int) -> None:
-        """Remove the input ``number``; the next one takes its place."""
+        """Remove the exhausted input ``number``; it is the turn of the open input after it."""
         place = self.open.index(number)
         del self.open[place]
         self.taken = 0

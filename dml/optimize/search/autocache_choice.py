@@ -161,7 +161,11 @@ def _spent(sites: Sequence[Site | None], number: int) -> float:
 
 
 def _alone(site: Site | None) -> CacheDecision:
-    """Return the decision for a site that is not cached: stored rows may be worth reading."""
+    """Return the decision for a site whose rows are not stored by this run.
+
+    Rows that earlier runs stored are read if that takes less time. ``site`` is None if no cost of
+    the pipeline is known yet.
+    """
     if site is None:
         return CacheDecision(CacheState.PROFILE, "what it takes is not known yet")
     if site.there and site.read_s < site.below_s:
