@@ -69,7 +69,7 @@ class Dataset(
                 "the columns are not known yet",
                 at=self._node.label(),
                 why="a function decides them when it runs",
-                try_="schema={...} where the function is given, or ds.first()",
+                try_="schema={...} where the function is given, or list(ds.first())",
             )
         return list(schema)
 

@@ -1,8 +1,9 @@
 """The scope of a check is the part of a plan that may run twice on the same rows.
 
 The plans of one pipeline, as written and as chosen, are compared from their sources up to the first
-operator that must not be repeated. No rule may move anything across such an operator, so the
-operators below it mean the same in both plans.
+operator that must not be repeated. Of all operators, only slices (``take``, ``skip``, ``shard``)
+are ever moved across such an operator; where none was, the operators below it mean the same in both
+plans.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from dml.expr.facts import Needs
+from dml.expr.facts import Needs, Rows
 from dml.expr.node import Node
 from dml.io.source import Source
 from dml.physical.plan import Plan
 
 ORDER = "the two plans call functions, or read their inputs, in another order"
+MOVED = "a take, skip or shard was moved below a function that must not be called twice"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,11 +51,18 @@ def scope(naive: Plan, chosen: Plan) -> Scope:
     same_call = naive.operators[first[0]].calls is chosen.operators[second[0]].calls
     if cut != bool(second[1]) or (cut and not same_call):
         return Scope(None, ORDER)
+    if cut and _slices(naive, first[0]) != _slices(chosen, second[0]):
+        return Scope(None, MOVED)
     one = trimmed(naive, first[0]) if cut else naive
     two = trimmed(chosen, second[0]) if cut else chosen
     if _sources(one) != _sources(two):
         return Scope(None, ORDER)
     return Scope((one, two), first[1], on_blocks=not cut or second[0] >= len(chosen.on_blocks))
+
+
+def _slices(plan: Plan, number: int) -> list[str]:
+    """Return the slices of the main input above operator ``number``."""
+    return [node.title() for node in plan.operators[number + 1 :] if node.rows is Rows.SLICE]
 
 
 def _sources(plan: Plan) -> list[Source]:

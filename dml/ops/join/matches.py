@@ -210,7 +210,7 @@ def not_allowed(node: JoinNode, left: Block, row: int) -> MatchError:
         f"join with validate={node.validate!r} meets a key twice: {shown}",
         at=node.label(),
         why="a row of one side has more than one match in the other",
-        try_='.unique(...) of that side before, or validate="m:m"',
+        try_='.drop_duplicates(...) of that side before, or validate="m:m"',
     )
 
 
