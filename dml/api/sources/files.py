@@ -135,12 +135,8 @@ def read_csv(
     Raise SourceError for headers that differ, for paths of which only some have a key, and when it
     is read for a row that does not fit.
     """
-    options: dict[str, Any] = {
-        "delimiter": delimiter,
-        "header": header,
-        "quote": quote,
-        "null_values": null_values,
-    }
+    options: dict[str, Any] = {"delimiter": delimiter, "header": header, "quote": quote}
+    options["null_values"] = null_values
     options |= {"schema": schema, "atom_rows": atom_rows, "storage_options": storage_options}
     from dml.io.csv import csv
 
