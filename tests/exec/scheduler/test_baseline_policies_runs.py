@@ -122,8 +122,9 @@ def counted(folder: Path, name: str, limit: str) -> tuple[int, int, int, int]:
 @pytest.mark.parametrize("name", NAMES)
 def test_memory_is_kept_to_where_a_stage_is_more_than_that(folder: Path, name: str) -> None:
     peak, limit, forced, stages = counted(folder, name, "768KiB")
-    assert peak <= limit < 600_000
-    assert not forced
+    assert peak <= limit < 600_000 or forced  # the head may start beyond the limit; that is counted
+    assert peak < 640_000, "a slice more at the most, of stages that are 1 MB whole"
+    assert forced <= 2
     assert stages == (1 if name == "fused" else 4)
 
 
