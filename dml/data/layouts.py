@@ -59,13 +59,7 @@ def _usual_field(field: pa.Field) -> pa.Field:
     return pa.field(field.name, _usual(field.type))
 
 
-def is_list(kind: pa.DataType) -> bool:
-    """Return True for lists of any layout that is not a view."""
-    types = pa.types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
-
-
-def is_text(kind: pa.DataType) -> bool:
+def is_text_or_bytes(kind: pa.DataType) -> bool:
     """Return True for texts and bytes of variable length."""
     return kind in ALL_TEXTS
 

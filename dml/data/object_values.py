@@ -11,8 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from dml.base.arrow_types import is_list
 from dml.data.block import Block
-from dml.data.layouts import is_list, is_text
+from dml.data.layouts import is_text_or_bytes
 from dml.data.list_marks import Padded, lengths_of
 from dml.data.schema import code_of
 
@@ -32,7 +33,7 @@ def object_bytes(values: Any) -> int:
         return LIST_BYTES * len(values) + object_bytes(values.flatten())
     if pa.types.is_struct(kind):
         return DICT_BYTES * len(values) + sum(map(object_bytes, values.flatten()))
-    if is_text(kind):
+    if is_text_or_bytes(kind):
         return TEXT_BYTES * len(values) + int(values.nbytes)
     return SINGLE_BYTES * len(values)
 

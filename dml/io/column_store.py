@@ -10,11 +10,12 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from dml.base.arrow_types import is_list
 from dml.base.cached_property import cached_property
 from dml.base.content_digest import Bulk, arrow_pieces
 from dml.base.fingerprint import digest
 from dml.data.block import Block, Values, cut, from_arrow, take, to_arrow
-from dml.data.layouts import is_list, is_text, usual_column
+from dml.data.layouts import is_text_or_bytes, usual_column
 from dml.data.schema import Schema, code_of, shape_of
 from dml.errors import SourceError
 from dml.io.source import ATOM_BYTES, ATOM_ROWS
@@ -189,7 +190,7 @@ def arrow_bytes(array: pa.Array | pa.ChunkedArray) -> int:
     if isinstance(array, pa.ChunkedArray):
         return sum(arrow_bytes(chunk) for chunk in array.chunks)
     kind = array.type
-    if is_text(kind):
+    if is_text_or_bytes(kind):
         return 4 * len(array) + _text_bytes(array.drop_null() if array.null_count else array)
     if is_list(kind):
         return 4 * len(array) + arrow_bytes(array.flatten())

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dml.data.layouts import is_list
+from dml.base.arrow_types import is_list
 from dml.io.files.lines import RowError
 
 # Floats from the first size on may be rounded integers; from the second on, integers beyond int64.

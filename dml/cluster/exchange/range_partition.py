@@ -30,7 +30,7 @@ from dml.cluster.exchange.sorted_runs import (
     stored_bytes,
 )
 from dml.data.block import Block, concat, to_arrow
-from dml.data.layouts import is_text
+from dml.data.layouts import is_text_or_bytes
 from dml.data.schema import Schema
 from dml.errors import NonDeterminismError
 from dml.kernels.vec import Vec
@@ -98,7 +98,7 @@ class ByColumns(Ordering):
         columns, first = list(heads.columns), 0
         for number, (name, down) in enumerate(zip(self.names, self.descending, strict=True)):
             at, kind = heads.schema.names.index(name), heads.schema[name]
-            if not is_text(kind):
+            if not is_text_or_bytes(kind):
                 continue
             values = to_arrow(columns[at], kind).to_pylist()
             cut = [value if value is None else bounded(value, down=down) for value in values]

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import pyarrow as pa
 
-from dml.data.layouts import is_list
+from dml.base.arrow_types import is_list
 from dml.data.open_tensors import OpenTensor, arrays_in
 from dml.errors import PlanError, SchemaError
 from dml.kernels.functions import zones

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dml.base.amounts import bytes_text
-from dml.data.layouts import is_text
+from dml.data.layouts import is_text_or_bytes
 from dml.errors import MemoryContractError
 
 # The divisor of a task's memory for the texts of an atom: decoding needs two copies.
@@ -27,7 +27,7 @@ def text_bytes(values: pa.DictionaryArray) -> int:
 def check_texts(batch: pa.RecordBatch, most_bytes: int, place: str) -> None:
     """Raise MemoryContractError for an atom whose decoded texts do not fit into ``most_bytes``."""
     for name, values in zip(batch.schema.names, batch.columns, strict=True):
-        if not (pa.types.is_dictionary(values.type) and is_text(values.type.value_type)):
+        if not (pa.types.is_dictionary(values.type) and is_text_or_bytes(values.type.value_type)):
             continue
         if (nbytes := text_bytes(values)) > most_bytes // ATOM_SHARE:
             raise MemoryContractError(

@@ -21,7 +21,7 @@ from dml import checks
 from dml.base.cached_property import cached_property
 from dml.base.fingerprint import digest
 from dml.data.block import Block, from_arrow
-from dml.data.layouts import is_text, usual_type
+from dml.data.layouts import is_text_or_bytes, usual_type
 from dml.data.schema import Schema
 from dml.errors import SourceError
 from dml.expr.node import op
@@ -225,7 +225,7 @@ def texts_of_unknown_size(group: RowGroup, columns: Iterable[str]) -> dict[str, 
     Text columns inside lists and structs are not included.
     """
     kinds = {name: usual_type(group.file.arrow_schema.field(name).type) for name in columns}
-    texts = {name: kind for name, kind in kinds.items() if is_text(kind)}
+    texts = {name: kind for name, kind in kinds.items() if is_text_or_bytes(kind)}
     return {name: kind for name, kind in texts.items() if hides(group.chunks((name,))[0])}
 
 

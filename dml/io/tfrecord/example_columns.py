@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dml.data.layouts import is_list, is_text
+from dml.base.arrow_types import is_list
+from dml.data.layouts import is_text_or_bytes
 from dml.data.schema import shape_of, short
 from dml.errors import SchemaError
 from dml.io.files.lines import RowError
@@ -48,7 +49,7 @@ def wire_kind(kind: pa.DataType, name: str) -> int:
         return INT64_LIST
     if types.is_float32(inner) or types.is_float64(inner):
         return FLOAT_LIST
-    if is_text(inner):
+    if is_text_or_bytes(inner):
         return BYTES_LIST
     raise SchemaError(
         f"TFRecord files have no column {name!r} of {short(kind)}",

@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from dml.data.layouts import is_list, is_text
+from dml.base.arrow_types import is_list
+from dml.data.layouts import is_text_or_bytes
 from dml.errors import SchemaError
 from dml.io.files.records import LONGEST
 from dml.io.files.write_formats import gzipped
@@ -132,7 +133,7 @@ def _packing(kind: pa.DataType, name: str) -> tuple[bytes, pa.DataType, Callable
         return THREE, pa.int64(), _int64s
     if types.is_float16(kind) or types.is_float32(kind):
         return TWO, pa.float32(), _floats
-    if is_text(kind):
+    if is_text_or_bytes(kind):
         return ONE, pa.large_binary(), _bytes
     wide = types.is_float64(kind) or kind == pa.uint64()
     exact = "would not be kept exactly: .cast it first" if wide else "has no form in an Example"

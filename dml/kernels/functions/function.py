@@ -83,12 +83,6 @@ def listed(given: pa.DataType, _params: Params) -> pa.DataType:
     return pa.list_(given)
 
 
-def is_list(kind: pa.DataType) -> bool:
-    """Return True for lists, of variable or of fixed length."""
-    types = pa.types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
-
-
 def is_text(kind: pa.DataType) -> bool:
     """Return True for text, with offsets of 32 or 64 bits."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from dml.base.arrow_types import is_list
 from dml.kernels.arrow_ops import compute
 from dml.kernels.functions.function import (
     Arrays,
@@ -18,7 +19,6 @@ from dml.kernels.functions.function import (
     Params,
     always,
     is_bytes,
-    is_list,
     is_text,
     of_one,
 )

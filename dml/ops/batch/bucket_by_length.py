@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 import numpy as np
 import pyarrow as pa
 
+from dml.base.arrow_types import is_list
 from dml.checks import element_count
 from dml.data.list_marks import lengths_of, plain
 from dml.data.schema import Schema, code_of, shape_of, short
@@ -17,7 +18,7 @@ from dml.expr.flow import GatherQuota
 from dml.expr.node import Node, op
 from dml.expr.user_call import blamed
 from dml.kernels.arrow_ops import compute
-from dml.kernels.functions.function import is_bytes, is_list, is_text
+from dml.kernels.functions.function import is_bytes, is_text
 from dml.ops.batch.keyed_batches import Key, KeyedBatches, KeyedRows
 from dml.ops.unary import require_unbatched
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from dml.base.arrow_types import is_list
 from dml.base.cached_property import cached_property
 from dml.checks import element_count
 from dml.data.block import Block, Values, column_bytes, join, mask, take, to_arrow
@@ -28,7 +29,6 @@ from dml.expr.facts import ResumeCost, Rows
 from dml.expr.flow import CHUNK, GATHERED, GatherQuota
 from dml.expr.node import Node, op
 from dml.expr.user_call import blamed
-from dml.kernels.functions.function import is_list
 from dml.kernels.rows.ids import RowIds
 from dml.kernels.vec import Vec
 from dml.ops.batch.bucket_by_length import absent

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from dml.base.arrow_types import is_list
 from dml.checks import element_count
 from dml.data.block import Block
 from dml.data.list_marks import Padded, Ragged, lengths_of, plain
@@ -19,7 +20,6 @@ from dml.errors import CastError, SchemaError
 from dml.expr.facts import Rows
 from dml.expr.node import Node, op
 from dml.expr.user_call import blamed
-from dml.kernels.functions.function import is_list
 from dml.ops.unary import require_unbatched
 
 if TYPE_CHECKING:

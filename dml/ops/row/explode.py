@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from dml.base.arrow_types import is_list
 from dml.data.block import Block, Values, decoded, from_arrow, mask, take
 from dml.data.schema import UNKNOWN, Schema, code_of, shape_of, short, tensor
 from dml.errors import CastError, DmlError, PlanError, SchemaError
 from dml.expr.facts import Rows
 from dml.expr.node import Node, op
 from dml.expr.user_call import blamed
-from dml.kernels.functions.function import is_list
 from dml.kernels.vec import Vec
 from dml.ops.row.flat_map import OUT_ROWS
 from dml.ops.unary import require_rows

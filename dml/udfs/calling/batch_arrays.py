@@ -15,6 +15,7 @@ from typing import Literal, Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from dml.base.arrow_types import is_list
 from dml.data import buffer_ownership
 from dml.data.block import Block, Values
 from dml.data.list_marks import Mark, Padded, lengths_of
@@ -284,7 +285,7 @@ def _object_array(values: pa.Array) -> np.ndarray:
     if pa.types.is_float16(kind):
         return values.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
     out = np.empty(len(values), dtype=object)
-    code = code_of(kind.value_type) if _is_list(kind) else "arrow"
+    code = code_of(kind.value_type) if is_list(kind) else "arrow"
     if code != "arrow" and not (flat := values.flatten()).null_count:
         return _split(out, values, np.asarray(flat.to_numpy(zero_copy_only=False), dtype=code))
     for i, value in enumerate(values.to_pylist()):
@@ -317,8 +318,3 @@ def _split(out: np.ndarray, lists: pa.Array, flat: np.ndarray) -> np.ndarray:
     for i in np.flatnonzero(there):
         out[i] = flat[starts[i] : ends[i]].copy()
     return out
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
