@@ -240,20 +240,27 @@ def _marked(pieces: Iterator[Piece]) -> Iterator[tuple[Piece, bool]]:
 def _pieces(
     job: SliceJob, given: Slice, make: Callable[[Sequence[Piece], Noted], Iterator[Piece]]
 ) -> Iterator[Piece]:
-    """Yield a piece for each output block, for losses behind the last block, and for an error."""
-    noted = Noted(each=job.at.bounded)
+    """Yield a piece for each output block, for losses behind the last block, and for an error.
+
+    The last piece is empty only if there is no other: as a partition of its own it would keep the
+    slice open after all of its rows are delivered, and a worker's death would repeat them.
+    """
+    noted, empty = Noted(each=job.at.bounded), True
     for (place, atom), group in groupby(given.pieces, attrgetter("where")):
         job.reading.begun(place)
         try:
             for piece in make(list(group), noted):
                 yield dataclasses.replace(piece, losses=noted.drain(_as_it_is))
+                empty = False
             if losses := noted.drain(_as_it_is):
                 yield Piece(place, atom, losses=losses)
+                empty = False
         except Exception as raised:  # noqa: BLE001 - whatever happens stands in its place
             error = as_error(raised, "")
             yield Piece(place, atom, error=error, losses=noted.drain(_as_it_is))
             return
-    yield Piece(place, atom)
+    if empty:
+        yield Piece(place, atom)
 
 
 def _as_it_is(error: DmlError) -> DmlError:

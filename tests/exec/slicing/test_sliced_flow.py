@@ -502,3 +502,20 @@ def test_large_rows_are_few_also_before_types_settle(monkeypatch: pytest.MonkeyP
     made = made.with_options(num_workers=2, memory_limit="128MiB", **OFF)
     assert len(made.to_list()) == SETTLING_ROWS
     assert max(given) <= rows.nbytes // 2
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_a_slice_ends_with_its_last_rows(executor: str) -> None:
+    """An empty partition behind them would be worth a job, and keep delivered slices open."""
+
+    def slow(batch: dict[str, Any]) -> dict[str, Any]:
+        time.sleep(0.005)
+        return {"id": batch["id"]}
+
+    # each batch is as large as a partition should be
+    options = {"executor": executor, "num_workers": 2, "target_partition_bytes": 1, **OFF}
+    ds = dml.range(120).shuffle(9, seed=1).batch(4).map(slow, schema={"id": "int64"})
+    iterator = iter(ds.with_options(**options))
+    assert sum(len(batch["id"]) for batch in iterator) == 120
+    (lane,) = [each for each in iterator.memory_report().stages if each.name.startswith("MapBatch")]
+    assert lane.slices == 30
