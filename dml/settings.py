@@ -127,8 +127,9 @@ class Settings:
         "process" of its own, from which the caller's process only takes finished elements
         (docs/clusters.md). Verbs that compute at once (``count``, writes) always run here
     resources : resources of this host besides processors, such as {"GPU": 2, "disk": 1}: steps that
-        request them (``num_gpus=``, ``resources=``) run in parallel as far as they suffice. The
-        workers of a cluster declare their own (``dask worker --resources``)
+        request them (``num_gpus=``, ``resources=``) run in parallel as far as they suffice. NVIDIA
+        GPUs are counted where none are declared; a cluster's workers declare their own
+        (``dask worker --resources``)
     memory_limit : bytes that the whole run may use, one number; "auto" is a quarter of the memory
         of the machine, of its control group if that is less, or of all workers of a cluster
     target_partition_bytes : bytes of one partition; "auto" derives it from the memory limit

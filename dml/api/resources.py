@@ -6,7 +6,7 @@ import dataclasses
 import sys
 from typing import Any
 
-from dml.base.host import cgroup_bytes, cores, machine_bytes
+from dml.base.host import cgroup_bytes, cores, gpus, machine_bytes
 from dml.exec.memory.memory_shares import Budget, divided, kept_bytes
 from dml.physical.plan import Plan
 from dml.settings import AUTOTUNE, Settings
@@ -59,6 +59,13 @@ class RunResources:
         """Return the resources of ``plan``, which computes another input of the main plan."""
         budget = divided(plan, self.budget.limit_bytes, self.workers, self.target)
         return dataclasses.replace(self, budget=budget)
+
+
+def slots_of(settings: Settings, workers: float) -> dict[str, float]:
+    """Return what tasks can occupy: workers, and the resources that this host has or declares."""
+    found = 0 if settings.executor == "distributed" else gpus()
+    slots = {"cpu": float(workers), "gpu": float(found)} if found else {"cpu": float(workers)}
+    return slots | dict(settings.resources or ())
 
 
 def _on_dask() -> Any:

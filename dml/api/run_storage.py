@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dml.base.user_line import warn
 from dml.cache.elements.element_cache import CacheFigures, Keeping, changed_below
-from dml.expr.facts import Rows
+from dml.expr.facts import ENDLESS, Rows
 from dml.expr.flow import NothingStored, nothing_stored
 from dml.expr.node import Node
 from dml.expr.tree_text import as_html
@@ -132,8 +132,8 @@ def keeping_of(plan: Plan, settings: Settings, most_bytes: int, epoch: int = 0) 
 def passes_at(plan: Plan, number: int) -> float:
     """Return how often a run passes operator ``number``: the product of the repeats above it."""
     above = plan.operators[number:]
-    passes = [getattr(each, "n", None) for each in above if each.rows is Rows.REPEATED]
-    return math.prod(math.inf if n is None else float(max(1, n)) for n in passes)
+    passes = (max(1, each.passes) for each in above)
+    return math.prod(math.inf if each == ENDLESS else float(each) for each in passes)
 
 
 def _later(plan: Plan, settings: Settings, epoch: int, node: Node) -> float:

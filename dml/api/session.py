@@ -28,7 +28,14 @@ from dml.api.cost_profile import (
     planned,
 )
 from dml.api.plan_search import GIVEN, Arrangement, arranged, explain_arrangement
-from dml.api.resources import RunResources, limit_of, nested_settings, verifies, verifying_bytes
+from dml.api.resources import (
+    RunResources,
+    limit_of,
+    nested_settings,
+    slots_of,
+    verifies,
+    verifying_bytes,
+)
 from dml.api.run_storage import CacheStatus, keeping_of, status, storing_of, tiers_of, without
 from dml.base.fingerprint import Domain
 from dml.base.host import cores, host_class
@@ -410,7 +417,7 @@ def _streamed(
     ledger: Ledger | None = None,
 ) -> Streaming:
     budget = resources.budget
-    slots = {"cpu": float(resources.workers), **dict(settings.resources or ())}
+    slots = slots_of(settings, resources.workers)
     ledger = _shared(plan, settings, slots, ledger, budget.stage_bytes)
     at = dataclasses.replace(at, budget=budget.held_bytes, hold_bytes=budget.hold_bytes)
     alone = settings.executor == "sync"

@@ -9,7 +9,7 @@ from typing import Any
 
 from dml.api.cost_profile import estimates_of, profile_of
 from dml.api.plan_search import arranged
-from dml.api.resources import RunResources
+from dml.api.resources import RunResources, slots_of
 from dml.api.run_storage import without
 from dml.api.session import LOCAL, optimized
 from dml.base.host import cores
@@ -338,8 +338,7 @@ class _Foreseeing:
         if name in LOCAL:
             usual = alone or name == AUTOTUNE
             costs = driver("threads" if usual else name, profile_of(self.settings).speed)
-        slots = {"cpu": 1.0 if alone else float(workers), **dict(settings.resources or ())}
-        slots |= asked.slots
+        slots = slots_of(settings, 1 if alone else workers) | asked.slots
         gbps = math.inf if asked.storage_gbps is None else asked.storage_gbps
         return RunPlace(
             slots,

@@ -1,16 +1,18 @@
-"""The host is described by the cores and memory that this process may use, and by its class."""
+"""The host is described by the cores, GPUs and memory that this process may use, and its class."""
 
 from __future__ import annotations
 
 import math
 import os
 import platform
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
 from dml.base.control_groups import GROUPS, PROC, cpu_quota, memory
 
 GIB: Final = 1 << 30
+DEVICES: Final = Path("/dev")
 
 
 def cores(proc: Path = PROC, groups: Path = GROUPS) -> int:
@@ -19,6 +21,19 @@ def cores(proc: Path = PROC, groups: Path = GROUPS) -> int:
     there = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
     quota = cpu_quota(proc, groups)
     return there if quota is None else min(there, max(1, math.ceil(quota)))
+
+
+def gpus(devices: Path = DEVICES) -> int:
+    """Return the NVIDIA GPUs that this process may use: those that CUDA_VISIBLE_DEVICES leaves."""
+    if not (devices / "nvidiactl").exists():
+        return 0
+    there = sum(1 for each in devices.glob("nvidia[0-9]*"))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return there
+    # as CUDA reads it: devices behind one that is not valid are not visible either
+    named = takewhile(lambda each: each.strip() not in ("", "-1"), visible.split(","))
+    return min(there, sum(1 for _ in named))
 
 
 def machine_bytes() -> int | None:

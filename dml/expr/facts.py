@@ -8,6 +8,8 @@ from typing import TypeAlias
 
 # Number of elements; math.inf for an endless input.
 Length: TypeAlias = "int | float"
+# Epochs upstream of an endless repeat: far enough apart that no two iterations share one.
+ENDLESS = 1 << 32
 
 
 class Rows(enum.Enum):

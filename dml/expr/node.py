@@ -55,6 +55,7 @@ def op(cls: T) -> T:
     made.input_names = tuple(f.name for f in dataclasses.fields(made) if f.type in INPUTS)
     made.meaning_names = tuple(f.name for f in dataclasses.fields(made) if f.type not in SILENT)
     made.opens_flow, made.runs_blocks = hasattr(made, "flow"), hasattr(made, "run")
+    made.takes_seed = "seed" in made.field_names
     made.returns_rows, made.declares = hasattr(made, "returned"), "declared" in made.field_names
     for name, unstated in UNSTATED.items():
         if not hasattr(made, name):
@@ -77,12 +78,16 @@ class Node:
     by_atom: bool = False
     # Rows that the operator reads as one group; 0 if it reads rows one by one.
     group_rows: int = 0
+    # Rows of each full batch that it makes; 0 if it makes none, or if they differ.
+    batch_rows: int = 0
     # Groups do not extend beyond the atom of their rows.
     within_atoms: bool = False
     # Reads all rows of a source's unit together: its input has ``pull_piece``.
     takes_units: ClassVar[bool] = False
     # Returns no rows before it has read all of its input.
     waits: ClassVar[bool] = False
+    # Keeps one part of a split.
+    splits: ClassVar[bool] = False
     # Draws keyed random numbers, so that it counts in the ordinals of random operators as written.
     random: ClassVar[bool] = False
     # Its result depends on the row (and seed, epoch, row id) and cannot fail, so it may be moved.
@@ -120,11 +125,13 @@ class Node:
         drop_last: bool  # True if a last batch of fewer rows is dropped
         batch_size: int | None  # rows per call of its function; None: all there are
         root: str  # the folder or URL where its rows are stored; "" if it has none of its own
-        # True if it has ``flow``, ``run``, ``returned`` with ``typed``, and a field ``declared``
+        seed: int | None  # seed of its draws, if ``takes_seed``; None: the seed of the run
+        # True if it has ``flow``, ``run``, ``returned`` and ``typed``, ``declared``, ``seed``
         opens_flow: bool
         runs_blocks: bool
         returns_rows: bool
         declares: bool
+        takes_seed: bool
 
     def __post_init__(self) -> None:
         try:

@@ -236,9 +236,7 @@ def draws_by_default(node: Node) -> bool:
     """Return True if the operator's result depends on the default seed."""
     if isinstance(node, Segment):
         return node.draws and any(map(_unseeded, constants.parts_of(node)))
-    if hasattr(node, "seed"):
-        return node.seed is None
-    return node.random
+    return node.seed is None if node.takes_seed else node.random
 
 
 def _ordered(parts: list[Value]) -> list[bytes]:

@@ -26,7 +26,6 @@ from dml.expr.facts import Rows
 from dml.expr.flow import CHUNK, At, Flow, GatherQuota, Opener, Position
 from dml.expr.node import Node
 from dml.io.source import Unit
-from dml.ops.slice.repeat import ENDLESS
 from dml.ops.slice.seek import Seek
 from dml.physical.plan import Plan, Stage
 
@@ -305,8 +304,7 @@ def turns_of(plan: Plan, stage_epoch: int) -> tuple[int, ...]:
         if node.rows is Rows.KEPT:
             known = False
         elif node.rows is Rows.REPEATED:
-            n: int | None = getattr(node, "n", None)
-            each = ENDLESS if n is None else max(1, n)
+            each = max(1, node.passes)
             found.append(stage_epoch % each if known else 0)
             stage_epoch //= each
     return tuple(found)

@@ -9,6 +9,7 @@ import pytest
 
 import dml
 from dml.base import host
+from dml.errors import PlanError
 
 
 def test_cores_are_bound_by_the_quota_and_by_the_affinity(
@@ -27,6 +28,43 @@ def test_workers_and_memory_of_a_run_are_what_the_groups_leave(
     monkeypatch.setattr(host, "memory", lambda *_roots: (1, 400 << 20))
     report = dml.range(10).memory_report()
     assert (report.workers, report.limit_bytes) == (1, 100 << 20)
+
+
+def host_with_gpus(folder: Path, count: int) -> Path:
+    """A folder of device files, as the driver makes them."""
+    for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{number}" for number in range(count))):
+        (folder / name).touch()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("visible", "count"),
+    [(None, 3), ("", 0), ("-1", 0), ("0,2", 2), ("1,-1,2", 1), ("GPU-4d7b", 1), ("0,1,2,3", 3)],
+)
+def test_gpus_are_those_that_cuda_may_see(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, visible: str | None, count: int
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert host.gpus(tmp_path) == 0  # no driver
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert host.gpus(host_with_gpus(tmp_path, 3)) == count
+
+
+@pytest.mark.parametrize("executor", ["sync", "threads"])
+def test_a_step_uses_the_gpus_of_the_host(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, executor: str
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(host.gpus, "__defaults__", (host_with_gpus(tmp_path, 1),))
+    ds = dml.range(10).map_batches(lambda batch: batch, num_gpus=1)
+    ds = ds.with_options(executor=executor, telemetry_dir="off")
+    assert [row["id"] for row in ds] == [*range(10)]
+    assert "needs gpu" not in str(ds.what_if())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(PlanError, match="needs gpu=1"):
+        iter(ds)
+    assert len([*ds.with_options(resources={"GPU": 1})]) == 10
 
 
 @pytest.mark.parametrize(("gib", "name"), [(1, "1g"), (23.4, "32g"), (32, "32g"), (0.2, "1g")])

@@ -53,6 +53,7 @@ def test_copies_wait_for_nobody_and_are_waited_for() -> None:
     assert [each.item() for each in kept] == [each.item() for each in wanted]
 
 
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events:UserWarning")
 def test_copies_are_on_a_stream_of_their_own_and_from_pinned_memory() -> None:
     mover = interop.Pinned(torch.device("cuda"))
     assert mover.stream != torch.cuda.current_stream()

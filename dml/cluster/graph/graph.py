@@ -33,7 +33,7 @@ from dml.exec.streams.stream import unsettled
 from dml.exec.tasks.partition import TaskList
 from dml.exec.tasks.replay_check import impure
 from dml.exec.tasks.unit_reader import Reading
-from dml.expr.facts import Needs, Rows
+from dml.expr.facts import ENDLESS, Needs, Rows
 from dml.expr.node import Node
 from dml.ops.cache.cache import FIRST
 from dml.physical.plan import Plan
@@ -302,13 +302,13 @@ def epochs_of(plan: Plan, epoch: int) -> list[int]:
     """
     epochs = [epoch]
     for node in reversed(plan.stream):
-        passes = getattr(node, "n", None) if node.rows is Rows.REPEATED else 1
-        if passes is None or node.rows is Rows.ALL or node.waits:
+        endless = node.passes == ENDLESS
+        if endless or node.rows is Rows.ALL or node.waits:
             raise PlanError(
                 f"{node.title()} cannot be a part of a static graph",
                 at=node.label(),
-                why="it has no last pass" if passes is None else "it needs all rows at one place",
-                try_=".repeat(n)" if passes is None else "to_dask() before it, or iterate instead",
+                why="it has no last pass" if endless else "it needs all rows at one place",
+                try_=".repeat(n)" if endless else "to_dask() before it, or iterate instead",
             )
         if node.rows is Rows.WOVEN:
             raise PlanError(
@@ -326,7 +326,7 @@ def epochs_of(plan: Plan, epoch: int) -> list[int]:
                     try_=".repeat(n) before .cache(), or iterate instead",
                 )
             epochs = [FIRST]
-        epochs = [each * passes + turn for each in epochs for turn in range(passes)]
+        epochs = [each * node.passes + turn for each in epochs for turn in range(node.passes)]
     return epochs
 
 

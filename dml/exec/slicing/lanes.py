@@ -73,8 +73,7 @@ def called(node: Node) -> bool:
 
 def all_stay(node: Node) -> bool:
     """Return whether ``node`` is an operator of rows that loses none of them."""
-    kept = node.rows is Rows.FEWER and getattr(node, "predicate", None) == ()
-    return not node.batched and (node.rows is Rows.SAME or kept)
+    return not node.batched and node.rows.local and node.length(1) == 1
 
 
 def runs_apart(node: Node) -> bool:

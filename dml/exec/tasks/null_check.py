@@ -60,7 +60,7 @@ def _passed_on(plan: Plan) -> dict[str, str]:
     found = {name: name for name in plan.schema}
     for node in reversed(plan.operators[1:]):
         if node.rows in KEEPING and not node.drop_last:
-            if getattr(node, "n", 1) == 0:
+            if node.passes == 0:
                 return {}
             continue
         same = {name: v.params[0] for name, v in _env(node) if v.op == "col"}

@@ -37,6 +37,11 @@ class Batch(SameColumns):
     regroups: ClassVar[bool] = True
     total: bool = True
 
+    @property
+    def batch_rows(self) -> int:  # type: ignore[override]
+        """Return ``n``, the rows of a full batch."""
+        return self.n
+
     def check(self) -> None:
         """Raise PlanError for a size that is not positive, and for a batched input."""
         element_count("batch", self.n, least=1)

@@ -40,6 +40,11 @@ class GroupByWindow(Node):
     batched = True
     gathers: ClassVar[int] = 2
 
+    @property
+    def batch_rows(self) -> int:  # type: ignore[override]
+        """Return ``n``, the rows of a full batch."""
+        return self.n
+
     def check(self) -> None:
         """Raise PlanError for a size that is not positive, and for a batched input."""
         element_count("group_by_window window_size", self.n, least=1)

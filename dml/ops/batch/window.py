@@ -44,6 +44,11 @@ class Window(SameColumns):
     gathers: ClassVar[int] = 1
     total: bool = True
 
+    @property
+    def batch_rows(self) -> int:  # type: ignore[override]
+        """Return ``n``, the rows of a full window."""
+        return self.n
+
     def check(self) -> None:
         """Raise PlanError for sizes that are not positive, and for a batched input."""
         element_count("window size", self.n, least=1)

@@ -39,6 +39,7 @@ class Part(SameColumns):
 
     rows: ClassVar[Rows] = Rows.FEWER
     hands_on: ClassVar[bool] = True
+    splits: ClassVar[bool] = True
     random: ClassVar[bool] = True
     total: bool = True
 
@@ -74,4 +75,4 @@ def bounds(fractions: Sequence[Any]) -> list[float]:
 
 def splits_below(node: Node) -> int:
     """Return how many splits were written before a step over ``node``."""
-    return sum(hasattr(each, "nth") for each in node.chain())
+    return sum(each.splits for each in node.chain())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from dml.checks import element_count
-from dml.expr.facts import Length, ResumeCost, Rows
+from dml.expr.facts import ENDLESS, Length, ResumeCost, Rows
 from dml.expr.node import Node, op
 from dml.kernels.rows.ids import RowIds, underive
 from dml.ops.unary import SameColumns
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from dml.expr.flow import At, Flow, Opener, Position
 
 REPEAT = 0x726570656174
-# Epochs upstream of an endless repeat: far enough apart that no two iterations share one.
-ENDLESS = 1 << 32
 # Ids, passes together, that are tried to find the source row that an error is about.
 TRACED = 4096
 
@@ -54,7 +52,7 @@ class Repeat(SameColumns):
 
     @property
     def passes(self) -> int:  # type: ignore[override]
-        """Return the number of input epochs in an output epoch: ``n``, or 2**32 if endless."""
+        """Return the number of input epochs in an output epoch: ``n``, or ``ENDLESS``."""
         return ENDLESS if self.n is None else self.n
 
     @property

@@ -51,6 +51,7 @@ class Stratum(Node):
 
     # keeps rows by value and place, as they are
     rows: ClassVar[Rows] = Rows.RUNS
+    splits: ClassVar[bool] = True
 
     def check(self) -> None:
         """Raise PlanError for a bad seed or column, batches, or rows that differ between epochs."""

@@ -162,7 +162,7 @@ class _Estimating:
         per = below.per
         if node.batched and not below.node.batched:
             length = node.length(*map(_whole, elements))
-            per = rows_out / length if length and rows_out < math.inf else getattr(node, "n", 1)
+            per = rows_out / length if length and rows_out < math.inf else node.batch_rows or 1
         elif not node.batched:
             per = 1.0
         size = self.profile.sizes.get(names["fleet"])

@@ -126,7 +126,7 @@ def _prior(node: Node, *, compiled: bool) -> Prior:
     if node.calls is not None:
         return CALLED_PER_BLOCK if node.by_atom or node.batched else CALLED_PER_ROW
     if node.rows is Rows.GROUPED:
-        return Prior(MOVING[node.rows].row_ns + BATCH_NS / max(1, getattr(node, "n", 1)))
+        return Prior(MOVING[node.rows].row_ns + BATCH_NS / max(1, node.batch_rows))
     return MOVING[node.rows]
 
 

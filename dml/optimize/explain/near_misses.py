@@ -11,6 +11,7 @@ from dml.expr.node import Node
 from dml.io.source import Source
 from dml.ops.batch.batch import Batch
 from dml.ops.row.filter import Filter
+from dml.ops.row.map_rows import MapRows
 from dml.ops.row.rowwise import RowWise
 from dml.ops.row.segment import Segment
 from dml.ops.shuffle.shuffle_all import ShuffleAll
@@ -45,7 +46,7 @@ def _at_node(node: Node) -> Refused | None:
             return _of_slice(node)
         case ShuffleAll(input=below):
             return _of_shuffle(node, below)
-        case _ if node.needs != Needs() and getattr(node, "lifted", None) is not None:
+        case MapRows() if node.needs != Needs() and node.lifted is not None:
             return Refused(
                 f"{node.title()} not computed as expressions",
                 "it is called where the resources are that it asks for",

@@ -242,6 +242,5 @@ def _elements(plan: Plan, rows: float) -> float:
     """Return the number of elements that the training loop takes: batches, or rows."""
     if not plan.batched:
         return rows
-    sizes = [getattr(node, "n", None) for node in plan.stream if node.batched]
-    each = next((size for size in sizes if isinstance(size, int) and size > 0), 1)
+    each = next((node.batch_rows for node in plan.stream if node.batch_rows), 1)
     return math.ceil(rows / each)
