@@ -136,34 +136,24 @@ class Metered:
 
     def pull(self, most: int) -> Block | None:
         """Return what ``pull`` of the flow returns, and count it."""
-        cell, started = self.cell, perf_counter()
+        started = perf_counter()
         cpu_s = self.processor.at(started)
         block = self.flow.pull(most)
-        now = perf_counter()
-        cell.seconds += now - started
-        cell.cpu_s += self.processor.at(now) - cpu_s
-        self.meter.seen(now)
+        self._spent(started, cpu_s)
         if block is not None:
-            if not cell.blocks % WEIGHED:
-                cell.weighed_bytes += block.nbytes
-                cell.weighed_rows += block.ids.count
-            cell.blocks += 1
-            cell.rows += block.ids.count
+            self._passed(block)
         return block
 
     def pull_run(self, fits: Fits) -> BatchRun | None:
         """Return batches that are adjacent in memory; None if the flow has none."""
         if self._pull_run is None:
             return None
-        cell, started = self.cell, perf_counter()
+        started = perf_counter()
         cpu_s = self.processor.at(started)
         run = self._pull_run(fits)
-        now = perf_counter()
-        cell.seconds += now - started
-        cell.cpu_s += self.processor.at(now) - cpu_s
-        self.meter.seen(now)
+        self._spent(started, cpu_s)
         if run is not None:
-            rows = run.block.ids.count
+            rows, cell = run.block.ids.count, self.cell
             cell.weighed_bytes += run.block.nbytes
             cell.weighed_rows += rows
             cell.blocks += rows // run.n
@@ -173,12 +163,28 @@ class Metered:
     def pull_piece(self, room: GatherQuota) -> list[Block] | None:
         """Return all rows of the next unit; None if exhausted. Only for flows that know units."""
         started = perf_counter()
+        cpu_s = self.processor.at(started)
         blocks: list[Block] | None = self.flow.pull_piece(room)  # type: ignore[attr-defined]
-        self.cell.seconds += perf_counter() - started
+        self._spent(started, cpu_s)
         for block in blocks or ():
-            self.cell.blocks += 1
-            self.cell.rows += block.n
+            self._passed(block)
         return blocks
+
+    def _spent(self, started: float, cpu_s: float) -> None:
+        """Count the time since ``started``, when the thread had used ``cpu_s`` seconds of CPU."""
+        now = perf_counter()
+        self.cell.seconds += now - started
+        self.cell.cpu_s += self.processor.at(now) - cpu_s
+        self.meter.seen(now)
+
+    def _passed(self, block: Block) -> None:
+        """Count a block; the bytes of every 32nd."""
+        cell = self.cell
+        if not cell.blocks % WEIGHED:
+            cell.weighed_bytes += block.nbytes
+            cell.weighed_rows += block.ids.count
+        cell.blocks += 1
+        cell.rows += block.ids.count
 
     def position(self) -> Position:
         """Return the position of the flow."""

@@ -6,12 +6,18 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
+from dml.data.block import Block
+from dml.data.schema import Schema
 from dml.exec.delivery import meter
 from dml.exec.delivery.meter import ASKED_S, Processor
 from dml.exec.tasks import steps
 from dml.exec.tasks.steps import ASKED, LONG_S, Stopwatch
+from dml.kernels.rows.ids import RowIds
+from dml.kernels.vec import Vec
 
 
 class Clocks:
@@ -111,3 +117,22 @@ def test_memory_is_looked_at_also_where_only_a_flow_gives_rows(
         taken.pop(0)
         flow.pull(1)  # too soon for another look
     assert (found.peak_bytes, given_back) == (90, [90])
+
+
+def test_units_that_are_pulled_whole_count_as_blocks_do(
+    clocks: Clocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meter, "perf_counter", clocks.perf_counter)
+    block = Block(Schema({"x": pa.int64()}.items()), (Vec(np.arange(10)),), RowIds.run(1, 0, 10))
+
+    class Units(Endless):
+        def pull_piece(self, _room: object) -> list[Block]:
+            clocks.work(1.0, waits=2.0)
+            return [block, block]
+
+    found = meter.Meter(1)
+    flow: Any = meter.Metered(Units(), found, 1)
+    flow.pull_piece(None)
+    cell = found.cells[1]
+    assert (cell.seconds, cell.cpu_s, cell.blocks, cell.rows) == (3.0, 1.0, 2, 20)
+    assert cell.nbytes == 2 * block.nbytes
