@@ -96,6 +96,8 @@ class Node:
     adds: ClassVar[bool] = False
     # The columns that it reads, if it reads those alone.
     looks_at: frozenset[str] | None = None
+    # The columns that its function reads, if it has one that notices no others.
+    function_reads: frozenset[str] | None = None
     # Passes all columns on under their names, though rows may be changed, dropped or repeated.
     hands_on: ClassVar[bool] = False
     # Its function was lifted to expressions, and is called only for rows outside of the proof.

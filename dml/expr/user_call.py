@@ -23,9 +23,9 @@ class UserFunction:
     ``purity`` is "" if the function is proven to be a pure function of its row, else the reason why
     it could not be proven. ``declared`` is the value of ``pure=``, which overrides ``purity``;
     False also means that no call is repeated in a run. ``nonce`` is new for each function that is
-    declared with ``pure=False``. ``looks_up`` is True if the function can neither change nor keep
-    the dict of its row. ``fresh`` is n if every call returns a new dict of n items, else 0.
-    ``asserted`` is True if the user gave the fingerprint.
+    declared with ``pure=False``. ``lookups`` are the keys that the function looks up in the dict of
+    its row, if it does nothing else with that dict; None if it might. ``fresh`` is n if every call
+    returns a new dict of n items, else 0. ``asserted`` is True if the user gave the fingerprint.
     """
 
     call: Callable[..., Any]
@@ -33,7 +33,7 @@ class UserFunction:
     name: str
     reason: str = ""
     purity: str = "not examined"
-    looks_up: bool = False
+    lookups: frozenset[object] | None = None
     fresh: int = 0
     asserted: bool = False
     declared: bool | None = None

@@ -32,7 +32,7 @@ def user_function(  # noqa: PLR0917 (the first four of any callable, the others 
     """
     from dml.udfs.calling.instances import Stateful  # noqa: PLC0415
     from dml.udfs.identity.function_fingerprint import identify  # noqa: PLC0415
-    from dml.udfs.lifting.purity import fresh_dict, objection, only_looks_up  # noqa: PLC0415
+    from dml.udfs.lifting.purity import fresh_dict, lookups, objection  # noqa: PLC0415
 
     args, kwargs = _arguments(verb, *constructed)
     if isinstance(fn, type) and any("__call__" in vars(base) for base in fn.__mro__):
@@ -46,7 +46,7 @@ def user_function(  # noqa: PLR0917 (the first four of any callable, the others 
         known.name,
         known.reason,
         objection(fn),
-        looks_up=only_looks_up(fn),
+        lookups=lookups(fn),
         fresh=fresh_dict(fn),
         asserted=fingerprint is not None,
     )

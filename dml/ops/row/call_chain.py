@@ -65,7 +65,7 @@ def starts(node: object) -> bool:
 
 def judges(node: object) -> bool:
     """Return True for a ``filter`` whose function only looks up keys in the dict."""
-    return isinstance(node, FilterRows) and not node.skips and node.fn.looks_up
+    return isinstance(node, FilterRows) and not node.skips and node.fn.lookups is not None
 
 
 class ChainStop(NamedTuple):

@@ -19,6 +19,7 @@ from dml.ops.slice.repeat import Repeat
 from dml.ops.slice.seek import Seek
 from dml.ops.slice.skip import Skip
 from dml.ops.slice.take import Take
+from dml.ops.unary import SameColumns
 from dml.optimize.node_rebuild import on
 from dml.optimize.rule import Split, lowering, whole
 from dml.optimize.rules.constants import FALSE
@@ -34,7 +35,8 @@ BLIND = (Rows.SLICE, Rows.PERMUTED, Rows.GROUPED, Rows.WINDOWS, Rows.REPEATED)
 def dead_columns(root: Node) -> Node:
     """Segments compute no column that nothing above reads.
 
-    What an operator reads and how it passes columns on decides; users' functions read everything.
+    What an operator reads and how it passes columns on decides. Users' functions count as reading
+    everything here, since the normal form, and so every name, has the columns that are left.
     """
     chain = root.chain()
     wanted: frozenset[str] | None = None  # None: everything
@@ -94,10 +96,13 @@ def wanted_by(nodes: Iterable[Node]) -> frozenset[str] | None:
     """Return the columns that the operators ``nodes`` read; None if it may be all of them."""
     wanted = NOTHING
     for node in nodes:
-        reads = looked_at(node)
+        called, passes = node.calls is not None, passes_columns(node)
+        reads = node.function_reads if called else looked_at(node)
+        if reads is None and (called or not passes):
+            return None
         wanted |= reads or NOTHING
-        if not passes_columns(node):
-            return None if reads is None else wanted
+        if not passes and not isinstance(node, SameColumns):
+            return wanted
     return None
 
 

@@ -95,7 +95,7 @@ def call_each(fn: UserFunction, block: Block, out: list[Any]) -> None:
     A function that only looks up constants receives the dicts that an earlier function returned,
     without a copy.
     """
-    given = block.rows if fn.looks_up else None
+    given = None if fn.lookups is None else block.rows
     if given is not None and type(out) is list:
         out.extend(map(fn.call, given))  # results before an exception are kept
         if len(out) < len(given):

@@ -224,24 +224,27 @@ PLAIN = (int, float, bool, str, bytes, complex, type(None))
 DEEPEST = 8  # most levels of functions calling functions, so that the proof stays cheap
 
 
-def only_looks_up(fn: object) -> bool:
-    """Return True if ``fn`` uses its first argument only for lookups by constants: ``row["x"]``.
+def lookups(fn: object) -> frozenset[object] | None:
+    """Return the keys of ``fn`` if it uses its first argument only for lookups: ``row["x"]``.
 
-    Such a function cannot modify, keep or pass on the dict that it is given, whatever else it does.
-    That holds for the dict alone: the function may modify or keep a mutable value (a list, an
-    array) that it looks up.
+    None if it uses the argument otherwise. With keys, the function cannot modify, keep or pass on
+    the dict that it is given, nor notice other items of it, whatever else it does. That holds for
+    the dict alone: the function may modify or keep a mutable value (a list, an array) that it looks
+    up.
     """
     if not isinstance(fn, types.FunctionType) or fn.__code__.co_argcount < 1:
-        return False
-    steps = program(fn.__code__).steps
+        return None
+    steps, keys = program(fn.__code__).steps, set[object]()
     for place, step in enumerate(steps):
         if "FAST" in step.name and step.arg == 0:
-            after = [next_step.name for next_step in steps[place + 1 : place + 3]]
-            if step.name != "LOAD_FAST" or after != ["LOAD_CONST", "BINARY_SUBSCR"]:
-                return False
+            after = steps[place + 1 : place + 3]
+            names = [each.name for each in after]
+            if step.name != "LOAD_FAST" or names != ["LOAD_CONST", "BINARY_SUBSCR"]:
+                return None
+            keys.add(after[0].constant)
         if step.name in {"MAKE_CELL", "LOAD_LOCALS"} or step.text in READS_LOCALS:
-            return False
-    return True
+            return None
+    return frozenset(keys)
 
 
 def fresh_dict(fn: object) -> int:

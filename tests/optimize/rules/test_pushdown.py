@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import dml
 from dml import col, lit
+from dml.errors import UDFError
 from dml.io.leading_units import Leading
 from dml.io.source import Source
 from dml.ops.row.segment import Segment
@@ -19,6 +23,8 @@ from tests.optimize.tables import ROWS, flights, parquet
 
 LATE = col("late") > 0
 SMALL = (col("id") * 20).cast("int8")
+ALL = ("id", "x", "name")
+WORDS = ["a", "b"]
 
 
 def stream(plan: Plan) -> list[str]:
@@ -68,6 +74,49 @@ def test_a_function_may_read_every_column() -> None:
     ):
         plan = keeps_rows(blind)
         assert plan.stage.columns == ("id", "late", "miles", "gate")
+
+
+def decoded(row: dict[str, Any]) -> dict[str, Any]:
+    """Not lifted: it reads a mutable value from outside, which the proof refuses."""
+    return {"x": row["x"], "word": WORDS[row["id"] % 2]}
+
+
+@pytest.mark.law
+@pytest.mark.parametrize(
+    ("pipeline", "columns"),
+    [
+        (lambda ds: ds.map(lambda row: {"k": row["id"] + 1}), ("id",)),
+        (lambda ds: ds.map(lambda row: {"k": row["id"] + 1}).filter(lambda r: r["k"] > 3), ("id",)),
+        (lambda ds: ds.map(decoded), ("id", "x")),
+        (lambda ds: ds.map(decoded, schema={"x": "f8", "word": "string"}), ("id", "x")),
+        (lambda ds: ds.filter(lambda r: WORDS[r["id"] % 2] == "a").map(decoded), ("id", "x")),
+        (lambda ds: ds.filter(lambda r: WORDS[r["id"] % 2] == "a"), ALL),
+        (lambda ds: ds.filter(lambda r: len(r) > 3).map(decoded), ALL),
+        (lambda ds: ds.shuffle(5, seed=1).take(9).map(decoded), ("id", "x")),
+        (lambda ds: ds.flat_map(lambda r: [{"id": r["id"]}] * 2), ("id",)),
+        (lambda ds: ds.random_map(lambda r, rng: {"x": r["x"] + rng.random()}), ("x",)),
+        (lambda ds: ds.map_batches(lambda b: {"x": np.sin(b["x"])}, batch_size=4), ("x",)),
+        (lambda ds: ds.batch(4).map(lambda b: {"x": np.sin(b["x"])}), ("x",)),
+        (lambda ds: ds.map(lambda r: {"id": r["id"], "n": len(r)}), ALL),
+        (lambda ds: ds.map(lambda r: {"id": r.get("id")}), ALL),
+        (lambda ds: ds.map(decoded, on_error="skip"), ("id", "x")),
+        (lambda ds: ds.sort("name").map(decoded), ("id", "x", "name")),
+        (lambda ds: ds.cache().map(decoded), ALL),
+    ],
+)
+def test_columns_that_no_function_looks_up_are_not_decoded(
+    tmp_path: Path, pipeline: Callable[[dml.Dataset], dml.Dataset], columns: tuple[str, ...]
+) -> None:
+    plan = keeps_rows(pipeline(parquet(tmp_path)))
+    assert plan.stage.columns == columns
+
+
+@pytest.mark.law
+def test_a_column_that_is_not_there_is_the_error_of_the_function(tmp_path: Path) -> None:
+    ds = parquet(tmp_path).map(lambda row: {"x": row["no"], "word": WORDS[0]})
+    assert plan_of(ds).stage.columns == ALL
+    with pytest.raises(UDFError, match=r"KeyError.*'no'"):
+        next(iter(ds))
 
 
 @pytest.mark.law

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dml.udfs.lifting.purity import fresh_dict, objection, only_looks_up, plain_value
+from dml.udfs.lifting.purity import fresh_dict, lookups, objection, plain_value
 
 K = 3.5
 TABLE = {"a": 1}
@@ -314,25 +314,30 @@ def test_plain_values_never_change() -> None:
 @pytest.mark.parametrize(
     ("fn", "expected"),
     [
-        (lambda row: row["x"] % 3 == 0, True),
-        (lambda row: row["x"] + row["y"], True),
-        (lambda row: OUTSIDE.get(row["x"]), True),
-        (lambda row: row["list"].append(1), True),  # the dict itself is left alone
-        (lambda row: row, False),
-        (lambda row: row.get("x"), False),
-        (lambda row: len(row), False),
-        (lambda row: {**row}, False),
-        (lambda row: [row["x"] for _ in row], False),
-        (lambda row: sorted(OUTSIDE, key=lambda k: row["x"]), False),
-        (lambda row: locals()["row"], False),
-        (lambda row: row[row["x"]], False),
-        (lambda row: OUTSIDE.update(row["x"], row=row), False),
-        (lambda: 1, False),
-        (len, False),
+        (lambda row: row["x"] % 3 == 0, {"x"}),
+        (lambda row: row["x"] + row["y"], {"x", "y"}),
+        (lambda row: OUTSIDE.get(row["x"]), {"x"}),
+        (lambda row: row["list"].append(1), {"list"}),  # the dict itself is left alone
+        (lambda row: row, None),
+        (lambda row: row.get("x"), None),
+        (lambda row: len(row), None),
+        (lambda row: {**row}, None),
+        (lambda row: [row["x"] for _ in row], None),
+        (lambda row: sorted(OUTSIDE, key=lambda k: row["x"]), None),
+        (lambda row: locals()["row"], None),
+        (lambda row: row[row["x"]], None),
+        (lambda row: OUTSIDE.update(row["x"], row=row), None),
+        (lambda _: 1, set()),
+        (lambda row: row[0], {0}),
+        (lambda row, rng: row["x"] + rng.random(), {"x"}),
+        (lambda: 1, None),
+        (len, None),
     ],
 )
-def test_what_only_looks_up_in_its_row(fn: Callable[..., object], expected: bool) -> None:
-    assert only_looks_up(fn) is expected
+def test_what_is_looked_up_in_a_row(
+    fn: Callable[..., object], expected: set[object] | None
+) -> None:
+    assert lookups(fn) == expected
 
 
 def changes(row: dict[str, int]) -> int:
@@ -352,7 +357,7 @@ def keeps(row: dict[str, int]) -> int:
 
 @pytest.mark.parametrize("fn", [changes, replaces, keeps])
 def test_statements_that_touch_the_row(fn: Callable[..., object]) -> None:
-    assert not only_looks_up(fn)
+    assert lookups(fn) is None
 
 
 OUTSIDE: dict[object, object] = {}
