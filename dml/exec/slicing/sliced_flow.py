@@ -225,7 +225,7 @@ class SlicedFlow:
         return self.lane.outer(parts[0].before, self.given + self.skip)
 
     def close(self) -> None:
-        """Stop the flow: no call of a user's function begins in this process from now on."""
+        """Stop the flow; slices of this process end at their next block, slow ones at a call."""
         if self.next_pass is not None and (self.parts or not self.ended):
             self.next_pass.close()  # its rows are not needed
         self.closed = True

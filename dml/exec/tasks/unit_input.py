@@ -1,4 +1,4 @@
-"""The input of a stage's steps: atoms of a unit, and where their work is counted."""
+"""Define the input of a stage's steps: atoms of a unit, and where the work is counted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Running:
     hold: Callable[[int], None]
     """Called with the bytes of a part that stay in memory while the unit is open."""
     aside: bool = False
-    """The rows are made only to be stored."""
+    """True if the rows are made only to be stored."""
     reading: Any = None
     """The reader of the source, if stored rows may be recomputed for a check."""
     place: int = 0
@@ -36,7 +36,7 @@ class Running:
 
 
 class UnitRequest(NamedTuple):
-    """The atoms of ``unit`` from ``skip_atoms`` on; see ``Level.atoms``."""
+    """A request for the atoms of ``unit`` from number ``skip_atoms`` on; see ``Level.atoms``."""
 
     unit: Unit
     skip_atoms: int
@@ -50,4 +50,4 @@ class UnitRequest(NamedTuple):
 
 
 Given: TypeAlias = Callable[[UnitRequest], Iterator[Iterable[Block]]]
-"""Opens the input blocks of each atom."""
+"""A function that yields the input blocks of each requested atom."""
