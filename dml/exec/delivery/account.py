@@ -258,14 +258,14 @@ class Account:
         )
 
     def _tier(self) -> str:
-        """Return which kernels computed expressions during the run: "numpy", "compiled", both."""
+        """Return the kernels that computed expressions: "numpy", "compiled", both with +, or ""."""
         numpy = self.counts.numpy > self._before.numpy
         compiled = self.counts.compiled > self._before.compiled
         return "+".join(["numpy"] * numpy + ["compiled"] * compiled)
 
 
 def _skipped(streaming: Streaming, ordinal: int) -> int:
-    """Return how many delivered rows' worth of losses operator ``ordinal`` had: rows it lost."""
+    """Return how many rows operator ``ordinal`` of a plan lost, among the rows delivered so far."""
     found = streaming.losses.by_operator.get(ordinal)
     return 0 if found is None else found.rows
 

@@ -121,7 +121,7 @@ FIGURES: dict[str, tuple[Callable[..., Any], Callable[..., bool], Callable[..., 
 
 
 def figure(batches: Batches, schema: Schema, name: str, verb: str) -> Figure:
-    """Return figure ``verb`` of column ``name``; raise SchemaError if its type does not allow it."""
+    """Return figure ``verb`` of column ``name``; raise SchemaError if its type has none."""
     kind_of, able, asked = FIGURES[verb]
     seen = kind_of(_able(schema[name], name, verb, able)) if schema.known else None
     for batch in batches:
@@ -282,7 +282,7 @@ def size_of(batches: Batches) -> int:
 
 
 def row_bytes(schema: Schema) -> int | None:
-    """Return the bytes of one row's values; None if rows may differ in bytes or types are unknown."""
+    """Return the bytes of one row's values; None if their number may vary or types are unknown."""
     if not schema.known:
         return None
     none = [bytes_of(pa.nulls(1, kind)) for kind in schema.values() if fixed(kind)]

@@ -131,12 +131,12 @@ class Elements(Iterator[Element]):
             return self._refill()
 
     def handed_over(self, far: Far) -> Self:
-        """Let ``far`` make the elements; return the iterator. Call this before the first element."""
+        """Let ``far`` make the elements; return the iterator. Call it before the first element."""
         self._far, self.report = far, far.report
         return self.when_asked()
 
     def when_asked(self) -> Self:
-        """Make elements only on request, unless ``ahead`` is a number; return the iterator."""
+        """Make elements only on request, unless ``ahead`` is positive; return the iterator."""
         self._pace.stop()
         return self
 
@@ -253,7 +253,7 @@ class Elements(Iterator[Element]):
 
     @property
     def told_of_memory(self) -> Callable[[], MemoryReport]:
-        """A function that reports the memory of this run; it holds no reference to this iterator."""
+        """A function that reports the memory of this run; it does not refer to this iterator."""
         if self._far is not None:
             return self._far.told_of_memory
         return partial(memory_report, self._streaming, self._limit_bytes)

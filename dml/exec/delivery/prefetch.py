@@ -244,7 +244,7 @@ def _batches(streaming: Streaming) -> Expected | None:
 
 
 def once(streaming: Streaming) -> bool:
-    """Return whether rows from a cache are delivered only once, and no other code uses their memory.
+    """Return whether rows from a cache are delivered only once, and nothing else uses their memory.
 
     Then the arrays of batches may use the memory of these rows.
     """
@@ -312,9 +312,9 @@ class RowMaker:
 class PrefetchPace:
     """Decides whether elements are so slow that they should be made ahead.
 
-    ``slow`` is the number of slow chunks minus the number of quick ones, at least 0. A chunk is
-    quick if the caller waited at most ``from_s`` seconds for it, or if the loop takes almost no time
-    itself. ``missed_s`` are the seconds that could have been saved so far. Making chunks ahead pays
+    ``slow`` is the number of slow chunks minus that of quick ones, at least 0. A chunk is slow if
+    the caller waited more than ``from_s`` seconds for each of its elements, and the loop itself
+    takes some time. ``missed_s`` are the seconds that could have been saved. Making chunks ahead pays
     once these seconds exceed the cost of their memory, which is high if chunks are large.
     """
 

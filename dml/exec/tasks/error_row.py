@@ -35,7 +35,7 @@ def placed(error: DmlError, unit: Unit, block: Block | None) -> DmlError:
 
 
 def placed_later(error: DmlError, unit: Unit, source: Source) -> DmlError:
-    """Return ``error`` with its place, for a stage that has not itself read the rows of ``unit``."""
+    """Return ``error`` with its place, for a stage that did not read the rows of ``unit``."""
     ids: RowIds | None = error.__dict__.pop("row_id", None)
     found = None if ids is None else source.unit_of(ids)
     if ids is None or found is None:
