@@ -81,7 +81,7 @@ class Account:
         self.started = dataclasses.replace(self.started, resumed=True)
 
     def stalled(self, told: dict[str, Any]) -> None:
-        """Report a stall, which the driver's watchdog found, as an event and a log line."""
+        """Report a stall as a warning; ``told`` is its description by the driver's watchdog."""
         place = ", ".join(f"{key} {told[key]}" for key in ("stage", "unit", "slice") if key in told)
         text = f"no progress for {told['waited_s']:.0f} s, waiting for {place or 'work to begin'}"
         self.warn("Stalled", text)
@@ -297,6 +297,6 @@ def lifted(node: Node) -> str:
 
 
 def medium(source: Any, columns: tuple[str, ...]) -> str:
-    """Return where the bytes of a source come from: "local" or "memory"."""
+    """Return where a source's bytes come from: "memory", or "local" if it reads stored bytes."""
     local = source.unit_count and source.stored_bytes(source.unit(0), columns)
     return "local" if local else "memory"

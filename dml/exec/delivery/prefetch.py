@@ -51,9 +51,9 @@ LOOP_S = 5e-5
 NEW_BYTE_S = 7e-10
 # Seconds that an ending process, or the close of a run, waits for elements still being made.
 ENDING_S = 5.0
-# Operators that leave rows as they are.
+# Kinds of operators that deliver rows unchanged.
 MOVING = (Fact.PERMUTED, Fact.GROUPED, Fact.REPEATED, Fact.SLICE)
-# Operators of ``MOVING`` that deliver no row twice.
+# Kinds in ``MOVING`` that deliver no row twice.
 ONCE = (Fact.PERMUTED, Fact.GROUPED, Fact.SLICE)
 ALIKE = (Fact.SAME, Fact.FEWER)  # steps that deliver no row twice, if they call no function
 
@@ -180,7 +180,7 @@ class BatchMaker:
         self, streaming: Streaming, epoch: int, position: Position | None, *, runs: bool = True
     ) -> None:
         # If stream operators only move rows and none reads them, workers convert the columns to
-        # the form as delivered; otherwise the conversion is done at the end.
+        # the form in which they are delivered; otherwise the caller's thread does this at the end.
         stream = streaming.plan.stream
         finishing = all(node.rows in MOVING and node.looks_at is None for node in stream)
         free = not streaming.in_order
@@ -314,8 +314,8 @@ class PrefetchPace:
 
     ``slow`` is the number of slow chunks minus that of quick ones, at least 0. A chunk is slow if
     the caller waited more than ``from_s`` seconds for each of its elements, and the loop itself
-    takes some time. ``missed_s`` are the seconds that could have been saved. Making chunks ahead pays
-    once these seconds exceed the cost of their memory, which is high if chunks are large.
+    takes some time. ``missed_s`` are the seconds that could have been saved. Making chunks ahead
+    pays once these seconds exceed the cost of their memory, which is high if chunks are large.
     """
 
     __slots__ = ("elements", "from_s", "loop_s", "missed_s", "nbytes", "slow", "until")
@@ -359,8 +359,8 @@ class PrefetchPace:
 class ChunkShelf:
     """A queue of chunks from a maker's thread to the caller, limited in chunks and bytes.
 
-    Only the maker's thread changes the counts; the caller sends the size of each chunk that it
-    takes to this thread.
+    Only the maker's thread changes the counts; when the caller takes a chunk, it sends the size of
+    the chunk to that thread.
     """
 
     def __init__(self, depth: int, most_bytes: int) -> None:

@@ -3,7 +3,7 @@
 A *lane* is a sequence of row-local operators that need the same resources, at least one of which
 calls a user's function. Its input is any ordered flow. A *slice* is a sequence of input rows that
 one worker takes at a time; its size is chosen by time and bytes. A position has levels for every
-lane, so the plan alone determines where lanes begin.
+lane, so where lanes begin must depend on the plan alone.
 """
 
 from __future__ import annotations
@@ -195,11 +195,11 @@ def freed_lanes(
 ) -> dict[int, Lane]:
     """Return the lane that may deliver rows in any order, and changed lanes above it, by number.
 
-    The free lane is the topmost lane of rows, or else of batches. An operator above it may not have
-    to recompute rows when it resumes, since they would come in another order. Operators that gather
-    batches, repeat passes, or change each batch separately are allowed. If the pipeline delivers
-    rows, not batches, no operator may be above the lane. The result is empty if ``position``, where
-    the run resumes, lies inside a slice of a lane above.
+    The free lane is the topmost lane of rows, or else of batches. No operator above it may be one
+    that recomputes rows when it resumes, since rows would come in another order. Operators that
+    gather batches, repeat passes, or change each batch separately are allowed. If the pipeline
+    delivers rows, not batches, no operator may be above the lane. The result is empty if
+    ``position``, where the run resumes, lies inside a slice of a lane above.
     """
     ends = {number + len(lane.nodes): number for number, lane in stream.items()}
     end, above = len(plan.stream), list[int]()

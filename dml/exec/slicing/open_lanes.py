@@ -118,7 +118,7 @@ def open_lane(  # noqa: PLR0917 (an Opener, once the first are bound)
 
 
 def _heard(flow: Flow, job: SliceJob, deferred: DeferredLosses) -> Sequence[Any]:
-    """Return a tuple of a lane's input and, if losses are limited, the function ``heard`` of it."""
+    """Return the arguments of SliceInput: a lane's input and, with a loss limit, ``heard``."""
     if not job.at.bounded:
         return (flow,)
     return Listening(flow, deferred, most=1 if job.below is None else UNBOUNDED), deferred.drain
@@ -201,12 +201,12 @@ class Listening(FlowOver):
         self.deferred, self.most = deferred, most
 
     def pull(self, most: int) -> Block | None:
-        """Return up to ``most`` rows of the flow, and set its losses aside."""
+        """Return up to ``most`` rows of the flow, and collect its losses."""
         pull: Callable[[], Block | None] = partial(self.flow.pull, min(most, self.most))
         return self.deferred.listening(pull)
 
     def pull_piece(self, room: GatherQuota) -> list[Block] | None:
-        """Return the blocks of the flow's next unit, and set its losses aside."""
+        """Return the blocks of the flow's next unit, and collect its losses."""
         pull: Callable[[], list[Block] | None] = partial(self.flow.pull_piece, room)
         return self.deferred.listening(pull)
 
@@ -226,7 +226,8 @@ class UnorderedFlow(SlicedFlow):
     list of later ranges of input rows (*spans*) whose output was delivered. A resumed run skips the
     spans without calling functions; a partly delivered span is made again as one slice. Rows are in
     order until types have settled, and until a run has passed the position of an ordered run at
-    which it resumed. A lane that is not ``free`` can resume at such positions, too, in order.
+    which it resumed. A lane that is not ``free`` can also resume at such a position, and is then
+    delivered in order.
     """
 
     def __init__(self, work: LaneWork, position: Position | None) -> None:

@@ -211,8 +211,8 @@ class SlicedFlow:
     def position(self) -> Position:
         """Return the input's position before the oldest part, and how many outputs were delivered.
 
-        Only outputs since that position count, also those that an earlier run delivered and that
-        this run has yet to drop.
+        The number counts outputs after that position, including those that an earlier run delivered
+        and that this run has yet to drop.
         """
         parts: Sequence[LanePart] = self.parts
         if self.given and self.lane.single and self.lane.batched:
@@ -397,7 +397,7 @@ class SlicedFlow:
             part.over, part.gate = True, None
 
     def _further(self, part: LanePart, pieces: list[Piece], begin: int) -> None:
-        """Run operators from ``begin`` on on pieces that passed a gate, as a new part."""
+        """Start operators ``begin`` and later for pieces that passed a gate, as a new part."""
         some = any(each.block or each.error for each in pieces)
         given = deque[Piece](() if some else pieces)
         further = LanePart(0, before=part.before, pieces=given, over=not some)
@@ -462,7 +462,7 @@ class SlicedFlow:
     def _heavy(self) -> bool:
         """Whether workers have so many bytes of unprocessed input that they get no more for now.
 
-        A gate counts rows and their results, however large the input rows are.
+        While a gate is closed, this bounds the input bytes; the gate counts rows and results only.
         """
         given = sum(part.given_bytes for part in self.running.values())
         most = self.pace.workers * self.pace.cutting.most_bytes

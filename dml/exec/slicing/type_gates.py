@@ -62,7 +62,7 @@ class Gate:
         self.firsts = Firsts()
 
     def wants(self, rows: int, slices: int) -> bool:
-        """Return whether types may need more rows than the ``rows`` in ``slices`` in progress."""
+        """Return whether rows are needed beyond the ``rows`` in ``slices`` slices in progress."""
         if self.batches:
             return True
         seen = self.firsts

@@ -46,7 +46,13 @@ class StreamTaps(Protocol):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlanRun:
-    """How a plan is run: options that affect the timing of a run, never its results."""
+    """How a plan is run: options that affect the timing of a run, never its results.
+
+    ``stage_bytes`` bounds the memory of the stages, ``atom_bytes`` that of an atom in one task. A
+    unit of at most ``whole_bytes`` is decoded at once. ``kept_bytes`` is memory for caches and
+    tees. ``beside`` has, for each stream operator, the runs of its inputs after the first.
+    ``cutting`` is None if no lanes are used.
+    """
 
     plan: Plan
     at: At

@@ -56,7 +56,7 @@ class Level:
     def stepped(
         self, steps: Steps, atoms: Iterable[Atom], given: Given, wanted: UnitRequest
     ) -> Iterator[Atom]:
-        """Yield ``atoms`` processed by ``steps``; ``given`` opens input of any unit, for types."""
+        """Yield ``atoms`` processed by ``steps``; types settle from atoms that ``given`` opens."""
         if any(untyped(step.node, step.at) for step in steps.each):
             from dml.exec.tasks.rehearsal import settle  # noqa: PLC0415
 
@@ -76,7 +76,7 @@ class Level:
     def input_blocks(self, wanted: UnitRequest) -> Iterator[Iterable[Block]]:
         """Yield the input blocks of each wanted atom.
 
-        If the consumer closes the generator, it still reads the rest of the level below, so that
+        If the consumer closes the generator, the rest of the level below is still computed, so that
         the cache entry of that level is complete.
         """
         atoms = self._read(wanted)

@@ -46,7 +46,7 @@ def settle(steps: Steps, below: Sequence[Node], given: Given, wanted: UnitReques
     waiting = [n for n, step in enumerate(steps.each) if _unsettled(step)]
     if not waiting or steps.rehearsed or wanted.unit.is_open:  # an open unit can be read only once
         return
-    # a step that needs whole atoms, behind a function of unknown types, waits for a whole atom
+    # a step that needs whole atoms, after a function of unknown types, waits for a whole atom
     gathers = [n for n, step in enumerate(steps.each) if step.node.by_atom and n > waiting[0]]
     waiting = [n for n in waiting if n < min(gathers, default=n + 1)]
     steps.rehearsed = True

@@ -343,7 +343,7 @@ class DriverLoop:
         return runs
 
     def argument(self, run: Run) -> Any:
-        """Return the argument of a task: of stage 0 its entry in ``units``, else stored pieces."""
+        """Return the argument of the task: a value in ``units`` in stage 0, later stored pieces."""
         if run.stage == 0:
             return self.units[run.seq[0]]
         source = self.stored[run.seq]

@@ -36,8 +36,8 @@ class Stopwatch:
     """Measures the seconds of a step, and the share of them that it spent on a processor.
 
     A query of a thread's processor time takes a microsecond, more on a busy machine. If blocks take
-    short, only every 64th is queried, and its share is used for the others. Threads may share a
-    stopwatch.
+    little time, only every 64th is queried, and its share is used for the others. Threads may use
+    the same stopwatch.
     """
 
     def __init__(self) -> None:

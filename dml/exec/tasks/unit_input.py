@@ -18,7 +18,11 @@ Atom = tuple[Block | None, Iterable[Block]]
 
 @dataclasses.dataclass(frozen=True)
 class Running:
-    """The context in which the steps run on a unit, and where their work is counted."""
+    """The context in which the steps run on a unit, and where their work is counted.
+
+    ``mine`` returns the tally of the current thread; ``noted`` records lost rows; ``changed_ns``
+    returns when the unit's data last changed; ``most_bytes`` bounds what a cache loads at once.
+    """
 
     at: At
     mine: Callable[[], Tally]

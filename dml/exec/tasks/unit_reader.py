@@ -123,7 +123,8 @@ class Reading:
 def spannable(stage: Stage) -> int | None:
     """Return the bytes of an output row if blocks of several units are possible, else None.
 
-    For that, units must lie side by side, and steps must process rows one by one without calls.
+    For that, units must be adjacent in memory, and steps must process rows one by one, without
+    calls of functions.
     """
     if stage.order is not None or not stage.source.side_by_side or not stage.steps:
         return None
