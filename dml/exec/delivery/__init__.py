@@ -1,1 +1,1 @@
-"""Delivery to the training loop: the iterator, its checkpoints, batches made ahead, accounts."""
+"""Deliver to the training loop: the iterator, checkpoints, prefetching, the account of a run."""

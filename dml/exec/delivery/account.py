@@ -1,4 +1,4 @@
-"""Keep the account of one run: delivered rows, the work of each operator, warnings."""
+"""Keep the account of one run: its delivered rows, the work of each operator, its warnings."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ class Scaling(Protocol):
     """Decides the number of workers, and reports its decisions."""
 
     def events(self, run: str, at: float) -> list[Event]:
-        """Return the decisions so far and the current state as events, at time ``at``."""
+        """Return the decisions so far and the current state as events of ``run`` at time ``at``."""
 
 
 class Account:
-    """Counts the work of one run; ``tell`` receives every event once, when the run ends.
+    """Counts the work of one run; when the run ends, ``tell`` is called with each of its events.
 
     ``counts`` are the kernel counts that all runs of the process share. ``names`` returns the
-    fingerprints of all operators by ordinal, or nothing. ``complete`` adds to the events of a run
-    that finished.
+    fingerprints of each operator, in order of ordinals, or an empty sequence. ``complete`` returns
+    the events of a finished run with further ones.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Account:
         self.started = dataclasses.replace(self.started, resumed=True)
 
     def stalled(self, told: dict[str, Any]) -> None:
-        """Report a stall, which the driver's watchdog found, as an event and a log line."""
+        """Report a stall as a warning; ``told`` is its description by the driver's watchdog."""
         place = ", ".join(f"{key} {told[key]}" for key in ("stage", "unit", "slice") if key in told)
         text = f"no progress for {told['waited_s']:.0f} s, waiting for {place or 'work to begin'}"
         self.warn("Stalled", text)
@@ -92,7 +92,10 @@ class Account:
         _log.warning("%s: %s", name, text)
 
     def finished(self, status: str, error: BaseException | None) -> None:
-        """Close the account and pass its events to ``tell``; a second call does nothing."""
+        """Close the account and pass its events to ``tell``; a second call does nothing.
+
+        Warnings about lost rows are not passed on, since they may quote users' values.
+        """
         with self._once:
             if self.final is not None:
                 return
@@ -131,7 +134,7 @@ class Account:
         ]
 
     def _skipped(self, now: float) -> list[Warned]:
-        """Return a warning for each operator that lost rows; texts may quote user values."""
+        """Return a warning for each operator that lost rows; texts may quote users' values."""
         return [
             Warned(
                 run=self.started.run,
@@ -144,7 +147,7 @@ class Account:
         ]
 
     def _verified(self, now: float) -> list[Event]:
-        """Return the result of the comparison with the plan as written, or [] if there is none."""
+        """Return an event with the comparison with the plan as written; [] if there is none."""
         watching = self.streaming.watching
         return [] if watching is None else [watching.event(self.started.run, now)]
 
@@ -231,7 +234,7 @@ class Account:
         return found
 
     def _sliced(self, streaming: Streaming, now: float) -> dict[int, OperatorTotals]:
-        """Return totals of stream operators that ran as slices on workers, by operator number."""
+        """Return {operator number: totals} of stream operators that workers ran on slices."""
         plan, tally = streaming.plan, streaming.tallies.total()
         first = len(plan.on_blocks)
         ran = sorted(ordinal - first for ordinal, _ in tally.cells() if ordinal >= first)
@@ -255,14 +258,14 @@ class Account:
         )
 
     def _tier(self) -> str:
-        """Return the kernel tiers that have computed expressions in this process during the run."""
+        """Return the kernels that computed expressions: "numpy", "compiled", both with +, or ""."""
         numpy = self.counts.numpy > self._before.numpy
         compiled = self.counts.compiled > self._before.compiled
         return "+".join(["numpy"] * numpy + ["compiled"] * compiled)
 
 
 def _skipped(streaming: Streaming, ordinal: int) -> int:
-    """Return how many rows operator ``ordinal`` of a plan lost in the delivered stream."""
+    """Return how many rows operator ``ordinal`` of a plan lost, among the rows delivered so far."""
     found = streaming.losses.by_operator.get(ordinal)
     return 0 if found is None else found.rows
 
@@ -273,17 +276,17 @@ def _loss_text(loss: Loss, node: Node) -> str:
 
 
 def _cache_figures(streaming: Streaming, node: Node) -> dict[str, Any]:
-    """Return the counts and bytes of a cache, by their field names; {} for other operators."""
+    """Return {field of OperatorTotals: count or bytes} of a cache; {} for other operators."""
     return {} if node.rows is not Rows.KEPT else streaming.at.keep.kept_figures(node)
 
 
 def _numbered(operators: Sequence[OperatorTotals], first: int) -> list[OperatorTotals]:
-    """Return the operators with ordinals from ``first`` on."""
+    """Return the operators, numbered from ordinal ``first`` on."""
     return [dataclasses.replace(each, ordinal=n) for n, each in enumerate(operators, first)]
 
 
 def lifted(node: Node) -> str:
-    """Return whether a function runs as expressions: "yes", "no: <why>", or "" for no function."""
+    """Return whether a function runs as expressions: "yes", "no: <why>"; "" without a function."""
     if isinstance(node, LiftedNode):
         trust = node.trust
         if trust.differs:
@@ -294,6 +297,6 @@ def lifted(node: Node) -> str:
 
 
 def medium(source: Any, columns: tuple[str, ...]) -> str:
-    """Return where the bytes of a source come from: "local" or "memory"."""
+    """Return where a source's bytes come from: "memory", or "local" if it reads stored bytes."""
     local = source.unit_count and source.stored_bytes(source.unit(0), columns)
     return "local" if local else "memory"

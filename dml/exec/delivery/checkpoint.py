@@ -1,8 +1,8 @@
 """Add a checksum to saved states, and refuse states that do not fit the loading pipeline.
 
-The checksum is no secret, so the contents of a state may be anything. Errors that the state alone
-shows are raised when it is loaded. Other errors are raised before the first element, by the
-operator that resumes at a position and finds that the position does not exist.
+Anyone can compute the checksum, so a state may contain anything. Errors that the state alone shows
+are raised when it is loaded. Other errors are raised before the first element, by the operator that
+should resume at a position that does not exist.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def sealed(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def check(state: Any, mine: dict[str, Any], process: str, at: str) -> None:
-    """Refuse a state that is damaged, or of another pipeline, data or process than ``mine``.
+    """Raise an error for a damaged state, or one of another pipeline or data than state ``mine``.
 
-    ``process`` names this process if a function has no name that is valid in others, else it is
-    empty. ``at`` is the place for errors.
+    If a function of the pipeline has no name that is valid in other processes, ``process`` names
+    this process, and the state must come from it; else it is "". ``at`` is the place for errors.
     """
     if not isinstance(state, dict) or set(mine) - set(state):
         raise ResumeMismatchError(
@@ -85,7 +85,7 @@ def mismatch(what: str, why: str) -> ResumeMismatchError:
 
 
 def refuse(state: dict[str, Any]) -> None:
-    """Raise ResumeMismatchError for a state that no run can have saved, from the state alone."""
+    """Raise ResumeMismatchError for a state whose values no run can have saved."""
     wrong = next(_wrong(state), None)
     if wrong is not None:
         raise mismatch("the saved state names no place in the pipeline", wrong)
@@ -105,7 +105,7 @@ def _wrong(state: dict[str, Any]) -> Iterator[str]:
 
 
 def _odd(found: Any, key: str = "") -> Iterator[str]:
-    """Yield a text for each entry of a position that is no valid number for its ``key``."""
+    """Yield a text for each invalid number in ``found``, an entry ``key`` of a position."""
     if isinstance(found, dict):
         for name, each in found.items():
             if name not in ANYTHING:
@@ -118,7 +118,7 @@ def _odd(found: Any, key: str = "") -> Iterator[str]:
 
 
 def unreached(rows: int) -> ResumeMismatchError:
-    """Return the error of a resumed run that should skip ``rows`` more rows than there are."""
+    """Return the error for a position that needs ``rows`` more rows than the run has."""
     return mismatch(
         "the saved state names a row that is not there",
         f"{rows} rows were to be passed where there are no more",
@@ -126,10 +126,10 @@ def unreached(rows: int) -> ResumeMismatchError:
 
 
 def blamed(error: BaseException) -> BaseException:
-    """Return the error to raise for ``error``, which came before a resumed run's first element.
+    """Return the error to raise for ``error``, raised before the first element of a resumed run.
 
-    A position that does not exist can fail in any operator. Errors of users, of data and of the
-    system are returned unchanged.
+    A position that does not exist can make any operator fail: an unexpected exception becomes a
+    ResumeMismatchError. Errors of users, of data and of the system are returned unchanged.
     """
     ours = isinstance(error, InternalError) or not isinstance(error, DmlError)
     if not ours or not isinstance(error, Exception):

@@ -1,6 +1,6 @@
 """Compute figures of columns in one pass: sums, extremes, distinct values, bytes.
 
-No figure depends on how rows are divided into record batches, or on the number of workers.
+The figures do not depend on how rows are divided into record batches, or on the number of workers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Nulls:
 
 
 class ColumnSums:
-    """The exact sum of a column, and the mean and deviation derived from it."""
+    """The exact sum of a column; its mean and standard deviation are derived from exact sums."""
 
     def __init__(self, kind: pa.DataType, *, squared: bool = True) -> None:
         self.exact = ExactSums(np.dtype(kind.to_pandas_dtype()), squared=squared)
@@ -101,7 +101,7 @@ def number(kind: pa.DataType) -> bool:
 
 
 def ordered(kind: pa.DataType) -> bool:
-    """Return whether values of type ``kind`` have an order."""
+    """Return whether values of type ``kind`` have an order, and so a least and greatest value."""
     types = pa.types
     text = types.is_string(kind) or types.is_large_string(kind)
     data = types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
@@ -110,7 +110,7 @@ def ordered(kind: pa.DataType) -> bool:
 
 
 _sums = partial(ColumnSums, squared=False)
-# Verb -> the accumulator of a column, the check of its type, and the result.
+# {verb: (class that accumulates a column, check of the column's type, function to the result)}.
 FIGURES: dict[str, tuple[Callable[..., Any], Callable[..., bool], Callable[..., Figure]]] = {
     "sum": (_sums, number, lambda seen: seen.exact.total),
     "mean": (_sums, number, lambda seen: seen.exact.mean),
@@ -121,7 +121,7 @@ FIGURES: dict[str, tuple[Callable[..., Any], Callable[..., bool], Callable[..., 
 
 
 def figure(batches: Batches, schema: Schema, name: str, verb: str) -> Figure:
-    """Compute figure ``verb`` of column ``name``; raise SchemaError if its type has none."""
+    """Return figure ``verb`` of column ``name``; raise SchemaError if its type has none."""
     kind_of, able, asked = FIGURES[verb]
     seen = kind_of(_able(schema[name], name, verb, able)) if schema.known else None
     for batch in batches:
@@ -148,7 +148,7 @@ def _able(
 
 
 def described(batches: Batches, schema: Schema) -> dict[str, dict[str, Figure]]:
-    """Return count, nulls, mean, deviation and extremes of each column of integers or floats."""
+    """Return {column: {figure name: figure}} for each column of integers or floats."""
     seen = {name: _Described(kind) for name, kind in schema.items() if measured(kind)}
     for batch in batches:
         for field, array in zip(batch.schema, batch.columns, strict=True):
@@ -174,7 +174,7 @@ class _Described:
             part.add(array)
 
     def figures(self) -> dict[str, Figure]:
-        """Return the figures of one column under their names in ``describe``."""
+        """Return {name of a figure in ``Dataset.describe``: figure} of the column."""
         return {
             "count": self.nulls.count,
             "null_count": self.nulls.nulls,
@@ -234,7 +234,10 @@ class Distinct:
         return self._array(list(self.counts))
 
     def table(self, counts: str) -> pa.Table:
-        """Return values and counts, the most frequent first; ties in order of first appearance."""
+        """Return a table of values and their counts in a column named ``counts``.
+
+        The most frequent value is first; values of equal counts are in order of first appearance.
+        """
         pairs = sorted(self.counts.items(), key=lambda pair: -pair[1])
         values = self._array([value for value, _ in pairs])
         numbers = pa.array([count for _, count in pairs], pa.int64())
@@ -245,7 +248,7 @@ class Distinct:
 
 
 def _stored(kind: pa.DataType) -> pa.DataType:
-    """Return the type for comparing values: integers for temporal types, which loses no digit."""
+    """Return the type in which values are compared: for temporal types, integers of equal width."""
     if not pa.types.is_temporal(kind):
         return kind
     return pa.int32() if kind.bit_width == 32 else pa.int64()
@@ -256,7 +259,7 @@ def _one(kind: pa.DataType) -> bool:
 
 
 def distinct(batches: Batches, schema: Schema, name: str, most_bytes: int) -> Distinct:
-    """Return the distinct values of column ``name``, within ``most_bytes``."""
+    """Return the distinct values of column ``name``; they may take at most ``most_bytes``."""
     seen = Distinct(name, schema[name], most_bytes) if schema.known else None
     for batch in batches:
         array = batch.column(name)
@@ -266,7 +269,7 @@ def distinct(batches: Batches, schema: Schema, name: str, most_bytes: int) -> Di
 
 
 def listed(seen: Distinct) -> list[Any]:
-    """Return the distinct values as Python objects, as rows show them."""
+    """Return the distinct values as the Python objects that rows of a pipeline would have."""
     return to_list(from_arrow(seen.values()))
 
 
@@ -274,12 +277,12 @@ def listed(seen: Distinct) -> list[Any]:
 
 
 def size_of(batches: Batches) -> int:
-    """Return the bytes of all values, nulls included, without masks and padding."""
+    """Return the bytes of all values, including nulls, without validity masks and padding."""
     return sum(bytes_of(array) for batch in batches for array in batch.columns)
 
 
 def row_bytes(schema: Schema) -> int | None:
-    """Return the bytes of one row's values; None if rows may differ or types are unknown."""
+    """Return the bytes of one row's values; None if their number may vary or types are unknown."""
     if not schema.known:
         return None
     none = [bytes_of(pa.nulls(1, kind)) for kind in schema.values() if fixed(kind)]
@@ -298,7 +301,7 @@ def fixed(kind: pa.DataType) -> bool:
 
 
 def bytes_of(array: pa.Array) -> int:
-    """Return the bytes of the values of ``array``, which do not depend on how it is sliced."""
+    """Return the bytes of the values of ``array``, however it is sliced from larger buffers."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     kind = array.type

@@ -1,4 +1,4 @@
-"""Deliver elements to the training loop: in order, resumable, each exactly once."""
+"""Deliver elements to the training loop, each exactly once, by an iterator that can be resumed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ VERSION = 1
 
 
 class StreamMark(NamedTuple):
-    """A place in the stream: position, whether the stream ends there, bytes of the last element."""
+    """A place in the stream: its position, whether the stream is over there, and ``nbytes``.
+
+    ``nbytes`` is the mean size of the elements that were made together with the last one.
+    """
 
     position: Position | None
     over: bool
@@ -46,7 +49,7 @@ class StreamMark(NamedTuple):
 
 
 class Report(Protocol):
-    """The account of a run as the iterator sees it, which keeps telemetry out of ``exec``."""
+    """What the iterator calls on the account of its run; so ``exec`` does not import telemetry."""
 
     received: Received
 
@@ -71,7 +74,7 @@ class Far(Protocol):
         """Return a maker that fetches the chunks of ``epoch`` from ``position`` on."""
 
     def same(self) -> dict[str, Any]:
-        """Return the values that a resuming run must match; {} if a local run has the same."""
+        """Return the values that a resuming run must match; {} if they are those of a local run."""
 
     def told_of_memory(self) -> MemoryReport:
         """Return the memory report of the run in the other process."""
@@ -82,8 +85,8 @@ class Elements(Iterator[Element]):
 
     ``state_dict()`` returns the caller's position at any moment. A new iterator of the same
     pipeline, in any process, that loads the state delivers exactly the remaining elements. Several
-    threads may call the iterator. ``ahead`` chunks are made before they are requested; None makes
-    chunks ahead once they prove slow.
+    threads may call the iterator. A thread makes ``ahead`` chunks before they are requested; if
+    ``ahead`` is None, it does so only once chunks prove slow.
     """
 
     def __init__(
@@ -128,12 +131,12 @@ class Elements(Iterator[Element]):
             return self._refill()
 
     def handed_over(self, far: Far) -> Self:
-        """Let ``far`` make the elements, and return the iterator; only before the first element."""
+        """Let ``far`` make the elements; return the iterator. Call it before the first element."""
         self._far, self.report = far, far.report
         return self.when_asked()
 
     def when_asked(self) -> Self:
-        """Make no element before it is requested, unless settings say so; return the iterator."""
+        """Make elements only on request, unless ``ahead`` is positive; return the iterator."""
         self._pace.stop()
         return self
 
@@ -179,7 +182,7 @@ class Elements(Iterator[Element]):
             return maker
 
     def placed(self, raised: BaseException) -> BaseException:
-        """Return an error with the operator and the source row at fault added to it."""
+        """Return the error to raise, with the operator and the source row at fault added to it."""
         error = exhausted("") if isinstance(raised, MemoryError) else raised
         if isinstance(error, DmlError):
             plan = self._streaming.running.plan
@@ -188,7 +191,7 @@ class Elements(Iterator[Element]):
         return error
 
     def maker(self) -> Maker:
-        """Return a maker of the elements from the caller's position on, for other delivery code."""
+        """Return a maker of the elements from the position on at which this iterator begins."""
         far = self._far
         return self._start() if far is None else far.begin(self.epoch, self._begin)
 
@@ -203,14 +206,14 @@ class Elements(Iterator[Element]):
         return Ahead(maker, ChunkShelf(ahead, self._ahead_bytes)) if ahead else maker
 
     def _where(self) -> Position | None:
-        """Return the caller's position: after the last element that it got."""
+        """Return the position after the last element that the caller received."""
         chunk, ready = self._now
         if chunk is None:
             return self._begin
         return chunk.position(len(chunk.elements) - length_hint(ready))
 
     def _finish(self, status: str, error: BaseException | None) -> None:
-        """End the iteration; the counts of delivered elements and the position stay as they are."""
+        """End the iteration and report it; counts of delivered elements and position stay valid."""
         self._over = True
         maker, self._maker = self._maker, None
         self._begin = self._where()
@@ -228,8 +231,8 @@ class Elements(Iterator[Element]):
 
     def __del__(self, ends: Callable[[], bool] = is_finalizing) -> None:
         # An abandoned loop: only this object knows that no more elements are needed. When Python
-        # exits, the report is no use, and half of its modules are gone, the globals of this one
-        # too: the function that checks for the exit must not be one of them.
+        # exits, the report has no use, and modules that it needs may be gone, also the globals of
+        # this one: so the function that checks for the exit is a default argument.
         if not getattr(self, "_over", True) and self._maker is not None and not ends():
             self._over = True
             self.report.finished("stopped", None)
@@ -245,18 +248,18 @@ class Elements(Iterator[Element]):
         return self.report.so_far()
 
     def memory_report(self) -> MemoryReport:
-        """Return the memory that this run holds, or has held: see ``Dataset.memory_report``."""
+        """Return the memory that this run uses, or has used: see ``Dataset.memory_report``."""
         return self.told_of_memory()
 
     @property
     def told_of_memory(self) -> Callable[[], MemoryReport]:
-        """A function that reports the memory of this run, without keeping this iterator alive."""
+        """A function that reports the memory of this run; it does not refer to this iterator."""
         if self._far is not None:
             return self._far.told_of_memory
         return partial(memory_report, self._streaming, self._limit_bytes)
 
     def stats(self) -> Any:
-        """Return the work of each operator so far: rows, bytes, seconds; as ``Dataset.stats``."""
+        """Return the rows, bytes and seconds of each operator so far, as ``Dataset.stats`` does."""
         return self._table(self.events())
 
     @property
@@ -265,16 +268,16 @@ class Elements(Iterator[Element]):
         return self._ahead_bytes
 
     def mark(self) -> StreamMark:
-        """Return the caller's position in short form, as an argument of ``state_dict``."""
+        """Return the caller's position now, to pass to ``state_dict`` later."""
         chunk = self._now[0]
         nbytes = 0 if chunk is None else chunk.nbytes // max(1, len(chunk.elements))
         return StreamMark(self._where(), self._ended, nbytes)
 
     def state_dict(self, mark: StreamMark | None = None) -> dict[str, Any]:
-        """Return the caller's position, now or at ``mark``, as plain JSON data.
+        """Return a state with the caller's position, now or at ``mark``, as plain JSON data.
 
-        The state has at most 4 kB for operators with bounded state. This never waits: it may be
-        called while another thread is in ``next``, or by a user's function.
+        The state has at most 4 kB if operators have bounded state. This call never waits: it may be
+        made while another thread is in ``next``, or by a user's function.
         """
         at, mark = self._streaming.running.at, mark or self.mark()
         schemas = {key: schema_text(schema) for key, schema in at.schemas.copy().items()}
@@ -302,7 +305,10 @@ class Elements(Iterator[Element]):
     def begin_at(
         self, epoch: int, position: Position | None, schemas: Mapping[str, Schema]
     ) -> None:
-        """Begin at ``position`` of another iterator of the pipeline; before the first element."""
+        """Begin at ``position`` of another iterator of the pipeline, with its settled ``schemas``.
+
+        Call this before the first element.
+        """
         self.epoch, self._begin = epoch, position
         self._streaming.at.schemas.update(schemas)
 
@@ -312,11 +318,11 @@ class Elements(Iterator[Element]):
         return self._streaming.running
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state``; only before the first element.
+        """Continue from ``state``; raise PlanError after the first element.
 
-        Raise ResumeMismatchError if ``state`` belongs to another pipeline, data or version; raise
-        FingerprintError if the pipeline has a function without a name that other processes can
-        check.
+        Raise ResumeMismatchError if ``state`` belongs to another pipeline, data or version. Raise
+        FingerprintError if another process saved it and the pipeline has a function without a name
+        that is valid in other processes.
         """
         with self._lock:
             if self._maker is not None or self._over:
@@ -340,7 +346,7 @@ class Elements(Iterator[Element]):
 
 
 def _data_of(streaming: Streaming) -> list[int | str | None]:
-    """Return what identifies the data without reading rows: each source's counts and a digest."""
+    """Return counts and a digest of each source, which identify the data without reading rows."""
     found: list[int | str | None] = []
     for plan in streaming.plan.all:
         source = plan.stage.source

@@ -1,4 +1,4 @@
-"""Find facts of a pipeline that are known without running it: its length, its files."""
+"""Find what is known of a pipeline without running it: its length, and the files that it reads."""
 
 from __future__ import annotations
 

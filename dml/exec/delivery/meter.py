@@ -1,4 +1,4 @@
-"""Counters of a run: tallies for workers, and a meter for stream operators and waits."""
+"""Define the counters of a run: tallies for workers, a meter for stream operators and waits."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ GIVE_BACK_S = 0.1
 class Tallies:
     """One tally per thread, so that counting takes no lock.
 
-    The key is the thread's number, which a later thread may get together with the tally. Why this
-    is not a threading.local: see ``Bench`` in dml/exec/process/task_runner.py.
+    The key is the thread's number; a later thread with the same number continues the tally. Why
+    this is not a threading.local: see ``Bench`` in dml/exec/process/task_runner.py.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Processor:
 
 
 class Cell:
-    """The sums at one place in the stream: rows that passed, and seconds spent below the place."""
+    """The sums at one place in the stream: rows that passed, and seconds spent to make them."""
 
     __slots__ = ("blocks", "cpu_s", "rows", "seconds", "weighed_bytes", "weighed_rows")
 
@@ -80,7 +80,10 @@ class Cell:
 
 
 class Meter:
-    """Counts the stage's output and waits in ``cells[0]``, stream operator i in ``cells[i]``."""
+    """Counts the stages' output and waits in ``cells[0]``, stream operator n in ``cells[n + 1]``.
+
+    ``most_bytes`` is the process memory above which allocators give unused memory back.
+    """
 
     def __init__(self, operators: int, most_bytes: int = UNBOUNDED) -> None:
         self.cells, self.processor = [Cell() for _ in range(operators + 1)], Processor()
@@ -88,7 +91,7 @@ class Meter:
         self._look_at = self._give_back_at = 0.0
 
     def waited(self, started: float, cpu_s: float, now: float) -> None:
-        """Add a wait for the stage from ``started`` to ``now``, or work in this thread.
+        """Add the time from ``started`` to ``now`` that this thread waited, or worked, for a stage.
 
         ``cpu_s`` is the thread's CPU time in seconds at ``started``.
         """
@@ -111,7 +114,7 @@ class Meter:
             self.look(now)
 
     def look(self, now: float) -> None:
-        """Measure the memory of the process; above the limit, free what the allocators keep."""
+        """Measure the memory of the process; above ``most_bytes``, free unused allocator memory."""
         self._look_at = now + LOOK_S
         found = anonymous_bytes() or 0
         self.peak_bytes = max(self.peak_bytes, found)
@@ -121,7 +124,7 @@ class Meter:
 
 
 class Metered:
-    """A flow whose rows and seconds, those below it included, count in ``meter.cells[number]``.
+    """A flow whose rows, and seconds including those below it, count in ``meter.cells[number]``.
 
     Measuring takes a microsecond per pull.
     """
@@ -161,7 +164,7 @@ class Metered:
         return run
 
     def pull_piece(self, room: GatherQuota) -> list[Block] | None:
-        """Return all rows of the next unit; None if exhausted. Only for flows that know units."""
+        """Return the blocks of the next unit; None if exhausted. The flow must have this method."""
         started = perf_counter()
         cpu_s = self.processor.at(started)
         blocks: list[Block] | None = self.flow.pull_piece(room)  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
-"""Observe the costs of operators in the runs of this process, by the fingerprint of their work.
+"""Observe the costs of operators in the runs of this process, by the operators' fingerprints.
 
-Telemetry gives the same costs to all processes, once a run has ended. Observed costs are available
-while the run goes on, and where telemetry is off.
+Telemetry gives the same costs to all processes, but only once a run has ended. Observed costs are
+available while a run goes on, and if telemetry is off.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ MOST_RUNS, MOST_NAMES = 32, 4096
 
 @dataclasses.dataclass(frozen=True)
 class OperatorWork:
-    """The work of an operator: ``rows`` that took ``seconds``; rows ``given`` out, their bytes."""
+    """The work of an operator: ``rows`` processed in ``seconds``, with ``given`` output rows.
+
+    ``nbytes`` are the bytes of the output rows.
+    """
 
     rows: float = 0.0
     seconds: float = 0.0
@@ -49,8 +52,8 @@ class ObservedCosts:
     ) -> None:
         """Count the work of ``run``; ``names`` are fingerprints of the operators of all its plans.
 
-        ``rows`` maps numbers of operators to the fingerprint of their rows for the present data:
-        the name of an operator is the same for all data.
+        ``names`` are the same for all data. ``rows`` maps an operator's index in ``names`` to a
+        fingerprint of its rows for the present data, under which its work is counted, too.
         """
         with self._lock:
             self._runs.append(Watched(run, names, workers, rows))
@@ -61,7 +64,7 @@ class ObservedCosts:
                 self._ended.popitem(last=False)
 
     def of(self, names: Sequence[str]) -> list[OperatorWork]:
-        """Return the work under each of ``names``, in their order."""
+        """Return the work counted under each of ``names``, in the same order."""
         with self._lock:
             runs, ended = list(self._runs), dict(self._ended)
         found = [run.did() for run in runs]
@@ -81,16 +84,16 @@ SEEN = ObservedCosts()
 
 
 class OperatorKind(NamedTuple):
-    """Whether an operator is a source, and whether it calls a function."""
+    """Whether an operator is a source (``reads``), and whether it calls a function (``calls``)."""
 
     reads: bool
     calls: bool
 
 
 class Watched:
-    """One run on ``workers`` workers; this object refers only to the run's counters.
+    """One run on ``workers`` workers, of which this object keeps only the counters.
 
-    It does not refer to the run or its operators, which hold functions and data of the user.
+    It does not refer to the run or its operators, so users' functions and data can be freed.
     """
 
     def __init__(
@@ -109,7 +112,7 @@ class Watched:
         self.names, self.turns = names, min(TURNS, workers - 1)
 
     def did(self) -> dict[str, OperatorWork]:
-        """Return the work of every operator so far, by name."""
+        """Return {fingerprint: work so far} of every operator."""
         found: dict[str, OperatorWork] = {}
         names = iter(self.names)
         for kinds, tallies, cells in self.parts:

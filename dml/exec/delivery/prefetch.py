@@ -1,4 +1,4 @@
-"""Make elements for the training loop in chunks, in the loop's thread or ahead in another."""
+"""Make elements for the training loop in chunks, in the loop's thread or in advance in another."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from dml.udfs.calling.python_rows import own_rows
 
 # Rows per chunk where rows are delivered one by one.
 ROWS = 1024
-# Used unless the settings decide. An element that takes less than SLOW_S is made on request, since
+# Used unless settings decide. An element that takes less than SLOW_S is made on request, since
 # passing it between threads costs much of that time (benchmarks/results/prefetch.md). After
 # SLOW_CHUNKS more slow chunks than quick ones, up to DEPTH chunks are made ahead, within a limit.
 SLOW_S, SLOW_CHUNKS, DEPTH = 1e-4, 3, 2
@@ -51,9 +51,9 @@ LOOP_S = 5e-5
 NEW_BYTE_S = 7e-10
 # Seconds that an ending process, or the close of a run, waits for elements still being made.
 ENDING_S = 5.0
-# Operators that leave rows as they are.
+# Kinds of operators that deliver rows unchanged.
 MOVING = (Fact.PERMUTED, Fact.GROUPED, Fact.REPEATED, Fact.SLICE)
-# Operators of ``MOVING`` that deliver no row twice.
+# Kinds in ``MOVING`` that deliver no row twice.
 ONCE = (Fact.PERMUTED, Fact.GROUPED, Fact.SLICE)
 ALIKE = (Fact.SAME, Fact.FEWER)  # steps that deliver no row twice, if they call no function
 
@@ -63,12 +63,12 @@ Figures = tuple[int, int, int, float, float, float | None]
 
 
 class ElementChunk:
-    """Elements that were made together, batches or rows, with the positions around them.
+    """Batches or rows that were made together, with the positions between them.
 
-    ``base`` is the flow's position before the rows, of which ``skipped`` were dropped, or after the
-    batches (``skipped`` is then -1). ``between`` returns the position after a number of rows inside
-    the chunk. Rows that another run may deliver in another order also use ``between``, and ``base``
-    is then the position after them.
+    For batches, ``skipped`` is -1 and ``base`` is the flow's position after the chunk. For rows,
+    ``base`` is the position before the pulled block, of which the first ``skipped`` rows were
+    dropped. ``between``, if not None, returns the position after a number of rows of the chunk; for
+    rows in free order it is set, and ``base`` is then the position after the chunk.
     """
 
     __slots__ = ("base", "between", "each", "elements", "nbytes", "rows", "skipped")
@@ -97,7 +97,10 @@ class ElementChunk:
 
 
 class Received:
-    """The number of elements that the caller received, and its waits; exact at any moment."""
+    """The numbers of rows, batches and bytes that the caller received, and its seconds of waiting.
+
+    They are exact at any moment, also within a chunk.
+    """
 
     __slots__ = ("_chunk", "_made", "first_s", "started", "wait_s")
 
@@ -123,7 +126,7 @@ class Received:
         return self._left(2)
 
     def figures(self) -> Figures:
-        """Return all counts at this moment, in a form for another process."""
+        """Return all counts at this moment as a tuple, to send to another process."""
         return self.rows, self.batches, self.nbytes, self.wait_s, self.started, self.first_s
 
     @staticmethod
@@ -139,7 +142,10 @@ class Received:
         return self._made[what] - length_hint(ready) * each[what]
 
     def chunk(self, chunk: ElementChunk, ready: Any, waited_s: float) -> None:
-        """Add ``chunk``, which is counted as its elements leave the iterator ``ready``."""
+        """Add ``chunk``; each element counts once the caller has taken it from iterator ``ready``.
+
+        The caller waited ``waited_s`` seconds for the chunk.
+        """
         number = len(chunk.elements)
         rows, batches, nbytes = self._made
         one = int(chunk.skipped < 0)
@@ -151,7 +157,7 @@ class Received:
 
 
 class Working(Protocol):
-    """Makes objects that have ``nbytes``, one after the other."""
+    """Makes objects, one after the other; each object has the attribute ``nbytes``."""
 
     def make(self) -> Any:
         """Return the next object; None if exhausted."""
@@ -168,13 +174,13 @@ class Maker(Working, Protocol):
 
 
 class BatchMaker:
-    """Makes each batch as a dict of arrays; with ``runs``, all batches of a block in one chunk."""
+    """Makes batches as dicts of arrays; with ``runs``, a chunk may have all batches of a block."""
 
     def __init__(
         self, streaming: Streaming, epoch: int, position: Position | None, *, runs: bool = True
     ) -> None:
         # If stream operators only move rows and none reads them, workers convert the columns to
-        # the form as delivered; otherwise the conversion is done at the end.
+        # the form in which they are delivered; otherwise the caller's thread does this at the end.
         stream = streaming.plan.stream
         finishing = all(node.rows in MOVING and node.looks_at is None for node in stream)
         free = not streaming.in_order
@@ -216,9 +222,10 @@ class BatchMaker:
 
 
 def _batches(streaming: Streaming) -> Expected | None:
-    """Return the last function's digest and batch size if its rows go once into batches, or None.
+    """Return digest and batch size of the last function if its results can be written to trays.
 
-    No other code may see its results: later steps call no function, and nothing is cached.
+    That is so if each of its rows goes into one batch, and no other code sees the results: later
+    steps call no function, and no stored rows are read. Else return None.
     """
     plan = streaming.plan
     nodes = plan.operators[1:]
@@ -237,7 +244,10 @@ def _batches(streaming: Streaming) -> Expected | None:
 
 
 def once(streaming: Streaming) -> bool:
-    """Return whether stored rows are delivered once, and no other code sees their memory."""
+    """Return whether rows from a cache are delivered only once, and nothing else uses their memory.
+
+    Then the arrays of batches may use the memory of these rows.
+    """
     plan, over = streaming.plan, _over_stored(streaming)
     kept = [node for node in plan.stream if node.rows is Fact.KEPT]
     return (
@@ -251,7 +261,7 @@ def once(streaming: Streaming) -> bool:
 
 
 def _over_stored(streaming: Streaming) -> list[Node] | None:
-    """Return the workers' steps that stored rows may pass; None if no stored rows are read."""
+    """Return the workers' steps that may run on stored rows; None if no stored rows are read."""
     plan, looks = streaming.plan, streaming.at.store.looks
     steps = [*plan.stage.steps, *(step for link in plan.links for step in link.steps)]
     stored = [step.rows is Fact.STORED for step in steps]
@@ -262,7 +272,7 @@ def _over_stored(streaming: Streaming) -> list[Node] | None:
 
 
 class RowMaker:
-    """Makes rows as dicts, 1024 in each chunk; positions count rows within a block."""
+    """Makes rows as dicts, up to 1024 in a chunk; positions also count rows within a block."""
 
     def __init__(self, streaming: Streaming, epoch: int, position: Position | None) -> None:
         start = position or {"in": None, "row": 0}
@@ -278,7 +288,7 @@ class RowMaker:
         while True:
             before = self.flow.position()
             pull = partial(guarded, partial(self.flow.pull, ROWS))
-            # rows lost before the saved position were counted by the run before
+            # an earlier run counted the losses before the saved position
             block: Block | None = self.allowance.heard(discard, pull) if self.skip else pull()
             if block is None:
                 if self.skip:
@@ -302,10 +312,10 @@ class RowMaker:
 class PrefetchPace:
     """Decides whether elements are so slow that they should be made ahead.
 
-    ``slow`` counts the slow chunks less the quick ones. A wait of at most ``from_s`` seconds is
-    quick, however few elements it was for, and so is any wait of a loop that takes almost no time
-    itself. ``missed_s`` are the seconds that could have been saved so far. Making ahead pays once
-    they exceed the cost of the memory for the chunks ahead, which is high where chunks are large.
+    ``slow`` is the number of slow chunks minus that of quick ones, at least 0. A chunk is slow if
+    the caller waited more than ``from_s`` seconds for each of its elements, and the loop itself
+    takes some time. ``missed_s`` are the seconds that could have been saved. Making chunks ahead
+    pays once these seconds exceed the cost of their memory, which is high if chunks are large.
     """
 
     __slots__ = ("elements", "from_s", "loop_s", "missed_s", "nbytes", "slow", "until")
@@ -323,7 +333,7 @@ class PrefetchPace:
         return self.slow >= SLOW_CHUNKS and self.missed_s >= costs_s
 
     def gave(self, elements: int, nbytes: int, started: float, until: float) -> None:
-        """Record a chunk that the caller awaited from ``started`` to ``until``, both in seconds."""
+        """Record a chunk for which the caller waited from ``started`` to ``until``, in seconds."""
         loop_s = max(0.0, started - self.until)
         self.loop_s = self.loop_s / 2 + loop_s
         self.missed_s += min(loop_s, until - started)
@@ -342,14 +352,15 @@ class PrefetchPace:
             self.slow -= 1
 
     def stop(self) -> None:
-        """Stop deciding: from now on no chunk counts as slow."""
+        """Count no chunk as slow from now on, so that ``pays`` returns False."""
         self.from_s, self.slow = math.inf, 0
 
 
 class ChunkShelf:
     """A queue of chunks from a maker's thread to the caller, limited in chunks and bytes.
 
-    Only the maker's thread changes the counts; the caller sends it the size of each chunk it takes.
+    Only the maker's thread changes the counts; when the caller takes a chunk, it sends the size of
+    the chunk to that thread.
     """
 
     def __init__(self, depth: int, most_bytes: int) -> None:
@@ -360,7 +371,10 @@ class ChunkShelf:
         self.stopped = False
 
     def put(self, chunk: Any) -> bool:
-        """Add a chunk or exception once there is room, or None as the end; False once stopped."""
+        """Add a chunk or exception once there is room, or None for the end of chunks.
+
+        Return False if the queue has been stopped.
+        """
         size = _size(chunk)
         if chunk is not None:
             self.wait(size)
@@ -370,7 +384,7 @@ class ChunkShelf:
         return not self.stopped
 
     def wait(self, size: int) -> bool:
-        """Wait until a chunk of ``size`` bytes has room; return False once stopped."""
+        """Wait until there is room for a chunk of ``size`` bytes; return False once stopped."""
         while not self.stopped and self._full(size):
             self.nbytes -= self.taken.get()
             self.held -= 1
@@ -386,7 +400,7 @@ class ChunkShelf:
         return chunk
 
     def stop(self) -> None:
-        """Tell the maker's thread to end; safe during garbage collection, as ``SimpleQueue`` is."""
+        """Tell the maker's thread to end; this may be called during garbage collection."""
         self.stopped = True
         self.taken.put(0)
 
@@ -396,7 +410,7 @@ def _size(chunk: Any) -> int:
 
 
 class Ahead:
-    """Makes chunks in a separate thread, as far ahead as ``shelf`` has room."""
+    """Makes chunks in a separate thread, ahead of requests as long as ``shelf`` has room."""
 
     def __init__(self, maker: Working, shelf: ChunkShelf) -> None:
         self.shelf = shelf
@@ -412,16 +426,16 @@ class Ahead:
             raise
 
     def make(self) -> Any:
-        """Return the next chunk, or raise the error that ended the thread."""
+        """Return the next chunk, None at the end, or raise the error that ended the thread."""
         got = self.shelf.get()
         if isinstance(got, BaseException):
             raise got
         return got
 
     def close(self) -> None:
-        """Stop the thread, and wait until it has released the run, at most ``ENDING_S`` seconds.
+        """Stop the thread; wait at most ``ENDING_S`` seconds until it has ended.
 
-        A user's function that does not return by then is left to the thread.
+        If a user's function does not return by then, the thread goes on until it does.
         """
         self.stop()
         if self.thread is not threading.current_thread():

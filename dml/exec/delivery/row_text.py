@@ -1,4 +1,4 @@
-"""Format a few rows as text: a column under each name, with its type."""
+"""Format a few rows as text: the values of each column below its name and type."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NULL = "null"
 
 
 def drawn(table: pa.Table) -> str:
-    """Return the rows of ``table`` as text, aligned: numbers to the right, all else to the left."""
+    """Return the rows of ``table`` as text, with numbers aligned right and other values left."""
     if not table.num_columns:
         return f"{_rows(table.num_rows)}, no columns\n"
     columns = [_column(field, table.column(i)) for i, field in enumerate(table.schema)]

@@ -1,4 +1,4 @@
-"""Deliver rows as Arrow: record batches as they are made, or tables one by one."""
+"""Deliver rows as Arrow record batches, or batches as Arrow tables or data frames."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from dml.udfs.calling.data_frames import in_pandas
 def record_batches(streaming: Streaming, epoch: int) -> Generator[pa.RecordBatch, None, None]:
     """Yield the rows in order; errors name their operator and their row of the source.
 
-    Batches of the pipeline come whole; otherwise record batches may end at any row.
+    If the pipeline makes batches, each is one record batch; else a record batch may end anywhere.
     """
     plan = streaming.plan
     try:
@@ -42,7 +42,7 @@ def record_batches(streaming: Streaming, epoch: int) -> Generator[pa.RecordBatch
 
 
 def with_library(name: str, verb: str) -> None:
-    """Raise PlanError if the library ``name`` is not installed, before any row is read."""
+    """Raise PlanError if the library ``name``, which ``verb`` needs, is not installed."""
     if importlib.util.find_spec(name) is None:
         raise PlanError(
             f"{verb} needs {name}", why="it is not installed", try_=f"pip install {name}"
@@ -69,7 +69,7 @@ class Unaccounted:
 class TableElements(Elements):
     """Iterator over a run that delivers each batch as a ``pyarrow.Table``, with its nulls.
 
-    Its states are interchangeable with those of the iterator that delivers arrays.
+    A state of this iterator can be loaded by the iterator that delivers arrays, and vice versa.
     """
 
     def _start(self) -> Maker:
@@ -102,7 +102,7 @@ FORMS = {"arrow": TableElements, "pandas": Frames, "polars": PolarsFrames}
 
 
 class _Maker:
-    """Makes a chunk of each batch, with ``form`` applied to its table."""
+    """Makes a chunk of each batch; its only element is what ``form`` returns for its table."""
 
     def __init__(
         self, streaming: Streaming, epoch: int, position: Position | None, form: Any
@@ -124,5 +124,5 @@ class _Maker:
 
 
 def nothing(schema: Schema) -> dict[str, np.ndarray]:
-    """Return a batch of ``schema`` without rows."""
+    """Return a batch with the columns of ``schema`` and no rows."""
     return arrays_of(empty(schema))

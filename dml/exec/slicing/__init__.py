@@ -1,1 +1,1 @@
-"""Functions run in parallel over any ordered flow: in slices of rows, with results in order."""
+"""Run users' functions in parallel on slices of an ordered flow, with results in order."""

@@ -1,9 +1,9 @@
-"""A plan is divided into lanes: neighbouring operators that process slices of a flow in parallel.
+"""Divide a plan into lanes: neighbouring operators that process slices of a flow in parallel.
 
-A *lane* is a run of row-local operators of equal needs, at least one of which calls a user's
-function. Its input is any ordered flow. A *slice* is a run of input rows that one worker takes at a
-time; its size is chosen by time and bytes. Positions are nested by lanes, so where lanes begin is a
-function of the plan alone.
+A *lane* is a sequence of row-local operators that need the same resources, at least one of which
+calls a user's function. Its input is any ordered flow. A *slice* is a sequence of input rows that
+one worker takes at a time; its size is chosen by time and bytes. A position has levels for every
+lane, so where lanes begin must depend on the plan alone.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from dml.physical.plan import Plan
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Lane:
-    """Operators that run as slices; ``first`` is the ordinal of the first of them in the plan.
+    """Operators that run on slices; ``first`` is the ordinal of the first of them in the plan.
 
-    ``group_rows`` is the number of input rows of a group, and slices are whole groups; 0 where rows
-    are processed one by one. With ``atoms`` a group ends with its atom. With ``batched`` elements
-    are batches. ``sections`` is the number of functions: positions have one level for each, so that
-    they fit however functions are joined. With ``free`` slices are delivered as they complete. With
-    ``single`` each slice has one element, so no position lies inside a slice.
+    ``group_rows`` is the number of input rows of a group, and a slice has whole groups; 0 if rows
+    are processed one by one. With ``atoms`` a group ends where its atom ends. With ``batched`` the
+    elements are batches, not rows. ``sections`` is the number of functions; a position has a level
+    for each, whichever functions share a lane. With ``free`` slices are delivered in the order in
+    which they complete. With ``single`` a slice has one element, so no position lies inside it.
     """
 
     nodes: tuple[Node, ...]
@@ -50,13 +50,13 @@ class Lane:
         return " > ".join(node.title() for node in self.nodes)
 
     def outer(self, before: Position, given: int) -> Position:
-        """Return the position after ``given`` outputs for the input that follows ``before``."""
+        """Return the lane's position ``given`` outputs after the input position ``before``."""
         for _ in range(self.sections - 1):
             before = {"in": before, "drop": 0}
         return {"in": before, "drop": given}
 
     def inner(self, position: Position | None) -> Position | None:
-        """Return the position of the lane's input, given that of its output."""
+        """Return the input's position that ``position`` of the lane's output contains, or None."""
         for _ in range(self.sections):
             position = None if position is None else position["in"]
         return position
@@ -67,17 +67,17 @@ def _needs(nodes: Sequence[Node]) -> Needs:
 
 
 def called(node: Node) -> bool:
-    """Return whether ``node`` calls a user's function, not expressions proven equal to it."""
+    """Return whether ``node`` calls a user's function that is not lifted; False for a source."""
     return node.calls is not None and bool(node.inputs) and not node.proven
 
 
 def all_stay(node: Node) -> bool:
-    """Return whether ``node`` is an operator of rows that loses none of them."""
+    """Return whether ``node`` is row-local and has one output row for every input row."""
     return not node.batched and node.rows.local and node.length(1) == 1
 
 
 def runs_apart(node: Node) -> bool:
-    """Return whether the output for an element, or group of rows, depends on that input alone."""
+    """Return whether the output of ``node`` for an element or group depends on that input alone."""
     if node.group_rows:
         return True
     if len(node.inputs) != 1 or node.opens_flow or not node.runs_blocks:
@@ -86,10 +86,10 @@ def runs_apart(node: Node) -> bool:
 
 
 def stage_lanes(plan: Plan, *, joined: bool = True) -> tuple[int, tuple[Lane, ...]]:
-    """Return how many steps run where units are read, and the lanes of the steps behind them.
+    """Return how many steps the tasks that read units run, and the lanes of the steps after those.
 
-    Steps that only look up stored rows are in no lane. Unless ``joined``, each function has a lane
-    of its own.
+    Steps that only look up stored rows are in no lane. If ``joined`` is False, each function has a
+    lane of its own.
     """
     steps = plan.on_blocks[1:]
     begin = next((n for n, step in enumerate(steps) if called(step)), len(steps))
@@ -105,12 +105,15 @@ def stage_lanes(plan: Plan, *, joined: bool = True) -> tuple[int, tuple[Lane, ..
 
 
 def keeps_units(plan: Plan) -> bool:
-    """Return whether rows of the stages are stored, or looked up, unit by unit."""
+    """Return whether a step of the stages stores rows of each unit in a cache, or looks them up."""
     return any(step.rows is Rows.STORED for step in plan.on_blocks)
 
 
 def nested(position: Position | None, lanes: Sequence[Lane]) -> Position | None:
-    """Return a position of the stages as a position of ``lanes`` over the units."""
+    """Return a position of the stages as a nested one, with a level for each function of ``lanes``.
+
+    None and nested positions are returned unchanged.
+    """
     if position is None or "in" in position or not lanes:
         return position
     found: Position = {**position, "drop": 0}
@@ -120,7 +123,7 @@ def nested(position: Position | None, lanes: Sequence[Lane]) -> Position | None:
 
 
 def fits(position: Position | None, lanes: Sequence[Lane]) -> bool:
-    """Return whether a run can resume at ``position`` without dividing a lane of ``lanes``."""
+    """Return whether a run can resume at ``position``: not between two functions of one lane."""
     for lane in reversed(lanes):
         free = None if position is None else position.get("free")
         if free is not None and free["sections"] != lane.sections:
@@ -143,13 +146,13 @@ def other_needs(node: Node) -> ResumeMismatchError:
 
 
 def fits_units(position: Position | None) -> bool:
-    """Return whether a position of lanes is at the begin of an atom, or in the output for one."""
+    """Return whether ``flat`` can convert a position of lanes to a position of the stages."""
     drops = _drops(position)
     return not any(drops[1:]) and "free" not in (position or ())
 
 
 def flat(position: Position | None) -> Position | None:
-    """Return a position of lanes, for which ``fits_units`` holds, as a position of the stages."""
+    """Return a position of lanes as one of the stages; ``fits_units`` must be True for it."""
     drops = _drops(position)
     while position is not None and "in" in position:
         position = position["in"]
@@ -166,7 +169,10 @@ def _drops(position: Position | None) -> list[int]:
 
 
 def stream_lanes(plan: Plan, start: int = 0) -> dict[int, Lane]:
-    """Return the lanes of the stream from operator ``start`` on, by number of first operator."""
+    """Return the lanes of the stream operators from number ``start`` on.
+
+    The key of a lane is the number of its first operator in ``plan.stream``.
+    """
     found, number, base = dict[int, Lane](), start, len(plan.on_blocks)
     stream = plan.stream
     while number < len(stream):
@@ -180,20 +186,20 @@ def stream_lanes(plan: Plan, start: int = 0) -> dict[int, Lane]:
     return found
 
 
-# The number of the lanes where a source is read, beside those of the stream.
+# The key of a lane of the stages, which begins at no stream operator.
 STAGE = -1
 
 
 def freed_lanes(
     plan: Plan, stream: Mapping[int, Lane], stage: Sequence[Lane], position: Position | None
 ) -> dict[int, Lane]:
-    """Return the lane whose rows may come as they complete, and the changed lanes above it.
+    """Return the lane that may deliver rows in any order, and changed lanes above it, by number.
 
-    The free lane is the topmost lane of rows, or else of batches. No operator above it may
-    recompute rows to reach its position, since rows would come in another order. Operators that
-    gather batches, repeat passes, or change each batch separately are allowed. Where rows are
-    delivered one by one, no operator may be above the lane. No lane is free for a ``position`` of
-    an ordered run that lies inside a slice of a lane above.
+    The free lane is the topmost lane of rows, or else of batches. No operator above it may be one
+    that recomputes rows when it resumes, since rows would come in another order. Operators that
+    gather batches, repeat passes, or change each batch separately are allowed. If the pipeline
+    delivers rows, not batches, no operator may be above the lane. The result is empty if
+    ``position``, where the run resumes, lies inside a slice of a lane above.
     """
     ends = {number + len(lane.nodes): number for number, lane in stream.items()}
     end, above = len(plan.stream), list[int]()
@@ -225,9 +231,9 @@ def _freed(stream: Mapping[int, Lane], number: int | None, above: Sequence[int])
 
 
 def _stays_between(node: Node) -> bool:
-    """Return whether a resume at an operator's position repeats no rows of its input.
+    """Return whether ``node`` can resume at all of its positions without rereading input rows.
 
-    The position is then that of the input, or the input's position in a pass.
+    Its position is then the position of its input, or of its input in one pass.
     """
     if node.rows is Rows.REPEATED or node.inputs[0].batched:
         return node.rows is Rows.REPEATED or runs_apart(node)
@@ -235,7 +241,7 @@ def _stays_between(node: Node) -> bool:
 
 
 def apart(lane: Lane) -> tuple[Lane, ...]:
-    """Return the functions of ``lane`` as a lane each."""
+    """Return the operators of ``lane`` as several lanes, one for each function."""
     lanes = _lanes(lane.nodes, lane.first, batched=lane.batched, joined=False)
     return tuple(dataclasses.replace(each, single=lane.single) for each in lanes)
 
@@ -251,9 +257,10 @@ def _continues(node: Node, *, batched: bool) -> bool:
 
 
 def _lanes(steps: Sequence[Node], first: int, *, batched: bool, joined: bool) -> Iterator[Lane]:
-    """Yield a lane for each function and the steps behind it; joined neighbours share one.
+    """Yield the lanes of ``steps``, each of which begins at a function or at ``steps[0]``.
 
-    Functions are joined if ``joined`` is True and their needs are equal.
+    Neighbouring functions share a lane if ``joined`` is True, their needs are equal, and the later
+    function does not read groups.
     """
     begin, sections = 0, 1
     begins = [n for n, step in enumerate(steps) if n and _begins(steps[:n], step)]
@@ -269,5 +276,5 @@ def _lanes(steps: Sequence[Node], first: int, *, batched: bool, joined: bool) ->
 
 
 def _begins(before: Sequence[Node], step: Node) -> bool:
-    """Return whether ``step`` begins a section: it follows another function, or reads groups."""
+    """Return whether ``step`` begins a section: it reads groups, or calls a second function."""
     return step.group_rows > 0 or (called(step) and any(map(called, before)))

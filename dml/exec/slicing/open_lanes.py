@@ -27,7 +27,7 @@ from dml.expr.flow import UNBOUNDED, Flow, GatherQuota, Opener, Position
 from dml.expr.node import Node
 from dml.physical.plan import Stage
 
-# Operators between functions and a ``repeat`` that request all rows of every pass.
+# Kinds of operators that, between functions and a ``repeat``, request all rows of every pass.
 PASSING = (
     *(Rows.SAME, Rows.FEWER, Rows.MORE, Rows.PERMUTED, Rows.REPEATED),
     *(Rows.GROUPED, Rows.REGROUPED, Rows.PACKED, Rows.WINDOWS),
@@ -38,11 +38,11 @@ ALL = -1
 
 
 class LanePasses:
-    """The passes of ``repeat`` over a lane: the next pass begins while the last slices are made.
+    """The passes of ``repeat`` over a lane: a pass begins while the last slices before it are made.
 
-    ``above`` are the operators over the lane. No pass begins early if one of them may not request
-    all rows, or keeps rows for later passes; nor over a ``source`` with a user's function, which
-    may depend on results of the pass before.
+    ``above`` are the operators above the lane, ``source`` is the plan's source. Passes begin one
+    after the other if an operator above may not request all rows or keeps rows for later passes, if
+    ``source`` is None, or if it calls a user's function, which may depend on the pass before.
     """
 
     def __init__(self, source: Node | None = None, above: Sequence[Node] = ()) -> None:
@@ -53,7 +53,7 @@ class LanePasses:
             self.count = math.prod(max(1, node.passes) for node in above)
 
     def open(self, opener: Opener, epoch: int, position: Position | None) -> Flow:
-        """Return the lane's flow of ``epoch``, which may have begun already."""
+        """Return the lane's flow of pass ``epoch`` from ``position`` on, perhaps begun early."""
         early = self.early.pop(epoch, None)
         if early is not None and (position is not None or early.closed):
             early.close()
@@ -64,7 +64,7 @@ class LanePasses:
         return flow
 
     def _begun(self, opener: Opener, epoch: int, pace: SlicePace) -> SlicedFlow | None:
-        """Return the next pass's flow; None if opening fails, which is tried again in its turn."""
+        """Open pass ``epoch`` early; return None if that fails, and ``open`` then tries again."""
         try:
             flow = cast("SlicedFlow", opener(epoch, None))
         except Exception:  # noqa: BLE001 - whatever it is, it is raised in its turn
@@ -84,9 +84,10 @@ def open_lane(  # noqa: PLR0917 (an Opener, once the first are bound)
     epoch: int,
     position: Position | None,
 ) -> SlicedFlow:
-    """Return the flow of a lane over ``open_input``; the job ``below`` reads units, or is None.
+    """Return the output flow of ``lane`` from ``position`` on; ``open_input`` opens its input.
 
-    With ``units``, each slice is one unit; with ``finishing``, rows have the form as delivered.
+    ``below`` is the job that reads the input's units, or None. With ``units``, each slice is one
+    unit; with ``finishing``, rows have the form in which they are delivered.
     """
     cutting = run.cutting or Cutting()
     at = dataclasses.replace(run.at, epoch=epoch, hold_bytes=run.atom_bytes)
@@ -117,7 +118,7 @@ def open_lane(  # noqa: PLR0917 (an Opener, once the first are bound)
 
 
 def _heard(flow: Flow, job: SliceJob, deferred: DeferredLosses) -> Sequence[Any]:
-    """Return the input of a lane; with a loss limit, also a function that drains its losses."""
+    """Return the arguments of SliceInput: a lane's input and, with a loss limit, ``heard``."""
     if not job.at.bounded:
         return (flow,)
     return Listening(flow, deferred, most=1 if job.below is None else UNBOUNDED), deferred.drain
@@ -142,13 +143,13 @@ class FlowOver:
 
     @property
     def where(self) -> tuple[int, int]:
-        """Unit place and atom number of the last rows; (0, 0) if the flow has none."""
+        """Place of the unit and number of the atom of the last rows; (0, 0) without units."""
         found: tuple[int, int] = getattr(self.flow, "where", (0, 0))
         return found
 
     @property
     def wheres(self) -> list[tuple[int, int]]:
-        """Unit place and atom number of each block of the last unit."""
+        """Place of the unit and number of the atom for each block of the last ``pull_piece``."""
         found: list[tuple[int, int]] = self.flow.wheres
         return found
 
@@ -180,7 +181,7 @@ class Relay(FlowOver):
         return self.flow.pull_piece(room) if blocks is None and self._next() else blocks
 
     def _next(self) -> bool:
-        """Switch to the second flow; return False if that was done before."""
+        """Close the first flow and open the second; return False if that was done before."""
         if self.rest is None:
             return False
         self.flow.close()
@@ -189,10 +190,10 @@ class Relay(FlowOver):
 
 
 class Listening(FlowOver):
-    """The input of a lane; losses below it are set aside, in front of the rows that follow them.
+    """The input of a lane; each pull collects losses of operators below the lane in ``deferred``.
 
-    Flows of stream operators are pulled for ``most`` = 1 row, so that no loss lies between the
-    rows.
+    At most ``most`` rows are pulled at once: 1 from a stream operator, so that no loss lies between
+    the rows of a block.
     """
 
     def __init__(self, flow: Any, deferred: DeferredLosses, most: int) -> None:
@@ -200,18 +201,18 @@ class Listening(FlowOver):
         self.deferred, self.most = deferred, most
 
     def pull(self, most: int) -> Block | None:
-        """Return up to ``most`` rows of the flow, and set its losses aside."""
+        """Return up to ``most`` rows of the flow, and collect its losses."""
         pull: Callable[[], Block | None] = partial(self.flow.pull, min(most, self.most))
         return self.deferred.listening(pull)
 
     def pull_piece(self, room: GatherQuota) -> list[Block] | None:
-        """Return the blocks of the flow's next unit, and set its losses aside."""
+        """Return the blocks of the flow's next unit, and collect its losses."""
         pull: Callable[[], list[Block] | None] = partial(self.flow.pull_piece, room)
         return self.deferred.listening(pull)
 
 
 class Done(NamedTuple):
-    """Consecutive rows of the input; ``given`` of their outputs were delivered, or ``ALL``."""
+    """Input rows [``start``, ``stop``); ``given`` of their outputs were delivered, or ``ALL``."""
 
     start: int
     stop: int
@@ -219,13 +220,14 @@ class Done(NamedTuple):
 
 
 class UnorderedFlow(SlicedFlow):
-    """The output rows of a lane as they complete; each row comes once, from any position on.
+    """The output rows of a lane in the order in which slices complete; each row comes once.
 
-    A position is the input's position before the oldest slice that is not wholly delivered, with
-    the spans of input behind it that were delivered. A resumed run skips these spans without
-    calling functions; for a partly delivered span it makes the same slice again. Rows are in order
-    until types have settled, and until the saved position of an ordered run is passed. A lane whose
-    order is kept reads these positions, too, and goes on in order.
+    A position is the input's position before the oldest slice that is not wholly delivered, with a
+    list of later ranges of input rows (*spans*) whose output was delivered. A resumed run skips the
+    spans without calling functions; a partly delivered span is made again as one slice. Rows are in
+    order until types have settled, and until a run has passed the position of an ordered run at
+    which it resumed. A lane that is not ``free`` can also resume at such a position, and is then
+    delivered in order.
     """
 
     def __init__(self, work: LaneWork, position: Position | None) -> None:
@@ -233,7 +235,7 @@ class UnorderedFlow(SlicedFlow):
         saved = (position or {}).get("free")
         if saved is not None and saved["sections"] != self.lane.sections:
             raise other_needs(self.lane.nodes[-1])
-        # spans of a saved position that are not reached yet, and spans delivered since
+        # spans of the saved position that are not reached yet, and spans that this run delivered
         self.saved = deque(Done(*each) for each in saved["given"]) if saved else deque[Done]()
         self.done: list[Done] = []
         self.place = self.origin = 0  # input rows taken; and the base at the last pull
@@ -248,7 +250,10 @@ class UnorderedFlow(SlicedFlow):
         return super().pull(most)
 
     def inside(self, before: Position, rows: int) -> Between:
-        """Return a function to positions inside the last ``rows`` rows, from ``before`` on."""
+        """Return a function from n to the position after n of the last ``rows`` delivered rows.
+
+        ``before`` is the flow's position before these rows.
+        """
         part = self.current
         if part is None or not part.loose:
             return partial(_dropping, before)
@@ -259,7 +264,7 @@ class UnorderedFlow(SlicedFlow):
         return partial(_giving, before, self.lane.sections, others, current)
 
     def position(self) -> Position:
-        """Return the input's position before the oldest slice, and the delivered spans behind."""
+        """Return the input's position before the oldest slice, with later delivered spans."""
         base, parts = self._base, self.parts
         partly = [
             Done(part.start, part.start + part.rows, part.given + part.skip)
@@ -275,7 +280,7 @@ class UnorderedFlow(SlicedFlow):
 
     @property
     def _base(self) -> int:
-        """The row of the input that spans in positions are relative to."""
+        """Number of the input row from which the spans in a position are counted."""
         return self.parts[0].start if self.parts else self.place
 
     def _ready(self) -> LanePart | None:
@@ -292,7 +297,7 @@ class UnorderedFlow(SlicedFlow):
         return self.current
 
     def _switch(self) -> None:
-        """Take slices as they complete, once no running slice is on its way to a gate."""
+        """Let slices come as they complete, once all gates are open and no slice stops at one."""
         if not self.switched and self._gate() is None:
             self.switched = all(part.gate is None for part in self.running.values())
             if self.switched:
@@ -314,7 +319,7 @@ class UnorderedFlow(SlicedFlow):
         return left
 
     def _pass(self) -> None:
-        """Remove the parts that are wholly delivered, and record their spans."""
+        """Remove the parts that are wholly delivered, and record their input rows as spans."""
         if self.parts and not self.parts[0].loose:
             super()._pass()
         over = [part for part in self.parts if part.loose and part.over and not part.pieces]
@@ -329,7 +334,10 @@ class UnorderedFlow(SlicedFlow):
     # Input
 
     def _take(self, rows: int) -> tuple[LanePart, list[Piece]] | None:
-        """Return the next rows that no run delivered, or the slice that was partly delivered."""
+        """Return the next rows whose output no run delivered, or a partly delivered slice.
+
+        The result is a part and its pieces; None at the end of the input or at an error.
+        """
         if not self._read_over():
             return None
         loose = self._gate() is None and not self.skip
@@ -351,7 +359,7 @@ class UnorderedFlow(SlicedFlow):
         return part, pieces
 
     def _read_over(self) -> bool:
-        """Take and discard spans that were delivered; return False if the input ends in one."""
+        """Take and discard the delivered spans that come next; return False if the input ends."""
         while self.saved and self.saved[0].start == self.place and self.saved[0].given == ALL:
             span = self.saved[0]
             while self.place < span.stop:
@@ -363,12 +371,12 @@ class UnorderedFlow(SlicedFlow):
         return True
 
     def _start(self, part: LanePart, pieces: Any, begin: int, first: int | None = None) -> None:
-        del first  # the place of the row in a batch is not known yet
+        del first  # the order of rows is free, so the place of this row in a batch is unknown
         super()._start(part, pieces, begin)
 
 
 def joined(spans: list[Done]) -> list[Done]:
-    """Return the rows of ``spans`` as ascending spans, with adjoining ones merged."""
+    """Return ``spans`` in ascending order, with adjoining ones merged."""
     out: list[Done] = []
     for span in sorted(spans):
         if out and out[-1].stop == span.start:
@@ -377,7 +385,7 @@ def joined(spans: list[Done]) -> list[Done]:
     return out
 
 
-# Functions of a module, since chunks with them are sent to other processes.
+# Defined at module level, since chunks that refer to these functions are sent to other processes.
 
 
 def _dropping(before: Position, rows: int) -> Position:
@@ -392,7 +400,7 @@ def _giving(
 
 
 def _with_spans(outer: Position, sections: Any, spans: list[Done]) -> Position:
-    """Add the delivered ``spans`` behind a position; each span is [start, stop, rows given]."""
+    """Return position ``outer`` with ``spans``, each as a list [start, stop, outputs delivered]."""
     if not spans:
         return outer
     given = [list(span) for span in sorted(spans)]

@@ -17,9 +17,9 @@ from dml.expr.flow import GatherQuota, Position
 
 
 class SliceInput(abc.ABC):
-    """Takes rows from ``flow``, a lane's input; ``after`` is the position after the last rows.
+    """Takes rows from ``flow``, a lane's input; ``after`` is its position after the rows taken.
 
-    ``heard`` returns the losses below the lane that lie in front of the next rows.
+    ``heard`` returns the losses of operators below the lane since the last call.
     """
 
     def __init__(self, flow: Any, heard: Callable[[], tuple[Loss, ...]] = tuple) -> None:
@@ -28,11 +28,11 @@ class SliceInput(abc.ABC):
 
     @abc.abstractmethod
     def take(self, rows: int) -> tuple[Position, list[Piece]] | None:
-        """Return the position before the rows, and about ``rows`` rows; None if exhausted."""
+        """Return the position before the next rows, and about ``rows`` rows; None if exhausted."""
 
     @property
     def where(self) -> tuple[int, int]:
-        """Unit place and atom number of the last rows or error; (0, 0) if the flow has none."""
+        """Place of the unit and number of the atom of the last rows or error; else (0, 0)."""
         found: tuple[int, int] = getattr(self.flow, "where", (0, 0))
         return found
 
@@ -42,7 +42,7 @@ class SliceInput(abc.ABC):
 
 
 class OneByOne(SliceInput):
-    """Takes single rows of a flow, or batches, for slices that may be cut anywhere."""
+    """Takes any number of rows or batches, for a lane that processes them one by one."""
 
     def __init__(self, *below: Any, batched: bool, patience_s: float = PATIENCE_S) -> None:
         super().__init__(*below)
@@ -50,7 +50,7 @@ class OneByOne(SliceInput):
         self.error: DmlError | None = None
 
     def take(self, rows: int) -> tuple[Position, list[Piece]] | None:
-        """Return the position before the rows, and up to ``rows`` rows; None if exhausted."""
+        """Return the position before the next rows, and up to ``rows`` rows; None if exhausted."""
         before, pieces, count = self.after, list[Piece](), 0
         started = perf_counter()
         while count < rows:
@@ -70,7 +70,7 @@ class OneByOne(SliceInput):
         return (before, pieces) if pieces else None
 
     def _pull(self, most: int, *, begun: bool) -> Block | None:
-        """Return some rows or None; with ``begun``, keep an input error for the next call."""
+        """Return up to ``most`` rows or None; with ``begun``, raise an error at the next call."""
         if self.error is not None:
             raise self.error
         try:
@@ -91,7 +91,7 @@ class Units(SliceInput):
         self.room = room
 
     def take(self, rows: int) -> tuple[Position, list[Piece]] | None:
-        """Return the position before the next unit, and its rows; None if exhausted."""
+        """Return the position before the next unit, and all its rows; None if exhausted."""
         before = self.after
         blocks = self.flow.pull_piece(self.room.empty())
         if blocks is None:
@@ -107,10 +107,10 @@ class Units(SliceInput):
 
 
 class GroupTaker(SliceInput):
-    """Takes whole groups of ``size`` rows of an atom; the last group of an atom may be smaller.
+    """Takes whole groups of ``size`` rows; only the last one of the input may be smaller.
 
-    A group is not taken if the input raises an error in one of its rows: the error takes its place.
-    An error in a later atom does not affect the group, which ends with its own atom.
+    With ``atoms``, a group ends with its atom, and the last one of an atom may be smaller. If the
+    input raises an error inside a group, the error is raised in place of the group.
     """
 
     def __init__(self, *below: Any, size: int, room: GatherQuota, atoms: bool) -> None:
@@ -120,10 +120,10 @@ class GroupTaker(SliceInput):
         self.held: tuple[Position, Piece] | None = None  # position and first rows of the next atom
 
     def take(self, rows: int) -> tuple[Position, list[Piece]] | None:
-        """Return the position before the rows, and groups with at least ``rows`` rows; or None.
+        """Return the position before the rows, and whole groups of at least ``rows`` rows in all.
 
-        Groups are whole, except for the last one of an atom or before an error. The result is None
-        if the input is exhausted.
+        They have fewer rows if the atom (with ``atoms``) or the input ends, or if an error follows.
+        The result is None if the input is exhausted.
         """
         before, pieces, count = self.after, list[Piece](), 0
         block = self.held[1].block if self.held is not None else None
@@ -151,12 +151,12 @@ class GroupTaker(SliceInput):
         return (before, pieces) if pieces else None
 
     def _ended(self, pieces: Sequence[Piece]) -> bool:
-        """Return whether an error lies in an atom after that of ``pieces``."""
+        """Return whether the input raised an error in a later atom than that of ``pieces``."""
         there = self.error is not None and self.atoms and bool(pieces)
         return there and self.where != pieces[0].where
 
     def _hold(self, pieces: Sequence[Piece], count: int) -> None:
-        """Count the bytes of a group that comes in several blocks; too many are an error."""
+        """Count the bytes of a group that comes in several blocks; set ``error`` if too many."""
         rows, last = count % self.size, pieces[-1].block
         if last is None or not 0 < rows < self.size or rows <= last.n < self.size:
             self.room.empty()
@@ -184,7 +184,7 @@ class GroupTaker(SliceInput):
         return position, Piece(place, atom, block.bare(), losses=self.heard())
 
     def _lost(self, pieces: Sequence[Piece]) -> list[Piece]:
-        """Return the losses after the last row of a group, which are placed before the group."""
+        """Return the losses after the last row as a piece without rows; [] if there are none."""
         losses = self.heard() if pieces else ()
         return [dataclasses.replace(pieces[-1], block=None, losses=losses)] if losses else []
 

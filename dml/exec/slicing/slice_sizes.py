@@ -1,7 +1,7 @@
-"""Size the slices: how many rows of a flow one worker takes at a time, and how many wait.
+"""Choose how many rows of a flow make one slice, and how many slices may be in progress.
 
-Slices aim at a fixed time of work, from measurements of this run. The first slices are one row
-each, so that the first results come early. The sizes never change the output.
+Sizes are chosen for a fixed time of work per slice, from measurements of this run. The first slices
+have one row each, so that the first results come early. The sizes never change the output.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ SLOW_S = 0.001
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cutting:
-    """How the slices of a run are cut.
+    """The options for cutting a flow into slices.
 
     Parameters
     ----------
     workers : slices that can run at once
-    most_bytes : bytes of the rows of one slice, except for its last row
-    draw : None; or returns the rows of the next slice, for tests in which cuts are drawn at random
-    units : True if functions right above a source run where a unit is read, on all of the unit
-    ahead : False if the consumer's thread makes the rows: then no more rows than it requests
+    most_bytes : most bytes of the rows of one slice, estimated from finished slices
+    draw : None, or a function that returns the number of rows of the next slice, for tests
+    units : True if functions above a source run on whole units, in the task that reads the unit
+    ahead : False if the consumer's thread runs the functions, only on the rows that it requests
     """
 
     workers: int = 2
@@ -45,7 +45,7 @@ class Cutting:
 
     @property
     def patience_s(self) -> float:
-        """Seconds after which a slice ends early because its input is slow."""
+        """Seconds of waiting for input after which a slice ends early; infinite with ``draw``."""
         return PATIENCE_S if self.draw is None else math.inf
 
 
@@ -61,12 +61,12 @@ class SlicePace:
         self.handed = self.last = 0
 
     def follow(self, other: SlicePace) -> None:
-        """Copy the measurements of ``other``, which had the same rows in another pass."""
+        """Copy the measurements of ``other``, the pace of another pass over the same rows."""
         self.row_s, self.row_bytes = other.row_s, other.row_bytes
         self.handed, self.last = other.handed, other.last
 
     def measured(self, rows: int, seconds: float, nbytes: int) -> None:
-        """Record a finished slice: its rows, seconds and bytes."""
+        """Record a finished slice: its input rows, its seconds, and the bytes of its output."""
         if not rows:
             return
         each = seconds / rows
@@ -77,7 +77,7 @@ class SlicePace:
         self.row_bytes = max(nbytes / rows, 0.9 * self.row_bytes)
 
     def rows(self, under_way: int) -> int:
-        """Return the rows of the next slice, while ``under_way`` rows are in progress."""
+        """Return the number of rows of the next slice, given ``under_way`` rows in progress."""
         if self.cutting.draw is not None:
             return max(1, min(self.cutting.draw(), self.most))
         if self.row_s is None:
@@ -92,15 +92,15 @@ class SlicePace:
         return max(self.least, whole)
 
     def room(self, rows: int) -> int:
-        """Return how many more rows may be in progress, if ``rows`` rows are."""
+        """Return how many rows may start in addition to ``rows`` rows that are in progress."""
         most = PER_WORKER * self.workers * self.least + self.handed
         return most - rows
 
     def admits(self, slices: int, rows: int, unfinished: int, *, waiting: bool) -> bool:
-        """Return whether another slice may start beside ``slices`` slices with ``rows`` rows.
+        """Return whether a slice may start in addition to ``slices`` slices with ``rows`` rows.
 
         ``unfinished`` of these slices have not completed. While the consumer is ``waiting`` for the
-        first of them, only the unfinished ones count: one slow row must not hold up the rest.
+        first slice, only unfinished slices count, so that one slow row does not hold up the rest.
         """
         if not slices:
             return True
@@ -115,18 +115,18 @@ class SlicePace:
 
     @property
     def short_rows(self) -> int:
-        """Number of rows with just enough work for a slice."""
+        """Number of rows that take ``SHORT_S`` seconds, the least work that is worth a slice."""
         return int(SHORT_S / max(self.row_s or 0.0, 1e-9))
 
     @property
     def slow(self) -> bool:
-        """Whether rows take so long that closing a run stops a slice between two of them."""
+        """Whether a row takes so long that closing a run stops a slice before its next row."""
         return self.row_s is None or self.row_s >= SLOW_S
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Spent:
-    """Rows of a slice, and the time spent on them; the fields are those of ``Outcome``."""
+    """Rows of a slice, and the time spent on them; ``Outcome`` explains the fields."""
 
     rows: int
     seconds: float = 0.0
@@ -139,15 +139,15 @@ class Spent:
 class Width:
     """Decides how many slices of a lane run at once in threads of one process.
 
-    Threads that hold the GIL take turns: together they use the processor time of one thread. When
-    measurements show that, slices run one at a time for a while, then two at once again. They run
-    one at a time from then on if a slice alone only computed and was as fast, and two slices still
-    take turns: many threads that contend for the GIL would starve the training loop. The second
-    measurement is for functions whose first calls wait for something to load, which looks like
-    taking turns; two slices are as conclusive as many, and leave more to the loop.
+    Threads that need the GIL take turns: together they use the processor time of one thread. If
+    measurements show that, slices run one at a time for a while, then two at once again. From then
+    on they run one at a time if a slice alone only computed and was as fast, and two slices still
+    took turns: many threads that contend for the GIL would starve the training loop. The second
+    measurement is needed because a function whose first calls wait for something to load also seems
+    to take turns. It needs only two slices, which leave more processor time to the loop.
 
-    A slice that ran alone while other threads of the process computed is taken to have waited only
-    for the GIL if all threads together used no more than one processor.
+    Other threads of the process may compute while a slice runs alone. If all threads together used
+    at most one processor, the slice is assumed to have waited for nothing but the GIL.
     """
 
     def __init__(self, most: int) -> None:
@@ -182,10 +182,10 @@ class Width:
         return self.alone_s is not None and self.slices > 1 and self.seconds > LONG_AGAIN_S
 
     def given_up(self, waited_s: float, slice_s: float) -> int | None:
-        """Return how many slices may run if one at a time delays the consumer, else None.
+        """Return how many slices may run at once if running one at a time delays the consumer.
 
-        The consumer has waited ``waited_s`` for a slice that takes ``slice_s``: it may wait for
-        others.
+        The consumer has waited ``waited_s`` seconds for a slice that should take ``slice_s``. The
+        result is None if that is not too long, or if slices do not run one at a time for a trial.
         """
         if not self.trying or waited_s < max(LONG_S, HELD_UP * slice_s):
             return None
@@ -201,7 +201,7 @@ class Width:
         return self.most if self.decided else min(2, self.most)
 
     def _seen(self) -> int | None:
-        """Judge slices that ran at once; return how many may, or None for no change."""
+        """Judge slices that ran at once; return how many may run at once, or None for no change."""
         low, high = TAKING_TURNS
         turns = low < self.cpu_s / max(self.share_s, 1e-9) < high
         together_s = self.share_s / self.rows
@@ -217,13 +217,13 @@ class Width:
 
 
 def _locked_s(spent: Spent) -> float:
-    """Return the seconds in which a slice held the GIL, or waited for threads holding it."""
+    """Return the seconds in which a slice held the GIL, or waited for threads that held it."""
     alone = spent.cpu_s + spent.others_s <= ONE_PROCESSOR * spent.seconds
     return spent.cpu_s + (min(spent.others_s, LOCKED * spent.cpu_s) if alone else 0.0)
 
 
-# Seconds of a wait after which the consumer comes first, whatever that costs; multiple of a
-# slice's time after which the measurement of one slice at a time is abandoned.
+# Seconds of a wait after which more slices start for the consumer, whatever that costs; multiple of
+# a slice's time after which the measurement of one slice at a time is abandoned.
 LONG_S, HELD_UP = 0.1, 4
 # Number and total seconds of slices that are measured before a decision; seconds that suffice for
 # the second measurement, however few slices it has.

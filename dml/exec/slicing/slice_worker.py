@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @op
 class Hole(Node):
-    """A placeholder for an input that is not sent: its schema, digest and attributes."""
+    """A placeholder with the schema and digest of an operator that is not sent to workers."""
 
     schema_below: Schema
     name: bytes
@@ -72,12 +72,12 @@ PLACES = ("ordinal", "level", "batched")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Slice:
-    """Rows on which the operators from ``begin`` to ``end`` of a lane run, piece by piece.
+    """Rows on which the operators [``begin``, ``end``) of a lane run, piece by piece.
 
     With ``untyped``, the last operator returns its function's results before types are settled.
-    With ``slow``, closing the run stops the slice between two calls of a function. ``first`` is the
-    number of the first row among the delivered rows of the epoch, in a process with preallocated
-    arrays.
+    With ``slow``, closing the run stops the slice before the next call of a function. ``first`` is
+    the number of the first row among the rows that the flow delivers, to find its place in
+    preallocated arrays; None in other processes.
     """
 
     pieces: Sequence[Piece]
@@ -89,12 +89,12 @@ class Slice:
 
     @property
     def start(self) -> int:
-        """The place of the unit of the first rows."""
+        """Place, in reading order, of the unit of the first rows."""
         return self.pieces[0].place
 
     @property
     def stop(self) -> int:
-        """The place of the unit of the last rows, plus 1."""
+        """Place, in reading order, of the unit of the last rows, plus 1."""
         return self.pieces[-1].place + 1
 
     @property
@@ -113,10 +113,10 @@ def _received(parcel: Parcel, *rest: Any) -> Slice:
 
 
 class Origin:
-    """Where rows of a lane come from: a unit that ``below`` reads, or a slice if there is none.
+    """Where rows of a lane come from: a unit that job ``below`` reads, or only "a slice" if None.
 
-    ``begun`` is called with the place of the rows' unit. Only the process that reads units has
-    ``below``.
+    ``begun`` is called with the place of the unit whose rows are processed next. ``below`` is not
+    sent to other processes.
     """
 
     def __init__(self, title: str, below: Job | None) -> None:
@@ -124,7 +124,7 @@ class Origin:
         self.begun: Callable[[int], None] = lambda _: None
 
     def unit_at(self, place: int) -> Any:
-        """Return the unit at ``place``; where no units are read, return this origin."""
+        """Return the unit at ``place`` of the reading order; without ``below``, this origin."""
         return self if self.below is None else self.below.reading.unit_at(place)
 
     @property
@@ -137,7 +137,7 @@ class Origin:
 class SliceJob(Job):
     """A job whose tasks are slices of ``lane``; its steps are those of the lane.
 
-    ``below`` reads the units of the rows; None if the lane does not lie over a source.
+    ``below`` is the job that reads the units of the rows; None if the lane's input is not a source.
     """
 
     lane: Lane = dataclasses.field(kw_only=True)
@@ -154,12 +154,12 @@ class SliceJob(Job):
 
     @cached_property
     def reading(self) -> Any:
-        """The origin of the rows, which answers as a ``Reading`` does."""
+        """The origin of the rows, with the members of ``Reading`` that are used for slices."""
         return Origin(self.lane.title, self.below)
 
     @cached_property
     def halt(self) -> threading.Event:
-        """An event that is set once the output is not needed: no further row is processed here."""
+        """An event that is set once the output is not needed; slices of this process then stop."""
         return threading.Event()
 
     def finish(self, piece: Piece) -> Piece:
@@ -173,7 +173,7 @@ class SliceJob(Job):
         return {}
 
     def steps_between(self, begin: int, end: int, *, slow: bool = False) -> Steps:
-        """Return the operators from ``begin`` to ``end`` as steps; ``slow`` ones can be stopped."""
+        """Return the operators [``begin``, ``end``) as steps; if ``slow``, ``halt`` stops calls."""
         found = self._steps.get((begin, end, slow))
         if found is None:
             made = Steps(self.lane.nodes[begin:end], self.at, self.lane.first + begin)
@@ -181,7 +181,7 @@ class SliceJob(Job):
         return found
 
     def _heeding(self, steps: Steps, *, slow: bool) -> Steps:
-        """Return the steps, with functions that, if ``slow``, are not called after ``halt``."""
+        """Return the steps; if ``slow``, calls of functions raise StoppedError after ``halt``."""
         heeding = {
             number: partial(_unless, self.halt, cast("Any", node).fn.call)
             for number, node in enumerate(steps.nodes)
@@ -190,7 +190,7 @@ class SliceJob(Job):
         return steps.calling(heeding) if heeding else steps
 
     def starts(self, mine: Callable[[], Tally]) -> tuple[Start, ...]:
-        """Return the one function that begins a slice."""
+        """Return the function that begins a slice, as a tuple; ``mine`` returns the tally."""
         return (partial(_sliced, self, mine=mine),)
 
 
@@ -206,7 +206,7 @@ def _unless(halt: threading.Event, call: Callable[..., Any], *args: Any) -> Any:
 
 
 def _sliced(job: SliceJob, given: Slice, mine: Callable[[], Tally]) -> Iterator[Outcome]:
-    """Yield the output partitions of the slice ``given``; an error ends them."""
+    """Yield the output partitions of the slice ``given``; after an error, no more follow."""
     steps = job.steps_between(given.begin, given.end - given.untyped)
     rows = sum(piece.block.n for piece in given.pieces if piece.block is not None)
     parked = Parked(steps, job.lane.needs.memory, job.sizes, grain=1, rows=rows)
@@ -240,10 +240,10 @@ def _marked(pieces: Iterator[Piece]) -> Iterator[tuple[Piece, bool]]:
 def _pieces(
     job: SliceJob, given: Slice, make: Callable[[Sequence[Piece], Noted], Iterator[Piece]]
 ) -> Iterator[Piece]:
-    """Yield a piece for each output block, for losses behind the last block, and for an error.
+    """Yield a piece for each output block, for losses after an atom's last block, and for an error.
 
-    The last piece is empty only if there is no other: as a partition of its own it would keep the
-    slice open after all of its rows are delivered, and a worker's death would repeat them.
+    An empty piece is yielded only if there is no other: in a partition of its own it would keep the
+    slice open after all rows are delivered, and the slice would be repeated if its worker died.
     """
     noted, empty = Noted(each=job.at.bounded), True
     for (place, atom), group in groupby(given.pieces, attrgetter("where")):
@@ -314,7 +314,7 @@ class _Working:
                     yield self._ended(Piece(piece.place, piece.atom, out))
 
     def _untyped(self, calling: Steps, blocks: Iterable[Block], noted: Noted) -> Iterator[Returned]:
-        """Yield a step's output for batches, each in the types of that batch alone."""
+        """Yield the output of step ``calling`` for each batch, with types of that batch alone."""
         firsts = list[RowIds]()
 
         def seen() -> Iterator[Block]:

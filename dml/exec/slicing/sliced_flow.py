@@ -33,7 +33,7 @@ from dml.exec.tasks.skipped_rows import DeferredLosses
 from dml.exec.tasks.slices import Outcome, PartitionFeed
 from dml.expr.flow import GatherQuota, Position, untyped
 
-# Rows in progress for each worker, from which on one slow row may hold up the rest.
+# Number of rows in progress for each worker at which one slow row may hold up the rest.
 FAR = 64
 
 
@@ -42,7 +42,7 @@ class LaneFeed(PartitionFeed, Protocol):
 
     @property
     def at(self) -> Seq:
-        """The place of the last returned partition, which begins with the number of its task."""
+        """Key of the last returned partition: a tuple that begins with the number of its task."""
 
     @property
     def unfinished(self) -> int:
@@ -73,13 +73,14 @@ class LaneFeed(PartitionFeed, Protocol):
 
 @dataclasses.dataclass(slots=True, eq=False)
 class LanePart(Spent):
-    """Consecutive input rows that are processed by the lane, and the time spent on them.
+    """Consecutive input rows that the lane processes as one task, and the time spent on them.
 
-    ``before`` is the input's position before these rows, and ``start`` their index in the input
-    since the flow was opened. ``skip`` of their outputs were delivered by an earlier run, ``given``
-    by this run. A ``loose`` part need not wait for earlier parts. ``number`` is the number of its
-    task; ``gate`` is the gate where the part stops, or None. ``waiting`` holds the pieces that have
-    reached that gate, which has processed the first ``seen`` of them.
+    ``before`` is the input's position before these rows, ``start`` the index of the first one since
+    the flow was opened. An earlier run delivered ``skip`` of their outputs, this run ``given``. A
+    ``loose`` part may be delivered before earlier parts. ``number`` is the number of its task;
+    ``gate`` is the gate where the part stops, or None: the pieces ``waiting`` have reached it, and
+    it has processed the first ``seen`` of them. ``pieces`` await delivery. The task of an
+    ``arrived`` part has ended at its gate; a part that is ``over`` gets no more ``pieces``.
     """
 
     before: Position = dataclasses.field(kw_only=True)
@@ -108,10 +109,9 @@ class Hearing:
     deferred: DeferredLosses
 
     def lost(self, piece: Piece, *, again: bool) -> DmlError | None:
-        """Count the losses of ``piece`` at their first rows; return an error if there are too many.
+        """Count the losses of ``piece``; return an error if there are too many, else None.
 
-        With ``again``, the losses precede rows that an earlier run delivered, and that run counted
-        them.
+        With ``again``, an earlier run delivered the rows after these losses, and has counted them.
         """
         place = partial(self.placed, place=piece.place)
         error: DmlError | None = None
@@ -125,7 +125,7 @@ class Hearing:
         return error
 
     def placed(self, error: DmlError, place: int | None) -> DmlError:
-        """Return ``error`` with its origin, the unit at ``place`` (None: the input raised it)."""
+        """Return ``error`` with its origin: the unit at ``place`` (None if the input raised it)."""
         if self.below is None:
             return traced(error, self.run.plan, self.lane.first - len(self.run.plan.on_blocks))
         if place is None:  # the job that reads the units has added the place
@@ -136,7 +136,7 @@ class Hearing:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LaneWork:
-    """What a flow needs to process a lane: job, driver, input, slice sizes, receiver of losses."""
+    """What a flow needs to run a lane: job, driver, input, slice sizes, counter of losses."""
 
     job: SliceJob
     feed: LaneFeed
@@ -189,7 +189,7 @@ class SlicedFlow:
         return block
 
     def pull_piece(self, room: GatherQuota) -> list[Block] | None:
-        """Return all output for the next unit, which may be no blocks; None if exhausted."""
+        """Return the output blocks for the next unit, perhaps none; None if exhausted."""
         self._pass()
         if not self.parts:
             self._fill()
@@ -209,9 +209,10 @@ class SlicedFlow:
         return out
 
     def position(self) -> Position:
-        """Return the input's position before the oldest part, and its number of delivered outputs.
+        """Return the input's position before the oldest part, and how many outputs were delivered.
 
-        The number includes outputs that an earlier run delivered and that are still to be dropped.
+        The number counts outputs after that position, including those that an earlier run delivered
+        and that this run has yet to drop.
         """
         parts: Sequence[LanePart] = self.parts
         if self.given and self.lane.single and self.lane.batched:
@@ -224,7 +225,7 @@ class SlicedFlow:
         return self.lane.outer(parts[0].before, self.given + self.skip)
 
     def close(self) -> None:
-        """Stop the flow: no call of a user's function begins in this process from now on."""
+        """Stop the flow; slices of this process end at their next block, slow ones at a call."""
         if self.next_pass is not None and (self.parts or not self.ended):
             self.next_pass.close()  # its rows are not needed
         self.closed = True
@@ -238,7 +239,7 @@ class SlicedFlow:
     def _next_block(self, before: Position | None = None) -> Block | None:
         """Return the next rows that no earlier run delivered, or raise the error in their place.
 
-        Return None at the end, and at the end of the output for the input that follows ``before``.
+        Return None at the end, or, if ``before`` is the position before a unit, after its output.
         """
         while (piece := self._next_piece(before)) is not None:
             self.where = piece.where
@@ -353,7 +354,7 @@ class SlicedFlow:
             self.feed.narrow(width)
 
     def _come(self, part: LanePart, pieces: list[Piece], *, done: bool) -> None:
-        """Add pieces at the gate of ``part``: the pieces wait, or continue if the gate is open."""
+        """Add output of ``part`` at its gate: the pieces wait there, or go on if it is open."""
         part.waiting += pieces
         part.arrived = done
         if part.gate is not None and part.gate.open:
@@ -364,8 +365,8 @@ class SlicedFlow:
     def _opened(self, gate: Gate) -> bool:
         """Return whether ``gate`` is open after processing the pieces that have reached it.
 
-        The gate reads the pieces in order, and a part only if all earlier parts have wholly
-        arrived, here or at an earlier gate.
+        The gate reads pieces in the order of their parts, and those of a part only once all earlier
+        parts have arrived entirely.
         """
         for part in self.parts:
             if part.gate is None:
@@ -384,7 +385,7 @@ class SlicedFlow:
             self._go_on(part, gate)
 
     def _go_on(self, part: LanePart, gate: Gate) -> None:
-        """Deliver the pieces of ``part`` at its open gate, or start them as a new part."""
+        """Pass the pieces of ``part`` through its open ``gate``: to delivery, or to a new part."""
         pieces, part.waiting = gate.typed(part.waiting, self.job.at), []
         failed = any(each.error is not None for each in pieces)
         self.failing |= failed
@@ -396,7 +397,7 @@ class SlicedFlow:
             part.over, part.gate = True, None
 
     def _further(self, part: LanePart, pieces: list[Piece], begin: int) -> None:
-        """Start the pieces that passed a gate as a new part, from operator ``begin`` on."""
+        """Start operators ``begin`` and later for pieces that passed a gate, as a new part."""
         some = any(each.block or each.error for each in pieces)
         given = deque[Piece](() if some else pieces)
         further = LanePart(0, before=part.before, pieces=given, over=not some)
@@ -407,7 +408,7 @@ class SlicedFlow:
     # Input of the workers
 
     def _more(self) -> None:
-        """Give out more slices when a task has ended while the consumer waits for another task."""
+        """Give workers more slices: a task has ended while the consumer waits for another task."""
         waited_s = perf_counter() - self.since
         slice_s = next(iter(self.running.values())).rows * (self.pace.row_s or 0.0)
         if (width := self.width.given_up(waited_s, slice_s)) is not None:
@@ -423,7 +424,7 @@ class SlicedFlow:
             self._go_ahead()
 
     def _go_ahead(self) -> None:
-        """Begin the next pass on workers that have no more slices in this pass."""
+        """Begin the next pass of ``repeat`` on workers that have no more slices in this pass."""
         if self.lane.needs.concurrency and (self.feed.unfinished or self._gate()):
             return  # both passes together would exceed ``concurrency``
         if self.then is not None:
@@ -454,14 +455,14 @@ class SlicedFlow:
 
     @property
     def _alone(self) -> bool:
-        """Whether functions hold the GIL, or may: then slices run only while rows are awaited."""
+        """Whether slices run one at a time, since functions hold the GIL or may do so."""
         return (self.width.alone or self.width.trying) and self.feed.threaded
 
     @property
     def _heavy(self) -> bool:
         """Whether workers have so many bytes of unprocessed input that they get no more for now.
 
-        A gate counts rows and their results, however large the input rows are.
+        While a gate is closed, this bounds the input bytes; the gate counts rows and results only.
         """
         given = sum(part.given_bytes for part in self.running.values())
         most = self.pace.workers * self.pace.cutting.most_bytes
@@ -470,9 +471,8 @@ class SlicedFlow:
     def _under_way(self, waited_s: float) -> int:
         """Return how many rows are taken and not delivered; fewer of them count after a long wait.
 
-        After a wait of ``LONG_S`` only the rows behind the awaited slice that are not made yet
-        count: one slow row must not hold up the rest. A caller that only looks at rows waits less
-        long.
+        If the consumer has waited ``LONG_S`` seconds for a slice, only rows of other unfinished
+        slices count, so that one slow row does not hold up the rest.
         """
         if waited_s < LONG_S or self._far:
             return self.rows
@@ -528,7 +528,7 @@ class SlicedFlow:
         return LanePart(self._count(pieces), before=before), pieces
 
     def _end(self, error: DmlError | None) -> None:
-        """Append the losses of the input, and ``error``, behind the rows that precede them."""
+        """Append a last part with the remaining losses of the input and ``error``, if any."""
         last = Piece(*self.taking.where, error=error, losses=self.taking.heard())
         if last.losses or error is not None:
             after = self.taking.after
@@ -551,6 +551,6 @@ class SlicedFlow:
 
 
 def _tells(piece: Piece) -> bool:
-    """Return False for a piece without rows, results, losses and error."""
+    """Return whether a piece has rows, results, losses or an error."""
     rows = piece.block is not None and piece.block.n > 0
     return bool(rows or piece.losses) or piece.error is not None or piece.returned is not None

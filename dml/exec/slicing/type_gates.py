@@ -1,9 +1,9 @@
 """Hold slices back until the result types of a function have settled.
 
-A *gate* stands behind each function of a lane whose types are neither declared nor proven. The
-first slices reach the gate with the function's results, which have no types. Once these are enough,
-the gate opens, and the waiting results continue as blocks. Functions of batches settle by the first
-batch that yields a row: until then their slices are of one batch each, which keeps its own types.
+A *gate* follows each function of a lane whose result types are neither declared nor proven. The
+first slices reach the gate with the function's results, which have no types. Once enough results
+have come to determine the types, the gate opens, and the results continue as blocks. The types of a
+function of batches settle with the first batch that yields a row; until then a slice is one batch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dml.udfs.calling.type_inference import Firsts, Returned
 
 
 class Gate:
-    """A point behind ``node``, the operator at ``index`` of a lane, whose types are unknown."""
+    """A point after ``node``, operator ``index`` of a lane, whose result types are unknown."""
 
     def __init__(self, node: Node, index: int) -> None:
         self.node: Any = node
@@ -36,7 +36,7 @@ class Gate:
         self.passed = 0
 
     def take(self, pieces: list[Piece], at: At) -> None:
-        """Process arrived pieces, in order; open the gate if they are enough."""
+        """Read pieces that reach the gate, in order; open it once they determine the types."""
         for piece in pieces:
             if self.open:
                 return
@@ -62,7 +62,7 @@ class Gate:
         self.firsts = Firsts()
 
     def wants(self, rows: int, slices: int) -> bool:
-        """Return whether more rows are needed than those in progress: ``rows`` in ``slices``."""
+        """Return whether rows are needed beyond the ``rows`` in ``slices`` slices in progress."""
         if self.batches:
             return True
         seen = self.firsts
@@ -73,7 +73,7 @@ class Gate:
         return seen.rows + rows < SETTLING_ROWS and light
 
     def most_rows(self, rows: int) -> int:
-        """Return how many rows are needed beyond ``rows`` in progress; 1 for batches."""
+        """Return how many rows to take in addition to ``rows`` in progress; 1 for batches."""
         if self.batches:
             return 1
         return max(1, SETTLING_ROWS - self.firsts.rows - rows)
@@ -111,7 +111,7 @@ class Gate:
             raise found from error.__cause__
 
     def _fitting(self, made: Returned) -> Returned:
-        """Return the results before the first that does not fit the types, and its error."""
+        """Return ``made`` up to the first result that does not fit the types, with its error."""
         before, self.passed = self.passed, self.passed + len(made.out)
         if self.misfit is None or self.passed <= self.misfit[0]:
             return made

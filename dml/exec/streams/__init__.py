@@ -1,1 +1,1 @@
-"""A plan becomes one ordered flow: stages below, stream operators above, runs inside of runs."""
+"""Open a plan as one ordered flow: its stages, the stream operators above them, nested runs."""

@@ -1,7 +1,8 @@
-"""Run several pipelines in lockstep in the caller's thread: next is the one with most waiting rows.
+"""Run several pipelines that share work by turns, in the caller's thread.
 
-Every pipeline has a *receiver*: rows in memory, or files being written. A failing pipeline ends
-alone. The caller gets the error of the first pipeline that would fail if they ran one by one.
+The next turn goes to the pipeline with most waiting entries. Every pipeline has a *receiver*, which
+collects its rows in memory or writes them to files. If a pipeline fails, the others go on. The
+caller gets the error of the first pipeline that would fail if they ran one by one.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class TableReceiver:
 
 @dataclasses.dataclass(eq=False)
 class FileReceiver:
-    """Writes rows to files in ``folder``, on behalf of ``path``; ``cuts`` returns their sizes."""
+    """Writes rows to files in ``folder``, for a write to ``path``; ``cuts`` returns file sizes."""
 
     path: str
     folder: Path
@@ -111,10 +112,10 @@ class FileReceiver:
 
 @dataclasses.dataclass(eq=False)
 class RunMember:
-    """One of several runs, by its number among all: the run, and the receiver of its rows.
+    """One of several runs, number ``number`` among all, with the receiver of its rows.
 
-    ``alone`` returns the same run, without sharing, and its ``ahead_bytes``. ``called`` says that
-    the run calls a function that is not proven pure, ``once`` that it calls one declared impure.
+    ``alone`` returns the same run without shared streams, and its ``ahead_bytes``. ``called`` is
+    True if the run calls a function that is not proven pure, ``once`` if one is declared impure.
     """
 
     number: int
@@ -132,9 +133,9 @@ class RunMember:
         return record_batches(self.run, self.epoch)
 
     def by_itself(self, error: DmlError) -> Any:
-        """Return the result of the run alone, since ``error`` may come from sharing a stream only.
+        """Run again without shared streams, which may have caused ``error``; return the result.
 
-        Raise ``error`` if it came from a function that must not be called again.
+        Raise ``error`` if the run has a function that must not be called again.
         """
         if self.once or (self.called and isinstance(error, UDFError)):
             raise error
@@ -165,7 +166,7 @@ class Lockstep:
                 self._leave(number)
 
     def _next(self) -> int:
-        """Return the member with most waiting entries; of equals, the next after the last one."""
+        """Return the number of the member with most waiting entries; equals take turns."""
         waiting = {number: self.taps.waiting(number) for number in self.live}
         most = max(waiting.values())
         ready = [number for number in sorted(waiting) if waiting[number] == most]
@@ -185,16 +186,16 @@ class Lockstep:
         self._leave(number)
 
     def _leave(self, number: int) -> None:
-        """End a member, for which no entries are kept from now on."""
+        """End a member; from now on, shared streams keep no entries for it."""
         self.rows.pop(number).close()
         self.taps.leave(number)
         del self.live[number]
 
 
 def outcomes(groups: Sequence[tuple[Sequence[RunMember], Taps]]) -> dict[int, Any]:
-    """Return the result of each member of ``groups`` by number, or raise the first one's error.
+    """Return {number of a member: its result} for all members of ``groups``.
 
-    The first one is the failing member with the lowest number.
+    A failed member runs again alone; if that fails, too, the lowest such number raises its error.
     """
     done: dict[int, Any] = {}
     failed: dict[int, DmlError] = {}

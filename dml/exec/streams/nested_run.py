@@ -15,9 +15,9 @@ from dml.expr.flow import Position
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Read:
-    """The result of one pull: rows, an error, or neither at the end; and the losses before it.
+    """The result of one pull: ``block`` or ``error``, or neither at the end of the flow.
 
-    ``after`` is the position after the rows.
+    ``lost`` are the losses before the rows or the error; ``after`` is the position after the rows.
     """
 
     block: Block | None = None
@@ -47,11 +47,11 @@ class Read:
 
 
 class NestedFlow:
-    """The elements of ``run``; errors name places in the run's own sources.
+    """The elements of ``run``, the nested run; errors name places in the sources of that run.
 
-    A position also holds the types that functions have settled, which the outer run does not know,
-    and the number of delivered rows after the position. Losses are counted by ``allowance`` of the
-    outer run, when the caller receives the rows that follow them.
+    A position also holds the settled types of the run's functions, which the outer run does not
+    know, and the number of rows to drop after the position. ``allowance``, that of the outer run,
+    counts losses when the caller receives the rows that follow them.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The options of a run of a plan, and its accounts, for lanes and operators."""
+"""Define the options of a run of a plan, and its counters of losses, rows and memory."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from dml.physical.plan import Plan
 
 
 class Open(Protocol):
-    """A driver with all its options, except the tasks to run."""
+    """A function that starts a driver; all options but those of the call are set already."""
 
     def __call__(
         self, tasks: Tasks, job: Job, tallies: Tallies, **options: Unpack[Options]
     ) -> PartitionFeed:
-        """Begin the tasks of ``job``, counted in ``tallies``, and return their partitions."""
+        """Begin ``tasks`` of ``job``, counted in ``tallies``; return the feed of partitions."""
 
 
 class StreamTaps(Protocol):
@@ -46,7 +46,13 @@ class StreamTaps(Protocol):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlanRun:
-    """How a plan is run: options that affect the timing of a run, never its results."""
+    """How a plan is run: options that affect the timing of a run, never its results.
+
+    ``stage_bytes`` bounds the memory of the stages, ``atom_bytes`` that of an atom in one task. A
+    unit of at most ``whole_bytes`` is decoded at once. ``kept_bytes`` is memory for caches and
+    tees. ``beside`` has, for each stream operator, the runs of its inputs after the first.
+    ``cutting`` is None if no lanes are used.
+    """
 
     plan: Plan
     at: At
@@ -75,17 +81,20 @@ class PlanRun:
 
     @cached_property
     def listener(self) -> dict[str, OnEvent]:
-        """The receiver of events about long waits, under "on_event" once it is set."""
+        """A dict that is empty, or has the receiver of events about long waits as "on_event"."""
         return {}
 
     @cached_property
     def meter(self) -> Meter:
-        """The meter of rows and time from the stage to the consumer."""
+        """The meter of rows and time at each step between the stages and the consumer."""
         return Meter(len(self.plan.stream), self.stage_bytes + self.kept_bytes)
 
     def lost(self, losses: Sequence[Loss], *, again: bool = False) -> DmlError | None:
-        """Count losses of operators in delivered rows; return the error if there are too many."""
-        # losses before rows that an earlier run delivered were counted there
+        """Count losses of operators in delivered rows; return an error if they are too many.
+
+        With ``again``, an earlier run delivered the rows that follow the losses.
+        """
+        # with a loss limit, the earlier run has counted these losses
         return None if again and self.at.bounded else self.losses.add(losses)
 
     def lost_over(self, number: int, error: DmlError, rows: int) -> None:
@@ -98,5 +107,5 @@ class PlanRun:
 
     @property
     def sizes(self) -> PartitionSizes:
-        """Bytes of a partition, of the whole stage, and of an atom in one task."""
+        """Target bytes of a partition, and most bytes of the whole stage and of one task's atom."""
         return PartitionSizes(self.target_bytes, self.stage_bytes, self.atom_bytes)

@@ -1,4 +1,4 @@
-"""Several pipelines that are the inputs of one operator are read ahead, each in its own thread."""
+"""Read several pipelines ahead that are inputs of one operator, each in a thread of its own."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Clock:
         self.started = perf_counter(), thread_time(), process_time()
 
     def spent(self) -> tuple[float, float, float]:
-        """Return elapsed seconds, processor seconds of this thread, and those of other threads."""
+        """Return elapsed seconds, and processor seconds of this thread and of all other threads."""
         now = perf_counter(), thread_time(), process_time()
         seconds, cpu_s, all_s = (a - b for a, b in zip(now, self.started, strict=True))
         return seconds, cpu_s, max(0.0, all_s - cpu_s)
@@ -48,9 +48,9 @@ class _Clock:
 class PullLimit:
     """Limits the pulls of ``flows`` flows: at most ``most`` run at once.
 
-    If ``most`` is smaller than ``flows``, one pull is reserved for the flow that the consumer waits
-    for, so the consumer never waits for a later flow. Flows that only compute in Python are pulled
-    one at a time, when they are awaited: their threads would contend for the GIL.
+    If ``most`` is smaller than ``flows``, one of the pulls is reserved for the flow that the
+    consumer waits for. Flows that only compute in Python are pulled one at a time, when the
+    consumer waits for them, since their threads would contend for the GIL.
     """
 
     def __init__(self, most: int, flows: int) -> None:
@@ -71,7 +71,7 @@ class PullLimit:
         return wanted
 
     def admits(self, reader: _Reader) -> bool:
-        """Return whether ``reader`` may pull now."""
+        """Return whether ``reader`` may pull now, within the limit."""
         others = self.most if self.most >= self.flows else self.most - 1
         return reader is self.head or len(self.running - {self.head}) < others
 
@@ -100,8 +100,8 @@ class PullLimit:
 class _Reader:
     """Opens a flow and pulls its rows: fewer at once if they take long, or many bytes.
 
-    A reader must not reference the owner of its rows: collecting the owner as garbage ends the
-    reader.
+    A reader must not refer to its ``ReadingFlow``: the reader ends when that object is collected as
+    garbage.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class _Reader:
         self.over = False
 
     def make(self) -> Read | None:
-        """Return the result of the next pull, once there is room for it; None if exhausted."""
+        """Wait for room, and return the result of the next pull; None at the end or if stopped."""
         wanted = not self.over and self.shelf.wait(self.next_bytes)
         if not wanted or not self.gate.enter(self):
             return None
@@ -141,7 +141,7 @@ class _Reader:
         return Read() if self.shelf.stopped else self.flow.read(self.rows)
 
     def _learn(self, block: Block, seconds: float) -> None:
-        """Set the number of rows of the next pull from a pulled block and its seconds."""
+        """Choose the number of rows of the next pull from a pulled block and its seconds."""
         self.nbytes += block.nbytes
         each = max(1, block.nbytes // block.n)
         fitting = self.shelf.most_bytes // DEPTH // each
@@ -157,10 +157,10 @@ class _Reader:
 
 
 class ReadingFlow:
-    """The rows of a flow that a thread reads ahead; positions are those of delivered rows.
+    """The rows of a flow that a thread reads ahead; positions count the rows delivered from here.
 
-    The thread ends when this object is closed or garbage-collected, or at interpreter exit. A pull
-    in progress ends first, and nothing waits for it.
+    The thread ends when this object is closed or garbage-collected, or at interpreter exit. It
+    completes a pull in progress first; closing this object does not wait for that.
     """
 
     def __init__(
@@ -194,9 +194,9 @@ class ReadingFlow:
         return self.reader.nbytes - self.taken_bytes
 
     def look(self, *, wait: bool) -> int:
-        """Return the number of available rows, or 0; with ``wait``, 0 only at the end.
+        """Return the number of rows that are available at once, and count losses before them.
 
-        See ``dml.expr.nested_pipelines``.
+        With ``wait``, wait for rows: 0 then means the end. See ``dml.expr.nested_pipelines``.
         """
         while self.rest is None and not self.ended:
             if self.read is None:
@@ -224,7 +224,7 @@ class ReadingFlow:
         return found
 
     def _awaited(self) -> Any:
-        """Return the next result; meanwhile let other flows end, to make room for later ones."""
+        """Return the next result; until it comes, let other flows end by work of ``meanwhile``."""
         left = LEFT.get()
         while True:
             try:
@@ -249,7 +249,7 @@ class ReadingFlow:
         return block.slice(0, most) if most < block.n else block
 
     def position(self) -> Position | None:
-        """Return the position before the available rows, and how many of them were delivered."""
+        """Return the position before the current rows, and how many were delivered as "drop"."""
         if not self.given:
             return self.base
         start = self.base or {"at": None, "schemas": {}}
@@ -262,14 +262,14 @@ class ReadingFlow:
 
 
 class SideBySide:
-    """Opens ``flows`` flows that are read ahead, at most ``most`` of them at once."""
+    """Opens ``flows`` flows that threads read ahead; at most ``most`` are pulled at once."""
 
     def __init__(self, most: int, flows: int, allowance: Allowance) -> None:
         self.gate, self.allowance = PullLimit(most, flows), allowance
 
     @property
     def short(self) -> bool:
-        """Whether pipelines are so short that worker processes are not worthwhile for them."""
+        """Whether the pipelines end so soon that worker processes are not worthwhile for them."""
         return self.gate.pipeline_s is not None and self.gate.pipeline_s < SHORT_S
 
     def open(
@@ -285,7 +285,7 @@ class SideBySide:
 
     @staticmethod
     def own_bytes(most_bytes: int) -> int:
-        """Return the part of ``most_bytes`` for the flow itself; the rest is for its rows."""
+        """Return how much of ``most_bytes`` the flow itself may use; the rest is for its rows."""
         return most_bytes - 2 * _ahead_bytes(most_bytes)
 
 
@@ -296,6 +296,6 @@ def _ahead_bytes(most_bytes: int) -> int:
 def side_by_side(
     flows: int, workers: int, at_once: int | None, allowance: Allowance
 ) -> SideBySide | None:
-    """Return a reader of ``flows`` flows in parallel; None if they are read one after the other."""
+    """Return what reads ``flows`` flows in parallel; None if they are read one after the other."""
     most = min(flows, workers, workers if at_once is None else at_once)
     return SideBySide(most, flows, allowance) if most > 1 and flows <= MOST_FLOWS else None

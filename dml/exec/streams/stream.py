@@ -1,4 +1,4 @@
-"""Open a plan as one ordered flow: stages on a driver, and the stream operators above them."""
+"""Open a plan as one ordered flow: a driver runs its stages, stream operators take the rows."""
 
 from __future__ import annotations
 
@@ -51,30 +51,33 @@ class SpreadingCluster(Protocol):
     """A cluster whose workers can run stream operators that need all rows."""
 
     def spread(self, run: Streaming, *, finishing: bool) -> Any:
-        """Return the first stream operators, if workers run them: ``count``, ``open``; or None."""
+        """Return an object for the first stream operators if workers run them, else None.
+
+        It has ``count``, their number, and ``open``, the opener of their output flow.
+        """
 
 
 class Watching(Protocol):
-    """Compares some output of a run with the plan as written, before the run goes on."""
+    """Compares some output of a run with that of the plan as written, before it is delivered."""
 
     def watch(
         self, run: Streaming, job: Job, epoch: int, start: Position | None
     ) -> Callable[[Sequence[Piece]], None] | None:
-        """Return a check for each partition of the stages at ``epoch``; None for no check."""
+        """Return a function that checks each partition of the stages at ``epoch``, or None."""
 
     def guarded(
         self, open_: Callable[[], Flow], epoch: int, position: Position | None, *, finishing: bool
     ) -> Flow:
-        """Return the flow of ``open_``, or that of the plan as written once the two differ."""
+        """Return the flow of ``open_``; it continues with the plan as written if the two differ."""
 
     def running(self, run: Streaming) -> Streaming:
         """Return ``run``, or the run that replaced it."""
 
     def event(self, run: str, at: float) -> Event:
-        """Return the comparisons of run ``run`` so far as an event at time ``at``."""
+        """Return the comparisons so far as an event at time ``at`` of the run named ``run``."""
 
     def report_differences(self, hear: Callable[[str, str], None]) -> None:
-        """Report each difference from the plan as written: ``hear`` gets a name and a text."""
+        """Call ``hear`` with a name and a text for each difference from the plan as written."""
 
 
 class StageFlow:
@@ -103,7 +106,7 @@ class StageFlow:
         self.resumed = bool(self.atom or self.drop)  # within an atom, which must exist
         self.error: DmlError | None = None
         self.held = self.ending = False
-        # number of functions in the job, if functions above have positions of their own
+        # number of functions in the job, if lanes above have levels of their own in positions
         self.functions = 0
         self.wheres: list[tuple[int, int]] = []  # of the blocks of the last unit
         self.firsts: Firsts = ()  # rows before later units in the piece
@@ -143,7 +146,7 @@ class StageFlow:
         return None if block is None else (block, block.ids.count - self.start)
 
     def between(self) -> Between:
-        """Return a function from a number of rows, delivered from now on, to the position after."""
+        """Return a function from n to the position after the next n rows."""
         return partial(further, self.place, self.atom, self.drop, self.firsts)
 
     def pull_piece(self, room: GatherQuota) -> list[Block] | None:
@@ -160,7 +163,7 @@ class StageFlow:
         return out
 
     def _next_piece(self) -> bool:
-        """Make the next piece the current one, or raise its error; return False at the end."""
+        """Switch to the next piece, or raise its error; return False if there is none."""
         self.place, self.empty = self.place + self.empty, 0
         while not self.pieces:
             if self.error is not None:
@@ -185,7 +188,7 @@ class StageFlow:
         return True
 
     def _undropped(self, block: Block | None) -> Block | None:
-        """Skip the rows of ``block`` delivered before a resume; return None if no rows are left."""
+        """Skip rows of ``block`` that an earlier run delivered; return None if none are left."""
         rows = 0 if block is None else block.n
         self.start = min(self.to_drop, rows)
         self.to_drop -= self.start
@@ -223,7 +226,7 @@ class StageFlow:
             raise
 
     def position(self) -> Position:
-        """Return the place of the unit, the atom in it, and the delivered rows of that atom."""
+        """Return the place of the unit, the atom in it, and how many rows of it were delivered."""
         found = placed(self.place, self.atom, self.drop, self.firsts)
         return {**found, "functions": self.functions} if self.functions else found
 
@@ -291,9 +294,9 @@ class Streaming(PlanRun):
     def opener(
         self, position: Position | None = None, *, finishing: bool = False, free: bool = False
     ) -> Opener:
-        """Return the opener of the whole plan's flow; ``free`` allows any order of elements.
+        """Return the function that opens the whole plan's flow at ``position``.
 
-        ``position`` is where the flow will be opened.
+        ``finishing`` and ``free`` are those of ``flow``.
         """
         source = None if any(self.beside) else self.plan.stage.source
         passes = LanePasses(source, self.plan.stream)
@@ -322,7 +325,7 @@ class Streaming(PlanRun):
     def _freed(
         self, lanes: Mapping[int, Lane], start: int, position: Position | None
     ) -> dict[int, Lane]:
-        """Return the lanes, by operator number, that change where any order is allowed."""
+        """Return {number of the first operator: lane} of lanes that change if any order will do."""
         if self.watching is not None:
             return {}
         stage = () if start or self.whole_units else self.lanes[1]
@@ -331,7 +334,7 @@ class Streaming(PlanRun):
     def _open_over(
         self, lane: Lane, passes: LanePasses, opener: Opener, epoch: int, position: Position | None
     ) -> Flow:
-        """Return the flow of ``lane``, a lane over the stream that ``opener`` opens."""
+        """Return the output flow of ``lane``, whose input is the flow that ``opener`` opens."""
         made, number = opener, lane.first + len(lane.nodes) - len(self.plan.on_blocks)
         for each in (lane,) if fits(position, (lane,)) else apart(lane):
             made = partial(open_lane, self, each, None, made, False, False)  # noqa: FBT003 (bound)
@@ -339,9 +342,9 @@ class Streaming(PlanRun):
 
     @cached_property
     def lanes(self) -> tuple[int, tuple[Lane, ...]]:
-        """Number of steps that the reading tasks run, and the lanes of the steps after those.
+        """Number of steps run by the tasks that read units, and the lanes of the steps after those.
 
-        A lane runs steps of equal needs on slices of the ordered rows.
+        A lane runs steps that need the same resources, on slices of the ordered rows.
         """
         return stage_lanes(self.plan)
 
@@ -371,9 +374,9 @@ class Streaming(PlanRun):
         places: int | None = None,
         top: Lane | None = None,
     ) -> Flow:
-        """Return the rows of the first ``places`` units (None: all); functions run on slices.
+        """Return the rows of the first ``places`` units (None: all), with functions run on slices.
 
-        ``top`` replaces the last lane, unless ``top`` is None.
+        ``top`` replaces the last lane, unless it is None.
         """
         lanes = partial(self._open_lanes, finishing=finishing, places=places, top=top)
         return Metered(passes.open(lanes, epoch, position), self.meter, 0)
@@ -403,8 +406,8 @@ class Streaming(PlanRun):
     def _settle(self, epoch: int) -> None:
         """Settle the result types of functions in later stages before the tasks of the epoch begin.
 
-        The functions are called on the first rows, in order: the first task of a later stage could
-        get only some rows of a unit, and infer other types from them.
+        The functions are called on the first rows, in order. A task of a later stage might get only
+        some rows of the first unit, and infer other types from them.
         """
         from dml.exec.tasks.rehearsal import refuse_twice  # noqa: PLC0415
 
@@ -461,7 +464,7 @@ class Streaming(PlanRun):
         return self._open_units(job, position)
 
     def _settles_by_count(self, job: Job) -> bool:
-        """Return whether the first rows of the source settle all types, and may run in slices."""
+        """Return whether a known number of source rows settles all types, as slices need it."""
         stored = self.watching is not None or keeps_units(self.plan)
         if stored or self.at.store.looks or not unsettled(job):
             return False
@@ -491,7 +494,7 @@ class Streaming(PlanRun):
         return feed
 
     def _driven(self, job: Job, unit: int, atom: int) -> PartitionFeed:
-        """Return the partitions that the driver makes of ``job`` from an atom of a unit on."""
+        """Start a driver for ``job`` at an atom of the unit at place ``unit``; return its feed."""
         units, unit_at = job.reading.places, job.reading.unit_at
         long = _settling(job, unit) if unsettled(job) else 0
         tasks = TaskList(unit, units, units_each(units, unit_at, self.target_bytes), atom, long)
@@ -506,7 +509,7 @@ class Streaming(PlanRun):
 
 
 def _settling(job: Job, place: int) -> int:
-    """Return how many units from ``place`` on hold the rows that settle the types."""
+    """Return how many units, from ``place`` on, have enough rows to settle the types."""
     rows = 0
     for number, each in enumerate(range(place, job.reading.places)):
         if rows >= SETTLING_ROWS or number == SETTLING_ROWS:

@@ -34,12 +34,12 @@ def _run(node: Any, at: At, block: Block) -> Iterator[Block]:
 
 
 def ways_told(plan: Plan, settings: Settings, spread: str) -> str:
-    """Return the lines of ``explain`` about how a plan runs, where that is not the usual way."""
+    """Return the lines of ``explain`` about how a plan runs, as far as it differs from defaults."""
     return policy_line(settings.scheduler_policy) + spread + _order_told(plan, settings)
 
 
 def _order_told(plan: Plan, settings: Settings) -> str:
-    """Return the line of ``explain`` about a free order of elements; empty if order is kept."""
+    """Return the line of ``explain`` about the order of elements; "" if the settings fix it."""
     if settings.deterministic:
         return ""
     lanes = freed_lanes(plan, stream_lanes(plan), stage_lanes(plan)[1], None)
@@ -57,7 +57,7 @@ def open_node(  # noqa: PLR0917 (an Opener, once the first four are bound)
     epoch: int,
     position: Position | None,
 ) -> Flow:
-    """Return the flow of operator ``number`` over the stream of ``run``, which is ``node``."""
+    """Return the output flow of ``node``, which is stream operator ``number`` of ``run``."""
     taken = None if run.taps is None else run.taps.tap(run, number, open_input, epoch, position)
     if taken is not None:
         return Metered(taken, run.meter, number + 1)
@@ -90,12 +90,12 @@ class _Local:
         return _run(self.node, self.at, block)
 
     def settling(self) -> int:
-        """Return how many rows settle the operator's types together; 0 if they are settled."""
+        """Return how many rows are needed to settle the operator's types; 0 if they are settled."""
         return settling(self.node, self.at)
 
 
 def refuse_depth(node: Node) -> None:
-    """Raise PlanError for more nested operators than the call stack of a run can hold."""
+    """Raise PlanError if more than ``DEEPEST`` stream operators lie one above the other."""
     depths: dict[int, int] = {}
     for each in node.walk():
         below = max((depths[id(child)] for child in each.inputs), default=0)

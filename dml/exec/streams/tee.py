@@ -1,8 +1,8 @@
-"""A tee lets several runs share one stream: each block is kept until all of them have taken it.
+"""Share one stream among several runs with a tee, which keeps a block until all have taken it.
 
-A *taker* is a run, or another tee above this one. Blocks that some takers have not taken yet wait:
-in memory up to a number of bytes for each taker, beyond that on disk. Rows lost to errors travel
-with the blocks, so that every run counts them where it would have counted them by itself.
+A *taker* is a run, or another tee above this one. Blocks that a taker has not taken yet wait: in
+memory up to a number of bytes for each taker, beyond that on disk. Rows lost to errors travel with
+the blocks, so that every run counts them before the same rows as if it ran alone.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Queue:
     """Waiting entries of one taker, in order: ``most_bytes`` in memory, the rest on disk.
 
     Half of the memory is for the entries that are taken next. Later entries gather in the other
-    half, and are spilled when that half is full.
+    half, and are written to disk when that half is full.
     """
 
     def __init__(self, most_bytes: int, spill: Callable[[Schema], Spill]) -> None:
@@ -73,7 +73,7 @@ class Queue:
             self._store()
 
     def _store(self) -> None:
-        """Spill the later entries as one run; if that fails, the taker gets the error."""
+        """Write the later entries to disk in one go; if that fails, the taker gets the error."""
         blocks = [entry.block for entry in self.late if entry.block is not None]
         try:
             self.disk = self.disk or self.spill(blocks[0].schema)
@@ -154,7 +154,7 @@ class Tee:
         return queue.take()
 
     def _more(self) -> None:
-        """Make one entry, and append it to the queue of every taker."""
+        """Pull one block from the stream, and append it as an entry to the queue of every taker."""
         entry = self._make_entry()
         entry.losses = tuple(self.run.heard)
         self.run.heard.clear()
@@ -188,7 +188,7 @@ class Tee:
 
 
 class Taps:
-    """The tees of one run; ``takers`` lists those of each shared node, by the node's digest."""
+    """The tees of runs that share streams; ``takers`` is {digest of a shared node: its takers}."""
 
     def __init__(self, takers: dict[bytes, list[Hashable]], epoch: int) -> None:
         self.takers, self.epoch = takers, epoch
@@ -196,7 +196,7 @@ class Taps:
         self.opened: set[tuple[Hashable, bytes]] = set()
 
     def of(self, taker: Hashable) -> Taking:
-        """Return the object with which ``taker`` opens shared nodes."""
+        """Return the object through which ``taker`` opens the flows of shared nodes."""
         return Taking(self, taker)
 
     def tee(self, run: Streaming, node: Node, number: int) -> Tee:
@@ -211,7 +211,7 @@ class Taps:
         return self.tees[key]
 
     def _below(self, run: Streaming, key: bytes, number: int) -> Below:
-        """Return ``run`` up to operator ``number``, as a taker of the next tee below, if any."""
+        """Return the part of ``run`` below operator ``number``, a taker of any tees below."""
         plan = run.plan
         cut = dataclasses.replace(
             plan,
@@ -225,7 +225,7 @@ class Taps:
         return Below(**given)
 
     def waiting(self, taker: Hashable) -> int:
-        """Return how many entries wait for ``taker``, and for the tees that it takes from."""
+        """Return how many entries wait for ``taker`` and for the tees from which it takes."""
         found = 0
         for key, tee in self.tees.items():
             if taker in tee.queues:
@@ -250,7 +250,7 @@ class Taps:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Taking:
-    """Opens shared nodes for one taker."""
+    """Opens the flows of shared nodes for one taker."""
 
     taps: Taps
     taker: Hashable
@@ -265,8 +265,8 @@ class Taking:
     ) -> Flow | None:
         """Return the flow of operator ``number`` of ``run``; None if the operator is not shared.
 
-        Each taker shares one pass only: passes of a repeat, or of other epochs, have their own
-        flow.
+        Each taker shares only its first pass of the epoch of the tees; other passes of a repeat,
+        other epochs and resumed runs get flows of their own.
         """
         node, taps = run.plan.stream[number], self.taps
         if self.taker not in taps.takers.get(node.digest, ()):
@@ -319,13 +319,13 @@ class _Tap:
         return {"given": self.given}
 
     def close(self) -> None:
-        """Leave the tee, which closes its stream after the last taker."""
+        """Leave the tee, which closes its stream when all takers have left."""
         self.block = None
         self.tee.leave(self.taker)
 
 
 def unwritable(block: Block) -> Block:
-    """Return the rows of ``block`` read-only, since several takers share them."""
+    """Return ``block`` with read-only arrays, since several takers share its rows."""
     columns = tuple(_unwritable(column) for column in block.columns)
     return Block(block.schema, columns, block.ids)
 

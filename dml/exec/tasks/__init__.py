@@ -1,1 +1,1 @@
-"""Workers execute tasks: they read units, run steps on blocks, cut partitions, count lost rows."""
+"""Execute tasks in workers: read units, run steps on blocks, cut partitions, record lost rows."""

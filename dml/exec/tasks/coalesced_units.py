@@ -1,8 +1,8 @@
 """Coalesce small neighbouring units: read and process them as one block, without visible effect.
 
-Units that are adjacent in memory are read as one block, every step runs once on it, and the flow
-over it knows where each unit's rows begin. So the fixed costs of a step are paid once. Where a unit
-read alone could give a different result, no block is made here, and each unit is read alone.
+Units that are adjacent in memory are read as one block, every step runs once on it, and the block's
+piece lists where each unit's rows begin. So the fixed costs of a step are paid once. If a unit that
+is read alone could give a different result, each unit is read alone.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ UNITS, FILTERED = 2, 4
 def spans(
     reading: Reading, task: ReadTask, sizes: PartitionSizes, mine: Callable[[], Tally]
 ) -> Iterator[tuple[range, tuple[Block, Firsts] | None]]:
-    """Yield consecutive ranges of a task's places, each with its units' output as one block.
+    """Yield consecutive ranges of a task's places, each with the output of its units as one block.
 
-    The block comes with the row numbers where later units begin; None where units must be read
-    alone.
+    The block comes with the row numbers at which the units after the first begin. The caller must
+    read the units of a range with None one by one.
     """
     each = 1
     if _permitted(reading, task, sizes.target_bytes):
@@ -58,7 +58,7 @@ def spans(
 
 
 def _permitted(reading: Reading, task: ReadTask, target_bytes: int) -> bool:
-    """Return whether all output of ``task`` is one partition, however its units are read."""
+    """Return whether all output of ``task`` fits one partition, whether or not units are joined."""
     if reading.row_bytes is None or task.skip_atoms or task.stop - task.start < 2:
         return False
     first, last = reading.unit_at(task.start), reading.unit_at(task.stop - 1)
@@ -105,7 +105,10 @@ def _read_run(
 
 
 def _firsts(block: Block, starts: np.ndarray, first_row: int) -> Firsts:
-    """Return the row numbers in ``block`` of the rows that were at ``starts`` in the input."""
+    """Return the row numbers in ``block`` at which later units begin.
+
+    ``starts`` are these numbers before the steps; ``first_row`` is the id of the first row then.
+    """
     sel, low = block.ids.sel, block.ids.lo
     if isinstance(low, int) and sel is None:
         return tuple(starts.tolist())
@@ -116,10 +119,10 @@ def _firsts(block: Block, starts: np.ndarray, first_row: int) -> Firsts:
 
 
 def joined(feed: PartitionFeed, steps: Iterable[Node], *, spanning: bool) -> PartitionFeed:
-    """Return the partitions of ``feed``, with blocks joined that are adjacent in a store.
+    """Return ``feed``; with ``spanning``, blocks that are adjacent in a cache's store are joined.
 
-    Blocks are joined here, for cutting batches, and not in the task, where recomputed partitions
-    are compared.
+    Larger blocks help to cut batches. The task does not join them, since partitions that a task
+    recomputes are compared with the earlier ones.
     """
     stored = any(step.rows is Rows.STORED for step in steps)
     return _Joined(feed) if spanning and stored else feed
@@ -140,7 +143,7 @@ class _Joined:
 
 
 def _side_by_side(pieces: Sequence[Piece]) -> list[Piece]:
-    """Return the pieces, with those of one atom joined that are neighbours in memory."""
+    """Return the pieces; those of one atom whose blocks are neighbours in memory are joined."""
     out = [pieces[0]]
     for piece in pieces[1:]:
         last, whole = out[-1], None
@@ -161,10 +164,10 @@ def _plain(last: Piece, piece: Piece) -> bool:
 
 
 def placed(place: int, atom: int, drop: int, firsts: Firsts) -> Position:
-    """Return the position ``drop`` rows after the begin of the unit at ``place``.
+    """Return the position ``drop`` rows after the begin of ``atom`` of the unit at ``place``.
 
-    A position in a later unit, which begins at one of ``firsts``, is that of this unit alone; the
-    end of a unit is the begin of the next.
+    Later units of the same block begin at rows ``firsts``. A position in one of them counts rows
+    from the begin of that unit; the end of a unit is the begin of the next.
     """
     passed = bisect_left(firsts, drop)
     if passed < len(firsts) and firsts[passed] == drop:
@@ -175,5 +178,5 @@ def placed(place: int, atom: int, drop: int, firsts: Firsts) -> Position:
 
 
 def further(place: int, atom: int, drop: int, firsts: Firsts, rows: int) -> Position:
-    """Return the position ``rows`` rows later; a plain function, since it is sent to processes."""
+    """Return the position ``rows`` rows after that of ``placed``; other processes can call this."""
     return placed(place, atom, drop + rows, firsts)

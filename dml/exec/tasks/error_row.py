@@ -35,7 +35,7 @@ def placed(error: DmlError, unit: Unit, block: Block | None) -> DmlError:
 
 
 def placed_later(error: DmlError, unit: Unit, source: Source) -> DmlError:
-    """Return ``error`` with its place, in a stage that has not read the rows itself."""
+    """Return ``error`` with its place, for a stage that did not read the rows of ``unit``."""
     ids: RowIds | None = error.__dict__.pop("row_id", None)
     found = None if ids is None else source.unit_of(ids)
     if ids is None or found is None:
@@ -44,9 +44,9 @@ def placed_later(error: DmlError, unit: Unit, source: Source) -> DmlError:
 
 
 def traced(error: DmlError, plan: Plan, above: int | None = None) -> DmlError:
-    """Return ``error`` with the source's place of the row that it names, if it names one.
+    """Return ``error`` with the place in the source of the row whose id it carries, if any.
 
-    The error arose in operator ``above`` over the stream, or (None) above all of them.
+    The error arose in stream operator ``above``, or, if that is None, above all stream operators.
     """
     ids: RowIds | None = error.__dict__.pop("row_id", None)
     found = (
@@ -56,12 +56,13 @@ def traced(error: DmlError, plan: Plan, above: int | None = None) -> DmlError:
 
 
 def _origin(plan: Plan, above: int, ids: RowIds) -> tuple[Unit, int] | None:
-    """Return unit and row that one of ``ids`` descends from, below operator ``above``; or None.
+    """Return the unit and row from which one of ``ids`` comes, or None.
 
-    An operator that makes ids reports, for one of its own ids, the ids in each of its inputs.
+    ``ids`` are ids of the input of stream operator ``above``. An operator that makes new ids can
+    report, for its own ids, the ids of each of its inputs.
     """
     source = plan.stage.source
-    # ids made by an operator are like random numbers: hardly any equals a row number
+    # ids that operators make are like random numbers: hardly any of them equals a row number
     rows = read_of(source).row_count
     most = MOST_ROWS if rows is None else rows
     for i in np.flatnonzero(ids.low() < most)[:16]:
@@ -89,7 +90,7 @@ def _spotted(error: DmlError, unit: Unit, row: int | None) -> DmlError:
 
 
 def _row_of(error: DmlError, block: Block | None) -> int | None:
-    """Return the number of the failing row in its source; None if an operator made its id."""
+    """Return the number of the failing row in its source; None if unknown, or made by operators."""
     ids = getattr(error, "row_id", None)
     if ids is None or block is None or not block.n:
         return None
@@ -99,7 +100,7 @@ def _row_of(error: DmlError, block: Block | None) -> int | None:
 
 
 def as_error(error: Exception, place: str) -> DmlError:
-    """Return ``error`` as an error of dml; an unexpected exception becomes InternalError."""
+    """Return ``error`` as a DmlError; an unexpected exception becomes an InternalError."""
     if isinstance(error, DmlError):
         return error
     if isinstance(error, MemoryError):
@@ -123,7 +124,7 @@ def started(thread: threading.Thread) -> None:
 
 
 def exhausted(at: str) -> MemoryContractError:
-    """Return the error for a process that gets no more memory from the system."""
+    """Return the error for a process that gets no more memory from the system, at place ``at``."""
     return MemoryContractError(
         "the process ran out of memory",
         at=at,

@@ -1,4 +1,4 @@
-"""A job has all that a worker needs to make the partitions of a plan; it can be pickled."""
+"""Define the job: all that a worker needs to make the partitions of a plan; it can be pickled."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from dml.physical.plan import Link, Stage
 class Job:
     """One epoch of a chain of stages, which has the same result wherever it runs.
 
-    With ``finishing``, columns have the form as delivered. ``whole_bytes`` bounds a unit that is
-    decoded at once. ``at.schemas`` is filled by rows that settle types, in the process that makes
-    them. ``links`` are the stages after the first; their tasks take the pieces of an outcome.
-    ``spanning`` permits pieces of several units.
+    With ``finishing``, columns have the form in which they are delivered. A unit of at most
+    ``whole_bytes`` is decoded at once. When rows settle types, these are added to ``at.schemas`` of
+    the process that makes the rows. ``links`` are the stages after the first; the input of their
+    tasks is one partition. ``spanning`` permits pieces with rows of several units.
     """
 
     stage: Stage
@@ -46,12 +46,12 @@ class Job:
 
     @cached_property
     def once(self) -> tuple[str, ...]:
-        """For each stage, the operator that forbids to repeat one of its tasks, or ""."""
+        """For each stage, the label of an operator whose tasks must not be repeated, or ""."""
         return tuple(map(impure, (self.stage.steps, *(link.steps for link in self.links))))
 
     @cached_property
     def reading(self) -> Reading:
-        """The unit at each place of the reading order, and the blocks of each unit."""
+        """The reader of the units, which knows the unit at each place of the reading order."""
         return Reading(
             self.stage,
             dataclasses.replace(self.at, hold_bytes=self.sizes.atom_bytes),
@@ -74,11 +74,10 @@ class Job:
         return tuple(found)
 
     def _grain_after(self, stage: int) -> int:
-        """Return the number of rows of which each partition of ``stage`` has a multiple, per atom.
+        """Return n: partitions of ``stage`` end after a multiple of n rows of an atom, or with it.
 
-        The result is ``WHOLE`` if a later stage must see whole atoms. It is the size of a group if
-        the only later operator that reads more than a row reads groups, and gets the rows first.
-        Else it is 1.
+        The result is ``WHOLE`` if a later stage must see whole atoms; the size of a group if the
+        next operator is the only later one that reads more than one row, and reads groups; else 1.
         """
         later = [node for link in self.links[stage:] for node in link.steps]
         gathering = [node for node in later if node.by_atom]

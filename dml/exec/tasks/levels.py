@@ -1,6 +1,6 @@
-"""Cut the steps of a stage into levels, behind each step whose rows a cache keeps.
+"""Divide the steps of a stage into levels, each of which ends with a step whose rows a cache keeps.
 
-A unit is taken from the highest level whose rows are in the cache; levels above are computed.
+The rows of a unit are taken from the highest level that the cache has; later levels are computed.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from dml.io.source import Unit
 
 
 class Level:
-    """Consecutive steps of a stage over the level ``below``, which run unit by unit."""
+    """Consecutive steps of a stage, run unit by unit on the output of the level ``below``."""
 
     entry: Any = None
-    """The cache entry that keeps the rows of the last step, if one does."""
+    """The cache entry that keeps the rows of the last step, or None."""
 
     def __init__(self, steps: Steps, first: int, below: Level | None) -> None:
         self.steps, self.below = steps, below
@@ -35,13 +35,16 @@ class Level:
 
     @property
     def gives_stored(self) -> bool:
-        """Whether this level returns the rows of its cache entry unchanged."""
+        """Whether this level yields rows of its cache entry as they are stored."""
         return False
 
     def atoms(
         self, unit: Unit, skip_atoms: int, read: Callable[[int], Iterator[Block]], run: Running
     ) -> Iterator[Atom]:
-        """Yield the atoms of ``unit`` from ``skip_atoms`` on; ``read`` reads from the source."""
+        """Yield the output atoms of ``unit`` from number ``skip_atoms`` on.
+
+        ``read`` reads the atoms of the unit from a number on from the source.
+        """
         return self._make_atoms(unit, skip_atoms, read, run)
 
     def _make_atoms(
@@ -53,7 +56,7 @@ class Level:
     def stepped(
         self, steps: Steps, atoms: Iterable[Atom], given: Given, wanted: UnitRequest
     ) -> Iterator[Atom]:
-        """Yield ``atoms`` after ``steps``; ``given`` also opens the atoms of other units."""
+        """Yield ``atoms`` processed by ``steps``; types settle from atoms that ``given`` opens."""
         if any(untyped(step.node, step.at) for step in steps.each):
             from dml.exec.tasks.rehearsal import settle  # noqa: PLC0415
 
@@ -65,16 +68,16 @@ class Level:
             yield origin, own.run(blocks, run.mine, run.noted)
 
     def _read(self, wanted: UnitRequest) -> Iterator[Atom]:
-        """Return the atoms that are the input of the lowest step."""
+        """Return the wanted atoms of the input of this level's first step."""
         if self.below is None:
             return ((block, (block,)) for block in wanted.read(wanted.skip_atoms))
         return self.below.atoms(*wanted)
 
     def input_blocks(self, wanted: UnitRequest) -> Iterator[Iterable[Block]]:
-        """Yield the input blocks of each atom.
+        """Yield the input blocks of each wanted atom.
 
-        If the consumer closes the generator, the rest of the level below is still read, so that its
-        cache entry is complete.
+        If the consumer closes the generator, the rest of the level below is still computed, so that
+        the cache entry of that level is complete.
         """
         atoms = self._read(wanted)
         try:
@@ -88,10 +91,10 @@ class Level:
 
 
 def levels(nodes: Sequence[Node], at: At, *, in_order: bool = True) -> Level:
-    """Return the levels of a stage, cut behind the steps that are stored in this run.
+    """Return the last level of a stage, which leads to those before it by ``below``.
 
-    If the last step is not stored, the store may have its rows in other entries. These hold rows of
-    epoch 0 and of units ``in_order``.
+    A level ends after each step that this run stores. If the last step is not stored, other cache
+    entries may have its rows, but only for epoch 0 and if units are read ``in_order``.
     """
     below: Level | None = None
     start, epochs = 0, epochs_at(nodes, at.epoch)

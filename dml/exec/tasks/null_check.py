@@ -17,10 +17,10 @@ MANY, SMALLER = 16, 2
 
 
 def warn_of_small_groups(plan: Plan) -> None:
-    """Warn of each ``map_batches`` whose groups end with files far shorter than a group.
+    """Warn of each ``map_batches`` whose groups are small, since files have far fewer rows.
 
-    The warning is given only if footers state the number of rows. Operators in between may leave
-    even fewer.
+    Groups end with their file. There is no warning if footers do not state the number of rows.
+    Operators before ``map_batches`` may make groups even smaller.
     """
     files, rows = len(files_of(plan.stage.source)), plan.stage.source.row_count
     if files < MANY or rows is None:
@@ -40,10 +40,10 @@ KEEPING = (Rows.PERMUTED, Rows.GROUPED, Rows.REPEATED)
 
 
 def refuse_nulls(plan: Plan) -> None:
-    """Raise NullValueError if statistics prove that a whole-number or boolean array has a null.
+    """Raise NullValueError if statistics prove a null in a delivered integer or boolean array.
 
-    Only columns of batches are checked, and only if every row arrives with the column as the source
-    has it; all other nulls are found when a batch is made. Only footers are read.
+    A column is checked only if the pipeline delivers batches, and all rows of the source with this
+    column unchanged. Other nulls are found when a batch is made. Only footers are read.
     """
     if not plan.batched:
         return
@@ -56,7 +56,7 @@ def refuse_nulls(plan: Plan) -> None:
 
 
 def _passed_on(plan: Plan) -> dict[str, str]:
-    """Return delivered column -> source column, for columns that arrive unchanged with all rows."""
+    """Return {delivered column: source column} for columns that keep all rows and values."""
     found = {name: name for name in plan.schema}
     for node in reversed(plan.operators[1:]):
         if node.rows in KEEPING and not node.drop_last:
@@ -69,7 +69,7 @@ def _passed_on(plan: Plan) -> dict[str, str]:
 
 
 def _env(node: Node) -> Env:
-    """Return the columns over those of the input; () if the operator may change rows in any way."""
+    """Return output columns as expressions of input columns; () if rows may change otherwise."""
     if isinstance(node, Segment):
         return () if node.predicate else node.env
     if isinstance(node, RowWise) and node.inputs[0].schema.known:

@@ -1,4 +1,4 @@
-"""A partition is a list of pieces, output of atoms in order; a task says which units are read."""
+"""Define partitions, which are lists of pieces in the order of atoms, and tasks that read units."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ Firsts = tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Piece:
-    """Some output of atom ``atom`` of the unit at ``place``; with ``firsts``, of later units, too.
+    """Some output of atom ``atom`` of the unit at ``place``; with ``firsts``, also of later units.
 
-    ``block`` follows the blocks of earlier pieces of the same atom. ``ends`` says that the unit has
-    no more pieces; ``error`` is the error that stopped the unit. ``losses`` are rows lost to errors
-    since the last piece; if the run limits losses (``At.bounded``), all of them come before the
-    rows of this piece. ``returned`` is a function's output before its types settle, in place of a
-    block.
+    The rows of ``block`` follow those of earlier pieces of the same atom. With ``ends``, the unit
+    has no more pieces; ``error`` is the error that stopped the unit. ``losses`` are rows lost to
+    errors since the previous piece; if the run limits losses (``At.bounded``), they come before the
+    rows of this piece. ``returned`` is a function's output before types settle, instead of a block.
     """
 
     place: int
@@ -46,13 +45,13 @@ class Piece:
 
     @property
     def stops(self) -> bool:
-        """Whether no piece of the unit follows."""
+        """Whether this is the last piece of its unit."""
         return self.ends or self.error is not None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReadTask:
-    """Units at the places in [``start``, ``stop``); the first one from ``skip_atoms`` on."""
+    """Units at places [``start``, ``stop``), the first one from atom ``skip_atoms`` on."""
 
     start: int
     stop: int
@@ -61,9 +60,10 @@ class ReadTask:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TaskList:
-    """Tasks of ``each`` units from place ``first`` on, created on access.
+    """Tasks of ``each`` units for the places [``first``, ``places``), created on access.
 
-    The first task has ``long`` units if that is more: the units with the rows that settle types.
+    The first task has ``long`` units if that is more than ``each``: those with enough rows to
+    settle types. It skips ``skip_atoms`` atoms of its first unit.
     """
 
     first: int
@@ -89,7 +89,7 @@ class TaskList:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PartitionSizes:
-    """In bytes: target of a partition, bound of the whole stage, and bound of one task's atom."""
+    """Target bytes of a partition, and most bytes of the whole stage and of an atom in one task."""
 
     target_bytes: int
     most_bytes: int

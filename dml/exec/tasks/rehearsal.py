@@ -1,8 +1,8 @@
-"""Settle types from the first rows before units are made, where functions run unit by unit.
+"""Settle types from the first rows before any unit's output is made, if functions run on units.
 
 An atom may have fewer rows than types need to settle. So functions are called for the first rows,
-of as many atoms as needed, before any output is made. The stored results replace the calls when the
-atom's output is made.
+of as many atoms as needed, before any output is made. Their results are recorded, and returned
+again without a call when the output of the atom is made.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ Numbered: TypeAlias = Generator[tuple[tuple[int, int], list["Block"]], None, Non
 def settle(steps: Steps, below: Sequence[Node], given: Given, wanted: UnitRequest) -> None:
     """Settle all types of ``steps`` from the rows of the first wanted atom and of later atoms.
 
-    Do nothing if that atom suffices. ``below`` are the operators that make the input of ``steps``;
-    ``given`` opens the input blocks of each atom.
+    Do nothing if that atom has enough rows. ``below`` are the operators that make the input of
+    ``steps``; ``given`` yields the input blocks of each atom of a unit.
     """
     waiting = [n for n, step in enumerate(steps.each) if _unsettled(step)]
     if not waiting or steps.rehearsed or wanted.unit.is_open:  # an open unit can be read only once
         return
-    # a step that needs whole atoms, behind a function of unknown types, waits for a whole atom
+    # a step that needs whole atoms, after a function of unknown types, waits for a whole atom
     gathers = [n for n, step in enumerate(steps.each) if step.node.by_atom and n > waiting[0]]
     waiting = [n for n in waiting if n < min(gathers, default=n + 1)]
     steps.rehearsed = True
@@ -73,7 +73,7 @@ def _unsettled(step: Any) -> bool:
 
 
 def _atoms(given: Given, wanted: UnitRequest) -> Numbered:
-    """Yield each atom from the wanted one on: unit number, number in the unit, and input blocks."""
+    """Yield ((unit number, atom number), input blocks) of each atom from the wanted one on."""
     run, reading, skipped = wanted.run, wanted.run.reading, wanted.skip_atoms
     for place in range(run.place, reading.places):
         unit = reading.unit_at(place)
@@ -124,7 +124,10 @@ class _Rehearsal:
         return not self.failed and all(gate.open for gate in self.gates.values())
 
     def _feed(self, each: Sequence[Any], blocks: Iterable[Block], begin: int) -> None:
-        """Run the steps from ``begin`` on as far as types are known, until all have settled."""
+        """Run the steps from ``begin`` on for ``blocks``, up to the first step of unknown types.
+
+        Return as soon as all types have settled.
+        """
         for number in range(begin, self.stop):
             step, gate = each[number], cast("Any", self.gates.get(number))
             if gate is None or gate.open:
@@ -142,7 +145,7 @@ class _Rehearsal:
             return
 
     def _open(self, number: int) -> None:
-        """Settle the types of a gate, and run its waiting results through the later steps."""
+        """Settle the types of gate ``number``, and run the later steps on its waiting results."""
         gate, held = self.gates[number], self.held[number]
         at = self.steps.each[number].at
         if not gate.open:

@@ -1,8 +1,8 @@
 """Detect partitions that differ when they are made again, by counts and a digest of values.
 
-The output of a function that is not proven pure gets a digest, for comparison when the function
-must be called again (a worker was lost, a generator dropped). A few thousand values of each column
-enter the digest: a function that draws random numbers or reads a clock differs in them, too.
+Output of a function that is not proven pure gets a digest. It is compared when the function must be
+called again, because a worker was lost or a generator dropped. The digest covers at most a few
+thousand values of each column; random numbers or a clock in the function change them, too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OBJECTS, LETTERS = 16, 256  # rows of a column of texts, lists ..., and letters 
 
 
 def after(seen: bytes, pieces: Sequence[Piece]) -> bytes:
-    """Return the digest of a task's partitions up to ``pieces``; ``seen`` is that before them."""
+    """Return the digest of a task's partitions including ``pieces``; ``seen`` is the one before."""
     found = blake2b(seen, digest_size=8)
     for piece in pieces:
         found.update(repr((piece.place, piece.atom, piece.ends, piece.error is None)).encode())
@@ -71,7 +71,7 @@ def _of_results(made: Returned) -> bytes:
 
 
 def _item(row: Any) -> Any:
-    """Return a row by its values: a prefix of the whole row would hide values after a long one."""
+    """Return a row with each value shortened; a prefix of the whole row could lack later values."""
     return (
         [(name, _short(each)) for name, each in row.items()] if type(row) is dict else _short(row)
     )
@@ -84,9 +84,9 @@ def _short(value: Any) -> Any:
 
 
 def _places(count: int, edge: int, middle: int) -> np.ndarray:
-    """Return the first and last ``edge`` indexes below ``count``, and ``middle`` ones between.
+    """Return the first and last ``edge`` indexes below ``count``, and ``middle`` between: int64.
 
-    If there are no more than that in all, return all indexes, ascending: (n,) int64.
+    If ``count`` is not larger than their number, return all indexes. The result ascends.
     """
     if count <= 2 * edge + middle:
         return np.arange(count)
@@ -95,7 +95,7 @@ def _places(count: int, edge: int, middle: int) -> np.ndarray:
 
 
 def unproven(nodes: Iterable[Node]) -> list[str]:
-    """Return the names of the functions that may return other results when called again."""
+    """Return the names of the functions that are not proven pure, so results may change."""
     called = (node.calls for node in nodes)
     return [fn.name for fn in called if fn is not None and fn.purity]
 
@@ -108,9 +108,9 @@ def impure(nodes: Iterable[Node]) -> str:
 
 
 def not_again(once: str, lost: WorkerLostError) -> ReplayError:
-    """Return the error for lost work of the operator ``once`` that must not be repeated.
+    """Return the error for lost work that must not be repeated; ``lost`` says how it was lost.
 
-    ``once`` is a label that ``impure`` returned.
+    ``once`` is the label of the operator, as ``impure`` returns it.
     """
     error = ReplayError(
         "work of a function declared pure=False was lost, and no call of it is repeated",
@@ -124,7 +124,7 @@ def not_again(once: str, lost: WorkerLostError) -> ReplayError:
 
 
 def differing(what: str, functions: Sequence[str], where: str) -> NonDeterminismError:
-    """Return the error for output of ``functions`` that differs from the first when made again."""
+    """Return the error for ``functions`` whose output was different when it was made again."""
     names = ", ".join(functions) or "the pipeline"
     return NonDeterminismError(
         f"{names} gave something else when called again",

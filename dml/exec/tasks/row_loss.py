@@ -1,7 +1,7 @@
 """Cut the output of an operator at the rows that it loses, so that each loss has its place.
 
-The rows before a lost row and those after it are separate blocks. This is done where a run may lose
-a limited number of rows, since the run must then always end at the same row.
+The rows before a lost row and those after it become separate blocks. This is done if a limit on
+losses is set (``max_errors``), since the run must then always end at the same row.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def cuts(node: Any, at: At) -> bool:
 
 
 def in_place(node: Any, block: Block, at: At) -> Iterator[Block]:
-    """Return the output of ``node`` for ``block``; ``at.lost`` is called for lost rows in order."""
+    """Return the output of ``node`` for ``block``; call ``at.lost`` for lost rows, in row order."""
     if not cuts(node, at):
         made: Iterator[Block] = node.run(block, at)
         return made
@@ -36,7 +36,7 @@ def in_place(node: Any, block: Block, at: At) -> Iterator[Block]:
 
 
 def returned_in_place(node: Any, block: Block, at: At) -> Iterator[Returned]:
-    """Return the results of a function for ``block``, with losses reported in order."""
+    """Return the untyped results of the function of ``node``; call ``at.lost`` in row order."""
     if not cuts(node, at):
         made: Iterator[Returned] = node.returned(block, at)
         return made
@@ -45,7 +45,10 @@ def returned_in_place(node: Any, block: Block, at: At) -> Iterator[Returned]:
 
 
 class _Lost(NamedTuple):
-    """An error that cost ``rows`` rows: row in the block, output rows before it (None: unknown)."""
+    """An error that cost ``rows`` rows; it arose at row ``row`` of the block.
+
+    ``made`` is the number of output rows before it, None if unknown.
+    """
 
     row: int
     made: int | None
@@ -54,7 +57,7 @@ class _Lost(NamedTuple):
 
 
 class LossCutter:
-    """Cuts the output for ``block`` at lost rows; the operator must run with ``self.at``."""
+    """Cuts an operator's output for ``block`` at lost rows; the operator must use ``self.at``."""
 
     def __init__(self, block: Block, at: At) -> None:
         self.block, self.tell = block, at.lost
@@ -63,7 +66,7 @@ class LossCutter:
 
     @cached_property
     def _numbers(self) -> dict[tuple[int, int], int]:
-        """Row number in the block by row id (high, low)."""
+        """{row id as (high, low): row number in the block}."""
         return {each: number for number, each in enumerate(_pairs(self.block.ids))}
 
     def _rows(self, ids: RowIds) -> list[int]:
@@ -80,7 +83,7 @@ class LossCutter:
         self.tell(error, rows)
 
     def blocks(self, made: Iterator[Block]) -> Iterator[Block]:
-        """Yield the blocks ``made``, cut; losses before an error are reported before the error."""
+        """Yield the blocks ``made``, cut; report the losses before an error, then raise it."""
         while (out := self._next(made)) is not None:
             yield from self._cut(out)
         while self.held:
@@ -129,7 +132,7 @@ class LossCutter:
 
 
 def _split(made: Returned, count: int, rows: int) -> tuple[Returned, Returned]:
-    """Return the first ``count`` results, which are of the first ``rows`` rows, and the rest."""
+    """Split ``made`` after ``count`` results, which are those of the first ``rows`` rows."""
     all_, out = len(made.out), made.out[:count]
     ids, parents = made.ids.slice(0, count), made.parents.slice(0, count)
     nbytes = weighed(out)

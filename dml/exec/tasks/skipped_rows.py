@@ -1,8 +1,8 @@
 """Record rows lost to errors of users' functions where they run; count them on delivery.
 
-Losses travel with the pieces of output, so that discarded and repeated work counts once, and
-undelivered work not at all. Where a run has an error limit (``max_errors``), each loss travels
-separately, before the rows that follow it: the run ends at the same row however rows are cut.
+Losses travel with the pieces of output. So a loss counts once if work is repeated, and not at all
+if its rows are not delivered. If a run has an error limit (``max_errors``), each loss travels
+separately, before the rows that follow it, so the run always ends at the same row.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ T = TypeVar("T")
 
 
 class Loss(NamedTuple):
-    """Losses of operator number ``ordinal``: rows, errors, and text and place of the first error.
+    """Losses of operator ``ordinal``: numbers of ``rows`` and ``errors``, and the first error.
 
-    ``ids`` is the id of the first lost row while its place is unknown, else None.
+    ``what`` is its text, ``at`` its place. ``ids`` is the id of the first lost row until the place
+    of that row is known, then None.
     """
 
     ordinal: int
@@ -33,7 +34,7 @@ class Loss(NamedTuple):
     ids: Any = None
 
     def placed(self, place: Callable[[DmlError], DmlError]) -> Loss:
-        """Return this loss with its first row's place, which ``place`` adds to an error."""
+        """Return this loss with the place of its first row; ``place`` adds that to an error."""
         if self.ids is None:
             return self
         error = UDFError(self.what, at=self.at)
@@ -41,7 +42,7 @@ class Loss(NamedTuple):
         return self._replace(at=place(error).at, ids=None)
 
     def plus(self, later: Loss) -> Loss:
-        """Return the sum of both losses, with the first error of this one."""
+        """Return the sum of this loss and ``later``, with the first error of this loss."""
         return self._replace(rows=self.rows + later.rows, errors=self.errors + later.errors)
 
 
@@ -88,25 +89,25 @@ def _with_error(loss: Loss, error: DmlError) -> Loss:
 
 
 class Untold(NamedTuple):
-    """A loss that no allowance has counted, and the ``Losses`` of its plan."""
+    """A loss that no allowance has counted yet, and the ``Losses`` of its plan."""
 
     losses: Losses
     loss: Loss
 
 
 Hearer: TypeAlias = Callable[["Losses", Loss], UDFError | None]
-"""Receives a loss that must not be counted now; returns an error if there are too many."""
+"""A function that receives a loss in place of the count; it returns an error if too many come."""
 
 
 def discard(_losses: Losses, _loss: Loss) -> None:
-    """Ignore a loss that an earlier run has counted; it also delivered the rows behind the loss."""
+    """Ignore a loss that an earlier run has counted, since it delivered the rows after the loss."""
 
 
 @dataclasses.dataclass(slots=True)
 class Allowance:
-    """How many errors may cost a run rows (``most``; None: any number), and how many did.
+    """The errors that may cost a run rows (at most ``most``; None: any number), and their count.
 
-    ``hearer`` receives losses instead of the count, while it is set.
+    While ``hearer`` is set and ``most`` is not None, ``hearer`` receives losses, uncounted.
     """
 
     most: int | None = None
@@ -122,7 +123,7 @@ class Allowance:
         return self.refused(losses, loss, self.count)
 
     def heard(self, hearer: Hearer, work: Callable[[], T]) -> T:
-        """Return the result of ``work``, whose losses go to ``hearer``."""
+        """Return ``work()``; losses that it has meanwhile go to ``hearer``, uncounted."""
         outer, self.hearer = self.hearer, hearer
         try:
             return work()
@@ -130,7 +131,7 @@ class Allowance:
             self.hearer = outer
 
     def refused(self, losses: Losses, last: Loss, count: int) -> UDFError | None:
-        """Return the error for ``count`` errors, of which ``last`` is the last; None if allowed."""
+        """Return an error if ``count`` errors are too many, else None; ``last`` is the last one."""
         if self.most is None or count <= self.most:
             return None
         return UDFError(
@@ -143,25 +144,25 @@ class Allowance:
 
 @dataclasses.dataclass(slots=True)
 class Later(Allowance):
-    """The allowance of a run that is read ahead: keeps losses until their rows are delivered."""
+    """The allowance of a run that is read ahead; it collects losses until rows are delivered."""
 
     untold: list[Untold] = dataclasses.field(default_factory=list)
 
     def add(self, losses: Losses, loss: Loss) -> None:
-        """Keep a loss for the next ``drain``."""
+        """Collect a loss for the next ``drain``."""
         self.untold.append(Untold(losses, loss))
 
     def drain(self) -> tuple[Untold, ...]:
-        """Return and clear the kept losses."""
+        """Return and clear the collected losses."""
         untold, self.untold = tuple(self.untold), []
         return untold
 
 
 class DeferredLosses:
-    """Losses below a lane while it takes its input: counted when the lane delivers those rows.
+    """Losses of operators below a lane, counted when the lane delivers the rows that follow them.
 
-    Until then a *ticket* stands for each loss among the rows: a loss of no rows and no errors,
-    whose ordinal is the negative number of the loss.
+    Until then a *ticket* takes the place of each loss among the rows: a ``Loss`` of 0 rows and 0
+    errors, whose ordinal is the negative number of the loss.
     """
 
     def __init__(self, allowance: Allowance) -> None:
@@ -171,12 +172,12 @@ class DeferredLosses:
         self.count = self.errors = 0
 
     def listening(self, work: Callable[[], T]) -> T:
-        """Return the result of ``work``, and set its losses aside."""
+        """Return ``work()``, which pulls from the lane's input, and collect its losses."""
         self.errors = 0
         return self.allowance.heard(self.hear, work)
 
     def hear(self, losses: Losses, loss: Loss) -> UDFError | None:
-        """Set a loss aside; return an error if the losses before one row are too many already."""
+        """Collect a loss; return an error if the losses of one pull alone are too many."""
         self.count += 1
         self.told[self.count] = Untold(losses, loss)
         self.tickets.append(Loss(-self.count, 0, 0, "", ""))

@@ -1,4 +1,4 @@
-"""Run slices: generators that make one partition at a time and are parked in between."""
+"""Run tasks in slices: a slice makes one partition; the task's generator is parked in between."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ After = Callable[[bytes, Any], bytes]
 
 @dataclass(slots=True)
 class Outcome:
-    """One partition as the result of a slice.
+    """One partition, ``value`` with ``rows`` rows, as the result of a slice.
 
-    ``held_bytes`` is the memory of ``value`` until consumed, ``parked_bytes`` that of the generator
-    while it waits for the next slice, ``working_bytes`` the memory measured beside both while the
-    slice ran. ``seconds`` and ``cpu_s`` are the elapsed and processor time of its thread,
-    ``others_s`` the processor time of other threads of the process. ``beside`` is the number of
-    slices that ran when this one ended, with this one; ``share_s`` is the seconds since the slice
-    was handed out, divided by ``beside``. ``done`` means that the task has no further partition;
-    if it is not set, the next slice finds out that its generator is exhausted.
+    ``held_bytes`` is the memory of ``value`` until it is consumed, ``parked_bytes`` that of the
+    generator while it waits for the next slice, ``working_bytes`` the memory measured in addition
+    to both while the slice ran. ``seconds`` and ``cpu_s`` are the elapsed and processor time of the
+    slice's thread, ``others_s`` the processor time of other threads of the process. ``beside`` is
+    the number of slices that ran when this one ended, including this one; ``share_s`` is the
+    seconds since the slice was handed out, divided by ``beside``. With ``done`` the task has no
+    further partition; without it, the next slice may still find that there is none.
     """
 
     value: Any
@@ -83,24 +83,24 @@ Tasks: TypeAlias = "Sequence[Any] | Arriving"
 
 
 class NotSent:
-    """Placeholder for an argument that is not sent, since the receiver has parked the generator."""
+    """Placeholder for a task's argument, not sent to a worker that has parked the generator."""
 
 
 class NotSentError(Exception):
-    """Raised if the generator is no longer parked, so that the argument must be sent."""
+    """Raised if the generator is no longer parked: the task's argument must be sent."""
 
 
 class Runtime:
-    """The parked generators of one process; a generator may be dropped at any time without effect.
+    """The parked generators of one process; results are the same if a generator is dropped.
 
-    In stages with ``once``, whose work must not be repeated, dropping a generator is an error.
+    In stages with ``once``, whose work must not be repeated, a dropped generator leads to an error.
 
     Parameters
     ----------
-    starts : one ``Start`` per stage; each must give the same partitions whenever it is begun with
+    starts : one ``Start`` per stage; each must yield the same partitions whenever it is called with
         the same argument, since a dropped generator is begun again and run up to its place
-    after : the digest of the partitions of a task up to one of them; None if none are compared
-    once : per stage, the operator for which no task is begun a second time, or ""
+    after : function that adds a partition to a task's digest; None if repeated work isn't compared
+    once : for each stage, the label of an operator whose tasks must begin only once, or ""
     """
 
     def __init__(
@@ -114,10 +114,11 @@ class Runtime:
     def run(self, run: Run, argument: Any, seen: bytes = b"") -> Outcome | None:
         """Return partition ``run.k`` of task ``run.seq``, or None if there is no such partition.
 
-        Raise the errors of the task; WorkerLostError if ``run.fault`` requests a loss; NotSentError
-        if ``argument`` is NotSent and the generator is not parked here; NonDeterminismError if a
-        task that is begun again has fewer partitions than before, or others than ``seen`` is the
-        digest of; and ReplayError if the task must not be begun again.
+        ``seen`` is the digest of the task's earlier partitions. Raise the errors of the task;
+        WorkerLostError if ``run.fault`` requests a loss; NotSentError if ``argument`` is NotSent
+        and the generator is not parked here; NonDeterminismError if a task that is begun again has
+        fewer partitions than before, or a digest other than ``seen``; and ReplayError if the task
+        must not be begun again.
         """
         if run.fault == "drop":
             self.drop(run.seq)
@@ -138,7 +139,7 @@ class Runtime:
         return outcome
 
     def _begin_once(self, run: Run) -> None:
-        """Record the begin of a task that must begin once; raise ReplayError if it has begun."""
+        """Record the begin of a task that must begin once; raise ReplayError if it began before."""
         if run.k or run.seq in self._begun:
             lost = WorkerLostError(
                 "a task had to begin again", why="what it had made, or where it stood, was lost"
@@ -149,7 +150,10 @@ class Runtime:
     def fast_forward(
         self, partitions: Iterator[Outcome], run: Run, seen: bytes = b""
     ) -> Iterator[Outcome]:
-        """Repeat and discard the task's first ``run.k`` partitions, and return the generator."""
+        """Make and discard the task's first ``run.k`` partitions; return the generator after them.
+
+        Raise NonDeterminismError if there are fewer, or if digests are compared and differ.
+        """
         found = b""
         for k in range(run.k):
             outcome = next(partitions, None)
@@ -183,7 +187,7 @@ class Runtime:
 
 
 def _measured(partitions: Iterator[Outcome]) -> Outcome | None:
-    """Return the next partition (None at the end) with the memory and time that making it took."""
+    """Return the next partition (None at the end), with the memory and time measured for it."""
     begun, outcome, taken = GAUGE.begin(), None, 0
     started, cpu_s, all_s = time.perf_counter(), time.thread_time(), time.process_time()
     try:
@@ -207,7 +211,7 @@ class Failure:
 
 @dataclass(slots=True)
 class RunTotals:
-    """Totals of a run, in counts and seconds."""
+    """Totals of a run: slices and failures as counts, the time of slices in seconds."""
 
     slices: int = 0
     busy_s: float = 0.0
@@ -215,12 +219,12 @@ class RunTotals:
 
 
 class Options(TypedDict, total=False):
-    """Options of every driver's ``open``, beside the tasks and how they start.
+    """Options of every driver's ``open``, in addition to the tasks and how they start.
 
-    ``stages`` are the demands of a task of each stage; ``slots``, ``limit_bytes``, ``policy``,
-    ``ordered``, ``settling``, ``ahead`` and ``ledger`` are those of ``Core``. A wait longer than
-    ``watchdog_s`` seconds is reported to ``on_event`` as a dict. ``on_core`` is called with the
-    core before the run begins; ``speculative`` is that of the settings.
+    ``stages`` has, for each stage, the resources that a task needs; ``slots``, ``limit_bytes``,
+    ``policy``, ``ordered``, ``settling``, ``ahead`` and ``ledger`` are those of ``Core``. A wait
+    longer than ``watchdog_s`` seconds is reported to ``on_event`` as a dict. ``on_core`` is called
+    with the core before the run begins; ``speculative`` is the value of that setting.
     """
 
     stages: Sequence[Demand]
@@ -239,10 +243,10 @@ class Options(TypedDict, total=False):
 
 @dataclass(slots=True)
 class DriverLoop:
-    """Couples a Core with a Runtime: performs actions, and stores partitions until consumed.
+    """Connects a Core with a Runtime: carries out actions, and stores partitions until consumed.
 
-    Not safe for threads: ``begin`` and ``take`` need one caller at a time. Only ``perform`` may run
-    in several threads, since it touches only the task that the core started.
+    Only one thread at a time may call its methods, except for ``perform``, which uses only the task
+    that the core started.
     """
 
     core: Core
@@ -277,13 +281,13 @@ class DriverLoop:
         return cls(core, Runtime(starts, once=once if any(once) else ()), units)
 
     def begin(self) -> list[Run]:
-        """Announce all units, or that units will arrive; return the first slices to run."""
+        """Announce to the core all tasks, or that tasks will arrive; return the first slices."""
         if isinstance(self.units, Arriving):
             return self.take(Arrive(0, last=False))
         return self.take(Arrive(len(self.units)))
 
     def take(self, event: Event) -> list[Run]:
-        """Pass an event to the core, and return the slices to run now."""
+        """Pass an event to the core, carry out its actions, and return the slices to run now."""
         return self._act(self.core.step(event, time.perf_counter()))
 
     def perform(self, run: Run) -> tuple[Outcome | Failure | None, float]:
@@ -339,7 +343,7 @@ class DriverLoop:
         return runs
 
     def argument(self, run: Run) -> Any:
-        """Return the input of the task of ``run``: a unit, or the value of a stored partition."""
+        """Return the argument of the task: a value in ``units`` in stage 0, later stored pieces."""
         if run.stage == 0:
             return self.units[run.seq[0]]
         source = self.stored[run.seq]
@@ -356,11 +360,11 @@ class PartitionFeed(Protocol):
         """Tell the driver that the consumer no longer holds the last partition."""
 
     def settled(self) -> None:
-        """Tell the driver that every schema is known: units may be read out of order."""
+        """Tell the driver that every schema is known, so that units may be read out of order."""
 
     def close(self) -> None:
         """Stop the driver."""
 
 
 Driven: TypeAlias = Callable[[int, int], PartitionFeed]
-"""Begins the driver of a job, given the place of a unit and an atom in it."""
+"""A function that starts the driver of a job at a unit's place and an atom's number in the unit."""

@@ -33,18 +33,18 @@ ASKED, LONG_S = 64, 2e-4
 
 
 class Stopwatch:
-    """The seconds of a step, and the share of them that it spent on a processor.
+    """Measures the seconds of a step, and the share of them that it spent on a processor.
 
-    A query of a thread's processor time takes a microsecond, more on a busy machine. So the time of
-    short blocks is queried for every 64th block, and the share found then is used for the others.
-    Threads may share a stopwatch.
+    A query of a thread's processor time takes a microsecond, more on a busy machine. If blocks take
+    little time, only every 64th is queried, and its share is used for the others. Threads may use
+    the same stopwatch.
     """
 
     def __init__(self) -> None:
         self.count, self.share, self.slow_s = 0, 1.0, math.inf
 
     def time(self, blocks: Iterator[T], node: Node | None) -> tuple[T | None, float, float]:
-        """Return the next block of ``node`` or None, elapsed seconds, and processor seconds."""
+        """Return the next block (None at the end), its elapsed seconds, and processor seconds."""
         asking = self.slow_s > LONG_S or not self.count % ASKED
         self.count += 1
         cpu = time.thread_time() if asking else 0.0
@@ -61,8 +61,8 @@ class Stopwatch:
 class Steps:
     """Row-local operators, one after the other; ``first`` is the ordinal of the first of them.
 
-    If some operators between them are left out, ``first`` lists all ordinals instead. Operators
-    below a stored one run for the epoch of the stored rows.
+    If operators between them are left out, ``first`` lists all ordinals instead. Operators before
+    one that stores its rows in a cache run for the epoch of the stored rows.
     """
 
     def __init__(self, nodes: Sequence[Node], at: At, first: int | Sequence[int]) -> None:
@@ -79,7 +79,7 @@ class Steps:
         # how steps in one loop divide its time, by first ordinal; set once, also for copies
         self.shares: dict[int, list[float]] = {}
         self.works = _chained(steps, self.shares)
-        # results of functions for atoms before their turn, by atom and step
+        # results of calls made to settle types, {(unit, atom): {step: results}}
         self.kept: dict[tuple[int, int], Mapping[int, deque[Any]]] = {}
         self.rehearsed = False
 
@@ -95,11 +95,11 @@ class Steps:
 
     @property
     def by_batch(self) -> bool:
-        """Whether the only step calls a function of batches."""
+        """Whether the only step calls a function of batches, not of rows."""
         return not self.alone.node.returns_rows
 
     def apart(self) -> Steps:
-        """Return a copy that settles no types for other steps."""
+        """Return a copy whose output has the types of its own values, and settles none."""
         return self._of(dataclasses.replace(step, at=_alone(step.at)) for step in self.each)
 
     def placing(self, trays: Trays) -> Steps:
@@ -118,7 +118,7 @@ class Steps:
         return made
 
     def at_turn(self, unit: int, atom: int) -> Steps:
-        """Return the steps for an atom of a unit, with results of functions called earlier."""
+        """Return the steps for an atom of a unit; recorded results replace calls made earlier."""
         kept = self.kept.pop((unit, atom), None) if self.kept else None
         if kept is None:
             return self
@@ -128,7 +128,7 @@ class Steps:
     def run(
         self, blocks: Iterable[Block], mine: Callable[[], Tally], noted: Noted
     ) -> Iterator[Block]:
-        """Yield the output for the blocks of an atom; each passes all steps before the next begins.
+        """Yield the output for the blocks of an atom; steps run one after the other on each block.
 
         ``mine`` returns the tally of the current thread; ``noted`` records the rows lost to errors.
         """
@@ -157,10 +157,10 @@ class Steps:
             mine().calls(step.ordinal, block.n)
 
     def whole(self, block: Block, tally: Tally) -> Block | None:
-        """Return the output of ``block`` as one block; None if a step must call functions for it.
+        """Return the output for ``block`` as one block; None if a step cannot make it as one.
 
-        Raise the errors of the steps. All steps must process rows one by one, and lose none to
-        errors.
+        That is the case if functions must be called. Raise the errors of the steps. All steps must
+        process rows one by one, and lose none to errors.
         """
         made: Block | None = block
         for work in self.works:
@@ -169,7 +169,7 @@ class Steps:
 
 
 class _Unsettled(dict[str, Any]):
-    """Settled types to which none are added: the output keeps the types of its own values."""
+    """A copy of the settled types that ignores new ones: output has the types of its own values."""
 
     def setdefault(self, _key: str, default: Any = None) -> Any:
         return default
@@ -181,7 +181,7 @@ def _alone(at: At) -> At:
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
 class _Step:
-    """An operator with its context, counted as ``ordinal``."""
+    """An operator with its context; its work is counted under ``ordinal``."""
 
     node: Any
     at: At
@@ -189,7 +189,7 @@ class _Step:
     ordinal: int
 
     def noting(self, noted: Noted) -> At:
-        """Return the operator's context; ``noted`` records rows that its errors drop, if any do."""
+        """Return the operator's context; if errors may drop rows, ``noted`` records them."""
         if not self.node.skips:
             return self.at
         return dataclasses.replace(self.at, lost=partial(noted.note, self.ordinal))
@@ -217,7 +217,7 @@ class _ByBlock(_Step):
             mine().calls(ordinal, _calls(node, block.n))
 
     def whole(self, block: Block, tally: Tally) -> Block | None:
-        """Return the output of ``block`` if it is one block and no function is called; or None."""
+        """Return the output for ``block`` if it is one block made without a call; else None."""
         node = self.node
         if isinstance(node, LiftedNode):
             made = iter(() if (found := node.quick(block, self.at)) is None else (found,))
@@ -231,7 +231,7 @@ class _ByBlock(_Step):
 
 
 class _ByAtom(_Step):
-    """An operator that reads all blocks of an atom itself."""
+    """An operator that takes all blocks of an atom at once, as an iterator."""
 
     __slots__ = ()
 
@@ -255,10 +255,10 @@ class _ByAtom(_Step):
 
 
 class _Chained:
-    """A ``map`` and the ``filter`` behind it, if there is one, called row by row in one loop.
+    """A ``map`` and the ``filter`` after it, if there is one, called row by row in one loop.
 
-    The first rows pass the two separately, which determines how the loop's time is divided between
-    them. The blocks are the same either way.
+    The two process the first rows separately, which determines how the loop's time is divided
+    between them. The blocks are the same either way.
     """
 
     def __init__(self, steps: Sequence[_ByBlock], shares: list[float]) -> None:
@@ -275,7 +275,7 @@ class _Chained:
                 yield from self._of(block, mine, noted)
 
     def _of(self, block: Block, mine: Callable[[], Tally], noted: Noted) -> Iterator[Block]:
-        """Yield the output of ``block``; the first rows, or all rows, pass the steps separately."""
+        """Yield the output for ``block``; steps process the first rows, or all, separately."""
         known = self.chain.schema(block, self.at) is not None and bool(self.shares)
         apart, tally = 0 if known else CALLS, Tally()
         first = (
@@ -319,7 +319,7 @@ class _Chained:
         return made
 
     def _divide(self, tally: Tally) -> None:
-        """Set each step's share of the time, once, from rows that passed the steps separately."""
+        """Set each step's share of the time, once, from ``tally`` of rows processed separately."""
         if self.shares:
             return
         seconds = [cell.seconds for _, cell in sorted(tally.cells())]
@@ -348,10 +348,10 @@ class _Chained:
 
 
 class _Paired:
-    """A proven ``map`` and the proven ``filter`` behind it, computed in one pass where possible.
+    """A lifted ``map`` and the lifted ``filter`` after it, computed in one pass where possible.
 
-    The first block passes the two separately, which determines how the time of later blocks is
-    divided.
+    The two process the first block separately, which determines how the time of later blocks is
+    divided between them.
     """
 
     def __init__(self, mapped: _ByBlock, kept: _ByBlock) -> None:
@@ -370,7 +370,7 @@ class _Paired:
                 yield made
 
     def whole(self, block: Block, tally: Tally) -> Block | None:
-        """Return the output of both steps for ``block``; None if that needs more than one pass."""
+        """Return the output of both steps for ``block``; None if one pass cannot compute it."""
         out, seconds, cpu_s = self.watch.time(self._together(block), None)
         if out is not None:
             self._count(block, out, seconds, cpu_s, tally)
@@ -394,7 +394,7 @@ class _Paired:
             self.share = seconds[0] / sum(seconds)
 
     def _count(self, block: Block, out: Block, seconds: float, cpu_s: float, tally: Tally) -> None:
-        """Count a pass in ``tally``; the rows between the steps count in the output's row size."""
+        """Count a pass in ``tally``; rows between the steps get the mean bytes of output rows."""
         rows, between_bytes = block.n, out.nbytes * block.n // max(1, out.n)
         share = self.share or 0.0
         mapped, kept = self.steps
@@ -405,7 +405,7 @@ class _Paired:
 
 
 def _calling(node: Any, call: Callable[..., Any]) -> Any:
-    """Return ``node`` with the function ``call``, under the digest and schema of the original."""
+    """Return a copy of ``node`` that calls ``call``, with the digest and schema of ``node``."""
     made = copy.copy(node)
     object.__setattr__(made, "fn", dataclasses.replace(node.fn, call=call))
     # derived attributes are not copied, and nothing could be proven of ``call``
@@ -414,7 +414,7 @@ def _calling(node: Any, call: Callable[..., Any]) -> Any:
 
 
 def _chained(steps: Sequence[Any], shares: dict[int, list[float]]) -> list[Any]:
-    """Return the steps, joined where several can run in one loop, whose time ``shares`` divides."""
+    """Return the steps, joined if they can run in one loop; ``shares`` will divide its time."""
     out: list[Any] = []
     rest = list(steps)
     while rest:
@@ -434,7 +434,7 @@ def _chained(steps: Sequence[Any], shares: dict[int, list[float]]) -> list[Any]:
 
 
 class _Taken(Iterator[Block]):
-    """Blocks on their way into a step, counted; the step's time excludes the time to make them."""
+    """Input blocks of a step, counted and timed; the step's own time excludes making them."""
 
     def __init__(self, blocks: Iterable[Block]) -> None:
         self._blocks = iter(blocks)
@@ -463,7 +463,7 @@ def _calls(node: Node, rows: int) -> int:
 
 
 def _next(blocks: Iterator[T], node: Node | None) -> T | None:
-    """Return the next block of ``node``; errors get its name, if they have none, and its line."""
+    """Return the next block of ``node``; errors get its label, unless they name an operator."""
     try:
         return next(blocks, None)
     except DmlError as error:

@@ -1,9 +1,9 @@
 """Read units, run the steps of a stage on their blocks, and cut the output into partitions.
 
 The pieces of a stage are in order of (place, atom), and the output of a later stage for an atom is
-a function of that atom's blocks alone. So neither the cuts between partitions nor a resume at an
-atom can change results. A source gives an atom as one block; where a later step must see an atom
-whole, all its pieces travel in one partition.
+a function of that atom's blocks alone. So results do not depend on where partitions are cut, or on
+the atom at which a run resumes. A source reads an atom as one block; if a later step must see whole
+atoms, all pieces of an atom travel in one partition.
 
 Errors get their place here: the file, row group and row of the failing block. An error ends the
 partitions of its task, and is delivered after the rows that came before it.
@@ -41,7 +41,7 @@ def partitions(
 ) -> Iterator[Outcome]:
     """Yield the partitions of ``task``, each of about ``target_bytes`` or one block.
 
-    ``mine`` returns the tally of the current thread. Of an open unit every atom is a partition,
+    ``mine`` returns the tally of the current thread. Each atom of an open unit is a partition,
     since the time until the next atom is unknown.
     """
     if task.start < task.stop and reading.unit_at(task.start).is_open:
@@ -55,9 +55,9 @@ def partitions(
 
 
 class Linking:
-    """One epoch of a later stage: the steps of ``link``, the first of which has ordinal ``first``.
+    """One epoch of a later stage: it runs the steps of ``link``, with ordinals from ``first`` on.
 
-    ``finishing`` and ``grain`` are those of ``Reading``.
+    ``finishing`` and ``grain`` have the meaning that they have for ``Reading``.
     """
 
     def __init__(
@@ -70,16 +70,16 @@ class Linking:
 def carried_on(
     linking: Linking, given: Sequence[Piece], sizes: PartitionSizes, mine: Callable[[], Tally]
 ) -> Iterator[Outcome]:
-    """Yield the partitions that a later stage makes of ``given``, one partition of its input."""
+    """Yield the output partitions of a later stage for ``given``, the pieces of one partition."""
     parked = Parked(linking.steps, linking.memory, sizes, grain=linking.grain)
     made = _linked_pieces(linking, given, parked, mine)
     return partitions_of(made, parked)
 
 
 def partitions_of(made: Iterator[tuple[Piece, bool]], parked: Parked) -> Iterator[Outcome]:
-    """Yield partitions of the pieces ``made``, each of which has a flag: True for the last one.
+    """Yield partitions of the pieces ``made``; each piece has a flag, True for the last piece.
 
-    A partition ends with its atom, or where ``grain`` divides the rows of the atom so far.
+    A large enough partition ends with an atom, or after a multiple of ``grain`` rows of an atom.
     """
     target_bytes, grain = parked.sizes.target_bytes, parked.grain
     held: list[Piece] = []
@@ -110,7 +110,7 @@ def partitions_of(made: Iterator[tuple[Piece, bool]], parked: Parked) -> Iterato
 def _partition(
     held: list[Piece], held_bytes: int, rows: int, parked: Parked, *, done: bool = False
 ) -> Outcome:
-    """Return the pieces as one partition: ``held_bytes`` of rows, and the bytes of its objects."""
+    """Return the pieces as one partition, with ``held_bytes`` of rows and the bytes of objects."""
     whole_bytes = held_bytes + beside_rows(held)
     return Outcome(held, whole_bytes, rows, done=done, parked_bytes=parked.nbytes)
 
@@ -122,7 +122,7 @@ def beside_rows(pieces: Sequence[Piece]) -> int:
 
 
 class Parked:
-    """Memory of a task's generator beside its partitions: a decoder and Python rows, in bytes."""
+    """Bytes of a task's generator without its partitions: for the decoder and for Python rows."""
 
     def __init__(
         self, steps: Steps, memory: int, sizes: PartitionSizes, *, grain: int, rows: int = CALLS
@@ -133,17 +133,17 @@ class Parked:
 
     @property
     def nbytes(self) -> int:
-        """Expected bytes of the generator, with the excess of the largest block so far.
+        """Expected bytes of the generator.
 
-        The producer of a large block had a second copy of that block; later blocks may need as
-        much.
+        They include the bytes by which the largest block so far exceeds a usual one: its producer
+        had a second copy of it, and later blocks may need as much.
         """
         usual = max(self.sizes.target_bytes, HAND_BYTES)
         return self.open_bytes + self._calling_bytes + max(0, self.largest_bytes - usual)
 
     @property
     def _calling_bytes(self) -> int:
-        """Bytes of the function that holds most rows of an atom, as far as the rows are known."""
+        """Most bytes that a function of the steps needs for the rows of an atom."""
         schemas = self.steps.at.schemas
         each = (calls_bytes(node, self.rows, schemas) for node in self.steps.nodes)
         return max(each, default=0)
@@ -163,8 +163,8 @@ class Parked:
     def fitting(self, blocks: Iterable[Block]) -> Iterator[Block]:
         """Yield the blocks of an atom; raise MemoryContractError for a block that is too large.
 
-        A block that begins a group of ``grain`` rows may have as many bytes as the stage may hold.
-        All blocks of an unfinished group together may have as many as a task may gather.
+        A block that begins a group of ``grain`` rows may have up to ``sizes.most_bytes``. If a
+        group has several blocks, they may have up to ``sizes.atom_bytes`` together.
         """
         rows = held_bytes = given = 0
         for block in blocks:
@@ -186,7 +186,7 @@ class Parked:
 def _pieces(
     reading: Reading, task: ReadTask, parked: Parked, mine: Callable[[], Tally]
 ) -> Iterator[Piece]:
-    """Yield the output of every atom, a piece for each block; a unit's last piece is marked."""
+    """Yield a piece for each output block of ``task``; a unit's last piece has ``ends`` set."""
     for places, made in spans(reading, task, parked.sizes, mine):
         if made is not None:
             yield Piece(places.start, 0, made[0], ends=True, firsts=made[1])
@@ -274,7 +274,7 @@ def _timed_read(
 def _linked_pieces(
     linking: Linking, given: Sequence[Piece], parked: Parked, mine: Callable[[], Tally]
 ) -> Iterator[tuple[Piece, bool]]:
-    """Yield a later stage's output for the pieces ``given``, with a flag: True for the last."""
+    """Yield a later stage's pieces for ``given``, each with a flag that is True for the last."""
     atoms = [list(pieces) for _, pieces in groupby(given, attrgetter("where"))]
     for number, pieces in enumerate(atoms, 1):
         held: Piece | None = None
@@ -318,7 +318,7 @@ def _atom_pieces(
 
 
 def blocks_of(pieces: Sequence[Piece], noted: Noted) -> Iterator[Block]:
-    """Yield the blocks of an atom, or raise an earlier stage's error; pass losses to ``noted``."""
+    """Yield the blocks of an atom, then raise an error of its pieces; pass losses to ``noted``."""
     for piece in pieces:
         noted.pass_on(piece.losses)
         if piece.block is not None:

@@ -1,4 +1,4 @@
-"""The input of a stage's steps: atoms of a unit, and where their work is counted."""
+"""Define the input of a stage's steps: atoms of a unit, and where the work is counted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ Atom = tuple[Block | None, Iterable[Block]]
 
 @dataclasses.dataclass(frozen=True)
 class Running:
-    """The context in which the steps run on a unit, and where their work is counted."""
+    """The context in which the steps run on a unit, and where their work is counted.
+
+    ``mine`` returns the tally of the current thread; ``noted`` records lost rows; ``changed_ns``
+    returns when the unit's data last changed; ``most_bytes`` bounds what a cache loads at once.
+    """
 
     at: At
     mine: Callable[[], Tally]
@@ -28,7 +32,7 @@ class Running:
     hold: Callable[[int], None]
     """Called with the bytes of a part that stay in memory while the unit is open."""
     aside: bool = False
-    """The rows are made only to be stored."""
+    """True if the rows are made only to be stored."""
     reading: Any = None
     """The reader of the source, if stored rows may be recomputed for a check."""
     place: int = 0
@@ -36,7 +40,7 @@ class Running:
 
 
 class UnitRequest(NamedTuple):
-    """The atoms of ``unit`` from ``skip_atoms`` on; see ``Level.atoms``."""
+    """A request for the atoms of ``unit`` from number ``skip_atoms`` on; see ``Level.atoms``."""
 
     unit: Unit
     skip_atoms: int
@@ -50,4 +54,4 @@ class UnitRequest(NamedTuple):
 
 
 Given: TypeAlias = Callable[[UnitRequest], Iterator[Iterable[Block]]]
-"""Opens the input blocks of each atom."""
+"""A function that yields the input blocks of each requested atom."""

@@ -40,12 +40,12 @@ _LOCK = threading.Lock()
 
 
 class Reading:
-    """One epoch of the first stage: the unit at each place, and the blocks of each unit.
+    """Reads one epoch of the first stage: the unit at each place, and the blocks of each unit.
 
-    With ``finishing``, columns have the form as delivered, for streams that only move rows.
-    Partitions end after a multiple of ``grain`` rows of an atom, or with the atom. ``spanning``
-    permits pieces of several units. ``begun`` is called with the place where work begins, so that
-    crashes can be attributed to it.
+    With ``finishing``, tasks convert columns to the form in which they are delivered. Partitions
+    end after a multiple of ``grain`` rows of an atom, or with the atom. ``spanning`` permits pieces
+    with rows of several units. ``begun`` is called with a place before the work on its unit, so
+    that a crash can be attributed to it.
     """
 
     def __init__(
@@ -101,9 +101,9 @@ class Reading:
         return source.read(unit, stage.columns, skip_atoms)
 
     def again(self, unit: Unit) -> Iterator[Block]:
-        """Return the blocks of ``unit`` page by page, to inspect its first rows.
+        """Return the blocks of ``unit``, read page by page, to inspect its first rows.
 
-        The result is empty for a reading that takes rows from all over the source.
+        The result is empty if rows of the whole source are shuffled.
         """
         if self.rows_order is not None:
             return iter(())
@@ -111,7 +111,7 @@ class Reading:
         return self.read(unit, 0)
 
     def _permuted(self, unit: Unit, skip_atoms: int) -> Iterator[Block]:
-        """Yield one block of rows from the whole source, with as many rows as the unit."""
+        """Yield one block of rows from anywhere in the source, with as many rows as ``unit``."""
         order = self.rows_order
         if skip_atoms or order is None or unit.atom is None:
             return
@@ -121,7 +121,11 @@ class Reading:
 
 
 def spannable(stage: Stage) -> int | None:
-    """Return the bytes of an output row if all steps process rows one by one, else None."""
+    """Return the bytes of an output row if blocks of several units are possible, else None.
+
+    For that, units must be adjacent in memory, and steps must process rows one by one, without
+    calls of functions.
+    """
     if stage.order is not None or not stage.source.side_by_side or not stage.steps:
         return None
     for node in stage.steps:
@@ -133,12 +137,11 @@ def spannable(stage: Stage) -> int | None:
 
 
 class Late:
-    """Late materialization: a stage whose filter may read its own columns first, for one epoch.
+    """Late materialization: reads the columns of a stage's filter first, in one epoch.
 
-    The other columns of a unit without a passing row are then not decoded at all. Whether that pays
-    is judged from a few units from all over the data, which are the same wherever the stage runs.
-    The judgement affects only the reading: a unit without a passing row has no output in either
-    case.
+    If no row of a unit passes the filter, the other columns of the unit are not decoded. Whether
+    that pays is judged from a few units all over the data, which are the same wherever the stage
+    runs. The judgement never changes the output: a unit without a passing row has none.
     """
 
     def __init__(self, stage: Stage, at: At) -> None:
@@ -147,7 +150,11 @@ class Late:
         self.predicate = Predicate(stage.predicate)
 
     def spares(self, unit: Unit, skip_atoms: int, mine: Callable[[], Tally]) -> bool:
-        """Return whether no row of ``unit`` from ``skip_atoms`` on passes; then count its rows."""
+        """Return True, and count the rows, if no row of ``unit`` from ``skip_atoms`` on passes.
+
+        Return False without reading if reading the filter's columns first does not pay, or if
+        statistics exclude the unit.
+        """
         if not self._pays(mine) or not self.source.may_match(unit, self.stage.predicate):
             return False
         started, cpu = time.perf_counter(), time.thread_time()
@@ -162,10 +169,10 @@ class Late:
         return not passes
 
     def _looked_at(self, unit: Unit, skip_atoms: int) -> tuple[bool, int, int]:
-        """Return whether a row may pass, and the rows and bytes that were read to find out.
+        """Return whether a row may pass, and how many rows and bytes were read to find out.
 
-        Pages are read one by one, up to the first passing row. An error here is ignored: reading
-        all columns raises it again, after the rows before it.
+        Pages are read one by one, up to the first passing row. An error counts as a passing row:
+        reading all columns raises it again, after the rows before it.
         """
         rows = held_bytes = 0
         unit = dataclasses.replace(unit, at_once=False)
