@@ -198,7 +198,7 @@ class CrewFeed(SyncFeed):
     def _wait(self, more: Callable[[], None] | None) -> None:
         """Wait until a worker has news, and report to ``on_event`` when it takes long.
 
-        Raise LeftError once the result of this thread is no longer needed: it would wait for ever.
+        Raise LeftError once nobody needs what this thread makes, since it would wait for ever.
         """
         start, told, left = time.perf_counter(), 1, LEFT.get()
         tick_s = min(TICK_S if more is None else MORE_S, self._watchdog_s)
@@ -221,7 +221,7 @@ class CrewFeed(SyncFeed):
         self._waited_s += time.perf_counter() - start
 
     def _over(self) -> bool:
-        """Return whether waiting is useless, as the workers are gone; a subclass may know that."""
+        """Return whether the workers are gone, so that waiting is useless; here never."""
         return False
 
     def _watch(self, waited_s: float) -> None:

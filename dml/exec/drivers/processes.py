@@ -147,7 +147,7 @@ os.register_at_fork(after_in_child=COMPANIES.clear)
 
 
 def company_of(common: object) -> Company:
-    """Return the workers for runs that share the object ``common``; new ones for a class."""
+    """Return the workers of all runs with the same ``common``; new ones if it is a class."""
     if isinstance(common, type):
         return Company()
     return COMPANIES.setdefault(common, Company())
@@ -167,7 +167,7 @@ class _Processes(RemoteCrew):
         self.message = Message(("job", Surroundings.now(), self.name, *written(job)))
         self.company = company_of(job.at.spill)
         self.desks: dict[str, _Desk] = {}
-        self.seats: dict[int, list[_Desk]] = {}  # of stages with limited width
+        self.seats: dict[int, list[_Desk]] = {}  # of each stage with ``max_parallel``
         self.at_work = 0
 
     def hand_out(self, runs: Iterable[Run]) -> None:
@@ -237,7 +237,7 @@ class _Desk:
 
     @property
     def busy(self) -> int:
-        """Number of unanswered orders at this worker; if slots are shared, those of all runs."""
+        """Number of unanswered orders of this run at its worker; of all if slots are shared."""
         return self.member.orders if self.shared else self.member.waiting[self.crew.name]
 
     def take(self, run: Run) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dml.exec.drivers.processes import Processes
 
 SLICES, SLICE_S = 4, 0.005  # measured slices, and their least mean duration
-SHARE = 0.65  # CPU share of the time in which two or more threads work: 1/2 means Python
+SHARE = 0.65  # CPU share of the time that two or more threads work; two that hold the GIL: 1/2
 WORTH = 8  # least number of tasks left: a process takes a third of a second to start
 
 

@@ -72,7 +72,7 @@ class RemoteCrew(Crew):
         return all(core.free.get(name, 0.0) >= copies * n for name, n in demand.resources)
 
     def order(self, run: Run) -> SliceOrder:
-        """Return the order of a slice for a worker; the caller holds the lock."""
+        """Return the order that asks a worker to run a slice; the caller holds the lock."""
         schemas = dict(self.job.at.schemas)
         seen = self.digests.get(run.seq, b"") if run.k else b""
         once = bool(self.loop.core.demands[run.stage].once)
@@ -126,7 +126,7 @@ class RemoteCrew(Crew):
         return self.closing or not self.race.wanted(run)
 
     def worked_on(self, run: Run, place: int) -> str:
-        """Return names of the unit at ``place``, or of the first and last unit of the task."""
+        """Return as text the unit at ``place``, or the first and the last unit of the task."""
         task, reading = self.loop.units[run.seq[0]], self.job.reading
         inside = task.start <= place < task.stop
         places = (place,) if inside else (task.start, task.stop - 1)
@@ -142,7 +142,7 @@ class RemoteCrew(Crew):
         return differing(why, unproven((*self.job.stage.steps, *linked)), self.worked_on(run, -1))
 
     def moved_out(self, worker: str) -> None:
-        """Remove a lost worker: tasks whose generators were there are begun again on others."""
+        """Remove a lost worker; tasks whose generators were there begin again on other workers."""
         with self.lock:
             self.homes = {seq: home for seq, home in self.homes.items() if home != worker}
 

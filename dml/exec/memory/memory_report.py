@@ -173,7 +173,7 @@ class Opened(Protocol):
 def memory_report(run: Any, limit_bytes: int) -> MemoryReport:
     """Return the report of the memory that ``run`` (a ``PlanRun``) has used of ``limit_bytes``.
 
-    If ``run`` was replaced by another run, the other one is reported.
+    If another run has replaced ``run``, the report is about that one.
     """
     runs = list(run.running.all)
     stages = [stage for each in runs for stage in each.holding.look()]

@@ -37,7 +37,7 @@ MOST_TARGET, LEAST_TARGET = 16 * MIB, 256 << 10
 LEAST_SLICE = 64 << 10
 # Number of units that are sampled for the sizes of units.
 SAMPLED = 16
-# A unit is decoded at once if this many units fit into a worker's part of the stage, which takes an
+# A unit is decoded in one go if so many fit into a worker's part of ``stage_bytes``: it takes an
 # eighth less time than atom by atom (benchmarks/dml_loader.py, w2).
 WHOLES_PER_WORKER, MOST_WHOLE = 8, 64 * MIB
 # More bytes of read-ahead than this per worker do not help, however large the machine.

@@ -224,7 +224,7 @@ class Channel:
         return bool(self._poll.poll(seconds * 1000))
 
     def receive(self) -> Any:
-        """Return the next object, its large buffers mapped; raise EOFError at the end."""
+        """Return the next object, large buffers mapped; raise EOFError if the peer has closed."""
         flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
         head, files, _, _ = socket.recv_fds(self.socket, HEAD.size, 1, flags)
         try:

@@ -36,8 +36,7 @@ Keep = Callable[[Callable[[Any], None]], Any]
 class _Place:
     """A piece without its data, which is in column number ``column``, or -1 for an empty piece.
 
-    ``ids`` are the row ids of its block, None without a block; ``error`` are the bytes of its
-    error.
+    ``ids`` are the row ids of its block, None without a block; ``error`` is pickled, b"" for none.
     """
 
     place: int

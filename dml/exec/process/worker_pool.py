@@ -25,7 +25,7 @@ from dml.exec.process.task_runner import Answer, SliceOrder
 
 IDLE_S = 15.0  # idle time after which a worker is ended
 END_S = 1.0  # time that a worker has to clean up then, or at interpreter exit
-ENDING_S = 600.0  # time to finish work in which a worker was given back
+ENDING_S = 600.0  # time that a worker has if it was given back in the middle of work
 # Bytes of freed memory that the C library's allocator keeps, so that the kernel need not clear and
 # map new pages for every large row (GNU's mallopt); an idle worker returns this memory, too.
 REUSING = {"MALLOC_TRIM_THRESHOLD_": str(32 << 20), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}

@@ -89,7 +89,7 @@ def _first(tasks: Sequence[Candidate]) -> Candidate | None:
 
 
 def _going_on(tasks: Sequence[Candidate]) -> Candidate | None:
-    """Return the task nearest the sink that is the head or has begun, or None; ties: in order."""
+    """Return the head or begun task that is nearest the sink, the first in order; None if none."""
     return _first([task for task in tasks if task.head or not task.fresh])
 
 
@@ -179,7 +179,7 @@ class Optimistic(Baseline):
         return ""
 
     def choose(self, state: State, candidates: Sequence[Candidate]) -> Candidate | None:
-        """Return the head or a parked task, else a source task within the budget, else another."""
+        """Return the head or a parked task, else a source task in the budget, else a later one."""
         self.refill(state)
         fitting = [each for each in candidates if fits(state, each) and self.apart(state, each)]
         held = _going_on(fitting)

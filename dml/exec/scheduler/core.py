@@ -101,7 +101,7 @@ class Line:
                 level = max(level - 1, 0)
 
     def _down(self, seq: Seq, k: int, level: int, offer: Callable[[Seq], None]) -> int:
-        """Offer partition ``k`` of ``seq`` in the last stage; return the stage to continue at."""
+        """Offer partition ``k`` of ``seq`` if the last stage made it; return the stage to visit."""
         if level + 1 < self.stages:
             return level + 1
         offer(self.cursor)
@@ -429,7 +429,11 @@ class Core:
         return [task for task in found if not self._held_back(task)]
 
     def _able(self) -> dict[int, set[str]]:
-        """Return the resources that stages with large needs lack, if their next task fits."""
+        """Return, by stage, the resources that are missing for its next task.
+
+        Only stages that need more of a resource than another stage are included, and only if the
+        task fits in memory.
+        """
         found = {}
         for stage in self._turns.large:
             if len(self._queues[stage]):

@@ -51,7 +51,7 @@ class FairTurns:
                     self.large.setdefault(stage, {})[name] = less
 
     def review(self, able: Mapping[int, set[str]], total: Mapping[str, float], now: float) -> None:
-        """End and begin turns; ``able`` maps stages whose next task fits to resources they lack.
+        """End and begin turns; ``able`` maps stages to the resources that their next task lacks.
 
         A turn begins when its stage has much work and the stages after it have little. ``total`` is
         the run's amount of each resource.
@@ -91,7 +91,7 @@ class FairTurns:
         return began
 
     def left(self, stage: int, total: Mapping[str, float]) -> dict[str, float]:
-        """Return the amounts that ``stage`` may take of resources where another has its turn."""
+        """Return the amount that ``stage`` may take of each resource where another has its turn."""
         found = {}
         for name, whose in self.whose.items():
             asked = self._asks(whose, name)
@@ -103,7 +103,7 @@ class FairTurns:
         return found
 
     def started(self, stage: int) -> None:
-        """Count the seconds of a slice of ``stage`` that starts, in turns that the stage has."""
+        """Add the expected seconds of a starting slice of ``stage`` to the turns that it has."""
         load, self.idled_s = self.loads[stage], -math.inf
         for name, whose in self.whose.items():
             if whose == stage:

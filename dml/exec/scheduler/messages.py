@@ -31,7 +31,7 @@ class SliceDone(NamedTuple):
 
 
 class TaskFailed(NamedTuple):
-    """A slice raised an error, or (``lost``) its worker was lost; the core decides on a retry."""
+    """A slice of task ``seq`` raised an error or (``lost``) lost its worker; the core may retry."""
 
     seq: Seq
     lost: bool = False
@@ -51,7 +51,7 @@ class Resources(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """The first rows have settled the types of functions: units other than the head may run."""
+    """The first rows have settled the types of functions: tasks may run in parallel from now on."""
 
 
 class Unordered(NamedTuple):
@@ -79,7 +79,7 @@ class Run(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """Hand partition ``seq`` (or the error in its place) to the consumer as the next one."""
+    """Hand partition ``seq`` (if ``failed``, the error in its place) to the consumer as next."""
 
     seq: Seq
     failed: bool

@@ -53,7 +53,7 @@ DOWNSTREAM_SHARE = (
     0.7  # of the limit, kept for stages below; tuned on tests/exec/scheduler/test_policy.py
 )
 AMPLE = 3  # ready tasks per slot of the stages below; more only while memory is not scarce
-SCARCE_SHARE = 0.5  # of the limit; below it no task has to leave room
+SCARCE_SHARE = 0.5  # of the limit; only above it, tasks leave room for the rest of earlier tasks
 REST_SHARE = 0.5  # of the expected output of unfinished tasks; tuned on tests/exec/test_random.py
 RECENT = 64  # recent outputs, the largest of which is the estimate of the next one
 TRUSTED = 4  # measured slices from which on estimates may be below the declared sizes
@@ -146,11 +146,11 @@ class Load:
 
     @property
     def slice_bytes(self) -> int:
-        """Upper estimate of the bytes of a task's first slice, with the inputs it holds open."""
+        """Upper estimate of the bytes of a task's first slice, with the inputs that it holds."""
         return self.need_bytes(0, begins=True)
 
     def need_bytes(self, given_bytes: int, *, begins: bool) -> int:
-        """Return an upper estimate of a slice's bytes; ``begins`` adds what its task keeps open."""
+        """Return an upper estimate of a slice's bytes; ``begins`` adds inputs that it holds."""
         opened = self.open_bytes if begins else 0
         return self.output_bytes + opened + self.peaks.expected(given_bytes)
 
@@ -244,7 +244,7 @@ class State:
         return self.used_bytes > SCARCE_SHARE * self.limit_bytes
 
     def rest_before(self, seq: Seq) -> int:
-        """Return the bytes that ``seq`` must leave free for the rest of begun tasks before it.
+        """Return the bytes that ``seq`` must leave free for what begun tasks before it still make.
 
         Earlier tasks get memory first. Otherwise memory would be full of half-done tasks when the
         first of them becomes the head, and the other tasks would wait.
@@ -256,7 +256,8 @@ class State:
 class Candidate(NamedTuple):
     """A slice that could start now, since enough slots are free.
 
-    ``fresh`` says that its task has not begun, ``head`` that the task's output is delivered next.
+    ``fresh`` says that its task has not begun, ``head`` that the output of this task is delivered
+    next; ``need_bytes`` is the memory that the slice is expected to take.
     """
 
     stage: int
@@ -284,7 +285,7 @@ class Policy(Protocol):
 
 
 def head_room(state: State) -> int:
-    """Return the expected bytes of the head task on its way through all stages."""
+    """Return the bytes that the head task is expected to need on its way through all stages."""
     return sum(load.slice_bytes for load in state.loads)
 
 

@@ -33,7 +33,7 @@ class SharingCore(Protocol):
 
 
 class Ledger:
-    """The slots and bytes shared by the cores of a run; all of them are stepped under ``lock``.
+    """The slots and bytes shared by the cores of a run; every core is stepped under ``lock``.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class Ledger:
         return used, needed
 
     def yields(self, core: SharingCore) -> bool:
-        """Return whether ``core``, with plenty of output, must leave slots to a core without.
+        """Return whether ``core``, with plenty of output, must leave slots to a core that lacks it.
 
         So read-ahead never takes workers from the functions that it serves. Two cores with plenty
         do not wait for each other: slots would stay free.

@@ -91,7 +91,7 @@ class Cuts:
                 )
 
     def most(self, rows: int) -> int:
-        """Return the largest number of rows for the group that begins after ``rows`` rows."""
+        """Return the most rows that the row group may have that begins after ``rows`` rows."""
         if self.file_rows is None:
             return self.group_rows
         return min(self.group_rows, self.file_rows - rows % self.file_rows)
