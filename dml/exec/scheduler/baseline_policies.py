@@ -96,9 +96,9 @@ def _going_on(tasks: Sequence[Candidate]) -> Candidate | None:
 def fits(state: State, task: Candidate) -> bool:
     """Return whether ``task`` and the work that must follow it fit under the memory limit.
 
-    The head, the task whose output is delivered next, only has to fit itself. Behind another task,
-    the head must still get through all stages in an ordered run; in an unordered run, the largest
-    partition of a later stage must still fit.
+    The head, the task whose output is delivered next, only has to fit itself. Any other task must
+    leave what the head needs on its way through all stages, or in an unordered run, one partition
+    of a later stage.
     """
     need = state.used_bytes + task.need_bytes
     if task.head or need > state.limit_bytes:
