@@ -20,12 +20,12 @@ CLEAN_S = 0.1  # wait after which this thread is taken to hold the lock that cre
 
 
 class Crew(abc.ABC):
-    """Workers of one kind and their loop; references no feed, so that a dropped feed is freed.
+    """Workers of one kind, and the loop that tells them what to run.
 
-    Any thread with news steps the core, under one lock. A subclass defines how slices are handed
-    out (``hand_out``) and how its workers are dismissed (``leave``), and passes the result of each
-    slice to ``ended``. ``dismiss`` takes no lock, since garbage collection may call it in any
-    thread.
+    Any thread that has a result steps the core, under one lock. A subclass defines how slices are
+    handed out (``hand_out``) and how its workers are dismissed (``leave``), and passes the result
+    of each slice to ``ended``. ``dismiss`` takes no lock, since garbage collection may call it in
+    any thread. A crew does not refer to its feed, so that a dropped feed is freed.
     """
 
     def __init__(self, loop: DriverLoop) -> None:
@@ -45,10 +45,10 @@ class Crew(abc.ABC):
         """Ask all workers to stop, without blocking."""
 
     def join(self, deadline: float) -> None:  # noqa: B027 (not every kind of worker needs it)
-        """Wait until running slices have ended, at most until ``deadline``."""
+        """Wait until running slices have ended, at most until ``deadline`` (``perf_counter``)."""
 
     def ended(self, run: Run, result: Outcome | Failure | None, seconds: float) -> None:
-        """Pass a slice's result to the loop, and hand out the next slices, from any thread."""
+        """Pass a slice's result (None: its task is over) to the loop, and start the next slices."""
         with self.lock:
             try:
                 self.hand_out([] if self.closing else self.loop.end(run, result, seconds))
@@ -80,7 +80,7 @@ class Crew(abc.ABC):
         return outcome
 
     def wake(self) -> None:
-        """Wake the consumer if it waits and has news to see; the caller holds the lock."""
+        """Wake the consumer if what it waits for has come; the caller holds the lock."""
         seen = self.loop.offers or self.loop.core.finished or self.broken
         if self.waiting and (seen or self.eager):
             self.waiting = False
@@ -93,7 +93,7 @@ class Crew(abc.ABC):
         self.news.put(None)
 
     def clean(self) -> None:
-        """Drop stored and parked partitions, unless another thread holds the lock and will."""
+        """Drop stored and parked partitions, unless another thread has the lock and will do so."""
         # other crews release a shared lock soon, unless this thread holds it
         if self.lock.acquire(timeout=0.0 if self.ledger is None else CLEAN_S):
             try:
@@ -108,8 +108,8 @@ class CrewFeed(SyncFeed):
     """Partitions of a run, in order, made ahead by a crew as far as memory allows.
 
     The guarantees are those of ``SyncFeed``. The crew is dismissed by ``close``, when the feed is
-    dropped, and at interpreter exit. A running slice then ends first, its result is dropped, and no
-    thread waits for it. Arguments of tasks must not reference the feed, or it is never freed.
+    dropped, and at interpreter exit. A slice that still runs then is not waited for, and its result
+    is dropped. Arguments of tasks must not reference the feed, or it is never freed.
     """
 
     def __init__(self, crew: Crew, watchdog_s: float, on_event: OnEvent | None) -> None:
@@ -124,7 +124,10 @@ class CrewFeed(SyncFeed):
             self._crew.hand_out(self._loop.begin())
 
     def next(self, more: Callable[[], None] | None = None) -> Outcome | None:
-        """Return the next partition, or None after the last; raise the error of its unit."""
+        """Return the next partition, or None after the last; raise the error of its unit.
+
+        ``more``, which may add tasks, is called again and again while the caller waits.
+        """
         crew, loop = self._crew, self._loop
         crew.eager = more is not None
         while not crew.closing:
@@ -170,7 +173,7 @@ class CrewFeed(SyncFeed):
             self._step(Consumed(held))
 
     def _step(self, event: Event) -> None:
-        """Step the core from the consumer's side; the caller holds the lock."""
+        """Pass an event to the core, and start slices; the caller holds the lock."""
         try:
             self._crew.hand_out(self._loop.take(event))
             self._crew.others()
@@ -195,8 +198,7 @@ class CrewFeed(SyncFeed):
     def _wait(self, more: Callable[[], None] | None) -> None:
         """Wait until a worker has news, and report to ``on_event`` when it takes long.
 
-        Raise LeftError once the consumer itself is abandoned, since its thread would stay
-        otherwise.
+        Raise LeftError once nobody needs what this thread makes, since it would wait for ever.
         """
         start, told, left = time.perf_counter(), 1, LEFT.get()
         tick_s = min(TICK_S if more is None else MORE_S, self._watchdog_s)
@@ -219,7 +221,7 @@ class CrewFeed(SyncFeed):
         self._waited_s += time.perf_counter() - start
 
     def _over(self) -> bool:
-        """Return whether no more news will come."""
+        """Return whether the workers are gone, so that waiting is useless; here never."""
         return False
 
     def _watch(self, waited_s: float) -> None:

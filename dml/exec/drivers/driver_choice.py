@@ -1,4 +1,4 @@
-"""Open the driver that settings name, which runs the tasks of a stage."""
+"""Open the driver that the settings name; it runs the tasks of a stage."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ class TaskCluster(Protocol):
     def open(
         self, tasks: Tasks, job: Job, tallies: Tallies, **options: Unpack[Options]
     ) -> PartitionFeed:
-        """Begin the tasks of ``job``."""
+        """Begin the tasks of ``job``, and return the feed of their partitions."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Opening:
     """Opens a driver, with everything that is decided before the first task.
 
-    ``slots`` are those of this host; a cluster knows its own.
+    ``slots`` are the resources of this host; a cluster knows its own. ``demands`` has one item for
+    each stage. ``ledger`` is None if nothing is shared with other cores of the run.
     """
 
     settings: Settings
@@ -55,7 +56,7 @@ class Opening:
     def __call__(
         self, tasks: Tasks, job: Job, tallies: Tallies, **options: Unpack[Options]
     ) -> SyncFeed | PromotingFeed | MovingFeed | PartitionFeed:
-        """Begin the tasks of ``job`` in the driver of the settings, and return the partitions."""
+        """Begin the tasks of ``job`` in the driver of the settings; return their partitions."""
         demands = options.get("stages", self.demands[: 1 + len(job.links)])
         pairs = zip(demands, job.once, strict=True)
         demands = tuple(dataclasses.replace(each, once=once) for each, once in pairs)

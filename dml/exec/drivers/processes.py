@@ -71,9 +71,9 @@ class SharedWorker:
                 return PendingAnswer(error=error, place=self._gone())
 
     def _answer(self, order: SliceOrder, job: Message, unwanted: Callable[[], bool]) -> Answer:
-        """Return the answer to ``order``; if a worker used before dies, a new one tries once more.
+        """Return the answer to ``order``; if a reused worker dies at its first one, ask a new one.
 
-        An order that must not be run twice goes to a new worker at once.
+        An order that must not be run twice is tried once, by a new worker if there is none yet.
         """
         self._worker = self._worker or POOL.take(fresh=order.once)
         past = self._worker.used and not self._worker.jobs
@@ -94,7 +94,7 @@ class SharedWorker:
         return worker.place
 
     def forget(self, run: str, *, last: bool) -> None:
-        """Release ``run``; with ``last``, the worker also returns to the pool."""
+        """Release ``run``; with ``last`` (no other run is left), return the worker to the pool."""
         with self._lock:
             worker = self._worker
             if worker is None:
@@ -114,10 +114,10 @@ class Company:
         self._lock = threading.Lock()
 
     def join(self, run: str, *, shared: bool = False) -> SharedWorker:
-        """Add a desk for ``run`` at the least busy worker that has none of that run, and return it.
+        """Return the least busy worker that does not serve ``run`` yet, and assign ``run`` to it.
 
         With ``shared`` the worker must be idle, since all runs together have no more orders than
-        slots.
+        slots. If there is no such worker, add one.
         """
         with self._lock:
             free = [member for member in self._members if not member.desks[run]]
@@ -131,7 +131,7 @@ class Company:
             return member
 
     def leave(self, run: str, member: SharedWorker) -> None:
-        """Remove the desk of ``run`` at ``member``; may wait for an order in progress."""
+        """Remove ``run`` from the worker ``member``; may wait for an order in progress."""
         with self._lock:
             del member.desks[run]
             member.waiting.pop(run, None)
@@ -147,7 +147,7 @@ os.register_at_fork(after_in_child=COMPANIES.clear)
 
 
 def company_of(common: object) -> Company:
-    """Return the company of all runs with the same object ``common``; classes are not shared."""
+    """Return the workers of all runs with the same ``common``; new ones if it is a class."""
     if isinstance(common, type):
         return Company()
     return COMPANIES.setdefault(common, Company())
@@ -156,9 +156,10 @@ def company_of(common: object) -> Company:
 class _Processes(RemoteCrew):
     """Runs slices in worker processes; a thread per process sends orders and waits for answers.
 
-    A desk, with its thread, is added when a slice finds all desks busy; the core hands out no more
-    slices than there are slots. A desk's worker may also serve desks of other runs of the pipeline.
-    The job, with its arrays, lies in memory once for all workers.
+    A desk is this run's queue of slices at one worker, with its thread. It is added when a slice
+    finds all desks busy; the core hands out no more slices than there are slots. The worker may
+    also serve desks of other runs of the pipeline. The job, with its arrays, lies in memory once
+    for all workers.
     """
 
     def __init__(self, loop: DriverLoop, job: Job, tallies: Tallies) -> None:
@@ -166,7 +167,7 @@ class _Processes(RemoteCrew):
         self.message = Message(("job", Surroundings.now(), self.name, *written(job)))
         self.company = company_of(job.at.spill)
         self.desks: dict[str, _Desk] = {}
-        self.seats: dict[int, list[_Desk]] = {}  # of stages with limited width
+        self.seats: dict[int, list[_Desk]] = {}  # of each stage with ``max_parallel``
         self.at_work = 0
 
     def hand_out(self, runs: Iterable[Run]) -> None:
@@ -178,9 +179,10 @@ class _Processes(RemoteCrew):
             desk.take(run)
 
     def _least(self, stage: int) -> _Desk:
-        """Return the least busy desk among those where the stage may run.
+        """Return the least busy desk at which the stage may run; add one if all are busy.
 
-        A stage of limited width, such as a class with a costly constructor, stays at its desks.
+        A stage with ``max_parallel``, such as a class with a costly constructor, has no more desks
+        than that, and stays at them.
         """
         width = self.loop.core.demands[stage].max_parallel
         seats = self.seats.setdefault(stage, [])
@@ -235,7 +237,7 @@ class _Desk:
 
     @property
     def busy(self) -> int:
-        """Unanswered orders before the next one; if slots are shared, also those of other runs."""
+        """Number of unanswered orders of this run at its worker; of all if slots are shared."""
         return self.member.orders if self.shared else self.member.waiting[self.crew.name]
 
     def take(self, run: Run) -> None:
@@ -283,7 +285,7 @@ class _Desk:
                 self.member.waiting[crew.name] -= 1
 
     def deliver(self, run: Run, answer: Answer) -> None:
-        """Pass an answer to the crew; an error of the crew fails the slice."""
+        """Pass an answer to the crew; if the crew cannot process it, fail the slice."""
         crew = self.crew
         try:
             crew.answered(run, self.name, answer)
@@ -297,7 +299,7 @@ class Processes:
     def open(
         self, tasks: Tasks, job: Job, tallies: Tallies, **options: Unpack[Options]
     ) -> CrewFeed:
-        """Begin the tasks of ``job``; see ``Options`` for ``options``."""
+        """Begin the tasks of ``job``, and return their feed; see ``Options`` for ``options``."""
         loop = DriverLoop.over(tasks, (), options, slots=2)
         crew = _Processes(loop, job, tallies)
         crew.race.repeatable = repeatable(job, options.get("speculative", False))

@@ -2,7 +2,8 @@
 
 Two threads that run Python take turns: each is on a processor for half of the time that it works.
 That share is measured while at least two slices run that are long enough to be worth a process.
-Only functions that are proven pure may move, since slices begun by threads are begun again.
+Only functions that are declared or proven pure may move, since slices begun by threads are begun
+again.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from dml.exec.drivers.processes import Processes
 
 SLICES, SLICE_S = 4, 0.005  # measured slices, and their least mean duration
-SHARE = 0.65  # CPU share of the time in which two or more threads work: 1/2 means Python
+SHARE = 0.65  # CPU share of the time that two or more threads work; two that hold the GIL: 1/2
 WORTH = 8  # least number of tasks left: a process takes a third of a second to start
 
 
@@ -87,7 +88,8 @@ class PromotingFeed:
 class MovingFeed:
     """Slices of a lane on threads; on processes once their functions are known to hold the GIL.
 
-    Slices in progress end where they run; all results are delivered in order.
+    Slices in progress end where they run; results are delivered in order until ``unordered`` is
+    called.
     """
 
     threaded = True
@@ -108,7 +110,7 @@ class MovingFeed:
         return number
 
     def next(self, more: Callable[[], None] | None = None) -> Outcome | None:
-        """Return the next partition: in order, or of the feed with the oldest task."""
+        """Return the next partition; if unordered, the next of the feed with the oldest task."""
         first = next(iter(self.order))
         feed, _ = self.tasks[first]
         outcome = feed.next(more)
@@ -155,7 +157,7 @@ class MovingFeed:
             feed.release()
 
     def settled(self) -> None:
-        """Do nothing: slices do not depend on schemas to settle."""
+        """Do nothing: no slice of a lane has to wait until types have settled."""
 
     def close(self) -> None:
         """Stop all drivers."""
@@ -178,7 +180,7 @@ class Promoting:
         tallies: Tallies,
         **options: Unpack[Options],
     ) -> CrewFeed | PromotingFeed | MovingFeed:
-        """Begin the tasks of ``job``; see ``Options`` for ``options``."""
+        """Begin the tasks of ``job``, and return their feed; see ``Options`` for ``options``."""
         if isinstance(tasks, Arriving):
             return self._slices(tasks, job, tallies, **options)
         if job.stage in self.moved:
@@ -211,7 +213,7 @@ class Promoting:
 
 
 def pure(steps: Sequence[Node]) -> bool:
-    """Return whether ``steps`` call functions, all of them proven pure and not as expressions."""
+    """Return whether ``steps`` call functions that were not lifted, and all of these are pure."""
     called = [
         node.calls for node in steps if node.calls is not None and not isinstance(node, LiftedNode)
     ]
@@ -219,7 +221,7 @@ def pure(steps: Sequence[Node]) -> bool:
 
 
 def movable(stage: Stage) -> bool:
-    """Return whether ``stage`` reads files and calls only functions that are proven pure."""
+    """Return whether ``stage`` reads files and calls only functions declared or proven pure."""
     source = stage.source
     if not pure(stage.steps) or not source.unit_count:
         return False

@@ -1,4 +1,4 @@
-"""The common base of drivers with workers in other processes: homes, parcels, answers."""
+"""The common base of drivers whose workers are other processes, to which slices are sent."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class RemoteCrew(Crew):
                 self.hand_out([run])
 
     def _fits(self, run: Run) -> bool:
-        """Return whether slots and memory suffice for one more attempt beyond those of the core."""
+        """Return whether free slots and memory suffice for all second attempts and one more."""
         core, copies = self.loop.core, self.race.repeated() + 1
         demand, load = core.demands[run.stage], core.state.loads[run.stage]
         if demand.max_parallel is not None:
@@ -72,7 +72,7 @@ class RemoteCrew(Crew):
         return all(core.free.get(name, 0.0) >= copies * n for name, n in demand.resources)
 
     def order(self, run: Run) -> SliceOrder:
-        """Return the order of a slice for a worker; the caller holds the lock."""
+        """Return the order that asks a worker to run a slice; the caller holds the lock."""
         schemas = dict(self.job.at.schemas)
         seen = self.digests.get(run.seq, b"") if run.k else b""
         once = bool(self.loop.core.demands[run.stage].once)
@@ -126,7 +126,7 @@ class RemoteCrew(Crew):
         return self.closing or not self.race.wanted(run)
 
     def worked_on(self, run: Run, place: int) -> str:
-        """Return file and row group of the unit at ``place``, or of all units in the task."""
+        """Return as text the unit at ``place``, or the first and the last unit of the task."""
         task, reading = self.loop.units[run.seq[0]], self.job.reading
         inside = task.start <= place < task.stop
         places = (place,) if inside else (task.start, task.stop - 1)
@@ -142,7 +142,7 @@ class RemoteCrew(Crew):
         return differing(why, unproven((*self.job.stage.steps, *linked)), self.worked_on(run, -1))
 
     def moved_out(self, worker: str) -> None:
-        """Remove a lost worker: generators parked there are begun again on other workers."""
+        """Remove a lost worker; tasks whose generators were there begin again on other workers."""
         with self.lock:
             self.homes = {seq: home for seq, home in self.homes.items() if home != worker}
 

@@ -59,7 +59,7 @@ class SyncFeed:
         self._begin()
 
     def give(self, task: Any) -> int:
-        """Add a task to those that arrive, and return its number."""
+        """Add a task to a run whose tasks arrive one by one, and return its number."""
         number = self._loop.units.add(task)  # type: ignore[union-attr]
         self._tell(Arrive(1, last=False))
         return number
@@ -85,8 +85,8 @@ class SyncFeed:
     def next(self, more: Callable[[], None] | None = None) -> Outcome | None:
         """Return the next partition, or None after the last; raise the error of its unit.
 
-        After an exception, or after ``close``, return None. In a feed with parallel workers,
-        ``more`` is called whenever a task has ended and another one is waited for.
+        After an exception, or after ``close``, return None. ``more`` is for feeds with parallel
+        workers, which call it while the caller waits.
         """
         self.release()
         while not self._loop.offers:
@@ -114,7 +114,7 @@ class SyncFeed:
         self._tell(Unordered())
 
     def resize(self, slots: Mapping[str, float], limit_bytes: int) -> None:
-        """Change slots and memory from now on; running slices keep theirs."""
+        """Change the run's slots and memory limit from now on; running slices keep theirs."""
         self._tell(Resources(slots, limit_bytes))
 
     def close(self) -> None:
@@ -147,7 +147,7 @@ class SyncFeed:
         self._pending.extend(self._loop.take(event))
 
     def _await(self) -> None:
-        """Let the core start the awaited slice, whatever the run's other crews occupy."""
+        """Let the core start the slice that the caller waits for, even beyond the memory limit."""
         self._loop.core.awaited = True
         self._tell(Tick())
         self._loop.core.awaited = self._loop.core.ledger is None
@@ -188,9 +188,9 @@ class Sync:
     ) -> SyncFeed:
         """Begin a run over ``units``, each passed to ``start``, in delivery order.
 
-        ``start`` is a generator function that yields a unit's partitions. A chain of stages has one
-        such function each; those of later stages get a partition's value. See ``Options`` for
-        ``options``.
+        ``start`` is a generator function that yields a unit's partitions. If there are several
+        stages, it is a sequence of such functions; those of later stages get the value of a
+        partition. See ``Options`` for ``options``.
         """
         loop = DriverLoop.over(units, start, options, slots=1)
         return SyncFeed(loop, options.get("watchdog_s", WATCHDOG_S), options.get("on_event"))

@@ -23,7 +23,7 @@ ENDING_S = 5.0
 
 @dataclasses.dataclass(slots=True)
 class Busy:
-    """Totals of slices that ran while at least two did: number, seconds and CPU seconds."""
+    """Totals of slices that began and ended while others ran: number, seconds, CPU seconds."""
 
     slices: int = 0
     seconds: float = 0.0
@@ -31,7 +31,7 @@ class Busy:
 
     @property
     def share(self) -> float:
-        """The share of their time that slices were on a processor; 1 before any slice."""
+        """The part of their time that slices were on a processor; 1 before any slice."""
         return self.cpu_s / self.seconds if self.seconds else 1.0
 
     def add(self, seconds: float, cpu_s: float) -> None:

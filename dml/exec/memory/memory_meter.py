@@ -27,10 +27,10 @@ SUBTRACTED = ("LazyFree",)
 def counted_bytes(pid: int | None = None) -> int | None:
     """Return the memory of a process and its children in bytes; None if the system does not tell.
 
-    That is private anonymous memory, and shared memory once: PSS without clean pages of files,
-    which the kernel can drop at any time (mapped tables, libraries). Nameless files in memory count
-    whole, as long as any process has them open or mapped. ``pid`` None is this process. The call
-    takes about 1 ms per process and GB.
+    That is private anonymous memory, and shared memory counted once: the proportional set size
+    without unmodified pages of files, which the kernel can drop at any time (mapped tables,
+    libraries). Nameless files in memory count in full while any of the processes has them open or
+    mapped. ``pid`` None is this process. The call takes about 1 ms per process and GB.
     """
     tree = list(_tree(os.getpid() if pid is None else pid))
     known = [size for each in tree if (size := _counted(each)) is not None]
@@ -40,9 +40,10 @@ def counted_bytes(pid: int | None = None) -> int | None:
 
 
 def anonymous_bytes() -> int | None:
-    """Return this process's anonymous memory in bytes, within 1 % of the counted; None if unknown.
+    """Return the bytes of this process's anonymous memory; None if the system does not tell.
 
-    The call takes a few microseconds; child processes are not included.
+    They differ by at most 1 % from the anonymous memory in ``counted_bytes``. The call takes a few
+    microseconds; child processes are not included.
     """
     try:
         with open("/proc/self/statm", "rb", buffering=0) as file:
@@ -80,7 +81,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def end_session(pid: int, begun: Sequence[int]) -> None:
-    """Kill those of the processes ``begun`` that are in the session of ``pid``, which has ended."""
+    """Kill the processes of ``begun`` that belong to the session of ``pid``, which has ended."""
     for each in begun:
         with suppress(OSError):  # the process has ended
             if os.getsid(each) == pid:
@@ -138,7 +139,7 @@ def _add_mapped(smaps: str, found: dict[str, int]) -> int:
 
 
 def _of_file(sizes: dict[str, int]) -> int:
-    """Return the KiB of its file that a mapping has touched, without pages copied on a write."""
+    """Return the KiB of file pages that a mapping has touched, without pages copied on a write."""
     copied = sizes.get("Anonymous", 0)
     if "Pss_Dirty" not in sizes:  # before Linux 6.0
         return max(0, sizes.get("Private_Dirty", 0) + sizes.get("Shared_Dirty", 0) - copied)

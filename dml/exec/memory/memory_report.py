@@ -1,7 +1,7 @@
 """The memory report of a run shows how its limit was divided, and how much each part used.
 
-Figures of stages come from the scheduling core, which accounts for every partition. The system's
-figures of the process stand beside them, and include memory that is not accounted for.
+Figures of stages come from the scheduling core, which accounts for every partition. The report
+also has the system's figures of the process, which include memory that is not accounted for.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ ABSENT = "-"
 class StageMemory:
     """Memory of one stage: declared, measured, and its peak, in bytes.
 
-    ``declared_bytes`` is the declared need of a slice: a partition and its open inputs.
+    ``declared_bytes`` is the declared need of a slice: a partition and its decoded inputs.
     ``learned_bytes`` is the size of the largest recent slice, None before any ended; ``slices`` is
-    the number of ended slices; ``working_bytes`` is the memory measured beside a slice while it
-    ran. ``held_bytes`` is the peak of the stage's stored partitions.
+    the number of ended slices; ``working_bytes`` is the largest temporary memory that a slice took
+    while it ran. ``held_bytes`` is the peak of the stage's stored partitions.
     """
 
     name: str
@@ -89,13 +89,14 @@ class MemoryReport:
 
     Attributes
     ----------
-    limit_bytes : the limit; counted memory stays at most that, and ``overhead_bytes`` a process
-    plans : for each source one dict of its parts: bytes of all stages, of one partition, of one
-        operator that holds rows, of batches made ahead, of caches
+    limit_bytes : the limit; counted memory is at most that plus ``overhead_bytes`` per process
+    workers : the number of slices that run at once
+    plans : for each source a dict from use to bytes: all stages, one partition, one operator that
+        holds rows, batches made ahead, caches
     stages : declared, measured and peak memory of every stage, as accounted
     accounted_bytes : the most that all stages held or had reserved at once
     forced : slices that were started although they did not fit, since the run would stall otherwise
-    spilled_runs, spilled_bytes : runs and bytes that were spilled to disk
+    spilled_runs, spilled_bytes : files that were spilled to disk, and their bytes
     counted_bytes : private and shared memory of this process and its children, now
     private_bytes, most_private_bytes : anonymous memory of this process, now and at most
     resident_bytes, cgroup_bytes, cgroup_limit_bytes : figures of the system; None where unknown
@@ -172,7 +173,7 @@ class Opened(Protocol):
 def memory_report(run: Any, limit_bytes: int) -> MemoryReport:
     """Return the report of the memory that ``run`` (a ``PlanRun``) has used of ``limit_bytes``.
 
-    If ``run`` was replaced, its replacement is reported.
+    If another run has replaced ``run``, the report is about that one.
     """
     runs = list(run.running.all)
     stages = [stage for each in runs for stage in each.holding.look()]

@@ -37,7 +37,7 @@ MOST_TARGET, LEAST_TARGET = 16 * MIB, 256 << 10
 LEAST_SLICE = 64 << 10
 # Number of units that are sampled for the sizes of units.
 SAMPLED = 16
-# A unit is decoded at once if this many units fit into a worker's part of the stage, which takes an
+# A unit is decoded in one go if so many fit into a worker's part of ``stage_bytes``: it takes an
 # eighth less time than atom by atom (benchmarks/dml_loader.py, w2).
 WHOLES_PER_WORKER, MOST_WHOLE = 8, 64 * MIB
 # More bytes of read-ahead than this per worker do not help, however large the machine.
@@ -47,7 +47,7 @@ CELL_BYTES = 100
 # Bytes of a slice that are not accounted: a second copy of its block, in the form of its producer
 # or serialized for another process. They are in ``OVERHEAD_BYTES``, for six threads.
 HAND_BYTES = 8 * MIB
-# Bytes of a block beside its rows: the block's own objects, and those of each column. Measured:
+# Bytes of a block without its rows: the block's own objects, and those of each column. Measured:
 # 1.2 KiB and 200 bytes, which matters for a million partitions of one row each.
 BLOCK_BYTES, COLUMN_BYTES = 1024, 256
 # Number of columns that is assumed where only a run can tell.
@@ -61,9 +61,9 @@ class Budget:
     """Bytes for each use of memory.
 
     ``stage_bytes``: all partitions that are stored, parked or being made; ``target_bytes``: one
-    partition. ``atom_bytes``: the part of an atom in several blocks that a task may gather.
-    ``held_bytes``: one operator that holds rows of the stream. ``ahead_bytes``: prefetched batches.
-    ``whole_bytes``: a unit that is decoded at once.
+    partition. ``atom_bytes``: what a task may gather of an atom that comes in several blocks.
+    ``held_bytes``: one operator that holds rows of the stream; 0 if none does. ``ahead_bytes``:
+    prefetched batches. ``whole_bytes``: the largest unit that is decoded in one go.
     """
 
     limit_bytes: int
@@ -80,20 +80,21 @@ class Budget:
         return self.held_bytes or self.atom_bytes
 
     def slice_bytes(self, workers: int) -> int:
-        """Return the bytes of a slice of a flow: a partition, and enough to be worth a task."""
+        """Return the size of a flow's slices, in bytes: a partition, or the least worth a task."""
         most = self.stage_bytes // (2 * PARTITIONS_PER_WORKER * workers)  # input and output
         return max(self.target_bytes, min(LEAST_SLICE, most))
 
 
 def sized(unit: Unit, whole_bytes: int) -> Unit:
-    """Return ``unit``, marked to be decoded at once if it has at most ``whole_bytes``."""
+    """Return ``unit``, marked to be decoded in one go if it has at most ``whole_bytes``."""
     return dataclasses.replace(unit, at_once=unit.nbytes <= whole_bytes)
 
 
 def working_bytes(plan: Plan, whole_bytes: int = 0) -> int:
-    """Return the most bytes that reading a unit takes beside its output, from sampled units.
+    """Return the most temporary memory, in bytes, that reading one of some sampled units takes.
 
-    The result is cached on the source, since every run needs it twice.
+    Units of at most ``whole_bytes`` are decoded in one go. The result is cached on the source,
+    since every run needs it twice.
     """
     source, columns = plan.stage.source, plan.stage.columns
     held: dict[tuple[object, ...], int] = source.memo.setdefault("working_bytes", {})
@@ -116,7 +117,7 @@ def fits(plan: Plan, budget: Budget) -> None:
 
 
 def too_large(stage: Stage, working: int, most_bytes: int, place: str = "") -> MemoryContractError:
-    """Return the error for a unit that takes ``working`` bytes of the allowed ``most_bytes``."""
+    """Return the error for a unit that takes ``working`` bytes; ``most_bytes`` are allowed."""
     return MemoryContractError(
         f"one {stage.source.unit_name} does not fit into the memory number",
         at="; ".join(filter(None, (stage.source.label(), place))),
@@ -127,10 +128,11 @@ def too_large(stage: Stage, working: int, most_bytes: int, place: str = "") -> M
 
 
 def calls_bytes(node: Node, rows: int = CALLS, schemas: Mapping[str, Schema] | None = None) -> int:
-    """Return the bytes of ``rows`` rows as Python objects, as input and output of a function.
+    """Return the bytes of the Python objects for ``rows`` rows that a function takes and returns.
 
-    The result is 0 for functions of batches; rows that a function makes of one row are passed on
-    one by one. ``schemas`` are the settled ones, by digest.
+    At most ``CALLS`` rows are objects at once. Only the input counts if the function makes several
+    rows of one, since they are passed on one by one. The result is 0 if ``node`` has no function of
+    rows. ``schemas`` are the settled ones, by digest.
     """
     if node.calls is None or node.by_atom:
         return 0
@@ -141,9 +143,9 @@ def calls_bytes(node: Node, rows: int = CALLS, schemas: Mapping[str, Schema] | N
 
 
 def demands_of(plan: Plan, budget: Budget) -> tuple[Demand, ...]:
-    """Return the demand of a task of each stage, with output of a partition and one block more.
+    """Return the demand of a task of each stage; its output is a partition and one atom more.
 
-    A task of the first stage also has a decoder, one of a later stage its declared memory.
+    The first stage's task also needs memory to decode a unit, the others their declared memory.
     """
     source = plan.stage.source
     step = max(1, source.unit_count // SAMPLED)
@@ -156,7 +158,7 @@ def demands_of(plan: Plan, budget: Budget) -> tuple[Demand, ...]:
 
 
 def lane_demand(lane: Lane, target_bytes: int, most_bytes: int) -> Demand:
-    """Return the demand of a slice of a lane, including the slice's input."""
+    """Return the demand of a lane's slice; its output bytes include the slice's input."""
     output = min(2 * target_bytes, most_bytes)
     return _demand(lane.nodes, lane.needs, output)
 
@@ -174,7 +176,7 @@ def _demand(steps: Sequence[Node], needs: Needs, output_bytes: int) -> Demand:
 
 
 def in_turn(demands: Sequence[Demand]) -> tuple[Demand, ...]:
-    """Return ``demands`` for one thread: each slice takes the thread and all processors."""
+    """Return ``demands`` for a run in one thread: each slice takes the only CPU slot."""
     alone = [{**dict(demand.resources), "cpu": 1.0} for demand in demands]
     pairs = zip(demands, alone, strict=True)
     return tuple(dataclasses.replace(each, resources=tuple(has.items())) for each, has in pairs)
@@ -185,8 +187,8 @@ def refuse(
 ) -> None:
     """Raise PlanError, at the user's line, for a need that this run could never meet.
 
-    ``slots`` is None for a cluster, whose driver knows them; ``most_bytes`` is the share of all
-    stages.
+    ``slots`` is None for a cluster, whose resources are checked by its driver; ``most_bytes`` is
+    the memory of all stages together.
     """
     lanes = [(lane.nodes, lane_demand(lane, 0, most_bytes)) for lane in stream_lanes(plan).values()]
     linked = [(link.steps, demand) for link, demand in zip(plan.links, demands[1:], strict=True)]
@@ -206,13 +208,13 @@ def refuse(
 
 
 def kept_bytes(plan: Plan, limit_bytes: int) -> int:
-    """Return the part of ``limit_bytes`` for caches over the stages of ``plan``."""
+    """Return the part of ``limit_bytes`` for caches in memory; 0 if ``plan`` has none."""
     caching = any(node.keeps_in_memory for node in plan.stream)
     return int(limit_bytes * KEPT_SHARE) if caching else 0
 
 
 def divided(plan: Plan, limit_bytes: int, workers: int, target_bytes: int | None) -> Budget:
-    """Return the shares of ``limit_bytes`` for a run of ``plan``; derive a missing target size."""
+    """Return a run's shares of ``limit_bytes``; a ``target_bytes`` of None is derived from them."""
     usable = limit_bytes - kept_bytes(plan, limit_bytes)
     holders = [node.gathers for node in plan.stream]
     held_share = HELD_SHARE[max(holders, default=0)]
@@ -236,5 +238,5 @@ def divided(plan: Plan, limit_bytes: int, workers: int, target_bytes: int | None
 
 
 def objects_bytes(blocks: int, columns: int) -> int:
-    """Return the bytes of ``blocks`` blocks with ``columns`` columns in all, beside their rows."""
+    """Return the bytes of blocks without their rows; ``columns`` counts those of all blocks."""
     return blocks * BLOCK_BYTES + columns * COLUMN_BYTES

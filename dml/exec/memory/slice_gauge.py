@@ -1,8 +1,8 @@
 """Measure the temporary memory of a slice: used while it runs, free when it ends.
 
-A function may make ten arrays to keep their sum, which no partition and no account shows. The
-system records the peak memory of a process. The part of the peak above the memory at the end of a
-slice is the temporary memory of the slice. Memory that stays in use (a loaded model, a partition)
+A function may make ten arrays to keep their sum, and no partition or account shows these arrays.
+The system records the peak memory of a process. The part of the peak above the memory at the end of
+a slice is the temporary memory of the slice. Memory that stays in use (a loaded model, a partition)
 is excluded.
 """
 
@@ -32,8 +32,8 @@ class Begun(NamedTuple):
 class Gauge:
     """Measures the memory of slices in this process, several of which may run at once.
 
-    ``own`` says that dml started the process: the system's peak is reset before a slice that runs
-    alone. In a user's process, where other code may read the peak, only a rise of the peak is
+    ``own`` is True if dml started the process: then the system's peak is reset before a slice that
+    runs alone. In a user's process, where other code may read the peak, only a rise of the peak is
     measured, which takes a microsecond per slice. Memory of simultaneous slices is divided by their
     number.
     """

@@ -28,10 +28,11 @@ PREFIX, LOCK = "dml-spill-", "owned"
 class DiskSpill:
     """Runs of blocks of one schema, in a private folder that is removed with this object.
 
-    A run is read once, block by block, and its file is removed afterwards, unless ``keep`` is set.
-    The folder is removed by ``close``, when this object is garbage-collected, and at interpreter
-    exit. The folder of a killed process is removed when another process begins to spill there.
-    Raise MemoryContractError if the disk cannot take the rows.
+    A run is a sequence of blocks in one file. It is read once, block by block, and its file is
+    removed afterwards, unless ``runs`` is told to keep it. The folder is removed by ``close``, when
+    this object is garbage-collected, and at interpreter exit. The folder of a killed process is
+    removed when another process begins to spill there. Raise MemoryContractError if the disk cannot
+    take the rows.
     """
 
     def __init__(
@@ -63,14 +64,14 @@ class DiskSpill:
         self._wrote(nbytes)
 
     def runs(self, most: int | None = None, *, keep: bool = False) -> list[Iterator[Block]]:
-        """Return the first ``most`` runs (None: all), each from its start; ``keep`` keeps files."""
+        """Return iterators over the first ``most`` runs (None: all); ``keep`` keeps their files."""
         taken = self._paths[:most]
         if not keep:
             self._paths = self._paths[len(taken) :]
         return [self._read(path, keep=keep) for path in taken]
 
     def _read(self, path: Path, *, keep: bool) -> Iterator[Block]:
-        """Yield a run's blocks, unmapped: pages of a new file count as memory until written."""
+        """Yield a run's blocks, not mapped: pages that are not yet on disk count as memory."""
         with pa.OSFile(str(path)) as source:
             reader = pa.ipc.open_file(source)
             for i in range(reader.num_record_batches):
@@ -86,8 +87,8 @@ class DiskSpill:
 class SpillFolder:
     """A private folder below ``root`` (None: the system's temporary one), removed with this object.
 
-    It is also removed at interpreter exit; that of a killed process, when another process makes a
-    folder there. Raise MemoryContractError if the disk has no room.
+    It is also removed at interpreter exit. The folder of a killed process is removed when another
+    process makes a folder there. Raise MemoryContractError if the disk has no room.
     """
 
     def __init__(self, root: str | None = None) -> None:
@@ -105,7 +106,7 @@ class SpillFolder:
 
 
 class Spilling:
-    """Creates spills in folders below ``root``, and adds up the bytes that they write."""
+    """Creates spills in folders below ``root``; ``written`` and ``nbytes`` count runs and bytes."""
 
     def __init__(self, root: str | None = None) -> None:
         self.root = root

@@ -44,8 +44,8 @@ class Sheet:
     """A nameless file in memory, written from start to end; the first write creates it.
 
     The file is released by ``close`` or with this object; a receiver of its descriptor keeps the
-    data. ``make`` creates the file and returns its descriptor; None creates a file of the usual
-    kind.
+    data. ``make`` creates the file and returns its descriptor; None creates one that cannot be
+    sealed.
     """
 
     def __init__(self, make: Callable[[], int] | None = None) -> None:
@@ -98,7 +98,7 @@ class Sheet:
 
 @contextmanager
 def _roomy() -> Iterator[None]:
-    """Raise MemoryContractError if a write in the block exceeds a size limit of files."""
+    """Raise MemoryContractError if a write in the ``with`` block finds the file or system full."""
     try:
         yield
     except OSError as error:
@@ -125,8 +125,8 @@ def _path(file: int) -> str:
 def mapped(file: int, *, lends: bool = True) -> Any:
     """Return all of ``file`` as a read-only buffer; the descriptor may be closed afterwards.
 
-    With ``lends``, a large buffer may be given once to a function that writes in it, on private
-    pages (``buffer_ownership``).
+    With ``lends``, a second, private mapping of a large file is registered (``buffer_ownership``),
+    from which each byte may be given once to a user who writes in it.
     """
     size = os.fstat(file).st_size
     if size < LARGE or not lends:
@@ -195,7 +195,10 @@ class Channel:
         self._poll.register(end, select.POLLIN)
 
     def send(self, value: Any, sheet: Sheet | None = None) -> None:
-        """Send one object; raise OSError if the other end is gone."""
+        """Send one object; raise OSError if the other end is gone.
+
+        Some of its buffers may already lie in ``sheet``, which is closed afterwards.
+        """
         message = Message(value, sheet)
         try:
             self.post(message)
@@ -214,14 +217,14 @@ class Channel:
     def heard(self, seconds: float) -> bool:
         """Return whether data has come or the other end is gone; wait up to ``seconds`` for it.
 
-        Raise OSError if this end is closed.
+        A negative number waits without limit. Raise OSError if this end is closed.
         """
         if self.socket.fileno() < 0:
             raise OSError(errno.EBADF, "the connection is closed")
         return bool(self._poll.poll(seconds * 1000))
 
     def receive(self) -> Any:
-        """Return the next object, its large buffers mapped; raise EOFError at the end."""
+        """Return the next object, large buffers mapped; raise EOFError if the peer has closed."""
         flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
         head, files, _, _ = socket.recv_fds(self.socket, HEAD.size, 1, flags)
         try:
@@ -256,7 +259,7 @@ class Channel:
 
 
 def _buffers(files: Sequence[int], size: int, places: bytearray, writable: bool) -> list[Any]:  # noqa: FBT001
-    """Return the buffers at ``places`` in the file that came with the message."""
+    """Return the buffers at ``places`` in the message's file, which must have ``size`` bytes."""
     if not files:
         raise OSError("a message came without its file: this process has too many files open")
     there = os.fstat(files[0]).st_size
@@ -269,9 +272,9 @@ def _buffers(files: Sequence[int], size: int, places: bytearray, writable: bool)
 
 
 class MemoryNote:
-    """A number in nameless memory that a process leaves for another one, even if it is killed.
+    """A number in shared memory that a process leaves for another one, even if it is killed.
 
-    ``file`` is the descriptor of an existing note; None creates a note, which reads -1.
+    ``file`` is the descriptor of an existing note; None creates a note with the number -1.
     """
 
     def __init__(self, file: int | None = None) -> None:

@@ -1,8 +1,8 @@
 """Send exceptions between processes, including those of users' own classes.
 
-An exception is sent by value with its cause and its traceback. An exception that cannot be pickled,
-or not within seconds, or that would be larger than a megabyte, arrives as its text. An error of dml
-keeps its type and all its text in either case.
+An exception is sent by value with its cause and its traceback. If it cannot be pickled within ten
+seconds, or would be larger than a megabyte, it arrives as an exception with its text. An error of
+dml keeps its type and all its text in either case.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _described(error: BaseException) -> BaseException:
 
 
 def _trace(error: BaseException) -> str:
-    """Return the traceback as text, unless dml raised the exception on purpose."""
+    """Return the traceback as text; "" for an error that dml raised on purpose."""
     cause = error.__cause__
     told = error if cause is None else cause
     if isinstance(told, DmlError):

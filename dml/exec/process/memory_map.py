@@ -1,7 +1,7 @@
 """Map files into memory with private, copy-on-write pages.
 
-Such a mapping holds no descriptor, and takes memory only for written pages; neither the file nor
-another mapping changes (docs/decisions/041-rows-where-they-lie.md).
+Such a mapping holds no descriptor, and takes memory only for written pages; writing in it changes
+neither the file nor another mapping (docs/decisions/041-rows-where-they-lie.md).
 """
 
 from __future__ import annotations

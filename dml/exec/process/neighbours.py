@@ -1,7 +1,7 @@
 """Find whether processes are neighbours: on one host, and able to open each other's files.
 
-Only opening a file shows this for certain. ``here`` is the text that neighbours have in common, and
-``near`` tells from addresses whether it is worth trying.
+Only opening a file shows this for certain. ``here`` returns a text that is equal in neighbours, and
+``near`` judges by addresses whether an attempt to open a file is worthwhile.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CROSSES = ("tcp", "tls")  # protocols between processes; inproc passes objects a
 
 @lru_cache(1)
 def here() -> str:
-    """Return boot id and pid namespace, which processes that see each other by pid have in common.
+    """Return boot id and pid namespace: equal text in processes that see each other's pids.
 
     Return "" if a process cannot open files of another on this system.
     """
@@ -34,8 +34,8 @@ def here() -> str:
 def near(context: Mapping[str, Any] | None) -> bool:
     """Return whether data that Dask sends in ``context`` seems to stay on this host.
 
-    The result is True if both ends of the connection have one address. Without a context, the data
-    goes to disk, and the result is False.
+    The result is True if sender and recipient have the same host name or address. Without a
+    context, the data goes to disk, and the result is False.
     """
     if not context or not here():
         return False

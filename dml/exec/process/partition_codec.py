@@ -1,8 +1,8 @@
 """Pack partitions into buffers, and open them over the same memory in another process.
 
-A partition is sent as its description (pickled: places, ids, errors) and its columns. The blocks of
-one schema are one Arrow IPC stream, so that a slice of a large buffer sends only its own part;
-function results without types are a pickle. The receiver of a parcel reads its columns in place: in
+A partition is sent as a parcel: a pickled description (places, ids, errors) and columns. A column
+is the Arrow IPC stream of successive blocks of one schema, which has only the used part of a large
+buffer, or the pickle of function results without types. The receiver reads the columns in place: in
 a mapped file, or in the bytes that the network delivered. Errors are sent as
 ``dml/exec/process/exception_codec.py`` says.
 """
@@ -36,7 +36,7 @@ Keep = Callable[[Callable[[Any], None]], Any]
 class _Place:
     """A piece without its data, which is in column number ``column``, or -1 for an empty piece.
 
-    ``ids`` are the row ids of its block, None without a block.
+    ``ids`` are the row ids of its block, None without a block; ``error`` is pickled, b"" for none.
     """
 
     place: int
@@ -55,9 +55,9 @@ class Parcel:
 
     Each column is a stream of blocks of one schema, or the pickle of results without types.
     ``places`` are the pieces, pickled without their blocks, and ``arrays`` the large arrays of
-    these pieces. ``lent`` is the location where neighbours find the data, or where it was found
-    (``dml/exec/process/shared_memory.py``); a parcel with ``lent`` and without columns is not
-    opened. Pickling copies columns as bytes, and then drops ``lent``.
+    these pieces. ``lent`` is a ``Loan`` if this process lends the data to others, a ``Slip`` if
+    another process does (``dml/exec/process/shared_memory.py``). A parcel with a slip but no
+    columns is not opened. Pickling a parcel with columns copies them as bytes, and drops ``lent``.
     """
 
     outcome: Outcome

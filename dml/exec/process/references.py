@@ -1,4 +1,4 @@
-"""Pickle users' code by value, and compare the names that it must refer to.
+"""Pickle users' code for other processes, and check there what was sent by name.
 
 Functions of a main module are sent by value. Those of other modules are sent as names, and the
 process that reads them imports its own; if that is an older or newer version, results would differ
@@ -22,7 +22,7 @@ import numpy as np
 from dml.errors import PlanError
 from dml.udfs.identity.function_fingerprint import identity
 
-# Most functions that are compared of a module that is referred to as a whole.
+# The most functions that are compared where a module is sent as a whole, by name.
 MOST = 200
 
 Place = tuple[str, str]
@@ -33,23 +33,23 @@ DISPATCHING = cast("types.FunctionType", functools.singledispatch(len)).__code__
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickles as cloudpickle does, and functools wrappers by value if their functions are so."""
+    """A cloudpickle pickler that also sends functools wrappers by value if no module has them."""
 
     def reducer_override(self, obj: Any) -> Any:
-        """Return how ``obj`` is restored, as ``pickle.Pickler`` asks for it."""
+        """Return how to restore ``obj``, or NotImplemented, as ``pickle.Pickler`` expects it."""
         made = _remade(obj)
         return super().reducer_override(obj) if made is None else made
 
 
 class _Noting(Pickler):
-    """Pickles, and records which functions, classes and modules of the user are sent by name."""
+    """A pickler that records which functions, classes and modules of the user are sent by name."""
 
     def __init__(self, sink: io.BytesIO, callback: Callable[[pickle.PickleBuffer], object]) -> None:
         super().__init__(sink, protocol=5, buffer_callback=callback)
         self.referred: dict[Place, Any] = {}
 
     def reducer_override(self, obj: Any) -> Any:
-        """Return what ``Pickler.reducer_override`` does, and record a name that is sent."""
+        """Return what ``Pickler.reducer_override`` returns; record what is sent by name."""
         found = super().reducer_override(obj)
         if isinstance(obj, types.ModuleType):
             self.referred |= dict(_inside(obj))
@@ -60,7 +60,7 @@ class _Noting(Pickler):
 
 
 def dumped(value: Any, callback: Callable[[pickle.PickleBuffer], object]) -> bytes:
-    """Return ``value`` as bytes, with its large arrays passed to ``callback``.
+    """Return ``value`` as bytes for ``loaded``; pass its large arrays to ``callback``.
 
     Raise errors of pickling.
     """
@@ -72,7 +72,7 @@ def dumped(value: Any, callback: Callable[[pickle.PickleBuffer], object]) -> byt
 
 
 def flat(buffer: Any) -> pickle.PickleBuffer:
-    """Return the bytes of ``buffer`` as those of a NumPy array, for sending them on.
+    """Return ``buffer`` as bytes of a NumPy array over the same memory, which is safe to send on.
 
     Dask makes a memoryview of a memoryview of other buffers, such as Arrow's. Before Python 3.12.7
     that may end the process during garbage collection (CPython's issue 77894).
@@ -102,7 +102,7 @@ def loaded(sent: bytes, buffers: Sequence[Any]) -> Any:
 
 
 def pickled(value: Any) -> bytes:
-    """Return ``value`` as bytes, with main-module code by value; raise pickling errors."""
+    """Return ``value`` as bytes, with code of the main module by value; raise pickling errors."""
     sink = io.BytesIO()
     Pickler(sink).dump(value)
     return sink.getvalue()
@@ -128,7 +128,7 @@ def _remade(obj: Any) -> tuple[Any, ...] | None:
 
 
 def _by_name(obj: Any) -> bool:
-    """Return whether readers find ``obj`` in a module, neither main nor one sent by value."""
+    """Return whether readers can import ``obj``: its module is not main or sent by value."""
     module = obj.__module__
     if module == "__main__" or _find_object(module, obj.__qualname__) is not obj:
         return False
@@ -153,7 +153,7 @@ def _register(dispatching: Any, registry: dict[type, Callable[..., Any]]) -> Non
 
 
 def _inside(module: types.ModuleType) -> Iterator[tuple[Place, Any]]:
-    """Yield place and value of the functions and classes that a module of the user defines."""
+    """Yield (module, name) and value of functions and classes that a user's module defines."""
     if not _own(module):
         return
     found = [v for v in vars(module).values() if isinstance(v, types.FunctionType | type)]
@@ -179,7 +179,7 @@ def _find_object(module: str, name: str) -> Any:
 
 
 def _name(obj: Any) -> tuple[Any, ...]:
-    """Return the digest of the code of ``obj``, and its libraries; () if it has none."""
+    """Return the digest of the code of ``obj`` and its libraries; () if they cannot be found."""
     try:
         known = identity(obj)
     except Exception:  # noqa: BLE001 (it looks into whatever the user's objects are)

@@ -3,8 +3,8 @@
 A partition is written once, into a nameless file that is sealed against changes. A slip of some 200
 bytes names the owner process and the file. The receiver opens ``/proc/PID/fd/N``, checks that it is
 that very file, and maps it. The mapping stays valid however the owner ends. A receiver that cannot
-open the file asks for the bytes (docs/decisions/030-lent-partitions.md). The memory counts at the
-owner, and the file is closed when the owner releases the partition.
+open the file asks for the bytes (docs/decisions/030-lent-partitions.md). The memory is counted for
+the owner, which closes the file when it releases the partition.
 """
 
 from __future__ import annotations
@@ -78,13 +78,13 @@ SHEETS: weakref.WeakSet[Sheet] = weakref.WeakSet()  # lent by this process
 
 
 def _many() -> bool:
-    """Return whether so many files are lent that the remaining descriptors are kept for others."""
+    """Return whether so many files are lent that other code needs the remaining descriptors."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return len(SHEETS) >= (MOST_FILES if most < 0 else min(MOST_FILES, most // 4))
 
 
 class Lender:
-    """Writes one partition into a file that neighbours can open; ``keep`` is for ``pack``."""
+    """Writes one partition into a file that neighbours can open; pass its ``keep`` to ``pack``."""
 
     def __init__(self) -> None:
         self._sheet: Sheet | None = None
@@ -112,7 +112,7 @@ class Lender:
         return True
 
     def lent(self, parcel: Parcel | None) -> Parcel | None:
-        """Return ``parcel`` with all its data in the file, if ``keep`` created one."""
+        """Return ``parcel`` with all its data in the file, or unchanged if there is no file."""
         sheet, self._sheet = self._sheet, None
         if parcel is None or sheet is None:
             return parcel
@@ -125,7 +125,7 @@ class Lender:
 
 
 def _over(parcel: Parcel, whole: Any, slip: Slip, lent: Loan | Slip) -> Parcel:
-    """Return ``parcel`` with its buffers in the memory ``whole`` of its file."""
+    """Return ``parcel`` with its buffers as parts of ``whole``, the mapped file of ``slip``."""
     every = tuple(whole.slice(start, length) for start, length in slip.places)
     columns, arrays = every[: slip.columns], every[slip.columns :]
     return dataclasses.replace(parcel, columns=columns, arrays=arrays, lent=lent)
@@ -147,7 +147,7 @@ def is_unopened(parcel: Parcel | None) -> bool:
 
 
 def is_strange(parcel: Parcel | None) -> bool:
-    """Return whether ``parcel`` is unopened for lack of permission to open its owner's files."""
+    """Return whether ``parcel`` cannot be opened here: it is on another host, or forbidden."""
     if parcel is None or not is_unopened(parcel):
         return False
     slip = parcel.lent
@@ -161,12 +161,12 @@ def is_strange(parcel: Parcel | None) -> bool:
 
 
 def held_bytes(parcel: Parcel | None) -> int:
-    """Return the bytes of ``parcel`` that count here: borrowed memory counts at its owner."""
+    """Return the bytes of ``parcel`` counted for this process: 0 if another one lends them."""
     return 0 if parcel is None or isinstance(parcel.lent, Slip) else parcel.nbytes
 
 
 def borrow(parcel: Parcel) -> Parcel:
-    """Return ``parcel`` over the memory that its slip names; unchanged if that cannot be opened."""
+    """Return ``parcel`` with the memory of its slip mapped; unchanged if that cannot be opened."""
     if not is_unopened(parcel):
         return parcel
     whole = opened(parcel.lent)

@@ -46,7 +46,7 @@ def single_threaded() -> Iterator[None]:
 
 
 def _limits() -> tuple[Limit, ...]:
-    """Return the limits of loaded libraries; search again once more modules are loaded."""
+    """Return the limits of the loaded libraries, found again after modules were imported."""
     global _found  # noqa: PLW0603 - what is loaded is loaded once a process
     modules, found = _found
     if modules != len(sys.modules):
@@ -75,7 +75,7 @@ def _limit_of(path: str) -> Limit | None:
 
 
 def limit_of(library: Any, *, mkl: bool) -> Limit | None:
-    """Return the limit of a ``library`` of OpenMP or ``mkl``; None if it lacks the functions."""
+    """Return the limit of an OpenMP (``mkl``: MKL) library; None if it lacks the functions."""
     if mkl:
         own: Limit | None = getattr(library, "MKL_Set_Num_Threads_Local", None)
         return own

@@ -2,7 +2,8 @@
 
 A driver sends each job once. An order names the run, the slice and its argument. The answer holds
 the result, the counters, and the schemas that the slice settled. An error of an order becomes part
-of its answer; ``TaskRunner.do`` raises only if the job never came, or NotSentError.
+of its answer. ``TaskRunner.do`` raises only if the job never came, or (NotSentError) if the
+argument was left out and is needed.
 """
 
 from __future__ import annotations
@@ -44,11 +45,12 @@ FILLED_BYTES = 1 << 16
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SliceOrder:
-    """Slice ``run`` of the run ``name`` on ``argument``: a task, or the parcel of a partition.
+    """An order to run slice ``run`` of the run called ``name`` on ``argument``.
 
-    ``schemas`` are those that rows on other workers have settled; ``seen`` is the digest of the
-    partitions that the task has returned before. An order with ``once`` must not be run twice. An
-    answer carries the ``number`` of its order.
+    The argument is a task, or the parcel of a partition. ``schemas`` are those that rows on other
+    workers have settled; ``seen`` is the digest of the partitions that the task has returned
+    before. An order with ``once`` must not be run twice. An answer carries the ``number`` of its
+    order.
     """
 
     name: str
@@ -64,8 +66,9 @@ class SliceOrder:
 class Answer:
     """The result of an order: a parcel, an exception (``error``), or neither at a task's end.
 
-    ``digest`` is that of the task's partitions so far, if the task has several or a later stage
-    reads them, and if they might differ when they are made again; otherwise it is empty.
+    ``error`` is pickled (b"" for none); ``lost`` says that it is a WorkerLostError. ``schemas`` are
+    newly settled ones; ``replayed`` counts partitions made again. ``digest`` is that of the task's
+    partitions so far, for comparison if they are made again; b"" where none is needed.
     """
 
     parcel: Parcel | None
@@ -132,7 +135,7 @@ class Bench:
         return Answer(parcel, error, lost, seconds, tally, settled, replays, digest)
 
     def _argument(self, order: SliceOrder) -> Any:
-        """Return a task, or a partition's pieces; raise NonDeterminismError for ``Differing``."""
+        """Return the order's task, or its parcel's pieces; raise the error for ``Differing``."""
         sent = order.argument
         if isinstance(sent, Differing):
             raise NonDeterminismError("another partition", why=sent.why)
@@ -146,7 +149,7 @@ class Bench:
         return after(order.seen, outcome.value) if compared and self._unproven[-1] else b""
 
     def differing(self, run: Run, why: str) -> NonDeterminismError:
-        """Return the error for a task whose result changed; it names all functions at fault."""
+        """Return the error for a task whose result changed; it names functions that may differ."""
         place = self._places.get(run.seq, -1)
         where = str(self.job.reading.unit_at(place).place) if place >= 0 else f"task {run.seq}"
         return differing(why, self._unproven[run.stage], where)

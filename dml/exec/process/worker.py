@@ -66,7 +66,7 @@ class WorkerService:
             self.garbage, self.clean_bytes = False, resident_bytes() or 0
 
     def _heeded(self, message: Any) -> bool:
-        """Handle ``message``; return False if this process cannot be used any more."""
+        """Act on ``message``; return False if this process cannot be used any more."""
         if isinstance(message, SliceOrder):
             sheet = Sheet()
             answer = self.desk.do(message, sheet.keep)
@@ -82,7 +82,7 @@ class WorkerService:
         return True
 
     def _opened(self, surroundings: Surroundings, name: str, job: bytes, buffers: Any) -> bool:
-        """Load a job; return False where a new worker might succeed, since this one is used."""
+        """Load a job; return False if it fails but may succeed in a new worker."""
         if self.jobs and self._stale():
             return False
         self.jobs += 1

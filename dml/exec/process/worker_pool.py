@@ -25,7 +25,7 @@ from dml.exec.process.task_runner import Answer, SliceOrder
 
 IDLE_S = 15.0  # idle time after which a worker is ended
 END_S = 1.0  # time that a worker has to clean up then, or at interpreter exit
-ENDING_S = 600.0  # time to finish work in which a worker was given back
+ENDING_S = 600.0  # time that a worker has if it was given back in the middle of work
 # Bytes of freed memory that the C library's allocator keeps, so that the kernel need not clear and
 # map new pages for every large row (GNU's mallopt); an idle worker returns this memory, too.
 REUSING = {"MALLOC_TRIM_THRESHOLD_": str(32 << 20), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
@@ -74,9 +74,9 @@ class ChildProcess:
         """Receive the messages that the process has sent while idle."""
 
     def halted(self, seconds: float) -> bool:
-        """Return whether a signal has stopped the process, ``seconds`` after the last call.
+        """Return whether a signal has suspended the process; call this every ``seconds`` seconds.
 
-        Kill a process that stays stopped for more than ``STOPPED_S`` seconds, and raise OSError.
+        Kill a process that stays suspended for more than ``STOPPED_S`` seconds, and raise OSError.
         """
         found = _stopped(self.process.pid)
         self.stood_s = self.stood_s + seconds if found else 0.0
@@ -87,7 +87,7 @@ class ChildProcess:
         return found
 
     def ended(self, seconds: float) -> int:
-        """Wait for the process, kill it after ``seconds``, and return its exit code."""
+        """Wait up to ``seconds`` for the process, then kill it; return its exit code."""
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -107,7 +107,7 @@ class ChildProcess:
         self.let_go()
 
     def abandon(self) -> None:
-        """Release the process in a forked child, since only the parent may wait for it."""
+        """Forget the process, in a forked child of this one: only the parent may wait for it."""
         self.process.returncode = 0
         self.let_go()
 
@@ -137,8 +137,8 @@ class Worker(ChildProcess):
     def do(self, order: SliceOrder, job: Message, unwanted: Callable[[], bool]) -> Answer:
         """Run an order, and return the worker's answer; after any exception the worker is unusable.
 
-        Raise WorkerLostError if the process dies, or was killed since it stayed stopped for half a
-        minute; raise UnwantedError if ``unwanted()`` is true at two checks.
+        Raise WorkerLostError if the process dies, or is killed because a signal suspended it for
+        half a minute; raise UnwantedError if ``unwanted()`` is true at two checks.
         """
         self.note.write(-1)
         try:
@@ -165,7 +165,7 @@ class Worker(ChildProcess):
             self.halted(HEARD_S)
 
     def forget(self, name: str) -> bool:
-        """Release the run ``name``; return False if the process is gone."""
+        """Tell the worker to release the run ``name``; return False if the process is gone."""
         self.used = True
         self.jobs.discard(name)
         try:
@@ -200,7 +200,7 @@ class Worker(ChildProcess):
 
 
 def _stopped(pid: int) -> bool:
-    """Return whether a signal has stopped process ``pid``; False where that is unknown."""
+    """Return whether a signal has suspended process ``pid``; False where that is unknown."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0] == b"T"
@@ -232,8 +232,8 @@ One = TypeVar("One", bound=ChildProcess)
 class ProcessPool(Generic[One]):
     """Processes that wait for the next run, since starting one takes a third of a second.
 
-    ``start`` makes a process; ``every`` holds all that are still referenced. ``give_back`` takes no
-    lock and starts no thread: the garbage collector may call it at any point of this code.
+    ``start`` makes a process; ``every`` holds all that exist, idle or in use. ``give_back`` takes
+    no lock and starts no thread: the garbage collector may call it at any point of this code.
     """
 
     def __init__(self, start: Callable[[], One], every: weakref.WeakSet[One]) -> None:
@@ -245,8 +245,8 @@ class ProcessPool(Generic[One]):
     def take(self, *, fresh: bool = False, liked: Callable[[One], bool] = lambda _: False) -> One:
         """Return a live worker, a new one if ``fresh``; raise WorkerLostError if none starts.
 
-        Workers for which ``liked`` is true come first. Workers that are still ending are left
-        alone.
+        Idle workers for which ``liked`` is true come first. Workers that still finish former work
+        are left in the pool.
         """
         worker = (None if fresh else self._ready(liked)) or self._new()
         with self._lock:

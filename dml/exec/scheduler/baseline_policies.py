@@ -2,7 +2,8 @@
 
 No policy changes a byte of the delivered data, and all obey the memory limit of a run, which takes
 precedence over the aim of a policy. In those systems a task keeps its slot until its last
-partition. Here a parked task has no slot, so these policies reserve a slot for it.
+partition. Here a parked task (suspended between two slices) occupies no slot, so these policies,
+except ``Staged``, reserve one for it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ LEAST_SLOTS = 1e-3  # for a stage whose slots are all taken, which gets some lat
 
 @dataclasses.dataclass
 class Baseline(abc.ABC):
-    """Common base of the policies; an instance belongs to one run, whose slots it stores."""
+    """Common base of these policies; an instance serves one run, whose ``slots`` it records."""
 
     retries: int = 0
     lost_retries: int = 3
@@ -45,31 +46,31 @@ class Baseline(abc.ABC):
     def shape(
         self, slots: Mapping[str, float], limit_bytes: int
     ) -> tuple[Mapping[str, float], int]:
-        """Return the slots and the limit to run with: the given ones."""
+        """Record ``slots``, and return both arguments unchanged, for the core to run with."""
         self.slots = dict(slots)
         return slots, limit_bytes
 
     @abc.abstractmethod
     def choose(self, state: State, candidates: Sequence[Candidate]) -> Candidate | None:
-        """Return the task to start now, or None to leave the slot free."""
+        """Return the candidate to start now, or None to start nothing."""
 
     def fault(self, seq: Seq, k: int, failures: int) -> Fault:
-        """Return the deliberate fault of a slice: "", for none."""
+        """Return "": these policies never make a slice fail on purpose."""
         return ""
 
     def retry(self, failures: int, *, lost: bool) -> bool:
-        """Return whether a slice that has failed ``failures`` times is run again."""
+        """Return whether to rerun a slice after ``failures`` errors; ``lost``: its worker died."""
         return failures <= (self.lost_retries if lost else self.retries)
 
     def apart(self, state: State, task: Candidate) -> bool:
-        """Return whether ``task`` takes no slot reserved for a parked task; the head may."""
+        """Return True if ``task`` is the head or parked, or leaves a slot for each parked task."""
         if task.head or not task.fresh:
             return True
         asked = state.loads[task.stage].demand.resources
         return all(self.left(state.loads, name) >= amount - EPSILON for name, amount in asked)
 
     def left(self, loads: Sequence[Load], name: str) -> float:
-        """Return the amount of resource ``name`` that the begun tasks of ``loads`` leave free."""
+        """Return the amount of resource ``name`` that running and parked tasks leave unreserved."""
         return self.slots.get(name, 0.0) - sum(begun(load) * _each(load, name) for load in loads)
 
 
@@ -88,15 +89,16 @@ def _first(tasks: Sequence[Candidate]) -> Candidate | None:
 
 
 def _going_on(tasks: Sequence[Candidate]) -> Candidate | None:
-    """Return the head if it is in ``tasks``, else a task that already has its slot, or None."""
+    """Return the head or begun task that is nearest the sink, the first in order; None if none."""
     return _first([task for task in tasks if task.head or not task.fresh])
 
 
 def fits(state: State, task: Candidate) -> bool:
-    """Return whether ``task`` obeys the memory limit alone: it and the work that must follow fit.
+    """Return whether ``task`` and the work that must follow it fit under the memory limit.
 
-    In order, the work that must follow is the head's way to the sink. Without order, any partition
-    may drain instead.
+    The head, the task whose output is delivered next, only has to fit itself. Any other task must
+    leave what the head needs on its way through all stages, or in an unordered run, one partition
+    of a later stage.
     """
     need = state.used_bytes + task.need_bytes
     if task.head or need > state.limit_bytes:
@@ -112,7 +114,7 @@ def fits(state: State, task: Candidate) -> bool:
 
 
 class Rate(NamedTuple):
-    """Figures of a stage after the source: available slots, seconds, and bytes of a task."""
+    """Figures of a stage after the source: slots that it may use; seconds and bytes of one task."""
 
     slots: float
     seconds: float
@@ -123,8 +125,8 @@ class Rate(NamedTuple):
 def source_partition_s(rates: Sequence[Rate]) -> float:
     """Return the seconds in which the stages after the source process one partition of the source.
 
-    Algorithm 2, lines 1 to 13. The source itself adds nothing, as in the example that the paper
-    computes: the rate at which data leaves is decisive.
+    Algorithm 2, lines 1 to 13. The source's own seconds are left out, as in the example that the
+    paper computes: what counts is the rate at which the later stages take data.
     """
     total, multiple = 0.0, 1.0
     for rate in rates:
@@ -135,13 +137,13 @@ def source_partition_s(rates: Sequence[Rate]) -> float:
 
 @dataclasses.dataclass
 class Conservative(Baseline):
-    """Starts tasks whose output surely has room, the stage with the least stored output first.
+    """Starts only tasks whose output has room, from the stage with the least stored output first.
 
-    Algorithm 1 of the streaming batch model without lines 4 to 8, and its section 4.3.2.
+    Algorithm 1 of the streaming batch model without lines 4 to 8, and section 4.3.2 of that paper.
     """
 
     def choose(self, state: State, candidates: Sequence[Candidate]) -> Candidate | None:
-        """Return a task that has its slot, else one of the stage with the least stored output."""
+        """Return the head or a parked task, else a task of the stage with least stored output."""
         sure = [each for each in candidates if admits(state, each) and self.apart(state, each)]
         return _going_on(sure) or least_buffered(state, sure)
 
@@ -159,10 +161,11 @@ def least_buffered(state: State, tasks: Sequence[Candidate]) -> Candidate | None
 class Optimistic(Baseline):
     """Starts the source first, as fast as data is expected to leave; other stages as there is room.
 
-    Algorithms 1 and 2 of the streaming batch model. The budget, in bytes, bounds the source's
-    output, and only the budget decides whether the source starts. It never exceeds the free part of
-    the memory limit, since it would grow without bound otherwise. It is refilled at events of the
-    core, for whole seconds.
+    Algorithms 1 and 2 of the streaming batch model. A new task of the source starts only if its
+    expected output is within ``budget``, in bytes. The budget grows by the output that later stages
+    are expected to take in each whole second since ``refilled``, and stays within the unused
+    memory, since it would grow without bound otherwise. ``most`` is the largest number of slices of
+    a unit so far.
     """
 
     budget: float = dataclasses.field(default=math.inf, init=False)
@@ -170,13 +173,13 @@ class Optimistic(Baseline):
     most: int = dataclasses.field(default=1, init=False)
 
     def fault(self, seq: Seq, k: int, failures: int) -> Fault:
-        """Return "", no fault; record the number of slices of a unit."""
+        """Return "", no fault; update ``most``, the largest number of slices of a unit."""
         if len(seq) == 1:
             self.most = max(self.most, k + 1)
         return ""
 
     def choose(self, state: State, candidates: Sequence[Candidate]) -> Candidate | None:
-        """Return the source's task if the budget allows it, else one with least stored output."""
+        """Return the head or a parked task, else a source task in the budget, else a later one."""
         self.refill(state)
         fitting = [each for each in candidates if fits(state, each) and self.apart(state, each)]
         held = _going_on(fitting)
@@ -190,7 +193,7 @@ class Optimistic(Baseline):
         return least_buffered(state, [task for task in fitting if task.stage])
 
     def refill(self, state: State) -> None:
-        """Refill the budget for every second since the last refill: Algorithm 2, line 14."""
+        """Add to the budget for every whole second since the last call: Algorithm 2, line 14."""
         if self.budget == math.inf:
             self.budget, self.refilled = state.limit_bytes, state.now
         seconds = (state.now - self.refilled) // PERIOD_S * PERIOD_S
@@ -216,7 +219,7 @@ class Optimistic(Baseline):
 
 
 def slices_each(load: Load, above: Load) -> float:
-    """Return the mean number of partitions of a task with input from ``above``; 1 before any."""
+    """Return the mean number of slices of a task that takes output of ``above``; at least 1."""
     tasks = above.samples - len(load.ready)
     return max(1.0, load.samples / tasks) if tasks > 0 else 1.0
 
@@ -230,10 +233,11 @@ def _mean(load: Load) -> float:
 
 @dataclasses.dataclass
 class Staged(Baseline):
-    """Each stage is completed before the next one starts, as in batch systems.
+    """Completes each stage before the next one starts, as batch systems do.
 
     Where its output exceeds memory, a stage runs as far as memory allows; then the next stages
-    process that output, one after another, before it continues.
+    process that output, one after another, before it continues. ``stage`` is the index of the stage
+    that runs.
     """
 
     stage: int = dataclasses.field(default=0, init=False)
@@ -252,9 +256,10 @@ class Staged(Baseline):
 
 @dataclasses.dataclass
 class Static(Baseline):
-    """Each stage has slots of its own for the whole run, as in stream systems.
+    """Gives each stage slots of its own for the whole run, as stream systems do.
 
-    A stage with ``concurrency=`` has that many; the other stages share the rest evenly.
+    A stage with ``concurrency=`` has that many; the other stages share the rest evenly. ``quotas``
+    are the numbers of slots by stage, and empty before the first choice.
     """
 
     quotas: list[float] = dataclasses.field(default_factory=list, init=False)
@@ -262,12 +267,12 @@ class Static(Baseline):
     def shape(
         self, slots: Mapping[str, float], limit_bytes: int
     ) -> tuple[Mapping[str, float], int]:
-        """Return the given slots and limit; the stages' slots are computed anew."""
+        """Return both arguments unchanged, and clear ``quotas``, which ``choose`` computes anew."""
         self.quotas = []
         return super().shape(slots, limit_bytes)
 
     def choose(self, state: State, candidates: Sequence[Candidate]) -> Candidate | None:
-        """Return the task nearest the sink of a stage that has a free slot of its own, or None."""
+        """Return the task nearest the sink whose stage has a free slot of its own, or None."""
         self.quotas = self.quotas or shared([load.demand for load in state.loads], self.slots)
         fitting = [each for each in candidates if admits(state, each) and self._has(state, each)]
         return _first(fitting)
@@ -279,7 +284,7 @@ class Static(Baseline):
 
 
 def shared(demands: Sequence[Demand], slots: Mapping[str, float]) -> list[float]:
-    """Return each stage's slots that may run at once: its ``max_parallel``, else an equal share.
+    """Return how many slices of each stage may run at once: ``max_parallel``, else an equal share.
 
     Each stage gets at least one slot, even where there are fewer slots than stages.
     """
@@ -298,7 +303,7 @@ def shared(demands: Sequence[Demand], slots: Mapping[str, float]) -> list[float]
 
 
 def _room(demand: Demand, left: Mapping[str, float]) -> bool:
-    """Return whether another slice fits into ``left``; False for a slice that needs no resource."""
+    """Return whether the resources ``left`` suffice for a slice; False if it needs no resource."""
     asked = [(name, amount) for name, amount in demand.resources if amount > 0]
     return bool(asked) and all(left.get(name, 0.0) >= n - EPSILON for name, n in asked)
 
@@ -311,9 +316,10 @@ def _take(demand: Demand, slices: int, left: dict[str, float]) -> None:
 def as_one(
     plan: Plan, demands: Sequence[Demand], most_bytes: int
 ) -> tuple[Plan, tuple[Demand, ...]]:
-    """Return ``plan`` with one stage that runs all steps, and its demand: the largest of each need.
+    """Return ``plan`` with all steps in a single stage, and the demand of a task of that stage.
 
-    The memory is the sum of all needs. Raise PlanError if that is more than ``most_bytes``.
+    The demand has the largest amount of each resource that any stage needs, and the sum of their
+    memory. Raise PlanError if the stages' declared memory is more than ``most_bytes`` in all.
     """
     asked = sum(link.needs.memory for link in plan.links)
     if asked > most_bytes:

@@ -46,7 +46,11 @@ OPEN_PER_SLOT = 2  # started tasks of a stage for each of its slots
 
 @dataclass(slots=True)
 class QueuedTask:
-    """A started task; ``k`` is its next slice, and the number of partitions that it has made."""
+    """A started task; ``k`` is its next slice, and the number of partitions that it has made.
+
+    ``reserved_bytes`` is the memory set aside for its running slice, ``parked_bytes`` that of its
+    suspended generator. ``started`` is the time in seconds at which the last slice began.
+    """
 
     seq: Seq
     stage: int
@@ -63,8 +67,8 @@ class QueuedTask:
 class Line:
     """Traverses the tree of tasks in delivery order, depth first.
 
-    ``cursor`` is the place of the next partition to offer, ``head`` the task that makes this
-    partition. Tasks that the cursor has passed are removed from ``tasks``.
+    ``cursor`` is the place of the next partition to offer, ``head`` the task that has to run for it
+    next. Tasks that the cursor has passed are removed from ``tasks``.
     """
 
     stages: int
@@ -76,7 +80,7 @@ class Line:
         self.cursor = (0,) * (self.stages + 1)
 
     def advance(self, offer: Callable[[Seq], None], fail: Callable[[Seq], None]) -> None:
-        """Call ``offer`` for the partitions next in order, or ``fail`` at the first error."""
+        """Call ``offer`` with each place that is next in order, or ``fail`` at a failed task."""
         level = 0
         while True:
             seq = self.cursor[: level + 1]
@@ -97,7 +101,7 @@ class Line:
                 level = max(level - 1, 0)
 
     def _down(self, seq: Seq, k: int, level: int, offer: Callable[[Seq], None]) -> int:
-        """Offer partition ``k`` of ``seq``, or go down to its reader; return the new level."""
+        """Offer partition ``k`` of ``seq`` if the last stage made it; return the stage to visit."""
         if level + 1 < self.stages:
             return level + 1
         offer(self.cursor)
@@ -110,9 +114,10 @@ class Core:
 
     ``step(event, now)`` is the whole interface. Invariants: a slice starts only when its slots are
     free and stored + parked + reserved bytes stay at most ``limit_bytes``; when nothing runs and
-    nothing is offered, the head task starts whatever its size (``forced`` counts the slices that
-    exceeded the limit); offers come in order of their places unless ``ordered`` is False; slices of
-    one task run one after another. Lack of slots or memory never loses or repeats a place.
+    nothing is offered, the head (the task whose output is next) starts whatever its size
+    (``forced`` counts the slices that exceeded the limit); partitions are offered in order of their
+    places unless ``ordered`` is False; slices of one task run one after another. Lack of slots or
+    memory never loses or repeats a partition.
 
     Parameters
     ----------
@@ -120,7 +125,7 @@ class Core:
     slots : resource -> amount; an integer means that many "cpu"
     limit_bytes : upper bound on bytes stored, parked and reserved at once
     policy : picks one of the tasks that could start
-    settling : until Settled, only the head runs, and only when nothing is stored or running
+    settling : True to run only the head, with nothing stored or running, until the event Settled
     ahead : bound on partitions made or in progress and not yet consumed; None: bound by memory only
     ledger : slots and bytes shared with other cores; None for a core that shares nothing
 
@@ -190,7 +195,7 @@ class Core:
 
     @property
     def waits(self) -> bool:
-        """Whether tasks wait that could start if slots and memory were free."""
+        """Whether any task, new or parked, waits for a slot or for memory."""
         return any(map(len, self._queues))
 
     @property
@@ -200,7 +205,7 @@ class Core:
 
     @property
     def head_bytes(self) -> int:
-        """Bytes that the head still needs; 0 if it runs, an offer is pending, or no task waits."""
+        """Bytes that the head task needs; 0 if it runs, an offer is pending, or no task waits."""
         head = self._line.head
         if head in self.active or self._offered or not self.waits:
             return 0
@@ -293,7 +298,7 @@ class Core:
             self._stop = place
 
     def _stopped(self, seq: Seq) -> QueuedTask:
-        """Release slots and reservation of the slice of ``seq`` that ended, and return its task."""
+        """Release the slots and reserved bytes of the slice that ended, and return its task."""
         task = self.active.pop(seq, None)
         if task is None:
             raise InternalError(f"slice of task {seq} ended, but it was not running")
@@ -334,7 +339,7 @@ class Core:
             self._unordered(event, now, actions)
 
     def _unordered(self, _event: Any, _now: float, actions: list[Action]) -> None:
-        """Offer all partitions that wait for their turn; an error that waits ends the run now."""
+        """Stop ordering: offer all finished partitions now, then the first error, if any."""
         if not self.state.ordered:
             return
         self.ordered = self.state.ordered = False
@@ -392,7 +397,7 @@ class Core:
             actions.append(self._start(choice, now))
 
     def _look_at_line(self) -> None:
-        """Set the head's bytes, and the expected output of the tasks behind it, for the policy."""
+        """Update ``state``: bytes reserved for the head, expected output of tasks behind it."""
         state, line = self.state, self._line.head
         head = self.active.get(line)
         state.head_reserved_bytes = head.reserved_bytes if head else 0
@@ -411,7 +416,7 @@ class Core:
     def startable(self, *, wide: bool) -> list[Candidate]:
         """Return the tasks that could start now; all with ``wide``, else at most two per stage.
 
-        A stage that has its turn keeps the resources that it needs from the other stages.
+        The resources that another stage needs for its turn (``fair_share.py``) count as taken.
         """
         found = list[Candidate]()
         for stage, queue in reversed(list(enumerate(self._queues))):
@@ -424,7 +429,11 @@ class Core:
         return [task for task in found if not self._held_back(task)]
 
     def _able(self) -> dict[int, set[str]]:
-        """Return the stages with turns whose next task fits, with the resources that each lacks."""
+        """Return, by stage, the resources that are missing for its next task.
+
+        Only stages that need more of a resource than another stage are included, and only if the
+        task fits in memory.
+        """
         found = {}
         for stage in self._turns.large:
             if len(self._queues[stage]):
@@ -451,7 +460,7 @@ class Core:
         return Candidate(stage, seq, fresh, head, need)
 
     def _lacking(self, stage: int) -> set[str]:
-        """Return the resources that ``stage`` lacks for a slice; {""} at its bound on slices."""
+        """Return the resources missing for a slice; {""} if ``stage`` runs as many as it may."""
         demand, running = self.demands[stage], self.state.loads[stage].running
         for most in (demand.max_parallel, self.width):
             if most is not None and running >= most:
@@ -459,7 +468,7 @@ class Core:
         return {name for name, n in demand.resources if self.free.get(name, 0.0) < n - EPSILON}
 
     def _held_back(self, task: Candidate) -> bool:
-        """Return whether order, and not memory or slots, forbids to start ``task`` now."""
+        """Return whether an earlier error, settling or ``ahead`` forbids to start ``task`` now."""
         if (
             self._stop is not None
             and (*task.seq, 0 if task.fresh else self._tasks[task.seq].k) >= self._stop
@@ -470,7 +479,7 @@ class Core:
         return self.ahead is not None and self._waiting + len(self.active) >= self.ahead
 
     def _forced(self) -> Candidate | None:
-        """Return the task without which the run would stall, whatever its size, or None."""
+        """Return the task to start at any size, since the run would stall without it; or None."""
         if self.active or self._offered or not self.awaited:
             return None
         found = None

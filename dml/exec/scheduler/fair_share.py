@@ -1,10 +1,11 @@
 """Give stages whose slices need much of a resource at once a fair share of it, in turns.
 
 Where slices of one stage need more of a resource than those of another stage, a large slice starts
-only once several small ones have ended, and slots stay idle meanwhile. So changes should be rare.
-While a stage has its turn, stages with smaller needs leave it the amount that it needs, until the
-turn has paid off and the other stages have enough work again, or the stage has no more work. Turns
-that do not pay off are kept apart in time, as long as the excluded stages would bring more work.
+only once several small ones have ended, and slots stay idle meanwhile. So turns should be long.
+While a stage has its turn, stages with smaller needs leave free what one of its slices needs. The
+turn ends when the stage has no more work, or when the turn was long enough and the other stages
+have enough work again. A turn that would be short, soon after the last one, is delayed while
+earlier stages with smaller needs still produce more work.
 """
 
 from __future__ import annotations
@@ -16,12 +17,16 @@ from dataclasses import dataclass, field
 from dml.exec.scheduler.policy import EPSILON, Load
 from dml.exec.scheduler.ready_queue import Waiting
 
-ENOUGH = 8.0  # slices of the slowest other stage for a turn to pay: tests/exec/test_random.py
+ENOUGH = 8.0  # slices of the slowest other stage that make a turn long: tests/exec/test_random.py
 
 
 @dataclass(slots=True)
 class FairTurns:
-    """For each resource, the stage that has its turn; reviewed whenever a task may start."""
+    """The turns of a run: ``whose`` maps a resource to the stage that has its turn on it.
+
+    By resource, ``spent_s`` is the work, in seconds, begun in the present turn, and ``ended_s`` the
+    time at which the last turn ended. ``waiting`` are the queues of the stages.
+    """
 
     loads: Sequence[Load]
     waiting: Sequence[Waiting]
@@ -33,7 +38,7 @@ class FairTurns:
     large: dict[int, dict[str, list[int]]] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Set ``large``: by stage and resource, the stages that need less of that resource."""
+        """Set ``large[stage][resource]`` to the stages that need less of it, if there are any."""
         self.large = {}
         for stage, load in enumerate(self.loads):
             for name, asked in load.asked.items():
@@ -46,9 +51,10 @@ class FairTurns:
                     self.large.setdefault(stage, {})[name] = less
 
     def review(self, able: Mapping[int, set[str]], total: Mapping[str, float], now: float) -> None:
-        """End and begin turns; ``able`` maps stages that lack only resources to these resources.
+        """End and begin turns; ``able`` maps stages to the resources that their next task lacks.
 
-        A stage may begin when it has much work and the stages after it have little.
+        A turn begins when its stage has much work and the stages after it have little. ``total`` is
+        the run's amount of each resource.
         """
         self.now = now
         for name, stage in list(self.whose.items()):
@@ -69,8 +75,8 @@ class FairTurns:
     ) -> bool:
         """Begin turns when no task can start, and return whether a turn began.
 
-        Turns begin only once at each time ``now``, since turns that end at once would repeat for
-        ever.
+        This succeeds at most once at each time ``now``: a turn that ends at once would otherwise
+        begin again for ever.
         """
         if self.idled_s == self.now:
             return False
@@ -85,7 +91,7 @@ class FairTurns:
         return began
 
     def left(self, stage: int, total: Mapping[str, float]) -> dict[str, float]:
-        """Return how much of each resource ``stage`` may take without delaying another's turn."""
+        """Return the amount that ``stage`` may take of each resource where another has its turn."""
         found = {}
         for name, whose in self.whose.items():
             asked = self._asks(whose, name)
@@ -97,14 +103,14 @@ class FairTurns:
         return found
 
     def started(self, stage: int) -> None:
-        """Add a started slice of ``stage`` to the time spent in its turns, if it has any."""
+        """Add the expected seconds of a starting slice of ``stage`` to the turns that it has."""
         load, self.idled_s = self.loads[stage], -math.inf
         for name, whose in self.whose.items():
             if whose == stage:
                 self.spent_s[name] += load.seconds / max(load.parallel, 1.0)
 
     def _enough(self, name: str, stage: int) -> bool:
-        """Return whether a turn has paid off, and the other stages have enough work for theirs."""
+        """Return whether a turn was long enough, and the other stages have enough work again."""
         enough_s = ENOUGH * self._drain_s(name, stage)
         others_s = sum(self._work_s(each) for each in self._less(name, stage))
         work_s, spent_s = max(self._below_s(stage), others_s), self.spent_s[name]
@@ -118,10 +124,10 @@ class FairTurns:
             self.whose[name], self.spent_s[name] = stage, 0.0
 
     def _hasty(self, name: str, stage: int) -> bool:
-        """Return whether a turn would not pay yet, the last was recent, and more work will come.
+        """Return whether a turn would be short, the last was recent, and more work will come.
 
-        The work will come from stages that the turn would exclude: one of their slices runs, and
-        others wait.
+        More work will come if an earlier stage that the turn would exclude runs a slice and has
+        others waiting.
         """
         enough_s = ENOUGH * self._drain_s(name, stage)
         since_s = self.now - self.ended_s.get(name, -math.inf)
@@ -137,17 +143,17 @@ class FairTurns:
         return self.large.get(stage, {}).get(name, ())
 
     def _timed(self, name: str, stage: int) -> bool:
-        """Return False if stages with smaller needs have waiting tasks but no measured duration."""
+        """Return whether all stages with smaller needs and waiting tasks have been measured."""
         others = self._less(name, stage)
         return all(self.loads[each].samples or not len(self.waiting[each]) for each in others)
 
     def _drain_s(self, name: str, stage: int) -> float:
-        """Return the seconds until slices with smaller needs have released their resources."""
+        """Return the longest mean seconds of a slice with smaller needs; 0 if none is measured."""
         others = [self.loads[each] for each in self._less(name, stage)]
         return max((load.seconds for load in others if load.samples), default=0.0)
 
     def _work_s(self, stage: int) -> float:
-        """Return the seconds of ready work of a stage, if it ran without other stages."""
+        """Return the seconds that the waiting tasks of ``stage`` would take if it ran alone."""
         load = self.loads[stage]
         return self.waiting[stage].slices(load.mean) * load.seconds / max(load.parallel, EPSILON)
 

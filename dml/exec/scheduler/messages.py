@@ -16,9 +16,10 @@ class Arrive(NamedTuple):
 
 
 class SliceDone(NamedTuple):
-    """A slice ended; ``nbytes`` are those of its partition, or None if the task had none left.
+    """A slice of task ``seq`` ended; ``nbytes`` is the size of its partition, None if it made none.
 
-    ``working_bytes`` is the peak memory of the running slice beyond its output and parked bytes.
+    ``more`` says that the task may have another slice; then its suspended generator takes
+    ``parked_bytes``. ``working_bytes`` is the slice's peak memory beyond output and generator.
     """
 
     seq: Seq
@@ -30,7 +31,7 @@ class SliceDone(NamedTuple):
 
 
 class TaskFailed(NamedTuple):
-    """A slice raised an error, or (``lost``) its worker was lost; the core decides on a retry."""
+    """A slice of task ``seq`` raised an error or (``lost``) lost its worker; the core may retry."""
 
     seq: Seq
     lost: bool = False
@@ -43,14 +44,14 @@ class Consumed(NamedTuple):
 
 
 class Resources(NamedTuple):
-    """Slots or memory changed; running slices keep their reservations."""
+    """The run now has these slots and this memory limit; running slices keep what they reserved."""
 
     slots: Mapping[str, float]
     limit_bytes: int
 
 
 class Settled(NamedTuple):
-    """The first rows have settled the types of functions: units other than the head may run."""
+    """The first rows have settled the types of functions: tasks may run in parallel from now on."""
 
 
 class Unordered(NamedTuple):
@@ -69,7 +70,7 @@ Event = Arrive | SliceDone | TaskFailed | Consumed | Resources | Settled | Unord
 
 
 class Run(NamedTuple):
-    """Run slice ``k`` of task ``seq``: at stage 0 a unit, at a later stage an input partition."""
+    """Run slice ``k`` of task ``seq``, whose input is a unit (stage 0) or a partition (later)."""
 
     seq: Seq
     stage: int
@@ -78,7 +79,7 @@ class Run(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """Hand partition ``seq`` (or the error in its place) to the consumer as the next one."""
+    """Hand partition ``seq`` (if ``failed``, the error in its place) to the consumer as next."""
 
     seq: Seq
     failed: bool

@@ -17,19 +17,19 @@ LEAST_BYTES = 1 << 20
 
 
 class Peaks:
-    """Recent memory peaks of one stage's slices beside their partitions, by bytes of input."""
+    """Recent peaks of the temporary memory of one stage's slices, each with its bytes of input."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[int, int]] = deque(maxlen=RECENT_PEAKS)
         self._most = 0
 
     def add(self, given_bytes: int, working_bytes: int) -> None:
-        """Record a slice: bytes of its input, and its peak bytes beyond the accounted memory."""
+        """Record a slice: the bytes of its input, and of its peak temporary memory."""
         self._seen.append((given_bytes, working_bytes))
         self._most = max(each for _, each in self._seen)
 
     def expected(self, given_bytes: int = 0) -> int:
-        """Return the expected peak of a slice with ``given_bytes`` of input; 0 before any record.
+        """Return a slice's expected peak in bytes, by the bytes of its input; 0 before any record.
 
         The estimate is the largest recent peak, scaled up in proportion if the input is larger.
         """
@@ -53,7 +53,7 @@ DOWNSTREAM_SHARE = (
     0.7  # of the limit, kept for stages below; tuned on tests/exec/scheduler/test_policy.py
 )
 AMPLE = 3  # ready tasks per slot of the stages below; more only while memory is not scarce
-SCARCE_SHARE = 0.5  # of the limit; below it no task has to leave room
+SCARCE_SHARE = 0.5  # of the limit; only above it, tasks leave room for the rest of earlier tasks
 REST_SHARE = 0.5  # of the expected output of unfinished tasks; tuned on tests/exec/test_random.py
 RECENT = 64  # recent outputs, the largest of which is the estimate of the next one
 TRUSTED = 4  # measured slices from which on estimates may be below the declared sizes
@@ -64,19 +64,19 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Resource needs of one task of a stage; sizes and seconds are priors until measured.
+    """Resource needs of one task of a stage; sizes and seconds are estimates until measured.
 
     Parameters
     ----------
     name : the stage, for messages
-    resources : (resource, amount) a running slice occupies; a parked one occupies none
-    output_bytes : prior of the bytes of one partition (the target partition size bounds it)
-    open_bytes : prior of the bytes a started task holds between slices (decoded inputs)
-    seconds : prior of the seconds of one slice
+    resources : (resource, amount) pairs that a running slice occupies; a parked one occupies none
+    output_bytes : expected bytes of one partition (the target partition size bounds it)
+    open_bytes : expected bytes that a started task holds between slices (decoded inputs)
+    seconds : expected seconds of one slice
     max_parallel : bound on slices of this stage that run at once, e.g. a pool of stateful workers
     bounded : True promises that no task exceeds the declared sizes and always reserves them, which
         keeps the limit hard; False reserves the largest recent size, which a larger task may exceed
-    once : the operator, in words, that forbids to repeat any work of a task; usually ""
+    once : label of the operator that forbids to repeat any work of a task; "" if there is none
     """
 
     name: str = "read"
@@ -110,7 +110,12 @@ def require(demands: Sequence[Demand], slots: Mapping[str, float]) -> None:
 
 @dataclass(slots=True)
 class Load:
-    """Current figures of a stage: counts, bytes, and measured sizes and seconds."""
+    """Current figures of a stage: counts, bytes, and measured sizes and seconds.
+
+    ``parallel`` slices fit on all slots. Open tasks have begun. ``made`` counts partitions,
+    ``longest`` those of the longest task; ``ready_bytes`` are inputs of new tasks, ``out_bytes``
+    stored outputs; ``sizes`` and ``opens`` are bytes of recent partitions and parked generators.
+    """
 
     demand: Demand
     parallel: float
@@ -141,11 +146,11 @@ class Load:
 
     @property
     def slice_bytes(self) -> int:
-        """Upper estimate of the bytes of a task, from its beginning on."""
+        """Upper estimate of the bytes of a task's first slice, with the inputs that it holds."""
         return self.need_bytes(0, begins=True)
 
     def need_bytes(self, given_bytes: int, *, begins: bool) -> int:
-        """Return an upper estimate of a slice's bytes; ``begins`` adds the task's open inputs."""
+        """Return an upper estimate of a slice's bytes; ``begins`` adds inputs that it holds."""
         opened = self.open_bytes if begins else 0
         return self.output_bytes + opened + self.peaks.expected(given_bytes)
 
@@ -169,8 +174,9 @@ class Load:
         """Return the expected remaining output, in bytes, of a task that has made ``k`` partitions.
 
         A task that made more than the mean is expected to make as many partitions as the longest
-        task. Any other task makes as many as the mean if partitions are ``kept`` until earlier ones
-        are consumed, else 0: a later stage processes them, so some leave before the rest arrive.
+        task. Any other task is expected to reach the mean if its partitions are ``kept`` until
+        earlier ones are consumed. Otherwise the result is 0, since a later stage takes some before
+        the rest are made.
         """
         left = self.longest - k if k > self.mean else (self.mean - k) * kept
         return int(max(0.0, left) * sum(self.sizes) / max(1, len(self.sizes)))
@@ -199,13 +205,13 @@ class Load:
 class State:
     """All inputs of a scheduling decision; bytes are accounted, not measured.
 
-    ``stored`` counts partitions until they are consumed, ``offered`` those of them that are offered
-    to the consumer and not released, ``parked`` suspended generators, ``reserved`` the expected
-    output of running slices, and ``head_reserved`` that of the head task, whose output is delivered
-    next. ``now`` is the driver's clock, in seconds. Other cores of the run use ``beside_bytes``,
-    and their head tasks still need ``beside_room``. ``begun`` lists the unfinished tasks behind the
-    head, in order, where memory is scarce; ``begun_bytes`` is the expected remaining output of each
-    of them and those before it.
+    ``stored_bytes`` are partitions that are not consumed; ``offered_bytes`` is the part of them
+    that the consumer was offered and has not released. ``parked_bytes`` is the memory of suspended
+    generators, ``reserved_bytes`` the expected memory of running slices, and
+    ``head_reserved_bytes`` that of the head, the task whose output is delivered next. ``now`` is
+    the driver's clock, in seconds. Other cores of the run use ``beside_bytes``, and their heads
+    still need ``beside_room``. Where memory is scarce, ``begun`` lists the unfinished tasks behind
+    the head, in order, and ``begun_bytes`` the running total of their expected remaining output.
     """
 
     loads: list[Load]
@@ -238,7 +244,7 @@ class State:
         return self.used_bytes > SCARCE_SHARE * self.limit_bytes
 
     def rest_before(self, seq: Seq) -> int:
-        """Return how many bytes ``seq`` leaves to the tasks before it, from their expected output.
+        """Return the bytes that ``seq`` must leave free for what begun tasks before it still make.
 
         Earlier tasks get memory first. Otherwise memory would be full of half-done tasks when the
         first of them becomes the head, and the other tasks would wait.
@@ -248,7 +254,11 @@ class State:
 
 
 class Candidate(NamedTuple):
-    """A slice that could start now, since enough slots are free."""
+    """A slice that could start now, since enough slots are free.
+
+    ``fresh`` says that its task has not begun, ``head`` that the output of this task is delivered
+    next; ``need_bytes`` is the memory that the slice is expected to take.
+    """
 
     stage: int
     seq: Seq
@@ -275,17 +285,17 @@ class Policy(Protocol):
 
 
 def head_room(state: State) -> int:
-    """Return the bytes that the head task may still need on its way through all stages."""
+    """Return the bytes that the head task is expected to need on its way through all stages."""
     return sum(load.slice_bytes for load in state.loads)
 
 
 def downstream_room(state: State, stage: int) -> int:
-    """Return the bytes that ``stage`` must leave free for the stages below it.
+    """Return the bytes that ``stage`` must leave free for the stages after it.
 
-    Each stage below owns a part of ``DOWNSTREAM_SHARE`` of the limit, in proportion to the output
-    of all its slots. The parts together are at least one output of each of these stages, so that
-    one partition can always drain. Source: the streaming batch model, section 4.3, with hard
-    admission.
+    Each later stage owns a part of ``DOWNSTREAM_SHARE`` of the limit, in proportion to the memory
+    of slices on all its slots. The parts together are at least one slice of each of these stages,
+    so that one partition can always reach the consumer. Source: the streaming batch model, section
+    4.3, here with a hard limit.
     """
     below = state.loads[stage + 1 :]
     if not below:
@@ -303,7 +313,7 @@ def downstream_room(state: State, stage: int) -> int:
 
 
 def ample(state: State, stage: int) -> bool:
-    """Return whether so many tasks are ready below ``stage`` that more would only take memory."""
+    """Return whether the next stage has so many ready tasks that more would only take memory."""
     below = state.loads[stage + 1 :]
     if not below:
         return False
@@ -313,8 +323,8 @@ def ample(state: State, stage: int) -> bool:
 def admits(state: State, task: Candidate) -> bool:
     """Return whether ``task`` fits under the limit and leaves the bytes other tasks need to finish.
 
-    The head task needs only to fit. Every other task also leaves room for the head's way to the
-    sink, not counting bytes that are offered or already reserved for the head.
+    The head task only has to fit. Every other task also leaves the bytes that the head needs in all
+    stages, less those that are offered to the consumer or already reserved for the head.
     """
     need = state.used_bytes + task.need_bytes
     if need > state.limit_bytes:
@@ -334,7 +344,7 @@ def admits(state: State, task: Candidate) -> bool:
 
 
 def backlog_s(state: State, stage: int) -> float:
-    """Return the next stage's seconds of work in the stored and expected outputs of ``stage``."""
+    """Return the seconds that the next stage needs for stored and expected output of ``stage``."""
     if stage + 1 == len(state.loads):
         return 0.0
     load, below = state.loads[stage], state.loads[stage + 1]
@@ -344,7 +354,7 @@ def backlog_s(state: State, stage: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class StreamingPolicy:
-    """The default policy: first the head, then the task with the least work buffered below it.
+    """The default policy: first the head, then the task with the least work waiting after it.
 
     Ties go to the stage nearest the sink, then to the first task in order.
 
@@ -361,11 +371,11 @@ class StreamingPolicy:
     def shape(
         self, slots: Mapping[str, float], limit_bytes: int
     ) -> tuple[Mapping[str, float], int]:
-        """Return the slots and the limit to run with: the given ones."""
+        """Return both arguments unchanged, for the core to run with."""
         return slots, limit_bytes
 
     def choose(self, state: State, candidates: Sequence[Candidate]) -> Candidate | None:
-        """Return the admissible task to start now, or None to leave the slot free."""
+        """Return the candidate to start now among those that fit in memory, or None."""
         fitting = [task for task in candidates if admits(state, task)]
         if len(fitting) < 2:
             return fitting[0] if fitting else None
@@ -375,9 +385,9 @@ class StreamingPolicy:
         )
 
     def fault(self, seq: Seq, k: int, failures: int) -> Fault:
-        """Return the deliberate fault of a slice: "", for none."""
+        """Return "": this policy never makes a slice fail on purpose."""
         return ""
 
     def retry(self, failures: int, *, lost: bool) -> bool:
-        """Return whether a slice that has failed ``failures`` times is run again."""
+        """Return whether to rerun a slice after ``failures`` errors; ``lost``: its worker died."""
         return failures <= (self.lost_retries if lost else self.retries)

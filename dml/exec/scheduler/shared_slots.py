@@ -2,7 +2,7 @@
 
 A pipeline has a core for each part that works in parallel: a source that is read, functions over a
 flow. Together they are one scheduler for scarce resources: a slot or byte that one core uses is
-missing for the others, and a core that frees some lets the others look again.
+missing for the others, and a core that frees some makes the others try to start tasks.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class SharingCore(Protocol):
 
 
 class Ledger:
-    """The slots and bytes shared by the cores of a run; all of them are stepped under ``lock``.
+    """The slots and bytes shared by the cores of a run; every core is stepped under ``lock``.
 
     Parameters
     ----------
     slots : True if slots are shared, too, and not only bytes
-    around : the ledger of an enclosing run, which has its own bytes and the same slots
+    around : the ledger of an enclosing run, whose slots and lock are used; bytes are counted apart
 
     ``limit_bytes`` bounds the bytes of all cores together.
     """
@@ -54,7 +54,7 @@ class Ledger:
             self._members = around._members  # noqa: SLF001 (of its own kind)
 
     def declare(self, slots: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
-        """Return all slots and the free slots of the run, with ``slots`` added if they are new.
+        """Add resources that are new, and return all amounts and the free amounts, by resource.
 
         If slots are not shared, return ``slots`` as both.
         """
@@ -66,7 +66,7 @@ class Ledger:
         return self.total, self.free
 
     def join(self, core: SharingCore, look: Callable[[], None]) -> None:
-        """Add a core; ``look`` starts the tasks that it can, and is called under ``lock``."""
+        """Add a core; ``look``, called under ``lock``, makes it start the tasks that it can."""
         self._members[:] = [each for each in self._members if not each[0].closed]
         self._members.append((core, look))
 
@@ -80,7 +80,7 @@ class Ledger:
         return used, needed
 
     def yields(self, core: SharingCore) -> bool:
-        """Return whether ``core`` has plenty, and leaves its slots to cores that have too little.
+        """Return whether ``core``, with plenty of output, must leave slots to a core that lacks it.
 
         So read-ahead never takes workers from the functions that it serves. Two cores with plenty
         do not wait for each other: slots would stay free.

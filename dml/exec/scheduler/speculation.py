@@ -34,7 +34,7 @@ class _Slice:
 
 
 class Race:
-    """The running slices of a run.
+    """The running slices of a run, and the attempts at each.
 
     ``repeatable`` is True if each of them may be run twice. A slice whose task has more slices to
     run is never repeated: the generator of the second attempt would stay parked unused.
@@ -53,7 +53,7 @@ class Race:
         found.wanted = True
 
     def end(self, run: Run, now: float, *, lost: bool = False, more: bool = False) -> bool:
-        """Return whether this end counts: a slice's first result, or the loss of all attempts."""
+        """Record the end of an attempt; return True for a first result, or if all are lost."""
         found = self._under.get((run.seq, run.k))
         if found is None:
             return True
@@ -69,7 +69,7 @@ class Race:
         return True
 
     def wanted(self, run: Run) -> bool:
-        """Return whether slice ``run`` has no result."""
+        """Return whether the result of slice ``run`` is still awaited."""
         found = self._under.get((run.seq, run.k))
         return found is None or found.wanted
 
@@ -82,9 +82,9 @@ class Race:
         return sum(each.again for each in self._under.values())
 
     def late(self, now: float, fits: Callable[[Run], bool]) -> Run | None:
-        """Return the overdue slice that began first and ``fits``, for a second attempt; or None.
+        """Return the overdue slice that began first, of those that ``fits`` accepts, or None.
 
-        Each slice is returned at most once.
+        The caller begins a second attempt at it. Each slice is returned at most once.
         """
         if not self.repeatable:
             return None
@@ -106,7 +106,7 @@ class Race:
 
 
 def repeatable(job: Job, speculative: Any) -> bool:
-    """Return whether every slice of ``job`` may be run twice.
+    """Return whether every slice of ``job`` may be run twice, by the setting ``speculative``.
 
     Functions must be declared or proven pure, unless the user permits repeated calls of all
     functions (``speculative=True``). That never covers a function declared impure, an instance of a

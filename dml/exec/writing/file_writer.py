@@ -48,7 +48,7 @@ class Written:
 
 @dataclasses.dataclass(frozen=True)
 class WriteRequest:
-    """The arguments of a write."""
+    """The arguments of a write; a number of rows that is None stands for the usual number."""
 
     path: str | os.PathLike[str]
     form: FileFormat
@@ -73,7 +73,7 @@ class Planned(Written):
 
 @dataclasses.dataclass(frozen=True)
 class Cuts:
-    """Sizes of row groups and files; without ``file_rows``, ``file_bytes`` ends a file."""
+    """Bounds of row groups and files; a file ends at ``file_rows``; if None, at ``file_bytes``."""
 
     group_rows: int = GROUP_ROWS
     group_bytes: int = GROUP_BYTES
@@ -91,14 +91,14 @@ class Cuts:
                 )
 
     def most(self, rows: int) -> int:
-        """Return the largest number of rows for the group that begins after ``rows`` rows."""
+        """Return the most rows that the row group may have that begins after ``rows`` rows."""
         if self.file_rows is None:
             return self.group_rows
         return min(self.group_rows, self.file_rows - rows % self.file_rows)
 
 
 def cuts_of(group_rows: int | None, file_rows: int | None, held_bytes: int) -> Cuts:
-    """Return the requested sizes; gathering and encoding a row group fits in ``held_bytes``."""
+    """Return the requested sizes (None: usual ones); two row groups fit in ``held_bytes``."""
     group_bytes = max(1, min(GROUP_BYTES, held_bytes // 2))
     return Cuts(GROUP_ROWS if group_rows is None else group_rows, group_bytes, file_rows)
 
@@ -138,7 +138,7 @@ class Files:
         return self._writer
 
     def end(self) -> None:
-        """Finish the current file; if there is none and no file yet, write one without rows."""
+        """Finish the current file; if no file was ever begun, write one without rows."""
         if self._writer is None and self.count:
             return
         writer = self._writer or self._begin()
@@ -167,7 +167,7 @@ def write(
     overwrite: bool,
     storage_options: Any = None,
 ) -> Written:
-    """Run ``epoch`` of the plan into a folder that appears when it is complete.
+    """Write the rows of ``epoch`` into a folder that appears when it is complete.
 
     In a store, which is opened with ``storage_options``, files appear one by one after all are
     made. Raise PlanError or SchemaError, before any work if the reason is known by then, and
@@ -195,7 +195,7 @@ def check_columns(streaming: Streaming, form: FileFormat) -> None:
 def made_in(
     path: str | os.PathLike[str], storage_options: Any, *, overwrite: bool
 ) -> AbstractContextManager[Path]:
-    """Return a context with a folder for files, which become those of ``path`` when it ends."""
+    """Return a context that gives a folder; its files become those of ``path`` at the end."""
     place = plain(path)
     if isinstance(place, str) and "://" in place:
         return uploading(place, storage_options, overwrite=overwrite)
@@ -211,7 +211,7 @@ def display_path(path: Any) -> str:
 
 
 def place_of(path: str | os.PathLike[str]) -> str:
-    """Return the same name for every spelling of the folder ``path``."""
+    """Return a name of the folder ``path`` that is the same for all its spellings."""
     place = plain(path)
     if isinstance(place, str) and "://" in place:
         return place.rstrip("/")
@@ -318,7 +318,7 @@ def _instead(schema: pa.Schema) -> str:
 
 
 def columns_of_none(streaming: Streaming) -> pa.Schema:
-    """Return the columns of a result without rows; raise SchemaError if rows must settle them."""
+    """Return the schema of a result without rows; raise SchemaError if only rows show it."""
     plan, schemas = streaming.plan, streaming.at.schemas
     if plan.schema.known:
         return plan.schema.to_arrow()

@@ -28,7 +28,7 @@ def write_delta(
     storage_options: Options,
     partition_by: str | Iterable[str] | None,
 ) -> int:
-    """Commit the rows to the Delta table at ``path``, and return its version."""
+    """Commit the rows to the Delta table at ``path``, and return the new version's number."""
     library = extra("deltalake", "write_delta", "delta")
     options = None if storage_options is None else dict(storage_options)
     by = [partition_by] if isinstance(partition_by, str) else partition_by and list(partition_by)
@@ -44,7 +44,7 @@ def write_delta(
 def write_lance(
     rows: RowStream, path: str | os.PathLike[str], mode: str, storage_options: Options
 ) -> int:
-    """Write a version of the Lance dataset at ``path``, and return its number."""
+    """Write a new version of the Lance dataset at ``path``, and return its number."""
     library = extra("lance", "write_lance", "lance")
     options = None if storage_options is None else dict(storage_options)
     word, place = _mode(mode, LANCE), located(path)
@@ -67,7 +67,7 @@ def _mode(mode: str, words: Mapping[str, str]) -> str:
 
 
 class RowStream:
-    """The rows of a run as an Arrow stream; its errors survive the library that reads it."""
+    """The rows of a run as an Arrow stream; an error of the run is kept, to be raised unchanged."""
 
     def __init__(self, streaming: Streaming, epoch: int, cuts: Cuts) -> None:
         self.streaming = streaming
@@ -98,7 +98,7 @@ class RowStream:
             self.batches.close()
 
     def _rows(self, first: tuple[pa.Table, ...]) -> Iterator[pa.RecordBatch]:
-        """Yield record batches, the tables ``first`` first; record an error of the run."""
+        """Yield the rows of ``first``, then all others, as record batches; keep an error."""
         try:
             for table in chain(first, self.groups):
                 yield from table.to_batches()
