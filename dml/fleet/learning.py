@@ -117,7 +117,7 @@ class Learner:
         self._kept_at = -math.inf
 
     def take(self, events: Sequence[Event], closing: bool) -> None:  # noqa: FBT001 (a hook)
-        """Learn from runs that ended; save the result every ``QUIET_S`` s, and when ``closing``."""
+        """Learn from runs that ended; save at most every ``QUIET_S`` s, and when ``closing``."""
         for event in events:
             self._sort(event)
         if self._fresh != Profile() and (closing or self._clock() - self._kept_at >= QUIET_S):

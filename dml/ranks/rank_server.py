@@ -1,7 +1,7 @@
 """Rank 0 of a split over processes runs the pipeline and serves the other ranks.
 
 A *reader* is the process of another rank. Rank 0 holds each batch until the reader acknowledges it,
-by requesting the batch after the next one. A process that replaces a lost reader gets the held
+when its training loop takes the next one. A process that replaces a lost reader gets the held
 batches first, then the rest.
 """
 
@@ -43,7 +43,7 @@ class RankSession:
         self.fresh = True  # the reader has not begun to iterate
 
     def replace_reader(self, wire: Wire) -> threading.Thread | None:
-        """Serve a new reader on ``wire``; return the thread that served the old one, or None."""
+        """Replace the reader by the one on ``wire``; return the old reader's thread, or None."""
         before, self.reader = self.reader, threading.current_thread()
         if self.wire is not None:
             self.wire.hang_up()
@@ -272,7 +272,7 @@ class Server:
                 desk.wire.hang_up()
 
     def _tell(self, left: list[int]) -> None:
-        """Raise an error for ranks ``left`` with unread elements; log it if rank 0 stopped early."""
+        """Raise an error for ranks ``left`` with unread elements; log it if rank 0 ended early."""
         error = WorkerLostError(
             f"{_list(left)} did not read the whole share",
             why=f"nobody reads there, and nobody came for {self.split.watchdog_s:.0f} s",

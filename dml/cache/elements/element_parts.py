@@ -1,8 +1,9 @@
-"""Lay out consecutive entries as one part of the store, and read them back.
+"""Lay out consecutive cached blocks as one part of the store, and read them back.
 
-A record batch of the part has the rows of one entry, or of several small entries. The other data of
-an entry is a few numbers beside the rows. Positions are long: only some are stored, and the others
-are counted from the stored ones. The spans of all parts of a stream tell which part has an element.
+Cached blocks are called entries here. A record batch of the part has the rows of one entry, or of
+several small entries; a few numbers describe each entry. Positions are long, so only some are
+stored; another position is an earlier stored one and the number of elements after it. The spans of
+all parts of a stream tell which part has an element.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ GATHERED_BYTES = 1 << 20
 
 
 class Packing:
-    """The layout of the entries that were put into a part, from element ``first`` on."""
+    """Lays out entries as one part, which begins with element ``first``."""
 
     def __init__(self, first: int, block: Block, form: int, *, batched: bool) -> None:
         self.first, self.schema, self.batched = first, block.schema, batched
@@ -53,7 +54,7 @@ class Packing:
         return form_of(block.ids) <= self.form and block.schema == self.schema
 
     def packed(self, entry: CachedBlock) -> Iterator[pa.RecordBatch]:
-        """Add an entry, and yield the record batches that are complete."""
+        """Add an entry, and yield the record batches that it completes."""
         block, ids = entry.block, entry.block.ids
         if not self.rows:
             self.before = entry.before
@@ -73,7 +74,7 @@ class Packing:
             yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """Yield the small entries that wait, as one record batch."""
+        """Yield the small entries that were added but not yielded, as one record batch."""
         blocks, self.waiting, self.waiting_bytes = self.waiting, [], 0
         if not blocks:
             return
@@ -87,7 +88,7 @@ class Packing:
         yield beside(concat(blocks).to_arrow(), self.form, columns)
 
     def _marked(self, after: Position, nbytes: int) -> None:
-        """Store position ``after``; replace the last one if it is nearer than ``MARK_BYTES``."""
+        """Store position ``after``; drop the last one if it is less than ``MARK_BYTES`` earlier."""
         if self.unmarked:
             self.marks.pop()
         self.marks.append((len(self.rows), after))
@@ -154,7 +155,7 @@ class PackedEntries:
         return CachedBlock(self.places[number], before, self._block(number), after, since, until)  # type: ignore[arg-type]
 
     def _mark(self, number: int) -> tuple[int, Position | None]:
-        """Return the last stored position up to entry ``number``, after the position's element."""
+        """Return an element and the stored position before it, the last up to entry ``number``."""
         entry, position = self.marks[bisect_right(self.marked, number) - 1]
         return self.places[entry], position
 
@@ -196,7 +197,7 @@ def _freeze(block: Block) -> None:
 
 
 class PartSpan(NamedTuple):
-    """The elements of a part in the stream: from ``first`` up to ``end``."""
+    """The elements of a part: from ``first`` to before ``end``; ``last`` if they end the stream."""
 
     first: int
     end: int
@@ -211,7 +212,7 @@ class PartSpan(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """The elements stored from the first on, the bytes of all parts, and if the stream is whole."""
+    """How many first elements are stored, the bytes of all parts, and if the stream is whole."""
 
     elements: int
     nbytes: int

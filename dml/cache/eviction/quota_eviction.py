@@ -23,7 +23,7 @@ ANNOUNCED = "announced"
 
 
 class QuotaRoom:
-    """A limit of ``most_bytes`` on a place; announcements have heartbeats and last ``ttl_s``."""
+    """Limits a place to ``most_bytes``; an announcement ends ``ttl_s`` after its last heartbeat."""
 
     def __init__(self, place: StorePlace, most_bytes: int, *, ttl_s: float) -> None:
         self._place, self.most_bytes, self._ttl_s = place, most_bytes, ttl_s
@@ -79,7 +79,7 @@ class QuotaRoom:
         return over
 
     def _evict(self, nbytes: int) -> None:
-        """Free ``nbytes``, if that much may be evicted."""
+        """Free ``nbytes``, if that much may be evicted; else evict nothing."""
         raise NotImplementedError
 
 
@@ -92,7 +92,7 @@ class Quota(QuotaRoom):
         self._records: dict[str, PartRecord] = {}
 
     def _evict(self, nbytes: int) -> None:
-        """Free ``nbytes``, if that much may be evicted."""
+        """Free ``nbytes``, if that much may be evicted; else evict nothing."""
         candidates = list(self._candidates())
         if sum(each.size for each in candidates) < nbytes:
             return

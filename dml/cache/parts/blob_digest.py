@@ -20,7 +20,7 @@ THREADS, THREAD_PIECES = 4, 4  # most threads, and least pieces for each: a thre
 
 
 def digest(pieces: bytes) -> str:
-    """Return the digest of a blob from the digests of its pieces."""
+    """Return the digest of a blob from the concatenated digests of its pieces."""
     return xxhash.xxh3_128_hexdigest(pieces)
 
 

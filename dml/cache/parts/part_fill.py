@@ -1,6 +1,6 @@
 """Fill a part while its rows flow on to the consumer: no rows are held, and no thread waits.
 
-The heartbeat of the part's lease comes from the work, not from a thread: a worker that hangs or is
+The thread that makes the rows sends the heartbeats of the part's lease: a worker that hangs or is
 stopped for lack of memory loses the lease, and another worker makes the same part. The first commit
 counts.
 """
@@ -61,8 +61,8 @@ class Keeper(Protocol):
 class PartFilling:
     """An unfinished part: batches of one schema are added, and committed at the end.
 
-    For one thread at a time, which may change. Failures of the store raise nothing: the filling
-    becomes void, accepts batches and stores none. A filling that is garbage collected is dropped.
+    One thread at a time uses it. Failures of the store raise nothing: the filling becomes void,
+    accepts batches and stores none. A filling that is garbage collected is dropped.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ Runs: TypeAlias = Sequence[tuple[pa.RecordBatch, Sequence[int]]]
 
 
 class WideSegment(NamedTuple):
-    """Some batches: the offset of the wide values, the batches' rows, and the other columns."""
+    """Some batches: the offset of their wide values, their row counts, and the other columns."""
 
     start: int
     rows: Sequence[int]
@@ -42,7 +42,7 @@ class WideSegment(NamedTuple):
 
 
 def wide(schema: pa.Schema) -> int | None:
-    """Return the number of the column with the widest values; None if all are small."""
+    """Return the number of the tensor column with the largest values; None if all are small."""
     sizes = [_value_bytes(kind) for kind in schema.types]
     most = max(sizes, default=0)
     return sizes.index(most) if most >= WIDE_BYTES else None
@@ -148,7 +148,7 @@ class WideShape(NamedTuple):
 
 
 class CutBatches(Sequence[pa.RecordBatch]):
-    """Batches that are slices of larger ones: ``runs`` has those, with the rows of each slice."""
+    """Batches that are slices of larger ones: ``runs`` has the larger ones and the slices' rows."""
 
     def __init__(self, runs: Runs) -> None:
         self.runs = runs
@@ -178,7 +178,7 @@ def runs_of(batches: Sequence[pa.RecordBatch]) -> Runs:
 
 
 def shape_of(data: pa.Buffer) -> WideShape | None:
-    """Return a file's layout, None if Arrow's; raise ArrowInvalid or ValueError if damaged."""
+    """Return a file's layout, None for an Arrow file; raise ArrowInvalid or ValueError if bad."""
     if data.size < TAIL.size or data.slice(data.size - len(MAGIC)).to_pybytes() != MAGIC:
         return None
     schema_bytes, said_bytes, _ = TAIL.unpack(_part(data, data.size - TAIL.size, TAIL.size))

@@ -21,7 +21,7 @@ from dml.errors import CacheError
 
 
 class StoreHealth(Protocol):
-    """What is needed of a store to report its health: its place, standing and quota."""
+    """The attributes of a store from which its health is reported."""
 
     place: StorePlace
     standing: Standing
