@@ -57,7 +57,7 @@ def _loop() -> int:
 
 
 def speed_of(found: Measured) -> Speed:
-    """Return how many times slower than the reference ``found`` is, within ``MOST_APART``."""
+    """Return how many times slower than the reference ``found`` is, limited by ``MOST_APART``."""
     return Speed(
         *(
             min(MOST_APART, max(1 / MOST_APART, mine / its)) if mine > 0 else 1.0

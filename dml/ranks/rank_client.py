@@ -156,7 +156,7 @@ class RankConnection:
 
 
 class FarSeat:
-    """The *seat* of a rank, its share of one run, if the run is in another process."""
+    """The share of a rank (its *seat*) in one run, where the run is in another process."""
 
     def __init__(self, link: RankConnection) -> None:
         self.link = link

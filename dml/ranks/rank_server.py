@@ -43,7 +43,7 @@ class RankSession:
         self.fresh = True  # the reader has not begun to iterate
 
     def replace_reader(self, wire: Wire) -> threading.Thread | None:
-        """Replace the reader by the one on ``wire``; return the old reader's thread, or None."""
+        """Replace the rank's process by that on ``wire``; return the old one's thread, or None."""
         before, self.reader = self.reader, threading.current_thread()
         if self.wire is not None:
             self.wire.hang_up()
@@ -51,24 +51,24 @@ class RankSession:
         return before
 
     def begin(self, seat: RankSeat) -> None:
-        """Start an iteration with ``seat``: forget the replies of the previous one."""
+        """Start an iteration with the share ``seat``; forget the replies of the previous one."""
         self.seat, self.acked, self.state = seat, 0, seat.state_dict()
         self.kept.clear()
 
     def acknowledge(self, step: int) -> None:
-        """Drop the replies up to element ``step``, which the reader has received."""
+        """Drop the replies up to element ``step``, which the rank's process has received."""
         self.acked = max(self.acked, step)
         while self.kept and self.kept[0][0] <= step:
             reply = self.kept.popleft()[1]
             self.state = reply[1] if reply[0] in {"batch", "end"} else self.state
 
     def connected(self) -> bool:
-        """Return True while a reader lives and its last reply was not an error."""
+        """Return True while the rank's process is served and its last reply was not an error."""
         failed = bool(self.kept) and self.kept[-1][1][0] == "error"
         return self.reader is not None and self.reader.is_alive() and not failed
 
     def start_position(self, seat: RankSeat) -> Any:
-        """Return the reply that tells a reader where it starts: epoch, acknowledged step, state."""
+        """Return the reply that tells a rank where it starts: epoch, acknowledged step, state."""
         return ("seat", seat.epoch, self.acked, self.state)
 
 
@@ -101,7 +101,7 @@ class Server:
             threading.Thread(target=self._serve, args=(end,), name=name, daemon=True).start()
 
     def _serve(self, end: Any) -> None:
-        """Serve the reader at socket ``end``, from its authentication until it disconnects."""
+        """Serve the process at socket ``end``, from its authentication until it disconnects."""
         try:
             wire = Wire(end, self.place.secret, serving=True)
         except REFUSED:
@@ -120,7 +120,7 @@ class Server:
             wire.close()
 
     def _greet(self, wire: Wire) -> int | None:
-        """Return the reader's rank, or None if it asks for another split or this server stops."""
+        """Return the rank of a process, None if it asks for another split or this server stops."""
         _, rank, n, pinned = wire.receive()
         error: DmlError | None = None
         if n != self.split.n or rank not in self.desks:
@@ -155,14 +155,14 @@ class Server:
                 return ("error", shipped(error))
 
     def _overheard(self, desk: RankSession, word: str, *message: Any) -> None:
-        """Apply a late message of a reader that another one has replaced; send no reply."""
+        """Apply a late message of a process that another has replaced as the rank; do not reply."""
         if word == "get":
             desk.acknowledge(message[1])
         elif word == "done":
             self._done(desk)
 
     def _iter(self, desk: RankSession, rank: int) -> Any:
-        """Start the rank's next iteration, or continue one for a new reader; return the reply."""
+        """Start the rank's next iteration, or continue one for a new process; return the reply."""
         if desk.seat is None or not desk.fresh:
             desk.begin(self.split.join(rank))
         desk.fresh = False
@@ -210,14 +210,14 @@ class Server:
         return desk.start_position(seat)
 
     def _close(self, desk: RankSession) -> Any:
-        """Give up the rest of the reader's share; return the reply."""
+        """Give up the rest of the rank's share; return the reply."""
         if desk.seat is not None:
             desk.seat.close()
             desk.seat = None
         return ("closed",)
 
     def _done(self, desk: RankSession) -> None:
-        """Record that the reader has received the end of its share."""
+        """Record that the rank's process has received the end of its share."""
         desk.seat = None
 
     def busy(self) -> list[int]:

@@ -62,7 +62,7 @@ class Patience:
         raise self._error(slow, names, waited_s)
 
     def _slow(self) -> list[RankSeat]:
-        """Return the seats of other ranks that must take elements, or close, to end the wait."""
+        """Return the shares of other ranks that must take elements, or close, to end the wait."""
         before = self.split.before(self.seat.run)
         open_ = [seat for run in before for seat in run.seats if not (seat.closed or seat.done)]
         mine = self.seat.rank
@@ -103,7 +103,7 @@ class RankSplit:
         self.moves = 0  # grows with all progress, so that waiting ranks can see it
 
     def join(self, rank: int) -> RankSeat:
-        """Return the seat of ``rank`` in its next iteration, and close its earlier seats."""
+        """Return the share of ``rank`` in its next iteration, and give up its earlier shares."""
         with self.changed:
             number = self.numbers[rank]
             for run in self.runs:
@@ -137,7 +137,7 @@ class RankSplit:
         return any(run.seats[rank].done for run in runs)
 
     def holders(self) -> list[RankSeat]:
-        """Return the seats of the ranks that have queued elements."""
+        """Return the shares (seats) of ranks that have queued elements."""
         return [seat for run in self.runs for seat in run.seats if seat.waiting()]
 
     def full(self, most_bytes: int) -> bool:
@@ -148,9 +148,9 @@ class RankSplit:
 
 
 class SharedRun:
-    """One iteration: the engine, a seat for each rank, and the stream's position at each step.
+    """One iteration by all ranks: a seat (share) for each rank, and the positions at each step.
 
-    The engine is the pipeline's iterator. The caller of any method holds the split's lock.
+    The *engine* is the iterator of the pipeline. The caller of any method holds the split's lock.
     """
 
     def __init__(self, split: RankSplit, number: int) -> None:
@@ -171,7 +171,7 @@ class SharedRun:
 
     @property
     def elements(self) -> Elements:
-        """The engine, which is opened on first access; opening computes no element."""
+        """The iterator of the pipeline, opened on first access; opening computes no element."""
         if not self.engine:
             for before in self.split.runs:  # each begins an epoch, so they open in order
                 if before.number < self.number and not before.engine and not before.over():
@@ -180,12 +180,12 @@ class SharedRun:
         return self.engine[0]
 
     def open(self) -> None:
-        """Open the engine, and record its position."""
+        """Open the iterator of the pipeline, and record its position."""
         self.engine.append(self.split.begin())
         self._note()
 
     def over(self) -> bool:
-        """Return True if no more elements will be made; close the engine if all ranks have left."""
+        """Return True if no more elements will be made; end the run if all ranks have left."""
         if not self.ended and all(seat.closed for seat in self.seats) and not self.pulling:
             self.ended = True
             for engine in self.engine:
@@ -241,7 +241,7 @@ class SharedRun:
             self.seats[rank].put(element, nbytes)
 
     def _end(self, error: BaseException | None) -> None:
-        """End the run, by ``error`` if not None; queue the elements that the deal held back."""
+        """End the run, by ``error`` if not None; queue the elements that were held back."""
         count = max(0, self.pulled)
         self._give(self.deal.rest(count, failed=error is not None))
         self.ended, self.error = True, error
@@ -296,7 +296,7 @@ class RankSeat:
             self.nbytes += nbytes
 
     def draw(self) -> Element:
-        """Return the rank's next element, made now if none is queued; else raise StopIteration."""
+        """Return the next element, made now if none is queued; raise StopIteration at the end."""
         run, split = self.run, self.run.split
         with split.changed:
             self.holder = threading.current_thread()

@@ -71,8 +71,8 @@ class RankElements(Iterator[Element]):
 class RankShare:
     """The share of one rank: each iteration over it is the rank's part of the next epoch.
 
-    ``state_dict`` and ``load_state_dict`` apply to the current iteration; before the first
-    iteration, they apply to that.
+    ``state_dict`` applies to the last iteration that has begun, or else begins the first;
+    ``load_state_dict`` applies to the next iteration.
     """
 
     def __init__(

@@ -41,7 +41,7 @@ PATIENCE_S, REST_S = 10.0, 1.0
 
 
 class PartWriter:
-    """An unfinished part, which begins with element ``first``; ``next`` is the next one to add.
+    """An unfinished part from element ``first`` on; ``next`` is the element to add next.
 
     The thread ``maker`` makes element ``next``, even after the part was committed. Other threads
     that need the element wait; a thread that has waited for too long becomes the maker.
@@ -64,7 +64,7 @@ class PartWriter:
         self.schemas: dict[int, Schema] = {}
 
     def fitted(self, entry: CachedBlock, *, batched: bool) -> CachedBlock | None:
-        """Return ``entry`` cut to begin with element ``next``; None if that is impossible."""
+        """Return cached block ``entry``, cut to begin with element ``next``; None if impossible."""
         if entry.first == self.next:
             return entry
         skipped = self.next - entry.first
@@ -110,7 +110,7 @@ class PartWriter:
         return self.maker == threading.get_ident()
 
     def awaited_s(self, asked: float, times: int) -> float:
-        """Return for how many seconds a thread should go on waiting for the maker; 0 or less: none.
+        """Return how many more seconds a thread should wait for the maker; 0 or less to stop.
 
         ``asked`` is the monotonic time at which the thread began to wait; ``times`` is a factor of
         the usual waiting time.
@@ -119,7 +119,7 @@ class PartWriter:
         return 0.0 if self.mine else max(asked, self.moved) + wait_s - time.monotonic()
 
     def returned(self) -> bool:
-        """Return True, once, if the current thread was replaced as maker by one that made no block.
+        """Return True, once, if the current thread was replaced as maker but no block was made yet.
 
         The replacing thread should have waited for longer.
         """
@@ -448,7 +448,7 @@ LOCK = threading.Lock()
 
 
 def shelf_of(where: Where, name: str, *, batched: bool) -> DiskShelf:
-    """Return the shelf of the cached stream ``name``, which all its users in this process share."""
+    """Return the parts of the cached stream ``name``, one object for all its users in a process."""
     with LOCK:
         found = SHELVES.get((where, name))
         if found is None:

@@ -151,7 +151,7 @@ class CacheShare:
         self.swept = True
 
     def end(self, place: int) -> None:
-        """Mark the prefix as the whole stream, which ends before element ``place``, if it is."""
+        """Mark the prefix as the whole stream if it ends right before element ``place``."""
         with self.store.lock:
             self.held.whole = self.held.whole or place == self.held.count
 
@@ -161,7 +161,7 @@ class CacheShare:
 
 @dataclasses.dataclass(frozen=True)
 class CacheFigures:
-    """What a cache stores, and what this run read: hits, misses, bytes of copies, of the store."""
+    """What a cache stores, and what this run read: hits, misses, bytes from copies and store."""
 
     elements: int
     nbytes: int
@@ -274,7 +274,7 @@ def notice(plan: Plan) -> None:
 
 
 class CacheWatch:
-    """Watches a cache whose rows workers store during a run; records at the end why it failed."""
+    """Watches a cache whose rows workers store during a run; records why nothing was stored."""
 
     def __init__(self, node: Node) -> None:
         self._node, self._read = cast("Stored", node), read_below(node)

@@ -150,7 +150,7 @@ class Catalogue:
         return about_in(self.place.get(f"{view.folder}/{ABOUT}") or b"") or {}
 
     def quarantined(self, view: EntryView) -> dict[str, Any] | None:
-        """Return the finding of a quarantined entry; None if it is not quarantined."""
+        """Return why an entry is quarantined, {} if unreadable; None if it is not quarantined."""
         return quarantine.read_finding(self.place, view.folder) if view.quarantined else None
 
     def entry(self, fingerprint: str) -> Entry | None:

@@ -103,7 +103,7 @@ class PartUses:
                 self._place.delete(f"{layout.USES}/{each.name}")
 
     def elsewhere(self, fingerprint: str) -> float:
-        """Return how many reads of an entry processes have announced, except this one."""
+        """Return how many reads of an entry all processes but this one have announced."""
         epochs: dict[str, float] = {}
         with suppress(UnusableError, KeyError, TypeError, ValueError):
             for each in self._place.list_files(layout.USES):

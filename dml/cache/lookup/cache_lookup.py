@@ -40,12 +40,12 @@ class LookupPiece(NamedTuple):
 
     @property
     def work(self) -> tuple[bool, bool, int]:
-        """The sort key of a piece: the less work the derivation takes, the less is the key."""
+        """The sort key, which is smaller if deriving the rows from the entry takes less work."""
         made = self.made or Derivation((), ())
         return bool(made.residual), not made.plain, -len(made.columns)
 
     def has(self, wanted: Sequence[str]) -> tuple[str, ...]:
-        """Return the ``wanted`` columns that the piece provides."""
+        """Return the ``wanted`` columns that the entry provides."""
         known = wanted if self.made is None else [name for name, _ in self.made.columns]
         return tuple(name for name in wanted if name in known)
 
@@ -74,11 +74,11 @@ class LookupPlace:
 
     @property
     def columns(self) -> Columns:
-        """The output columns, as expressions over the base step of the relation."""
+        """The output columns, as expressions over the step that the rows are selected from."""
         return () if self.relation is None else self.relation.columns
 
     def shaped(self, piece: LookupPiece, names: tuple[str, ...] | None) -> Shaped:
-        """Return the derivation of columns ``names`` from a piece; of all columns if None."""
+        """Return the derivation of columns ``names`` from an entry; of all columns if None."""
         key = piece, names
         if key not in self._shapes:
             schema = None if names is None else Schema((name, self.schema[name]) for name in names)
@@ -86,7 +86,7 @@ class LookupPlace:
         return self._shapes[key]
 
     def limit(self, piece: LookupPiece) -> int:
-        """Return the number of the first step whose schema a piece's rows must not settle."""
+        """Return the number of the first step whose schema the entry's rows must not settle."""
         return self.number if piece.made is None or not self.relation else self.relation.base
 
 
@@ -131,7 +131,7 @@ class Finding:
 
     @property
     def recut(self) -> bool:
-        """True if ``entry`` may have blocks that are cut otherwise than blocks of computed rows."""
+        """True if ``entry`` may have blocks that are cut differently from blocks computed anew."""
         return bool(self._known) and self.index.recut(self._known, self._listed)
 
     def family(self, place: LookupPlace) -> Family | None:
@@ -235,7 +235,7 @@ class Finding:
         unit: Unit,
         run: Running,
     ) -> TakenColumns | None:
-        """Return columns ``names`` of a unit, all if None; return None if the piece is unusable."""
+        """Return columns ``names`` of a unit, all if None; return None if the entry is unusable."""
         entry = self.opened(piece.fingerprint)
         found = entry.find_unit(unit, run.most_bytes)
         if found is None or any(number >= place.limit(piece) for number in found.schemas):

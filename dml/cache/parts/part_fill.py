@@ -120,7 +120,7 @@ class PartFilling:
 
     @property
     def cost_s(self) -> float:
-        """Seconds of work so far, without rests and without writing."""
+        """Seconds of work so far, without pauses of the owner and without writing."""
         until = self._clock() if self._rests is None else self._rests
         return max(until - self._begun - self._apart_s, 0.0)
 
@@ -172,7 +172,7 @@ class PartFilling:
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """Make the filling void if the block of code fails."""
+        """Make the filling void, so that it stores no more, if the block of code fails."""
         try:
             yield
         except (OvertakenError, pa.ArrowException):
@@ -191,7 +191,7 @@ class PartFilling:
         return nbytes <= self._room_bytes
 
     def _end(self) -> None:
-        """Become void but keep the lease, as the rows are still being made."""
+        """Store no more rows, but keep the lease, as the rows are still being made."""
         self._void = True
         self.draft.drop()
         if self._held.room is not None:

@@ -24,7 +24,7 @@ DIGESTS = re.compile(r"\b[0-9a-f]{32}\b|(?<=#)[0-9a-f]{8}|(?<=digest )[0-9a-f]{8
 
 
 class Unread(enum.Enum):
-    """The reason why a text is not used."""
+    """Why the text of a record is not used: it is damaged, or of a later version."""
 
     DAMAGED = "damaged"
     NEWER = "newer"

@@ -128,7 +128,7 @@ def _as_one(held: bytearray) -> bytearray:
 
 
 def _elements(storage: pa.Array, each: int) -> memoryview:
-    """Return the memory of the elements of all values of a tensor column, ``each`` per value."""
+    """Return a tensor column's elements as one memory view; each value has ``each`` elements."""
     flat = storage.values.slice(storage.offset * each, len(storage) * each)
     if flat.null_count:
         raise pa.ArrowInvalid("elements of tensors are numbers")

@@ -83,7 +83,7 @@ def rows_of(draw: int, rows: int, grain: int, each_s: float) -> range:
     """Return which rows of an atom of ``rows`` rows to recompute, at ``each_s`` seconds per row.
 
     The range has at least one row, and begins and ends at multiples of ``grain``. An atom that must
-    be seen whole is recomputed whole, or not at all (an empty range).
+    be processed whole is recomputed whole, or not at all (an empty range).
     """
     if grain >= rows:
         return range(rows if rows == 1 or each_s * rows <= ATOM_S else 0)
@@ -130,7 +130,7 @@ def uses_of(store: PartStore, fingerprint: str) -> EntryUses:
 
 
 class CanarySample(NamedTuple):
-    """The input of a check: rows of ``unit`` as ``found``, and the ``steps`` that make them."""
+    """The input of a check: stored rows ``found`` of ``unit``, and the ``steps`` that make them."""
 
     entry: StoredEntry
     unit: Unit
@@ -226,7 +226,7 @@ class Odd(NamedTuple):
 
 
 class _Failing(Noted):
-    """Raises every error of a row, since rows are stored only if no error has cost any."""
+    """Raises the error of any row: rows are stored only if errors have cost none of them."""
 
     def note(self, ordinal: int, error: DmlError, rows: int) -> None:
         del ordinal, rows
@@ -317,7 +317,7 @@ class StoredSample:
         return self._column(given, made, stored, low) if both else None
 
     def _place(self, given: Block, ids: tuple[np.ndarray, np.ndarray]) -> slice:
-        """Return the slice of stored rows that source rows ``given`` gave; ``ids`` as made now."""
+        """Return the slice of stored rows made from source rows ``given``; ``ids`` as made now."""
         if given.n == self.whole:
             return slice(0, len(self.low))
         high, low = given.ids.hi, given.ids.lo

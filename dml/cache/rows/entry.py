@@ -24,8 +24,8 @@ class EntryName:
     """The store and name of a stored step's rows, with a description for people.
 
     ``asked`` has the names by which equivalent rows can be found. ``looks`` is True if other
-    entries held some of the rows when the run began: it stays so, as it decides how blocks are cut.
-    With ``checks``, a sample of the rows is recomputed now and then.
+    entries held some of the rows when the run began; it never changes, as it decides how blocks
+    are cut. With ``checks``, a sample of the rows is recomputed now and then.
     """
 
     where: Where
@@ -75,7 +75,7 @@ class StoredEntry:
         return None if rows is None else StoredUnit.of(rows, unit)
 
     def filling(self, unit: Unit, form: int, most_bytes: int) -> StoredUnit | RowFilling | None:
-        """Return the rows of a unit, or a filling to store them by; None if they are not stored."""
+        """Return a unit's rows, or a filling to store them; None if they will not be stored."""
         if not self.fills:
             return None
         got = self.store.fill(self.fingerprint, unit.index, most_bytes, self.later)

@@ -42,7 +42,7 @@ Ask = Callable[[Callable[[], Any]], Any]
 
 
 class Multipart:
-    """A file that is uploaded to ``path`` in parts; ``ask`` makes requests, repeated if they fail."""
+    """Uploads a file to ``path`` in parts; ``ask`` makes the requests, and repeats failed ones."""
 
     def __init__(self, system: Any, path: str, ask: Ask) -> None:
         bucket, key, _ = system.split_path(path)
@@ -131,7 +131,7 @@ def swept(system: Any, folder: str, ask: Ask, older_s: float, now: float) -> int
 
 @contextmanager
 def _translate_swept(path: str) -> Iterator[None]:
-    """Raise OvertakenError, after which the store is still used, if an upload was swept."""
+    """Raise OvertakenError, after which the store is still used, if an upload was aborted."""
     try:
         yield
     except AbsentError as error:

@@ -306,7 +306,7 @@ class Copying:
         self._ask(nbytes)
 
     def write(self, data: memoryview) -> None:
-        """Append bytes to the copy, unless it is void."""
+        """Append bytes to the copy, unless it has failed or ended."""
         size = self._size + len(data)
         self._ask(size - self._room_bytes)
         if self.void:

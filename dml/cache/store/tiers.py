@@ -55,7 +55,7 @@ class StoreTiers:
         return record.blob in self._had
 
     def counted(self, rows: PartRows) -> PartRows:
-        """Count the bytes of ``rows`` by the tier that they came from, and return ``rows``."""
+        """Count the bytes of ``rows`` by origin, local copy or store, and return ``rows``."""
         with self._lock:
             if rows.copied:
                 self.copied_bytes += rows.nbytes

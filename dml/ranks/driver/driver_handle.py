@@ -191,7 +191,7 @@ class DriverProcess(ChildProcess):
         self.settle(0.0)
 
     def failed(self, error: Exception) -> WorkerLostError:
-        """End the process; return the error to raise for ``error``, which cut its connection."""
+        """End the process; return the error to raise after ``error`` in an exchange of messages."""
         hung_up = isinstance(error, EOFError | ConnectionError)
         alive = not hung_up and self.process.poll() is None
         code = self.ended(0.0 if alive else END_S)

@@ -223,7 +223,7 @@ class DriverRun:
         self._send("over", (events, memory, STORE.nbytes > 0))
 
     def answer(self, kind: str, *given: Any) -> Any:
-        """Return the memory report, or the events for another ``kind``; None before the start."""
+        """Return the memory report for kind "memory", else the events; None before the start."""
         if self.elements is None:
             return None
         if kind == "memory":
@@ -294,7 +294,7 @@ class DriverService:
         return self.pipelines[name]
 
     def _answer(self) -> None:
-        """Answer the parent's queries in a thread of their own, also during a run."""
+        """Answer the parent's queries, also during a run; runs in a thread of its own."""
         with contextlib.suppress(EOFError, OSError):
             for _ in itertools.count():
                 number, kind, *given = self.control.receive()

@@ -70,7 +70,7 @@ class Aside:
     # ------------------------------------------------------------------------------------- the run
 
     def begin(self, epoch: int, position: Position | None) -> Maker:
-        """Begin the run in a driver process and return its maker; raise PlanError if unsendable."""
+        """Begin the run in a driver process, return its maker; PlanError if it cannot be sent."""
         pipeline = ShippedPipeline(self.node)
         driver = DRIVERS.take(liked=pipeline.known_by)
         try:
