@@ -74,7 +74,7 @@ class PartUses:
         self._place.put(self._name, checked(body))
 
     def close(self) -> None:
-        """Write the remaining uses and withdraw the announcements, if any are unwritten."""
+        """Write the remaining uses, and withdraw the announcements of this process, if any."""
         with self._lock:
             untold = self._untold or bool(self._epochs)
             self._epochs.clear()

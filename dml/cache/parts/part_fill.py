@@ -52,7 +52,7 @@ class Keeper(Protocol):
         """Bytes that may be written without reserving room."""
 
     def room(self, nbytes: int, before: Lease | None) -> Lease | None:
-        """Reserve ``nbytes``, instead of ``before``; None if there is no room."""
+        """Reserve ``nbytes`` in place of the lease ``before``; None if there is no room."""
 
     def committed(self, filling: PartFilling, about: Mapping[str, Any]) -> PartSource:
         """Publish the part, unless another process was first; raise UnusableError on failure."""
@@ -158,7 +158,7 @@ class PartFilling:
 
     @contextmanager
     def _apart(self) -> Iterator[None]:
-        """Exclude the time of writing from the cost, then send due heartbeats of the leases."""
+        """Exclude the time of the block from the cost, then send due heartbeats of the leases."""
         begun = self._clock()
         try:
             yield

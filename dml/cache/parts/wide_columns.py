@@ -71,7 +71,7 @@ class Wide:
         self._laying = Laying(self._without) if len(self._without) else None
 
     def batch(self, batch: pa.RecordBatch) -> Iterator[memoryview]:
-        """Yield the bytes of one record batch."""
+        """Yield the bytes to write for one more batch; its other columns are buffered first."""
         values = batch.column(self._column)
         if values.null_count:
             bits = pa.array(values.is_valid()).buffers()[1]

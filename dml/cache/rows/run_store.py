@@ -106,7 +106,7 @@ class Noticing:
 
 
 def _stored(job: Job) -> StoredLevel | None:
-    """Return the stored step whose rows are the whole output of a job, unit by unit, or None."""
+    """Return the level whose stored rows are the whole output of a job, unit by unit, or None."""
     top: Level | None = job.reading.top
     if top is not None and not top.steps.nodes:
         top = top.below

@@ -37,7 +37,7 @@ Names = tuple[str, ...]
 
 
 class Reusing(StoredLevel):
-    """A level that also looks for its rows in other entries."""
+    """Consecutive steps of a stage that also look for their rows in other entries."""
 
     stores: ClassVar[bool] = True
 
@@ -272,7 +272,7 @@ class Reusing(StoredLevel):
 
 
 class Looking(Reusing):
-    """A level over steps that are not stored, and that uses rows stored in other entries."""
+    """Consecutive steps of a stage that store nothing, but use rows stored in other entries."""
 
     stores: ClassVar[bool] = False
 

@@ -28,7 +28,7 @@ from dml.io.source import Unit
 
 
 class StoredLevel(Level):
-    """A level whose rows are stored in ``entry``, a part for each unit."""
+    """Consecutive steps of a stage, the rows of which ``entry`` stores, a part for each unit."""
 
     def __init__(
         self, steps: Steps, first: int, below: Level | None, entry: StoredEntry | None

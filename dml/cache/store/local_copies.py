@@ -134,7 +134,7 @@ class CopyAllowance:
             return chunk in self._chunks
 
     def close(self) -> None:
-        """Give back the chunks to which no thread writes."""
+        """Release the reserved chunks to which no thread writes."""
         with self._lock:
             self._emptied(self._chunks)
 
@@ -144,7 +144,7 @@ class CopyAllowance:
         return chunk
 
     def _emptied(self, chunks: list[RoomChunk]) -> None:
-        """Give back the chunks among ``chunks`` to which no thread writes."""
+        """Release those of ``chunks`` to which no thread writes."""
         for each in [each for each in chunks if not each.taken]:
             self._chunks.remove(each)
             each.lease.give_back()
