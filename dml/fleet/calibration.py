@@ -30,7 +30,7 @@ MOST_APART: Final = 32.0
 
 
 class Measured(NamedTuple):
-    """Seconds of one iteration of the loop, and of one copied byte."""
+    """Seconds for one iteration of a Python loop, and for copying one byte."""
 
     step_s: float
     byte_s: float
@@ -41,7 +41,7 @@ REFERENCE: Final = Measured(3.0e-8, 2.5e-11)
 
 
 def measured(clock: Callable[[], float] = perf_counter) -> Measured:
-    """Measure this machine; takes some 5 ms."""
+    """Measure this machine and return its times; takes some 5 ms."""
     given = np.ones(COPIED_BYTES, dtype=np.uint8)
     taken = np.empty_like(given)
     loops = repeat(_loop, timer=clock, repeat=TIMES, number=1)
@@ -57,7 +57,7 @@ def _loop() -> int:
 
 
 def speed_of(found: Measured) -> Speed:
-    """Return how many times slower than the reference this machine is, up to ``MOST_APART``."""
+    """Return how many times slower than the reference ``found`` is, limited by ``MOST_APART``."""
     return Speed(
         *(
             min(MOST_APART, max(1 / MOST_APART, mine / its)) if mine > 0 else 1.0
@@ -69,9 +69,9 @@ def speed_of(found: Measured) -> Speed:
 def calibrated(
     root: Path | None, host_class: str, measure: Callable[[], Measured] = measured
 ) -> Speed:
-    """Return the speed of this class of machine: as stored, else measured now and stored.
+    """Return the speed of this class of machine, as stored; if it is not, measure and store it.
 
-    Without a store (None), or where it cannot be written, the measurement is not stored.
+    ``root`` is the telemetry store. If it is None or not writable, the measurement is not stored.
     """
     if root is None:
         return speed_of(measure())

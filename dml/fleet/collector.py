@@ -57,7 +57,7 @@ def telemetry_root(setting: str | None, environ: Mapping[str, str] = os.environ)
 
 @contextlib.contextmanager
 def replacing(path: Path, temporary: Path) -> Iterator[TextIO]:
-    """Open a private ASCII file at ``temporary``, which takes the place of ``path`` once written.
+    """Yield a private ASCII file at ``temporary``; rename it to ``path`` when the block ends.
 
     Raise OSError as the file system does. After any error the temporary file is removed.
     """
@@ -100,7 +100,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def sweep(root: Path, now: float, orphan_s: float = ORPHAN_S) -> int:
-    """Remove temporary files abandoned for more than ``orphan_s`` seconds; return how many."""
+    """Remove event files left unfinished for more than ``orphan_s`` seconds; return how many."""
     removed = 0
     for path in (root / LAYOUT / UNFINISHED).glob("*.jsonl"):
         with contextlib.suppress(OSError):
@@ -124,7 +124,7 @@ class Collector:
     clock : seconds since 1970
     limit : maximum number of queued events
     warn : called with one sentence about the first failure
-    learn : called in the publishing thread with new events, and True when the collector closes
+    learn : called in the publishing thread with the new events, and whether the collector closes
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Collector:
         self._pid = os.getpid()
 
     def record(self, event: Event) -> None:
-        """Queue one event, or drop it (Progress first) if the store cannot keep up."""
+        """Queue one event, or drop it if the queue is full (for Progress events, half full)."""
         if os.getpid() != self._pid:
             return  # a forked child has the queue but no thread: it cannot publish for its parent
         room = self._limit // 2 if isinstance(event, Progress) else self._limit
@@ -196,7 +196,7 @@ class Collector:
                 atexit.register(self.close)
 
     def _work(self) -> None:
-        """Publish whenever requested or due, until closed."""
+        """Publish whenever requested or due, until the collector is closed; runs in the thread."""
         self._guard(lambda: sweep(self.root, self._clock()))
         sequence = 0
         while self._events or not self._closed:
@@ -229,7 +229,7 @@ class Collector:
             self.dropped += len(batch)
 
     def _guard(self, work: Callable[[], object]) -> bool:
-        """Run ``work``; on errors of the disk or of an odd event, warn once and return False."""
+        """Run ``work``; if the disk fails or an event is invalid, warn once and return False."""
         try:
             work()
         except (OSError, ValueError, TypeError, RecursionError) as error:

@@ -103,8 +103,8 @@ def _of_operator(totals: Mapping[str, Any], host_class: str, pipeline: str) -> P
 class Learner:
     """Learns from the events that a collector publishes, and returns the current profile.
 
-    ``take`` is called only by the collector's thread; ``profile`` by any. The only exception raised
-    is OSError of ``keep``, which the collector turns into its one warning.
+    Only the collector's thread calls ``take``; any thread may call ``profile``. The only exception
+    is an OSError of ``keep``, for which the collector warns once.
     """
 
     def __init__(self, root: Path, host_class: str, clock: Callable[[], float] = time.time) -> None:
@@ -117,7 +117,7 @@ class Learner:
         self._kept_at = -math.inf
 
     def take(self, events: Sequence[Event], closing: bool) -> None:  # noqa: FBT001 (a hook)
-        """Learn from runs that ended; save the result from time to time, and when ``closing``."""
+        """Learn from runs that ended; save at most every ``QUIET_S`` s, and when ``closing``."""
         for event in events:
             self._sort(event)
         if self._fresh != Profile() and (closing or self._clock() - self._kept_at >= QUIET_S):
@@ -134,7 +134,7 @@ class Learner:
             del self._unfinished[next(iter(self._unfinished))]
 
     def keep(self) -> None:
-        """Merge new results into the file, atomically."""
+        """Merge the results learned since the last save into the file, atomically."""
         now = self._kept_at = self._clock()
         whole = self._load().merge(self._fresh).bounded(MOST_FIGURES, now)
         temporary = self.path.parents[1] / UNFINISHED / f"{os.getpid()}-{id(self)}.learned"
@@ -143,7 +143,7 @@ class Learner:
         self._read, self._fresh = (_signature(self.path), whole), Profile()
 
     def profile(self) -> Profile:
-        """Return the merged profile of other processes and of this one."""
+        """Return the profile in the file, merged with what this process has not saved yet."""
         known, fresh, both = self._load(), self._fresh, self._both
         if both is None or both[0] is not known or both[1] is not fresh:
             both = self._both = (known, fresh, known.merge(fresh))
@@ -175,7 +175,7 @@ def _text(path: Path) -> str:
 
 
 def to_text(profile: Profile) -> str:
-    """Return the profile as JSON, without the class of machine."""
+    """Return the profile as JSON text, which ``of_text`` reads."""
     parts = {
         "costs": [[*key, *astuple(each)] for key, each in profile.costs.items()],
         **{
@@ -187,7 +187,7 @@ def to_text(profile: Profile) -> str:
 
 
 def of_text(text: str, until: float = NEVER_S) -> Profile:
-    """Return the profile of a JSON text, without damaged entries and those later than ``until``."""
+    """Return the profile in a JSON text, without entries damaged or later than ``until``."""
     try:
         parts = json.loads(text)
     except (ValueError, RecursionError):
@@ -220,7 +220,7 @@ def _is_shape(key: tuple[Any, ...]) -> bool:
 
 
 def _are_figures(figures: Sequence[object], until: float) -> bool:
-    """Return True for figures that a run can produce; NaN fails every comparison."""
+    """Return True if all ``figures`` are numbers within the limits of real runs; NaN is not."""
     if not all(isinstance(each, int | float) for each in figures):
         return False
     weight, mean, spread, at = cast("Sequence[float]", figures)

@@ -68,7 +68,7 @@ OPERATORS: Final = pa.schema(
 
 
 class TelemetryTables(NamedTuple):
-    """The store as two tables, joined by ``run``."""
+    """The events as two tables with the schemas RUNS and OPERATORS, joined by column ``run``."""
 
     runs: pa.Table
     operators: pa.Table
@@ -113,7 +113,7 @@ def _read_file(path: Path) -> Iterator[Event]:
 
 
 def tables(events: Iterable[Event]) -> TelemetryTables:
-    """Return tables of runs and operators; cumulative events count once, by the latest figures."""
+    """Return tables of runs and operators; of events with running totals, the latest counts."""
     runs: dict[str, dict[str, Any]] = {}
     operators = []
     for event in latest(events):
@@ -151,10 +151,11 @@ def _fitted(value: object, kind: pa.DataType) -> object:
 
 
 def latest(events: Iterable[Event]) -> list[Event]:
-    """Return the events with only the last of cumulative ones: one for each key.
+    """Return the events, without those that a later event under the same key replaces.
 
-    The key of an OperatorTotals is its run, worker and operator, that of others kind and run.
-    Warnings and changes of scale all stay; the order is that of the first event under each key.
+    The key of an OperatorTotals is its run, worker and operator; that of other events is kind and
+    run. All Warned, Scaled and Unknown events stay. The order is that of the first event under
+    each key.
     """
     kept: dict[tuple[object, ...], Event] = {}
     for count, event in enumerate(events):

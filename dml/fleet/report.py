@@ -74,7 +74,7 @@ def _last_run(events: Sequence[Event]) -> str:
 
 
 def _by_ordinal(events: Sequence[OperatorTotals]) -> list[Record]:
-    """Return one record per operator, summed over workers; a sum with a missing part is None."""
+    """Return one record per operator, summed over workers; a sum with a missing figure is None."""
     found: dict[int, Record] = {}
     for event in sorted(events, key=lambda each: each.ordinal):
         record = {name: getattr(event, name) for name in (*NAMES, *SUMS)}
@@ -152,7 +152,7 @@ def _summary_line(summary: Mapping[str, Any]) -> str:
 
 
 def _verified_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Return lines on the comparison with the plan as written, if it was requested."""
+    """Return text on the comparison with the plan as written; [] if it was not requested."""
     if "verified" not in summary:
         return []
     lines = [f"verified  {summary['verified']} samples, of {summary['scope']}"]
@@ -161,7 +161,7 @@ def _verified_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _scaled_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Return lines with the number of workers and its last changes, if it was recorded."""
+    """Return text with the number of workers and its last changes; [] if none was recorded."""
     if "workers" not in summary:
         return []
     took, queue = summary["batch_time_s"], summary["result_queue_size"]

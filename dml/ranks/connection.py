@@ -56,10 +56,10 @@ class Wire:
         self._through.send_bytes(struct.pack(f"<{len(views)}Q", *(view.nbytes for view in views)))
         self._through.send_bytes(body)
         for view in views:
-            self._end.sendall(view)  # beside ``multiprocessing``, which copies what it receives
+            self._end.sendall(view)  # not through ``multiprocessing``, whose receiver copies bytes
 
     def receive(self) -> Any:
-        """Receive an object, its arrays in memory of their own. Raise EOFError if the peer is gone.
+        """Receive one object into new memory; raise EOFError or OSError if the peer is gone.
 
         The message is unpickled, which is safe only after authentication.
         """
@@ -78,7 +78,7 @@ class Wire:
             view = view[count:]
 
     def ready(self, patience_s: float) -> bool:
-        """Return True once there is data to receive, or the connection has ended."""
+        """Wait up to ``patience_s`` seconds; return True if data came or the connection ended."""
         return self._through.poll(patience_s)
 
     def hang_up(self) -> None:
@@ -119,5 +119,5 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def called(host: str, port: int, secret: bytes, patience_s: float) -> Wire:
-    """Return a connection to a listener that knows ``secret``."""
+    """Connect to a listener within ``patience_s`` seconds, and check that it knows ``secret``."""
     return Wire(socket.create_connection((host, port), patience_s), secret, serving=False)

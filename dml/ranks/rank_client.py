@@ -1,7 +1,8 @@
-"""A rank of a split over processes requests its share of the elements from rank 0.
+"""The ranks of a split that are other processes request their elements from rank 0.
 
-One element is requested ahead, so that rank 0 makes it while the training step runs. Each element
-comes with its state, so that a checkpoint can be made at any moment, even when rank 0 is gone.
+A rank requests one element ahead, so that rank 0 makes it while the training step runs. Each
+element comes with the state after it, so that a rank can save a checkpoint at any moment, even when
+rank 0 is gone.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class RankConnection:
         self.seat: FarSeat | None = None  # the seat that the replies belong to
 
     def post(self, *message: Any) -> None:
-        """Send a request whose reply is fetched later."""
+        """Send a request; ``fetch`` returns its reply later."""
         with self.lock:
             try:
                 self._wire().send(message)
@@ -66,7 +67,7 @@ class RankConnection:
             _log.warning(text, self.place.rank, self.patience_s)
 
     def ask(self, *message: Any) -> Any:
-        """Send a request and return its reply; drop outstanding replies before."""
+        """Discard the replies to earlier requests, then send a request and return its reply."""
         with self.lock:
             while self.owed:
                 self._dropped()
@@ -95,7 +96,7 @@ class RankConnection:
         return self.wire
 
     def _welcomed(self) -> Wire:
-        """Connect to rank 0, which may not have started yet."""
+        """Connect to rank 0; try for ``patience_s`` seconds, since it may not have started yet."""
         deadline = time.monotonic() + self.patience_s
         while True:
             where = met(self.place)
@@ -155,7 +156,7 @@ class RankConnection:
 
 
 class FarSeat:
-    """A rank's seat in a run of another process."""
+    """The share of a rank (its *seat*) in one run, where the run is in another process."""
 
     def __init__(self, link: RankConnection) -> None:
         self.link = link
@@ -164,7 +165,7 @@ class FarSeat:
         link.seat = self
 
     def draw(self) -> Element:
-        """Return the next element, and request the following one."""
+        """Return the next element and request the following one; raise StopIteration at the end."""
         with self.link.lock:
             if self._done or self.link.seat is not self:
                 raise StopIteration
@@ -190,7 +191,7 @@ class FarSeat:
         before, self.step = self.step, self.step + 1
         element: Element
         _, self._state, element = reply
-        # a counted element is delivered; the loss of rank 0 is raised instead of the next
+        # ``step`` counts this element: it is delivered even if rank 0 is lost now
         with contextlib.suppress(WorkerLostError):
             self.link.post("get", self.step + 1, before)
             self._asked = True
@@ -201,7 +202,7 @@ class FarSeat:
         return dict(self._state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from a state that any rank of a split took; every rank must load one."""
+        """Resume from a state that some rank of a split has saved; every rank must load one."""
         if self._asked or self._done:
             raise PlanError(
                 "load_state_dict on an iterator that has started",
@@ -213,10 +214,10 @@ class FarSeat:
         self.epoch, self.step, self._state = _seat(self.link.ask("load", state))
 
     def leave(self) -> None:
-        """Do nothing: a process may also be killed, and another may take its place."""
+        """Do nothing when the iterator is dropped: a new process may continue the rank's share."""
 
     def close(self) -> None:
-        """Give up the rest of the share."""
+        """Give up the rest of the rank's share, and tell rank 0."""
         if not self._done and self.link.lost is None and self.link.seat is self:
             self._done = True
             with contextlib.suppress(WorkerLostError):

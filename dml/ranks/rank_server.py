@@ -1,7 +1,8 @@
 """Rank 0 of a split over processes runs the pipeline and serves the other ranks.
 
-A batch is kept until its reader has acknowledged it, which a reader does when its loop requests the
-next batch. A process that takes the rank of a lost reader gets the kept batches, then the rest.
+A *reader* is the process of another rank. Rank 0 holds each batch until the reader acknowledges it,
+when its training loop takes the next one. A process that replaces a lost reader gets the held
+batches first, then the rest.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _log = logging.getLogger("dml")
 
 
 class RankSession:
-    """The state of one reader's rank at rank 0: its seat, and its unacknowledged replies."""
+    """The connection of another rank, its seat (share of a run) and its unacknowledged replies."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()  # one request at a time, even from two readers of one rank
@@ -42,7 +43,7 @@ class RankSession:
         self.fresh = True  # the reader has not begun to iterate
 
     def replace_reader(self, wire: Wire) -> threading.Thread | None:
-        """Replace the reader by a new one; return the thread that serves the old one, or None."""
+        """Replace the rank's process by that on ``wire``; return the old one's thread, or None."""
         before, self.reader = self.reader, threading.current_thread()
         if self.wire is not None:
             self.wire.hang_up()
@@ -50,29 +51,29 @@ class RankSession:
         return before
 
     def begin(self, seat: RankSeat) -> None:
-        """Begin the iteration of ``seat``."""
+        """Start an iteration with the share ``seat``; forget the replies of the previous one."""
         self.seat, self.acked, self.state = seat, 0, seat.state_dict()
         self.kept.clear()
 
     def acknowledge(self, step: int) -> None:
-        """Record that the reader has received its elements up to ``step``."""
+        """Drop the replies up to element ``step``, which the rank's process has received."""
         self.acked = max(self.acked, step)
         while self.kept and self.kept[0][0] <= step:
             reply = self.kept.popleft()[1]
             self.state = reply[1] if reply[0] in {"batch", "end"} else self.state
 
     def connected(self) -> bool:
-        """Return True while a reader lives and its last reply was not an error."""
+        """Return True while the rank's process is served and its last reply was not an error."""
         failed = bool(self.kept) and self.kept[-1][1][0] == "error"
         return self.reader is not None and self.reader.is_alive() and not failed
 
     def start_position(self, seat: RankSeat) -> Any:
-        """Return the reply that says where a reader begins: epoch, acknowledged step, state."""
+        """Return the reply that tells a rank where it starts: epoch, acknowledged step, state."""
         return ("seat", seat.epoch, self.acked, self.state)
 
 
 class Server:
-    """Accepts readers for ranks 1 to n-1 of ``split``, until it is closed."""
+    """Serves elements of ``split`` to the processes of ranks 1 to n-1, until it is closed."""
 
     def __init__(self, split: RankSplit, place: RankPlace, pinned: int | None) -> None:
         self.split, self.pinned = split, pinned
@@ -100,7 +101,7 @@ class Server:
             threading.Thread(target=self._serve, args=(end,), name=name, daemon=True).start()
 
     def _serve(self, end: Any) -> None:
-        """Serve one reader, from its authentication to its end."""
+        """Serve the process at socket ``end``, from its authentication until it disconnects."""
         try:
             wire = Wire(end, self.place.secret, serving=True)
         except REFUSED:
@@ -119,7 +120,7 @@ class Server:
             wire.close()
 
     def _greet(self, wire: Wire) -> int | None:
-        """Return the reader's rank once both ends agree on the split; None if they do not."""
+        """Return the rank of a process, None if it asks for another split or this server stops."""
         _, rank, n, pinned = wire.receive()
         error: DmlError | None = None
         if n != self.split.n or rank not in self.desks:
@@ -154,14 +155,14 @@ class Server:
                 return ("error", shipped(error))
 
     def _overheard(self, desk: RankSession, word: str, *message: Any) -> None:
-        """Apply a message that a replaced reader had sent, without an answer."""
+        """Apply a late message of a process that another has replaced as the rank; do not reply."""
         if word == "get":
             desk.acknowledge(message[1])
         elif word == "done":
             self._done(desk)
 
     def _iter(self, desk: RankSession, rank: int) -> Any:
-        """Begin the next iteration; a new reader continues the interrupted one."""
+        """Start the rank's next iteration, or continue one for a new process; return the reply."""
         if desk.seat is None or not desk.fresh:
             desk.begin(self.split.join(rank))
         desk.fresh = False
@@ -169,7 +170,7 @@ class Server:
         return desk.start_position(desk.seat)
 
     def _get(self, desk: RankSession, want: int, acked: int) -> Any:
-        """Return the reply with element ``want`` of the share (from 1), again if it was lost."""
+        """Acknowledge elements up to ``acked``; return the reply with element ``want`` (from 1)."""
         desk.acknowledge(acked)
         for step, reply in desk.kept:
             if step == want:
@@ -191,7 +192,7 @@ class Server:
         return ("batch", seat.state_dict(), element)
 
     def _load(self, desk: RankSession, state: dict[str, Any]) -> Any:
-        """Resume from ``state``, or acknowledge its step if a lost reader may have reached that."""
+        """Resume from ``state``; in a run that has started, only acknowledge the state's step."""
         seat = desk.seat
         assert seat is not None  # noqa: S101 - only asked of a rank that iterates
         step = seat.step_of(state) if seat.step else None
@@ -209,18 +210,18 @@ class Server:
         return desk.start_position(seat)
 
     def _close(self, desk: RankSession) -> Any:
-        """Give up the reader's share."""
+        """Give up the rest of the rank's share; return the reply."""
         if desk.seat is not None:
             desk.seat.close()
             desk.seat = None
         return ("closed",)
 
     def _done(self, desk: RankSession) -> None:
-        """Record that the reader knows the end of its share."""
+        """Record that the rank's process has received the end of its share."""
         desk.seat = None
 
     def busy(self) -> list[int]:
-        """Return the ranks whose reader has not seen the end of the iterations of rank 0."""
+        """Return the ranks that have not finished every iteration that rank 0 has begun."""
         begun = self.split.numbers
         return [
             rank
@@ -231,10 +232,10 @@ class Server:
     def close(self) -> None:
         """Serve the readers to the end of their shares, then stop.
 
-        Wait for a reader as long as it is connected, and warn every ``watchdog_s`` seconds; wait
-        for a reader that is gone, or never came, until no message came for that long. Do not
-        wait if this process ends by an error. Raise WorkerLostError if rank 0 had its share to
-        the end and another rank did not.
+        Wait for connected readers without limit, and log a warning every ``watchdog_s`` seconds. If
+        all missing readers are gone, or never came, stop once no message came for that long. Do not
+        wait if this process ends by an error. Raise WorkerLostError if rank 0 has received its
+        whole share and elements for another rank are left.
         """
         if self.closing:
             return
@@ -271,7 +272,7 @@ class Server:
                 desk.wire.hang_up()
 
     def _tell(self, left: list[int]) -> None:
-        """Raise, or log, an error that elements wait for ranks without a reader."""
+        """Raise an error for ranks ``left`` with unread elements; log it if rank 0 ended early."""
         error = WorkerLostError(
             f"{_list(left)} did not read the whole share",
             why=f"nobody reads there, and nobody came for {self.split.watchdog_s:.0f} s",
@@ -301,7 +302,7 @@ def _opened(place: RankPlace) -> socket.socket:
 
 
 def _refuse_second(place: RankPlace) -> None:
-    """Raise PlanError if another rank 0 of this job lives: two would divide the ranks."""
+    """Raise PlanError if another rank 0 of this job runs on this host: ranks could join either."""
     known = met(place)
     if place.file is None or known is None:
         return

@@ -23,10 +23,10 @@ LAUNCH = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
 
 @dataclasses.dataclass(frozen=True)
 class RankPlace:
-    """Rank ``rank`` of ``n`` in job ``name``.
+    """Rank ``rank`` of ``n`` in job ``name``, and where to find rank 0 of the job.
 
-    Either all are on this host and rank 0 writes its address into ``file``, or rank 0 listens at
-    ``host``:``port`` and all ranks know ``secret``.
+    Either all ranks are on this host and rank 0 writes its address into ``file``, or ``file`` is
+    None, rank 0 listens at ``host``:``port`` and all ranks know ``secret``.
     """
 
     rank: int
@@ -41,7 +41,10 @@ class RankPlace:
 def place_of(
     name: Any, n: Any, rank: Any, address: str | None, env: Mapping[str, str] | None = None
 ) -> RankPlace:
-    """Return the place of this process. Raise PlanError if arguments and environment lack it."""
+    """Return the place of this process; ``env`` supplies ``n`` and ``rank`` if they are None.
+
+    Raise PlanError for missing or invalid values.
+    """
     known = os.environ if env is None else env
     n, rank = _number("n", n, "WORLD_SIZE", known), _number("rank", rank, "RANK", known)
     if not 0 <= rank < n:
@@ -109,14 +112,14 @@ def _secret(env: Mapping[str, str]) -> bytes:
 
 
 def _key(name: str, env: Mapping[str, str]) -> str:
-    """Return a file name for the job, distinct for other launches of the same name."""
+    """Return a file name for job ``name``, which differs for each launch of the job."""
     launch = "\n".join([name, *(env.get(variable, "") for variable in LAUNCH)])
     plain = "".join(c if c.isalnum() or c in "-_" else "_" for c in name[:40])
     return f"{plain}-{hashlib.sha256(launch.encode()).hexdigest()[:12]}"
 
 
 def _folder(env: Mapping[str, str]) -> Path:
-    """Return a folder of this user that no other user may read."""
+    """Return a folder of this user that other users cannot read, for files of jobs."""
     runtime = env.get("XDG_RUNTIME_DIR")
     base = Path(runtime) / "dml" if runtime else Path(tempfile.gettempdir()) / f"dml-{os.getuid()}"
     try:
@@ -139,7 +142,7 @@ def _folder(env: Mapping[str, str]) -> Path:
 
 
 def announced(place: RankPlace, port: int) -> RankPlace:
-    """Write the address of rank 0 for ranks on this host; return the place with its secret."""
+    """Write ``port`` and a new secret to the place's file, if it has one; return the new place."""
     if place.file is None:
         return place
     told = dataclasses.replace(place, port=port, secret=secrets.token_hex(32).encode())

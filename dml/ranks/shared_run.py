@@ -1,11 +1,12 @@
 """One run is split among ranks: batch g goes to rank g mod n, and none is lost.
 
-All ranks of a split draw on one engine. Elements for slow ranks are queued, up to a number of
-elements and of bytes for all ranks together; then the other ranks wait, too. A rank that is closed,
-or whose iterator is dropped, gives up its share of that epoch; the other ranks continue.
+All ranks of a split take elements from one engine, the iterator of the run. Elements for slow ranks
+are queued, up to a number of elements and of bytes for all ranks together; then the other ranks
+wait, too. A rank that is closed, or whose iterator is dropped, gives up its share of that epoch;
+the other ranks continue.
 
 A state belongs to a *common step* s: the position of the stream once every rank has its first s
-elements. It can be taken at any moment, without waiting, and fits any number of ranks.
+elements. It can be saved at any moment, without waiting, and loaded into any number of ranks.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ _log = logging.getLogger("dml")
 
 
 class Patience:
-    """One wait of a rank's ``seat``; measures the time without any progress in the split."""
+    """The wait of a rank for one element; measures for how long the split makes no progress."""
 
     def __init__(self, seat: RankSeat, split: RankSplit) -> None:
         self.seat, self.split = seat, split
         self.moves, self.since = split.moves, 0.0
 
     def wait(self) -> None:
-        """Wait briefly; the caller holds the lock. Raise a DmlError if no rank can end the wait."""
+        """Wait briefly (the lock is held); raise a DmlError if all ranks waited for are gone."""
         split, now = self.split, monotonic()
         if split.moves != self.moves or not self.since or self.seat.run.pulling:
             self.moves, self.since = split.moves, now
@@ -51,7 +52,7 @@ class Patience:
         split.changed.wait(min(LOOK_S, split.watchdog_s))
 
     def _look(self, waited_s: float) -> None:
-        """Log the ranks that this rank waits for. Raise a DmlError if none can ever draw."""
+        """Log the ranks that this rank waits for; raise a DmlError if all of them are gone."""
         slow = self._slow()
         names = ", ".join(f"rank {seat.rank}" for seat in slow) or "the epoch before"
         if not slow or not all(map(self._gone, slow)):
@@ -61,7 +62,7 @@ class Patience:
         raise self._error(slow, names, waited_s)
 
     def _slow(self) -> list[RankSeat]:
-        """Return the seats that must draw, or leave, before this rank can go on."""
+        """Return the shares of other ranks that must take elements, or close, to end the wait."""
         before = self.split.before(self.seat.run)
         open_ = [seat for run in before for seat in run.seats if not (seat.closed or seat.done)]
         mine = self.seat.rank
@@ -89,7 +90,7 @@ START = StreamMark(None, over=False, nbytes=0), 0, 0
 class RankSplit:
     """The state that ``n`` ranks share: one lock, and the runs that some rank is still in.
 
-    ``begin`` opens the next iteration of the pipeline. One run at a time computes elements.
+    ``begin`` opens the next iteration of the pipeline. At most one run computes elements at a time.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class RankSplit:
         self.moves = 0  # grows with all progress, so that waiting ranks can see it
 
     def join(self, rank: int) -> RankSeat:
-        """Return the rank's seat in its next iteration, and give up its previous seat."""
+        """Return the share of ``rank`` in its next iteration, and give up its earlier shares."""
         with self.changed:
             number = self.numbers[rank]
             for run in self.runs:
@@ -136,31 +137,31 @@ class RankSplit:
         return any(run.seats[rank].done for run in runs)
 
     def holders(self) -> list[RankSeat]:
-        """Return the seats of the ranks that have queued elements."""
+        """Return the shares (seats) of ranks that have queued elements."""
         return [seat for run in self.runs for seat in run.seats if seat.waiting()]
 
     def full(self, most_bytes: int) -> bool:
-        """Return True if no more elements may be made before a rank takes some."""
+        """Return True if the queues of all ranks hold ``LAG`` elements or ``most_bytes`` bytes."""
         held = self.holders()
         count = sum(len(seat.queue) for seat in held)
         return count >= max(LAG, self.n) or sum(seat.nbytes for seat in held) >= most_bytes
 
 
 class SharedRun:
-    """One iteration: the engine, a seat for each rank, and the stream's position at each step.
+    """One iteration by all ranks: a seat (share) for each rank, and the positions at each step.
 
-    The caller of any method holds the split's lock.
+    The *engine* is the iterator of the pipeline. The caller of any method holds the split's lock.
     """
 
     def __init__(self, split: RankSplit, number: int) -> None:
         self.split, self.number = split, number
         self.seats = [RankSeat(self, rank) for rank in range(split.n)]
         self.deal: All = DEALS[split.equal](split.n)
-        self.engine: list[Elements] = []  # once it is open
+        self.engine: list[Elements] = []  # empty until it is opened
         weakref.finalize(self, self.engine.clear)  # at exit too, while it can still report
         self.loaded: dict[str, Any] | None = None
         self.start = 0  # elements of the epoch that were delivered before this run
-        self.pulled = 0  # elements drawn; below 0: so many are still to be skipped
+        self.pulled = 0  # elements made; if negative, the number of elements to skip
         self.marks: dict[int, StreamMark] = {}  # by step, from ``oldest`` on
         self.oldest = 0
         self.latest: StreamMark | None = None
@@ -170,7 +171,7 @@ class SharedRun:
 
     @property
     def elements(self) -> Elements:
-        """The engine, which is opened on first access; opening computes no element."""
+        """The iterator of the pipeline, opened on first access; opening computes no element."""
         if not self.engine:
             for before in self.split.runs:  # each begins an epoch, so they open in order
                 if before.number < self.number and not before.engine and not before.over():
@@ -179,12 +180,12 @@ class SharedRun:
         return self.engine[0]
 
     def open(self) -> None:
-        """Open the engine, and record its position."""
+        """Open the iterator of the pipeline, and record its position."""
         self.engine.append(self.split.begin())
         self._note()
 
     def over(self) -> bool:
-        """Return True if no more elements will be made; close the engine if all ranks have left."""
+        """Return True if no more elements will be made; end the run if all ranks have left."""
         if not self.ended and all(seat.closed for seat in self.seats) and not self.pulling:
             self.ended = True
             for engine in self.engine:
@@ -192,14 +193,14 @@ class SharedRun:
         return self.ended
 
     def _note(self) -> None:
-        """Record the stream's position, under its step if all ranks have equally many elements."""
+        """Record the stream's position; also by step if all ranks have equally many elements."""
         mark = self.elements.mark()
         self.latest = mark
         if self.pulled >= 0 and self.pulled % self.split.n == 0:
             self.marks[self.pulled // self.split.n] = mark
 
     def load(self, state: dict[str, Any]) -> None:
-        """Resume from ``state``, which has been validated."""
+        """Resume from the validated ``state``; if one was loaded before, check that both agree."""
         if self.loaded is not None:
             _agree(state, self.loaded)
             return
@@ -209,7 +210,7 @@ class SharedRun:
         self._note()
 
     def pull(self) -> None:
-        """Compute one element, with the lock released meanwhile, and queue it for its rank."""
+        """Make one element and queue it for its rank; the lock is released while it is made."""
         elements, split = self.elements, self.split
         element: Element | None = None
         error: BaseException | None = WorkerLostError("the rank that made an element was stopped")
@@ -240,7 +241,7 @@ class SharedRun:
             self.seats[rank].put(element, nbytes)
 
     def _end(self, error: BaseException | None) -> None:
-        """End the run, and deliver the elements that the deal held back."""
+        """End the run, by ``error`` if not None; queue the elements that were held back."""
         count = max(0, self.pulled)
         self._give(self.deal.rest(count, failed=error is not None))
         self.ended, self.error = True, error
@@ -268,7 +269,7 @@ class SharedRun:
 
 
 class RankSeat:
-    """A rank's seat in one run; several threads may call its methods."""
+    """The *seat* of a rank: its share of one run, with a queue of elements; for several threads."""
 
     def __init__(self, run: SharedRun, rank: int) -> None:
         self.run, self.rank = run, rank
@@ -295,7 +296,7 @@ class RankSeat:
             self.nbytes += nbytes
 
     def draw(self) -> Element:
-        """Return the rank's next element. Raise StopIteration at the end of the rank's share."""
+        """Return the next element, made now if none is queued; raise StopIteration at the end."""
         run, split = self.run, self.run.split
         with split.changed:
             self.holder = threading.current_thread()
@@ -324,7 +325,7 @@ class RankSeat:
             )
 
     def _finished(self) -> bool:
-        """Return True if the rank gets no more elements. Raise the run's error, if any, once."""
+        """Return True if the rank gets no more elements; raise the run's error, if any, once."""
         run = self.run
         if self.closed or self.done:
             return True
@@ -355,7 +356,7 @@ class RankSeat:
         return *run.mark(self.step), run.start + self.step * run.split.n
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from a state that any rank of a split took; every rank must load one.
+        """Resume from a state that some rank of a split has saved; every rank must load one.
 
         Raise ResumeMismatchError if ranks load states of different steps or epochs. Raise PlanError
         if the run has started at another step.
@@ -386,13 +387,13 @@ class RankSeat:
             return None if rest or state["epoch"] != run.elements.epoch else step
 
     def leave(self) -> None:
-        """Give up the rest of the share; takes no lock, as garbage collection may call it."""
+        """Give up the rest of the share; take no lock, as garbage collection may call this."""
         if not self.closed:
             self.kept = self._place() if self.run.latest is not None else START
         self.closed = True
 
     def close(self) -> None:
-        """Give up the rest of the share; the state does not change."""
+        """Give up the rest of the share; ``state_dict`` still returns the position reached."""
         with self.run.split.changed:
             self.leave()
             self.queue.clear()

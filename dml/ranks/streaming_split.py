@@ -34,7 +34,7 @@ class RankElements(Iterator[Element]):
 
     @property
     def epoch(self) -> int:
-        """The epoch that all ranks are in."""
+        """The epoch of this iteration, which is the same for all ranks."""
         return self._seat.epoch
 
     @property
@@ -47,7 +47,7 @@ class RankElements(Iterator[Element]):
         return self._seat.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from the state of any rank of a split into any number of ranks.
+        """Resume from a state that any rank saved, of a split into any number of ranks.
 
         Every rank must load one. Raise ResumeMismatchError if these are of different steps.
         """
@@ -71,8 +71,8 @@ class RankElements(Iterator[Element]):
 class RankShare:
     """The share of one rank: each iteration over it is the rank's part of the next epoch.
 
-    ``state_dict`` and ``load_state_dict`` apply to the current iteration, and before the first one
-    to the next.
+    ``state_dict`` applies to the last iteration that has begun, or else begins the first;
+    ``load_state_dict`` applies to the next iteration.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ def parts(
     rank: int | None = None,
     address: str | None = None,
 ) -> list[RankShare]:
-    """Return one iterable per rank, over the iterations that ``begin`` opens."""
+    """Return one iterable for each of ``n`` ranks; ``begin`` opens an iteration of the pipeline."""
     if rank is not None or address is not None:
         raise PlanError(
             f"rank={rank!r} without job_name="
@@ -167,9 +167,10 @@ def member(
     address: str | None,
     epoch: int | None,
 ) -> RankShare:
-    """Return the iterable of this process: rank 0 runs the pipeline, others request from it.
+    """Return the iterable of this process: rank 0 runs the pipeline, others request elements.
 
-    ``n``, ``rank`` and ``address`` are read from the environment if None.
+    ``n`` and ``rank`` are read from the environment if None; ``address`` is rank 0's "host:port",
+    or None if all ranks are on this host.
     """
     place = place_of(job_name, n, rank, address)
     split = opened(place.n, begin, equal=equal, watchdog_s=watchdog_s)
@@ -183,7 +184,7 @@ def member(
 def opened(
     n: Any, begin: Callable[[], Elements], *, equal: str | None, watchdog_s: float
 ) -> RankSplit:
-    """Return a split into ``n`` ranks; raise PlanError for invalid arguments."""
+    """Return a split into ``n`` ranks; raise PlanError for an invalid ``n`` or ``equal``."""
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise PlanError(
             f"streaming_split needs a number of ranks, got {n!r}",

@@ -41,7 +41,7 @@ PATIENCE_S, REST_S = 10.0, 1.0
 
 
 class PartWriter:
-    """An unfinished part, which begins with element ``first`` and continues with element ``next``.
+    """An unfinished part from element ``first`` on; ``next`` is the element to add next.
 
     The thread ``maker`` makes element ``next``, even after the part was committed. Other threads
     that need the element wait; a thread that has waited for too long becomes the maker.
@@ -64,7 +64,7 @@ class PartWriter:
         self.schemas: dict[int, Schema] = {}
 
     def fitted(self, entry: CachedBlock, *, batched: bool) -> CachedBlock | None:
-        """Return ``entry`` cut to begin with element ``next``; None if that is impossible."""
+        """Return cached block ``entry``, cut to begin with element ``next``; None if impossible."""
         if entry.first == self.next:
             return entry
         skipped = self.next - entry.first
@@ -76,7 +76,7 @@ class PartWriter:
     def add(
         self, entry: CachedBlock, form: int, schemas: Mapping[int, Schema], *, batched: bool
     ) -> bool:
-        """Add an entry to the part; return False if its schema or row ids do not fit the part."""
+        """Add a cached block to the part; return False if its schema or row ids do not fit."""
         if self.packing is None:
             form = form if self.until is None else FREE  # the part cannot be committed early
             self.packing = Packing(entry.first, entry.block, form, batched=batched)
@@ -110,18 +110,18 @@ class PartWriter:
         return self.maker == threading.get_ident()
 
     def awaited_s(self, asked: float, times: int) -> float:
-        """Return the seconds for which a thread should go on waiting for the maker.
+        """Return how many more seconds a thread should wait for the maker; 0 or less to stop.
 
-        ``asked`` is the time at which the thread began to wait; waiting times are multiplied by
-        ``times``.
+        ``asked`` is the monotonic time at which the thread began to wait; ``times`` is a factor of
+        the usual waiting time.
         """
         wait_s = times * (PATIENCE_S if self.works else REST_S)
         return 0.0 if self.mine else max(asked, self.moved) + wait_s - time.monotonic()
 
     def returned(self) -> bool:
-        """Return True, once, if another thread replaced this maker but has not made the block.
+        """Return True, once, if the current thread was replaced as maker but no block was made yet.
 
-        That thread should have waited for longer.
+        The replacing thread should have waited for longer.
         """
         found = self.overtaken == threading.get_ident()
         self.overtaken = None if found else self.overtaken
@@ -137,7 +137,7 @@ class PartWriter:
         return self.packing.nbytes >= self.most_bytes or len(self.packing.rows) >= PART_ENTRIES
 
     def recent_entry(self, place: int) -> CachedBlock | None:
-        """Return the entry with element ``place``; None if it is not in memory any more."""
+        """Return the cached block with element ``place``; None if it is not in memory any more."""
         entries = self.recent or []
         found = bisect_right(entries, place, key=lambda entry: entry.first) - 1
         return entries[found] if found >= 0 else None
@@ -190,7 +190,7 @@ class DiskShelf:
     # ------------------------------------------------------------------------------------ reading
 
     def find_entry(self, place: int, describe: Callable[[], Told]) -> CachedBlock | None:
-        """Return the entry with element ``place``; None if the caller must make the element.
+        """Return the cached block with element ``place``; None if the caller must make the element.
 
         ``describe`` returns the description of the cache entry, which is written with its first
         part.
@@ -231,15 +231,15 @@ class DiskShelf:
             self.times = min(2 * self.times, MOST_TIMES)
 
     def _pass(self, place: int) -> None:
-        """Note that no maker is needed for element ``place``: it exists, or begins no part."""
+        """End the wait for a maker of element ``place``: it exists, or it begins no part."""
         if self.made is not None and self.made.next == place:
             self.made = None
             self.changed.notify_all()
 
     def _behind(self, place: int) -> CachedBlock | None:
-        """Return the entry with element ``place`` from the unfinished part, or None.
+        """Return the cached block with element ``place`` from the unfinished part, or None.
 
-        A part that keeps no entries in memory is committed, so that readers can follow.
+        An unfinished part that keeps no blocks in memory is committed, so that readers can follow.
         """
         making = self.making
         if making is None or not making.first <= place < making.next:
@@ -251,14 +251,14 @@ class DiskShelf:
         return None
 
     def _there(self, place: int) -> CachedBlock | None:
-        """Return the entry with element ``place`` from a stored part, or None."""
+        """Return the cached block with element ``place`` from a stored part, or None."""
         packed = None if self.spans.ended(place) else self._packed(place)
         if packed is None and self._news(place):
             packed = self._packed(place)
         return None if packed is None else packed.entry(place)
 
     def open_part(self, place: int) -> PackedEntries | None:
-        """Return the part with element ``place`` if it is open since a recent read, or None."""
+        """Return the part with element ``place`` if a recent read has left it open, else None."""
         with self.changed:
             return next((p for p in self.open.values() if p.first <= place < p.end), None)
 
@@ -290,7 +290,7 @@ class DiskShelf:
         return packed
 
     def mapped(self, place: int) -> PackedEntries | None:
-        """Map the part with element ``place`` once more; None if that is impossible or useless."""
+        """Map the part with element ``place`` again, for one run; None if it cannot be mapped."""
         with self.changed:
             number = self.spans.covering(place) if self.store.tiers.maps else None
             known = None if number is None else self.open.get(number)
@@ -303,7 +303,7 @@ class DiskShelf:
         return None if rows is None else read(rows, batched=self.batched)
 
     def _news(self, place: int) -> bool:
-        """Survey the store for parts of other processes if one may hold ``place``; True if so."""
+        """Survey the store if new parts of other processes may hold ``place``; True if surveyed."""
         if not self.unsure or place in self.spans.ends:
             return False
         self._survey()
@@ -325,7 +325,7 @@ class DiskShelf:
                 self.spans = Spans()
 
     def reach(self) -> Reach:
-        """Return how many elements are stored without a gap, and their bytes."""
+        """Return how many elements are stored without a gap, and the bytes of all stored parts."""
         with self.changed:
             if self.unsure:
                 self._survey()
@@ -373,8 +373,8 @@ class DiskShelf:
     ) -> None:
         """Add a block to the unfinished part, if it is the next one.
 
-        If the part was committed meanwhile, because a reader wanted its elements, the block is the
-        first of a new part: otherwise its maker would be ahead of all parts from there on.
+        If the part was committed meanwhile, because a reader wanted its elements, the block begins
+        a new part: otherwise all later blocks of this maker would fit no part.
         """
         with self.changed:
             making = self.making or self.made
@@ -398,7 +398,7 @@ class DiskShelf:
             self.offer(fitted, schemas, describe)
 
     def _absent(self, place: int) -> int | None:
-        """Return the missing part that would begin with element ``place``, after a survey."""
+        """Return the number of the missing part that would begin with element ``place``, if any."""
         self._news(place)
         return self.spans.absent(place)
 
@@ -448,7 +448,7 @@ LOCK = threading.Lock()
 
 
 def shelf_of(where: Where, name: str, *, batched: bool) -> DiskShelf:
-    """Return the shelf of the cached stream ``name``, which all its users in this process share."""
+    """Return the parts of the cached stream ``name``, one object for all its users in a process."""
     with LOCK:
         found = SHELVES.get((where, name))
         if found is None:
@@ -487,7 +487,7 @@ class OnDisk:
         return {self.operators[n]: schema for n, schema in self.shelf.schemas.copy().items()}
 
     def find_block(self, place: int) -> CachedBlock | None:
-        """Return the entry with element ``place``; None if the caller must make the element."""
+        """Return the cached block with element ``place``; None if the caller must make it."""
         entry, mine = None, self.own
         if mine is None or not mine.first <= place < mine.end:
             entry = self.shelf.find_entry(place, self.describe)
@@ -500,7 +500,7 @@ class OnDisk:
         return entry
 
     def _count(self, place: int) -> None:
-        """Count the bytes of the part with element ``place`` by origin, once for each part."""
+        """Count the bytes of the part with element ``place``, by origin: copies or store."""
         held = self.shelf.open_part(place)
         if held is not None and held.first != self.last:
             self.last, came = held.first, held.came
@@ -512,7 +512,7 @@ class OnDisk:
             return self.shelf.spans.ended(place)
 
     def offer(self, entry: CachedBlock, schemas: dict[str, Schema]) -> None:
-        """Offer the next block to the store, with the schemas that are settled."""
+        """Offer the next block to the store, with the schemas that have settled."""
         self.misses += 1
         known = {self.places[name]: schema for name, schema in schemas.items()}
         self.shelf.offer(entry, known, self.describe)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dml.cache.elements.disk_cache import OnDisk, Told
     from dml.cache.store.open_stores import Where
 
-# Bytes of an entry beside its block: its positions, whose states are below 4 kB.
+# Bytes of a cached block besides its rows: its positions, whose states are below 4 kB.
 POSITION_BYTES = 2048
 
 
@@ -34,7 +34,7 @@ class Prefix:
     """The first elements of one stream, for all pipelines of the process that contain the stream.
 
     Any run that makes the next block may add it. Blocks are never changed and are only removed from
-    the end, so that a flow that was given a block can continue behind it, even if other blocks are
+    the end, so that a flow that has read a block can continue after it, even if other blocks are
     gone.
     """
 
@@ -48,14 +48,14 @@ class Prefix:
         self.whole = False
 
     def find_entry(self, place: int) -> CachedBlock | None:
-        """Return the entry with element ``place``, or None if it is not cached."""
+        """Return the cached block with element ``place``, or None if it is not cached."""
         with self.lock:
             if place >= self.count:
                 return None
             return self.entries[bisect_right(self.places, place) - 1]
 
     def add(self, entry: CachedBlock, count: int, nbytes: int) -> None:
-        """Append an entry of ``count`` elements that takes ``nbytes``."""
+        """Append a block of ``count`` elements that takes ``nbytes``."""
         self.entries.append(entry)
         self.places.append(entry.first)
         self.sizes.append(nbytes)
@@ -63,7 +63,7 @@ class Prefix:
         self.nbytes += nbytes
 
     def shorten(self, most_bytes: int) -> None:
-        """Remove entries from the end until the rest takes at most ``most_bytes``."""
+        """Remove blocks from the end until the rest takes at most ``most_bytes``."""
         with self.lock:
             while self.entries and self.nbytes > most_bytes:
                 self.entries.pop()
@@ -86,7 +86,7 @@ class ElementStore:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all cached entries."""
+        """The bytes of all cached blocks."""
         return sum(each.nbytes for each in list(self.known.values()))
 
 
@@ -94,7 +94,7 @@ STORE = ElementStore()
 
 
 class CacheShare:
-    """The view that one run has of a prefix, and its share of the memory limit for new entries.
+    """The view that one run has of a prefix; adds blocks within the memory limit ``most_bytes``.
 
     ``hits`` and ``misses`` count blocks that were in the cache, and blocks that the input made.
     """
@@ -114,7 +114,7 @@ class CacheShare:
         return self.held.schemas
 
     def find_block(self, place: int) -> CachedBlock | None:
-        """Return the entry with element ``place``, or None if it is not cached."""
+        """Return the cached block with element ``place``, or None if it is not cached."""
         entry = self.held.find_entry(place)
         self.hits += entry is not None
         return entry
@@ -151,7 +151,7 @@ class CacheShare:
         self.swept = True
 
     def end(self, place: int) -> None:
-        """Mark the prefix as the whole stream, if it ends before element ``place``."""
+        """Mark the prefix as the whole stream if it ends right before element ``place``."""
         with self.store.lock:
             self.held.whole = self.held.whole or place == self.held.count
 
@@ -161,7 +161,7 @@ class CacheShare:
 
 @dataclasses.dataclass(frozen=True)
 class CacheFigures:
-    """The elements and bytes that a cache has stored, and the hits and misses of this run."""
+    """What a cache stores, and what this run read: hits, misses, bytes from copies and store."""
 
     elements: int
     nbytes: int
@@ -202,7 +202,7 @@ class Keeping(NothingKept):
         return Keeping, ({}, 0)
 
     def __call__(self, node: Node) -> CacheShare | OnDisk | None:
-        """Return the cached input of ``node``, which lives as long as the node, or None."""
+        """Return the view of the cache ``node``, or None; its elements live as long as the node."""
         name = self.names.get(node)
         if name is None or not isinstance(node, Cache):
             return None
@@ -232,7 +232,7 @@ class Keeping(NothingKept):
 
     @property
     def fills_disk(self) -> bool:  # type: ignore[override]
-        """True if this run has made elements for a cache on disk; its thread marks it as maker."""
+        """True if this run made elements for a cache on disk; its thread marks it as maker."""
         on_disks = (each for each in self.shares.values() if not isinstance(each, CacheShare))
         return any(each.misses for each in on_disks)
 
@@ -274,13 +274,13 @@ def notice(plan: Plan) -> None:
 
 
 class CacheWatch:
-    """A cache whose rows workers store during a run; at the end it is told what went wrong."""
+    """Watches a cache whose rows workers store during a run; records why nothing was stored."""
 
     def __init__(self, node: Node) -> None:
         self._node, self._read = cast("Stored", node), read_below(node)
 
     def end(self, wrong: str, *, said: bool) -> None:
-        """End the run; ``wrong`` says why no part was stored, ``said`` is True after a warning."""
+        """Record ``wrong``, why no part was stored; ``said`` is True after a warning of that."""
         anchor = self._node.anchor
         told = f"nothing is kept: {wrong}" if wrong else ""
         anchor.changed = changed(self._read, read_below(self._node)) or told
@@ -308,14 +308,14 @@ def forget_alike(pipelines: Iterable[Node], digests: Set[bytes]) -> None:
 
 
 def anchors(pipeline: Node) -> list[Anchor]:
-    """Return the anchors of a pipeline's caches, which reference the cached elements, in order."""
+    """Return the anchors of a pipeline's caches, which own the cached elements, in order."""
     return [each.anchor for each in pipeline.walk() if isinstance(each, Cache)]
 
 
 def handed_on(old: Iterable[Anchor], pipeline: Node) -> None:
-    """Give the caches of ``pipeline`` the elements that an earlier equal pipeline has cached.
+    """Give the caches of ``pipeline`` the elements that an earlier version of it has cached.
 
-    ``old`` are the anchors of that pipeline. A cache finds the elements by name if its input still
+    ``old`` are the anchors of that version. A cache finds the elements by name, if its input still
     computes the same.
     """
     for mine, before in zip(anchors(pipeline), old, strict=False):

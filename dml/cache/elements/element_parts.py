@@ -1,8 +1,9 @@
-"""Lay out consecutive entries as one part of the store, and read them back.
+"""Lay out consecutive cached blocks as one part of the store, and read them back.
 
-A record batch of the part has the rows of one entry, or of several small entries. The other data of
-an entry is a few numbers beside the rows. Positions are long: only some are stored, and the others
-are counted from the stored ones. The spans of all parts of a stream tell which part has an element.
+A record batch of the part has the rows of one block, or of several small blocks; a few numbers
+describe each block. Positions are long, so only some are stored; another position is an earlier
+stored one and the number of elements after it. The spans of all parts of a stream tell which part
+has an element.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ GATHERED_BYTES = 1 << 20
 
 
 class Packing:
-    """The layout of the entries that were put into a part, from element ``first`` on."""
+    """Lays out cached blocks as one part, which begins with element ``first``."""
 
     def __init__(self, first: int, block: Block, form: int, *, batched: bool) -> None:
         self.first, self.schema, self.batched = first, block.schema, batched
@@ -53,7 +54,7 @@ class Packing:
         return form_of(block.ids) <= self.form and block.schema == self.schema
 
     def packed(self, entry: CachedBlock) -> Iterator[pa.RecordBatch]:
-        """Add an entry, and yield the record batches that are complete."""
+        """Add a cached block, and yield the record batches that it completes."""
         block, ids = entry.block, entry.block.ids
         if not self.rows:
             self.before = entry.before
@@ -73,7 +74,7 @@ class Packing:
             yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """Yield the small entries that wait, as one record batch."""
+        """Yield the small blocks that were added but not yielded, as one record batch."""
         blocks, self.waiting, self.waiting_bytes = self.waiting, [], 0
         if not blocks:
             return
@@ -87,7 +88,7 @@ class Packing:
         yield beside(concat(blocks).to_arrow(), self.form, columns)
 
     def _marked(self, after: Position, nbytes: int) -> None:
-        """Store position ``after``; replace the last one if it is nearer than ``MARK_BYTES``."""
+        """Store position ``after``; stored positions are ``MARK_BYTES`` apart, except the last."""
         if self.unmarked:
             self.marks.pop()
         self.marks.append((len(self.rows), after))
@@ -113,14 +114,14 @@ class Packing:
 
 
 def empty_part(first: int, schemas: Mapping[int, Schema], *, last: bool) -> dict[str, Any]:
-    """Describe a part without entries; ``last`` if the stream ends before element ``first``."""
+    """Describe a part without elements; ``last`` if the stream ends before element ``first``."""
     texts = {str(place): schema_text(schema) for place, schema in schemas.items()}
     return {"kept": VERSION, "first": first, "elements": 0, "bytes": 0, "last": last,
             "schemas": texts, "rows": [], "batches": []}  # fmt: skip
 
 
 class PackedEntries:
-    """The entries of a stored part; their blocks are views of the part's memory."""
+    """The cached blocks of a stored part, as views of the part's memory."""
 
     def __init__(self, rows: PartRows, *, batched: bool) -> None:
         self.about, self.batches = rows.about, rows.batches
@@ -147,14 +148,14 @@ class PackedEntries:
         return {int(place): schema_of(text) for place, text in self.about["schemas"].items()}
 
     def entry(self, place: int) -> CachedBlock:
-        """Return the entry that holds element ``place``, which is in this part."""
+        """Return the cached block that holds element ``place``, which is in this part."""
         number = bisect_right(self.places, place) - 1
         since, before = self._mark(number)
         until, after = self._mark(number + 1)
         return CachedBlock(self.places[number], before, self._block(number), after, since, until)  # type: ignore[arg-type]
 
     def _mark(self, number: int) -> tuple[int, Position | None]:
-        """Return the last stored position up to entry ``number``, after the position's element."""
+        """Return an element and the stored position before it, the last up to block ``number``."""
         entry, position = self.marks[bisect_right(self.marked, number) - 1]
         return self.places[entry], position
 
@@ -178,7 +179,7 @@ class PackedEntries:
 
 
 def read(rows: PartRows, *, batched: bool) -> PackedEntries | None:
-    """Return the entries of a part; None if its description has another version."""
+    """Return the cached blocks of a part; None if its description has another version."""
     if rows.about.get("kept") != VERSION or len(rows.about["batches"]) != len(rows.batches):
         return None
     return PackedEntries(rows, batched=batched)
@@ -196,7 +197,7 @@ def _freeze(block: Block) -> None:
 
 
 class PartSpan(NamedTuple):
-    """The elements of a part in the stream: from ``first`` up to ``end``."""
+    """The elements ``first`` to ``end - 1`` of a part; ``last`` is True if they end the stream."""
 
     first: int
     end: int
@@ -211,7 +212,7 @@ class PartSpan(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """The elements stored from the first on, the bytes of all parts, and if the stream is whole."""
+    """Number of elements stored from the first on, bytes of all parts, and if none is missing."""
 
     elements: int
     nbytes: int
@@ -219,7 +220,7 @@ class Reach(NamedTuple):
 
 
 class Spans:
-    """Spans by part number; each begins where the previous one ends, or earlier if remade."""
+    """The spans of a stream's parts; each begins where the previous one ends, or earlier."""
 
     def __init__(self) -> None:
         self.of: dict[int, PartSpan] = {}

@@ -83,9 +83,9 @@ def place_at(root: str, namespace: str) -> StorePlace:
 
 
 def store_in(root: str) -> str:
-    """Return the root of the store that ``root`` means: itself, or ``store`` below it.
+    """Return the root of the store at ``root``: that itself, or its folder ``store``.
 
-    The folder below is meant if nothing is stored in ``root`` itself, as in a cache folder.
+    The folder is returned if it exists and ``root`` itself has no entries, as for a cache folder.
     """
     below = f"{root.rstrip('/')}/store"
     if "://" not in root:
@@ -97,7 +97,7 @@ def store_in(root: str) -> str:
 
 
 class ObservedUses(PartUses):
-    """The uses that all processes have reported; reports none."""
+    """The uses that all processes have reported, for a process that only looks."""
 
     def __init__(self, place: StorePlace) -> None:
         super().__init__(place)
@@ -150,7 +150,7 @@ class Catalogue:
         return about_in(self.place.get(f"{view.folder}/{ABOUT}") or b"") or {}
 
     def quarantined(self, view: EntryView) -> dict[str, Any] | None:
-        """Return the finding of a quarantined entry; None if it is not quarantined."""
+        """Return why an entry is quarantined, {} if unreadable; None if it is not quarantined."""
         return quarantine.read_finding(self.place, view.folder) if view.quarantined else None
 
     def entry(self, fingerprint: str) -> Entry | None:

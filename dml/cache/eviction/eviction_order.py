@@ -17,7 +17,7 @@ HALF_LIFE_S = 6 * 3600.0  # seconds after which a use counts half
 
 @dataclasses.dataclass(frozen=True)
 class PartUse:
-    """The uses of a part: their decayed count, and the floor at the last use."""
+    """The uses of a part: decayed count, and worth of the last evicted part at the last use."""
 
     count: float = 0.0
     floor: float = 0.0
@@ -27,7 +27,7 @@ class PartUse:
         return PartUse(self.count * 0.5 ** (max(seconds, 0.0) / HALF_LIFE_S), self.floor)
 
     def used(self, floor: float) -> PartUse:
-        """Return the uses with one more count, at the current ``floor``."""
+        """Return the uses with one more; ``floor`` is the worth of the last evicted part."""
         return PartUse(self.count + 1.0, max(self.floor, floor))
 
     def __or__(self, other: PartUse) -> PartUse:
@@ -37,7 +37,7 @@ class PartUse:
 
 @dataclasses.dataclass(frozen=True)
 class EvictionCandidate:
-    """A part that may be evicted; ``size`` in bytes."""
+    """A part that may be evicted: of ``size`` bytes, made in ``cost_s`` seconds."""
 
     fingerprint: str
     part: int
@@ -49,7 +49,7 @@ class EvictionCandidate:
 
     @property
     def worth(self) -> float:
-        """Seconds that each byte of the part saves, plus the floor."""
+        """Seconds that each byte of the part saves, plus the floor of its uses."""
         saved_s = max(self.cost_s - self.size / READ_BYTES_PER_S, 0.0)
         return self.use.floor + (self.use.count + self.epochs) * saved_s / max(self.size, 1)
 

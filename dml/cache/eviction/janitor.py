@@ -1,9 +1,9 @@
 """End parts and entries of the store, and remove leftover files.
 
-To end a part is to write a tomb and then remove the part's files: a reader that lists the names in
-between sees the tomb. Rows that a process has mapped stay readable; a reader that finds a blob
-missing makes the part again. Ages come from the clock of the storage, and never decide about
-correctness.
+To end a part is to write a tomb, a file that marks it as removed, and then to remove the part's
+files: a reader that lists the names in between sees the tomb. Rows that a process has mapped stay
+readable; a reader that finds a blob missing makes the part again. Ages come from the clock of the
+storage, and never decide about correctness.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def evict(place: StorePlace, fingerprint: str, part: int, why: str = "evicted") 
 def remove(
     place: StorePlace, fingerprint: str, why: str = "removed", *, keeping_names: bool = False
 ) -> bool:
-    """End an entry, with all parts that are committed late; True if this call ended it.
+    """End an entry, also for parts that are committed later; True if this call ended it.
 
     With ``keeping_names``, the files that describe the whole entry stay.
     """
@@ -90,7 +90,7 @@ def remove(
 
 
 def sweep(place: StorePlace, *, ttl_s: float, grace_s: float = GRACE_S) -> Swept:
-    """Remove temporary files older than ``ttl_s``, files of ended parts, and lost blobs.
+    """Remove temporary files older than ``ttl_s`` s, files of ended parts, and lost blobs.
 
     Lost blobs are those that no record names and that were not written for ``grace_s`` seconds. A
     writer that sleeps for longer between a blob and its record commits a record without rows: that

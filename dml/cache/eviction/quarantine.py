@@ -1,7 +1,7 @@
 """End entries whose rows differ from the computed rows, and keep them unused.
 
-The finding is a file in the entry. While that file exists, no process reads or fills the entry; it
-is removed by hand, together with the entry.
+A file in the entry has the finding: what differs, where, and when it was found. While the file
+exists, no process reads or fills the entry; it is removed by hand, together with the entry.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dml.cache.store.primitives import StorePlace
 
 
 def put(place: StorePlace, fingerprint: str, told: Mapping[str, Any]) -> bool:
-    """End an entry for good; True if this call ended it, False if another process was first.
+    """Quarantine an entry; True if this call did so, False if another process was first.
 
-    The finding ``told`` is written before the rows are removed: a reader that listed the entry
+    ``told``, the finding, is written before the rows are removed: a reader that listed the entry
     earlier finds the rows gone, looks again, and sees the finding. The description of the entry
     stays.
     """
@@ -29,13 +29,13 @@ def put(place: StorePlace, fingerprint: str, told: Mapping[str, Any]) -> bool:
 
 
 def read_finding(place: StorePlace, folder: str) -> dict[str, Any] | None:
-    """Return the finding of an entry, empty if unreadable; None without a quarantine."""
+    """Return why an entry is quarantined, {} if unreadable; None if it is not quarantined."""
     text = place.get(f"{folder}/{layout.QUARANTINE}")
     return None if text is None else about_in(text) or {}
 
 
 def words(said: Mapping[str, Any] | None) -> str:
-    """Return a finding in one line, with place and time; "" if there is none."""
+    """Return why an entry is quarantined, where and when, in one line; "" for None."""
     if said is None:
         return ""
     parts = [str(said.get(name, "")) for name in ("what", "at", "time")]

@@ -1,6 +1,6 @@
 """Keep the bytes of a namespace within its quota, by evicting the parts of least worth.
 
-A writer first announces its bytes under a name, and then counts: announced bytes first, stored
+A writer first reserves its bytes by a file name, and then counts: reserved bytes first, stored
 bytes second. Of two writers at once, the later one counts both, so that together they never write
 more than fits. Parts of other namespaces are never evicted.
 """
@@ -23,14 +23,14 @@ ANNOUNCED = "announced"
 
 
 class QuotaRoom:
-    """A limit of ``most_bytes`` on a place; announcements have heartbeats and last ``ttl_s``."""
+    """Limits a place to ``most_bytes``; a reservation ends ``ttl_s`` after its last heartbeat."""
 
     def __init__(self, place: StorePlace, most_bytes: int, *, ttl_s: float) -> None:
         self._place, self.most_bytes, self._ttl_s = place, most_bytes, ttl_s
         self.evicted = 0
 
     def used_bytes(self) -> int:
-        """Return the bytes that are stored, or announced by living processes."""
+        """Return the bytes that are stored, or reserved by living processes."""
         total = 0
         for each in self._place.list_files(ANNOUNCED):  # first: removed once the blob is stored
             size = each.name.partition("-")[2]
@@ -79,7 +79,7 @@ class QuotaRoom:
         return over
 
     def _evict(self, nbytes: int) -> None:
-        """Free ``nbytes``, if that much may be evicted."""
+        """Free ``nbytes``, if that much may be evicted; else evict nothing."""
         raise NotImplementedError
 
 
@@ -92,7 +92,7 @@ class Quota(QuotaRoom):
         self._records: dict[str, PartRecord] = {}
 
     def _evict(self, nbytes: int) -> None:
-        """Free ``nbytes``, if that much may be evicted."""
+        """Free ``nbytes``, if that much may be evicted; else evict nothing."""
         candidates = list(self._candidates())
         if sum(each.size for each in candidates) < nbytes:
             return

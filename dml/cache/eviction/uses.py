@@ -40,7 +40,7 @@ class PartUses:
         self.floor = 0.0
 
     def used(self, fingerprint: str, part: int) -> None:
-        """Count one use of a part, which was found or made."""
+        """Count one use of a part, which was read or made."""
         now, key = self._clock(), (fingerprint, part)
         with self._lock:
             use, then = self._uses.pop(key, (PartUse(floor=self.floor), now))
@@ -74,7 +74,7 @@ class PartUses:
         self._place.put(self._name, checked(body))
 
     def close(self) -> None:
-        """Write the remaining uses and withdraw the announcements, if any are unwritten."""
+        """Write the remaining uses, and withdraw the announcements of this process, if any."""
         with self._lock:
             untold = self._untold or bool(self._epochs)
             self._epochs.clear()
@@ -103,7 +103,7 @@ class PartUses:
                 self._place.delete(f"{layout.USES}/{each.name}")
 
     def elsewhere(self, fingerprint: str) -> float:
-        """Return how many reads of an entry the jobs of other processes have announced."""
+        """Return how many reads of an entry all processes but this one have announced."""
         epochs: dict[str, float] = {}
         with suppress(UnusableError, KeyError, TypeError, ValueError):
             for each in self._place.list_files(layout.USES):

@@ -1,9 +1,9 @@
 """Record in an index beside the entries of a store which entries hold rows of the same step.
 
-A writer of rows records by which filters they were selected from which step below, and by which
-value names their columns are known. A look-up lists two folders: the row sets of that step, and the
-entries of the row sets that contain the wanted rows. The index is advice alone: checked JSON, which
-may name entries that are gone.
+A writer of rows records the step below from which they were selected, the filters that selected
+them, and the names of the values in their columns: equal names mean equal values. A look-up lists
+two folders: the row sets of that step, and the entries of the row sets that contain the wanted
+rows. The index is advice alone: checked JSON, which may name entries that are gone.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Listed = dict[str, list[str]]
 
 
 class Family(NamedTuple):
-    """The rows of the step named ``base`` that pass ``conjuncts``; ``rows`` is their name."""
+    """A row set named ``rows``: the rows of the step ``base`` that pass all ``conjuncts``."""
 
     base: str
     rows: str
@@ -47,7 +47,7 @@ class Family(NamedTuple):
 
 
 class IndexMember(NamedTuple):
-    """An entry that holds rows of a family; ``columns`` maps value names to its column names."""
+    """An entry that holds the row set ``family``; ``columns`` maps value names to its columns."""
 
     fingerprint: str
     family: Family
@@ -60,7 +60,7 @@ def is_name(text: str) -> bool:
 
 
 def say(place: StorePlace, name: str, body: dict[str, Any]) -> None:
-    """Write the note ``name``; a damaged note, or one with another content, is replaced."""
+    """Write a note, the JSON file ``name``; replace it if it is damaged or has another content."""
     text = checked(body)
     if not place.put_if_absent(name, text) and place.get(name) != text:
         place.put(name, text)
@@ -96,7 +96,7 @@ class CacheIndex:
         self._answer(lambda store: store.place.put_if_absent(name, checked({})))
 
     def members(self, family: Family, listed: Listed) -> list[IndexMember]:
-        """Return the entries that hold all rows of ``family``; exact matches come first.
+        """Return the entries whose rows include all rows of ``family``; equal row sets come first.
 
         Folders in ``listed`` are not listed again, and new listings are added to ``listed``.
         """
@@ -141,7 +141,7 @@ class CacheIndex:
                     yield IndexMember(name, each, columns)
 
     def _wider(self, store: PartStore, family: Family, every: Sequence[str]) -> Iterator[Family]:
-        """Yield the other row sets of the step, of names ``every``, that contain ``family``."""
+        """Yield the other row sets of the step, among names ``every``, that contain ``family``."""
         for rows in every:
             name = f"{_folder(family.base)}/sets/{rows}"
             conjuncts = None if rows == family.rows else self._read_note(store, name, _conjuncts)

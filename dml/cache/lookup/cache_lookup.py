@@ -30,8 +30,8 @@ LOOKED_S, LOOKED = 1.0, 20
 class LookupPiece(NamedTuple):
     """An entry that holds rows of a step, and the derivation ``made`` of these rows from it.
 
-    If ``made`` is None, the rows are used unchanged. ``held`` is the number of columns of the
-    entry, 0 if unknown.
+    If ``made`` is None, the rows are used unchanged. ``held`` is the number of the entry's columns,
+    0 if unknown.
     """
 
     fingerprint: str
@@ -40,18 +40,18 @@ class LookupPiece(NamedTuple):
 
     @property
     def work(self) -> tuple[bool, bool, int]:
-        """The sort key of a piece: less for a piece from which rows are derived with less work."""
+        """The sort key, which is smaller if deriving the rows from the entry takes less work."""
         made = self.made or Derivation((), ())
         return bool(made.residual), not made.plain, -len(made.columns)
 
     def has(self, wanted: Sequence[str]) -> tuple[str, ...]:
-        """Return the ``wanted`` columns that the piece provides."""
+        """Return the ``wanted`` columns that the entry provides."""
         known = wanted if self.made is None else [name for name, _ in self.made.columns]
         return tuple(name for name in wanted if name in known)
 
 
 class TakenColumns(NamedTuple):
-    """Some stored columns of a unit."""
+    """Columns of a unit from one entry: its stored rows, and the derivation of the columns."""
 
     found: StoredUnit
     shaped: Shaped
@@ -74,11 +74,11 @@ class LookupPlace:
 
     @property
     def columns(self) -> Columns:
-        """The output columns, as expressions over the base step of the relation."""
+        """The output columns, as expressions over the step that the rows are selected from."""
         return () if self.relation is None else self.relation.columns
 
     def shaped(self, piece: LookupPiece, names: tuple[str, ...] | None) -> Shaped:
-        """Return the derivation of columns ``names`` from a piece; of all columns if None."""
+        """Return the derivation of columns ``names`` from an entry; of all columns if None."""
         key = piece, names
         if key not in self._shapes:
             schema = None if names is None else Schema((name, self.schema[name]) for name in names)
@@ -86,12 +86,12 @@ class LookupPlace:
         return self._shapes[key]
 
     def limit(self, piece: LookupPiece) -> int:
-        """Return how many of the first steps may have settled schemas in the rows of a piece."""
+        """Return the number of the first step whose schema the entry's rows must not settle."""
         return self.number if piece.made is None or not self.relation else self.relation.base
 
 
 class Finding:
-    """The rows of ``steps`` over ``source`` that entries of a store hold.
+    """A search for entries of a store that hold the rows of ``steps`` over ``source``.
 
     ``entry`` is the entry of the last step, and has the names of the steps. With ``asked``, the
     caller reads ``entry`` before other entries; otherwise ``entry`` is searched as one of them.
@@ -126,16 +126,16 @@ class Finding:
 
     @property
     def there(self) -> frozenset[int]:
-        """The parts that the entry itself holds, which come before other entries."""
+        """The numbers of the parts that ``entry`` itself stores; empty without ``asked``."""
         return self.parts(LookupPiece(self._known, None)) if self._known else frozenset()
 
     @property
     def recut(self) -> bool:
-        """True if parts of the entry may be cut into blocks unlike those of computed rows."""
+        """True if ``entry`` may have blocks that are cut differently from blocks computed anew."""
         return bool(self._known) and self.index.recut(self._known, self._listed)
 
     def family(self, place: LookupPlace) -> Family | None:
-        """Return the row set of a step; None if its relation to a base step is unknown."""
+        """Return the row set of a step; None if its filters over a base step are unknown."""
         if place.relation is not None and place.family is None:
             base = self.places[place.relation.base].name
             parts = place.relation.predicate
@@ -151,12 +151,12 @@ class Finding:
         return IndexMember(name, family, {self.naming(value): column for column, value in columns})
 
     def group(self, columns: Columns) -> str:
-        """Return the name of the entry for some ``columns`` of the stored rows."""
+        """Return the name of an entry that stores only ``columns`` of the rows."""
         family = self.family(self.top)
         return self.naming.group(family.rows if family else "", columns)
 
     def as_it_is(self, place: LookupPlace, unit: Unit, run: Running) -> list[TakenColumns]:
-        """Return the stored rows of a step for ``unit``, whatever their schema; [] if none."""
+        """Return the stored rows of a step for ``unit``, with all their columns; [] if none."""
         for piece in self.pieces(place):
             taken = self._take_piece(place, piece, None, unit, run)
             if taken is not None:
@@ -164,7 +164,7 @@ class Finding:
         return []
 
     def pieces(self, place: LookupPlace) -> tuple[LookupPiece, ...]:
-        """Return the entries with rows of a step, recently listed, in ascending order of work."""
+        """Return the entries with rows of a step, least work first; memoized for some seconds."""
         begun = time.monotonic()
         if begun > self._until:
             self._listed, self._until = {}, begun + LOOKED_S
@@ -189,7 +189,7 @@ class Finding:
         return sorted(filter(self.parts, found), key=lambda each: each.work)
 
     def _derive(self, place: LookupPlace, member: IndexMember) -> Derivation | None:
-        """Return how an entry provides columns of a step, or None; omits computed Arrow columns."""
+        """Return how an entry provides columns of a step, or None; omit computed Arrow columns."""
         predicate = place.relation.predicate if place.relation else ()
         passed = member.family.names
         made = made_of(member.columns, passed, predicate, place.columns, self.naming)
@@ -211,7 +211,7 @@ class Finding:
     ) -> tuple[list[TakenColumns], tuple[str, ...]]:
         """Return stored columns of a unit among ``wanted``, and the names of the missing columns.
 
-        Columns that would be loaded into memory are taken only while they fit the memory limit.
+        Columns that would be loaded into memory are only taken if they fit the memory limit.
         """
         taken: list[TakenColumns] = []
         missing = tuple(wanted)
@@ -235,7 +235,7 @@ class Finding:
         unit: Unit,
         run: Running,
     ) -> TakenColumns | None:
-        """Return columns ``names`` of a unit, all if None; return None if the piece is unusable."""
+        """Return columns ``names`` of a unit, all if None; return None if the entry is unusable."""
         entry = self.opened(piece.fingerprint)
         found = entry.find_unit(unit, run.most_bytes)
         if found is None or any(number >= place.limit(piece) for number in found.schemas):

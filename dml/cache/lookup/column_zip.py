@@ -62,7 +62,7 @@ class Shaped:
 
 
 class Cursor:
-    """The blocks of an atom, read by row counts that other blocks dictate."""
+    """Reads the blocks of an atom in pieces of as many rows as the caller wants."""
 
     def __init__(self, blocks: Iterable[Block]) -> None:
         self._left = [block for block in blocks if block.n][::-1]
@@ -90,7 +90,7 @@ class Cursor:
 
 
 def all_beside(lists: Sequence[Iterable[Block]], schema: Schema, label: str) -> Iterator[Block]:
-    """Yield the rows of an atom with the columns of all lists, cut where any list is cut."""
+    """Yield the rows of an atom with the columns of all lists; cut blocks where any list does."""
     cursors = [Cursor(blocks) for blocks in lists]
     start = 0
     for end in sorted({end for cursor in cursors for end in cursor.ends}):
@@ -113,9 +113,8 @@ def beside(
 def recut(blocks: Iterable[Block]) -> Iterator[Block]:
     """Yield the rows of an atom in blocks that end at ``PART_BYTES``, however they were cut.
 
-    A retried task must give the same partitions, which end with blocks; meanwhile other tasks may
-    have stored more of the rows, or fewer are left. Rows before an error are yielded before the
-    error.
+    A retried task must return the same partitions, which end where blocks end, although more or
+    fewer of the rows may be stored by then. Rows before an error are yielded before the error.
     """
     held: list[Block] = []
     weight = 0

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Rooted:
-    """Entries of the steps named ``name``, by the content of the entry ``lower`` below them."""
+    """Finds entries of the steps ``name`` by the content of ``lower``, which they are made from."""
 
     def __init__(self, name: str, upper: StoredEntry, lower: StoredEntry) -> None:
         self.upper, self.lower = upper, lower
@@ -65,7 +65,7 @@ class Rooted:
 
 
 def any_above(upper: StoredEntry) -> bool:
-    """Return True if any rows of the steps above a stored step are stored, whatever the content."""
+    """Return True if rows of the steps above a stored step are stored, for any content of it."""
     name = upper.asked.above if upper.asked else ""
     return bool(name and _answer(upper, lambda place: place.names(_folder(name))))
 

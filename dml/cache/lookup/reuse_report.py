@@ -16,7 +16,7 @@ SHOWN = 8  # digits of a fingerprint that are shown
 
 
 def finding_of(entry: Any, steps: Sequence[Node], seed: int, *, asked: bool) -> Finding | None:
-    """Return the search for rows of the last of ``steps``, source first; None without a name."""
+    """Return the search for rows of the last step; None if ``entry`` has no names to search by."""
     if not isinstance(entry, StoredEntry) or entry.asked is None:
         return None
     return Finding(steps[0], steps[1:], entry, seed, asked=asked)
@@ -57,7 +57,7 @@ def _reuse_lines(finding: Finding, lacking: frozenset[int]) -> Iterator[str]:
 
 
 def _whole(finding: Finding, place: LookupPlace, lacking: frozenset[int]) -> Iterator[LookupPiece]:
-    """Yield the entries that hold all columns of a lower step."""
+    """Yield the entries that hold all columns of a lower step, for some of the missing parts."""
     wanted = place.schema.names
     for piece in finding.pieces(place):
         if len(piece.has(wanted)) == len(wanted) and lacking & finding.parts(piece):
@@ -83,7 +83,7 @@ def _few(names: Sequence[str]) -> str:
 def lacking(
     storing: Callable[[Node, int], Any], steps: Sequence[Node], parts: int, seed: int
 ) -> set[int]:
-    """Return the missing parts of the last step that other entries cannot provide whole."""
+    """Return the missing parts of the last step whose columns other entries do not all have."""
     finding = finding_of(storing(steps[-1], 0), steps[:-1], seed, asked=True)
     if finding is None:
         return set(range(parts))
@@ -110,7 +110,7 @@ def _alike(finding: Finding, parts: set[int], lower: StoredEntry) -> set[int]:
 
 
 def own(finding: Finding) -> list[str]:
-    """Return the entries that hold only columns of the rows that are stored here."""
+    """Return the fingerprints of entries with nothing but columns of the rows stored here."""
     return [piece.fingerprint for piece in finding.pieces(finding.top) if _all_used(piece)]
 
 

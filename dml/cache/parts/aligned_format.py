@@ -67,7 +67,7 @@ def _padding(count: int) -> int:
 class Laying:
     """Lays out a file batch by batch; the caller writes the returned bytes before the next call.
 
-    Buffers of rows are those of the batches, not copied. Raise ArrowInvalid if a batch has another
+    The bytes of rows are views of the batches' buffers. Raise ArrowInvalid if a batch has another
     dictionary for a column: a file has one dictionary for each column.
     """
 

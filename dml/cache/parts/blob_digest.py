@@ -14,13 +14,13 @@ import xxhash
 
 from dml.cache.store.primitives import Fetched
 
-HASH = "xxh3_128/4MiB"  # the only digest so far; a record with another name is newer
+HASH = "xxh3_128/4MiB"  # the only digest so far; a record that names another is newer
 PIECE_BYTES = 4 << 20
 THREADS, THREAD_PIECES = 4, 4  # most threads, and least pieces for each: a thread has a cost
 
 
 def digest(pieces: bytes) -> str:
-    """Return the digest of a blob from the digests of its pieces."""
+    """Return the digest of a blob from the concatenated digests of its pieces."""
     return xxhash.xxh3_128_hexdigest(pieces)
 
 

@@ -30,7 +30,7 @@ REMEMBERED = 1 << 16  # most files known to be whole; beyond that all are checke
 
 
 def schema_digest(schema: pa.Schema) -> str:
-    """Return the digest of a schema with metadata as Arrow reads it: field names may change."""
+    """Return the digest of a schema and its metadata, as read back: names of fields may change."""
     read = pa.ipc.read_schema(schema.serialize())
     return xxhash.xxh3_128_hexdigest(read.serialize())
 
@@ -93,12 +93,12 @@ class Draft:
         return PartRecord(self._name, self.size, self.rows, digest, schema, cost_s, about)
 
     def publish(self) -> None:
-        """Give the ended blob its name in the store."""
+        """Give the blob, written to its end, its name in the store."""
         if self._sink is not None:
             self._sink.finish()
 
     def settle(self) -> None:
-        """Publish the local copy as well, since the part was committed."""
+        """Publish the local copy too, once the part is committed."""
         if self._copy is not None:
             self._copy.finish()
 

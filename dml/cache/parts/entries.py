@@ -45,7 +45,7 @@ class Entries:
         return self._known.get(folder) or self.viewed(folder)
 
     def now(self, folder: str, part: int) -> Known:
-        """Return an entry that is current with regard to part ``part``."""
+        """Return an entry, read again if the memoized entry or version of ``part`` has ended."""
         known = self._known.get(folder)
         if known is None:
             return self.viewed(folder)
@@ -55,7 +55,7 @@ class Entries:
         return known
 
     def viewed(self, folder: str) -> Known:
-        """List the files of an entry, and return the entry with its memoized records."""
+        """List the files of an entry; return the entry with the memoized records still valid."""
         known = Known(layout.viewed(folder, self._place.names(folder)))
         with self._lock:
             before = self._known.get(folder)
@@ -85,7 +85,7 @@ class Entries:
         return known.records[key]
 
     def retire(self, known: Known, part: int, record: PartRecord | None) -> None:
-        """End a version of a part, and read the entry again."""
+        """End the version of a damaged part, remove its files, and read the entry again."""
         if self._standing.unwritable:
             return
         self._place.put_if_absent(known.view.tomb(part), b"damaged")

@@ -1,6 +1,6 @@
 """Fill a part while its rows flow on to the consumer: no rows are held, and no thread waits.
 
-The heartbeat of the part's lease comes from the work, not from a thread: a worker that hangs or is
+The thread that makes the rows sends the heartbeats of the part's lease: a worker that hangs or is
 stopped for lack of memory loses the lease, and another worker makes the same part. The first commit
 counts.
 """
@@ -52,7 +52,7 @@ class Keeper(Protocol):
         """Bytes that may be written without reserving room."""
 
     def room(self, nbytes: int, before: Lease | None) -> Lease | None:
-        """Reserve ``nbytes``, instead of ``before``; None if there is no room."""
+        """Reserve ``nbytes`` in place of the lease ``before``; None if there is no room."""
 
     def committed(self, filling: PartFilling, about: Mapping[str, Any]) -> PartSource:
         """Publish the part, unless another process was first; raise UnusableError on failure."""
@@ -61,8 +61,8 @@ class Keeper(Protocol):
 class PartFilling:
     """An unfinished part: batches of one schema are added, and committed at the end.
 
-    For one thread at a time, which may change. Failures of the store raise nothing: the filling
-    becomes void, accepts batches and stores none. A filling that is garbage collected is dropped.
+    One thread at a time uses it. Failures of the store raise nothing: the filling becomes void,
+    accepts batches and stores none. A filling that is garbage collected is dropped.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class PartFilling:
 
     @property
     def cost_s(self) -> float:
-        """Seconds of work so far, without rests and without writing."""
+        """Seconds of work so far, without pauses of the owner and without writing."""
         until = self._clock() if self._rests is None else self._rests
         return max(until - self._begun - self._apart_s, 0.0)
 
@@ -158,7 +158,7 @@ class PartFilling:
 
     @contextmanager
     def _apart(self) -> Iterator[None]:
-        """Exclude the time of writing from the cost, then send due heartbeats of the leases."""
+        """Exclude the time of the block from the cost, then send due heartbeats of the leases."""
         begun = self._clock()
         try:
             yield
@@ -172,7 +172,7 @@ class PartFilling:
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """Make the filling void if the block of code fails."""
+        """Make the filling void, so that it stores no more, if the block of code fails."""
         try:
             yield
         except (OvertakenError, pa.ArrowException):
@@ -191,7 +191,7 @@ class PartFilling:
         return nbytes <= self._room_bytes
 
     def _end(self) -> None:
-        """Become void but keep the lease, as the rows are still being made."""
+        """Store no more rows, but keep the lease, as the rows are still being made."""
         self._void = True
         self.draft.drop()
         if self._held.room is not None:

@@ -31,7 +31,7 @@ from dml.cache.store.tiers import LATER, StoreTiers
 __all__ = ["FILL_TTL_S", "PartFilling", "PartRows", "PartSource", "PartStore", "StoreWarning"]
 
 FILL_TTL_S = 10.0  # seconds without a heartbeat until a lease expires: longer than usual pauses
-REST_S, HASTY_S = 0.5, 60.0  # longest rest to wait for; seconds after it without such waits
+REST_S, HASTY_S = 0.5, 60.0  # longest rest to wait for; then seconds without waits
 PATIENCE_S = 600.0  # seconds of waiting for a lease after which a thread makes the part itself
 POLLS, POLL_S = 50, 0.25  # polls in a ttl, and seconds between polls at most
 UNASKED_BYTES = 16 << 20  # bytes of a part that are written before room is reserved
@@ -176,8 +176,8 @@ class PartStore:
     def quarantine(self, fingerprint: str, told: Mapping[str, Any]) -> bool:
         """Stop all reads and writes of an entry; False if it was quarantined before.
 
-        ``told`` is the finding to store. If the store cannot be written to, the quarantine holds
-        for this process alone.
+        ``told`` is the reason, which is stored. If the store cannot be written to, the quarantine
+        holds for this process alone.
         """
         folder = layout.entry(fingerprint)
         first = folder not in self._distrusted
@@ -190,7 +190,7 @@ class PartStore:
         return first
 
     def quarantined(self, fingerprint: str) -> dict[str, Any] | None:
-        """Return the finding of a quarantined entry; None if it is not quarantined."""
+        """Return why an entry is quarantined, {} if unknown; None if it is not quarantined."""
         folder = layout.entry(fingerprint)
         if self.standing.unusable is None:
             with self.standing.failing():
@@ -216,7 +216,7 @@ class PartStore:
 
     @property
     def unasked_bytes(self) -> int:
-        """The bytes of one part that are written before room is reserved, which costs time."""
+        """The bytes of a part that may be written before room is reserved: reserving takes time."""
         return min(UNASKED_BYTES, self.quota.most_bytes) if self.quota else sys.maxsize
 
     def room(self, nbytes: int, before: Lease | None) -> Lease | None:
@@ -307,7 +307,7 @@ class PartStore:
     def _turn(
         self, folder: str, part: int, until: float, later: float
     ) -> PartFilling | Unread | None:
-        """Return the filling of a missing part; None to look again, NEWER to leave it alone."""
+        """Return a filling for a missing part; None to look again, NEWER to leave it alone."""
         known = self._entries.get_memoized(folder)  # read a moment ago
         if (part, known.view.version(part)) in known.records:
             return Unread.NEWER
@@ -340,8 +340,8 @@ class PartStore:
     def _in_vain(self, folder: str, part: int) -> bool:
         """Return True if waiting for the part would not help: this process makes it itself.
 
-        That holds if the current thread makes the part, or if its maker has rested for long. Once a
-        rest was long, no thread waits for resting parts of that entry: their consumer is slow, and
+        That holds if the current thread makes the part, or if its maker has paused for long. After
+        a long pause, no thread waits for paused parts of that entry: their consumer is slow, and
         may even wait for the current thread.
         """
         now = self._clock()
@@ -355,7 +355,7 @@ class PartStore:
         return found.thread == threading.get_ident() or found.rested_s > (0 if hasty else REST_S)
 
     def _wait(self, lease: str, folder: str, part: int, until: float) -> None:
-        """Wait until ``lease`` has ended, or until waiting is in vain."""
+        """Wait until ``lease`` has ended, or waiting does not help any more."""
         while not self._in_vain(folder, part) and self._clock() <= until:
             time.sleep(min(self.leases.ttl_s / POLLS, POLL_S))
             if self.leases.ended(lease):

@@ -24,7 +24,7 @@ DIGESTS = re.compile(r"\b[0-9a-f]{32}\b|(?<=#)[0-9a-f]{8}|(?<=digest )[0-9a-f]{8
 
 
 class Unread(enum.Enum):
-    """The reason why a text is not used."""
+    """Why the text of a record is not used: it is damaged, or of a later version."""
 
     DAMAGED = "damaged"
     NEWER = "newer"
@@ -87,7 +87,7 @@ def about_in(text: bytes) -> dict[str, Any] | None:
 def keyed(text: str, secret: bytes | None) -> str:
     """Replace the digests in a text by digests that cannot be guessed without ``secret``.
 
-    Digests are fingerprints, and their first letters behind ``#`` and ``digest``. If ``secret`` is
+    Digests are words of 32 hex digits, and 8 hex digits after ``#`` or ``digest``. If ``secret`` is
     None, the text is unchanged.
     """
 

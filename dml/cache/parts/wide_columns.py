@@ -31,7 +31,7 @@ Runs: TypeAlias = Sequence[tuple[pa.RecordBatch, Sequence[int]]]
 
 
 class WideSegment(NamedTuple):
-    """Some batches: the offset of the wide values, the batches' rows, and the other columns."""
+    """Some batches: the offset of their wide values, their row counts, and the other columns."""
 
     start: int
     rows: Sequence[int]
@@ -42,7 +42,7 @@ class WideSegment(NamedTuple):
 
 
 def wide(schema: pa.Schema) -> int | None:
-    """Return the number of the column with the widest values; None if all are small."""
+    """Return the number of the tensor column with the largest values; None if all are small."""
     sizes = [_value_bytes(kind) for kind in schema.types]
     most = max(sizes, default=0)
     return sizes.index(most) if most >= WIDE_BYTES else None
@@ -71,7 +71,7 @@ class Wide:
         self._laying = Laying(self._without) if len(self._without) else None
 
     def batch(self, batch: pa.RecordBatch) -> Iterator[memoryview]:
-        """Yield the bytes of one record batch."""
+        """Yield the bytes to write for one more batch; its other columns are buffered first."""
         values = batch.column(self._column)
         if values.null_count:
             bits = pa.array(values.is_valid()).buffers()[1]
@@ -128,7 +128,7 @@ def _as_one(held: bytearray) -> bytearray:
 
 
 def _elements(storage: pa.Array, each: int) -> memoryview:
-    """Return the memory of the elements of all values of a tensor column, ``each`` per value."""
+    """Return a tensor column's elements as one memory view; each value has ``each`` elements."""
     flat = storage.values.slice(storage.offset * each, len(storage) * each)
     if flat.null_count:
         raise pa.ArrowInvalid("elements of tensors are numbers")
@@ -148,7 +148,7 @@ class WideShape(NamedTuple):
 
 
 class CutBatches(Sequence[pa.RecordBatch]):
-    """Batches that are slices of larger ones: ``runs`` has those, with the rows of each slice."""
+    """Batches that are slices of larger ones: ``runs`` has the larger ones and the slices' rows."""
 
     def __init__(self, runs: Runs) -> None:
         self.runs = runs
@@ -178,7 +178,7 @@ def runs_of(batches: Sequence[pa.RecordBatch]) -> Runs:
 
 
 def shape_of(data: pa.Buffer) -> WideShape | None:
-    """Return a file's layout, None if Arrow's; raise ArrowInvalid or ValueError if damaged."""
+    """Return a file's layout, None for an Arrow file; raise ArrowInvalid or ValueError if bad."""
     if data.size < TAIL.size or data.slice(data.size - len(MAGIC)).to_pybytes() != MAGIC:
         return None
     schema_bytes, said_bytes, _ = TAIL.unpack(_part(data, data.size - TAIL.size, TAIL.size))

@@ -70,7 +70,7 @@ def part_of(draw: int, parts: int) -> int:
 
 
 def grain_of(nodes: Sequence[Node]) -> int:
-    """Return how many rows the steps must see together, at least; WHOLE for a whole atom."""
+    """Return the least number of rows that the steps process together; WHOLE for a whole atom."""
     gathering = [number for number, node in enumerate(nodes) if node.by_atom]
     if not gathering:
         return 1
@@ -82,8 +82,9 @@ def grain_of(nodes: Sequence[Node]) -> int:
 def rows_of(draw: int, rows: int, grain: int, each_s: float) -> range:
     """Return which rows of an atom of ``rows`` rows to recompute, at ``each_s`` seconds per row.
 
-    The range has at least one row, and begins and ends at multiples of ``grain``. An atom that must
-    be seen whole is recomputed whole, or not at all (an empty range).
+    The random ``draw`` chooses the range, which has at least one row, and begins and ends at
+    multiples of ``grain``. An atom that must be processed whole is recomputed whole, or not at all
+    (an empty range).
     """
     if grain >= rows:
         return range(rows if rows == 1 or each_s * rows <= ATOM_S else 0)
@@ -94,7 +95,7 @@ def rows_of(draw: int, rows: int, grain: int, each_s: float) -> range:
 
 
 def more(count: int, grain: int, nbytes: int) -> int:
-    """Return how many rows to recompute next: at most twice ``count``, which took ``nbytes``."""
+    """Return how many rows to recompute next, at most twice the ``count`` that had ``nbytes``."""
     fits = PIECE_BYTES * count // max(1, nbytes)
     return max(grain, min(2 * count, fits) // grain * grain)
 
@@ -130,7 +131,7 @@ def uses_of(store: PartStore, fingerprint: str) -> EntryUses:
 
 
 class CanarySample(NamedTuple):
-    """The input of a check: rows of ``unit`` as ``found``, and the ``steps`` that make them."""
+    """The input of a check: stored rows ``found`` of ``unit``, and the ``steps`` that make them."""
 
     entry: StoredEntry
     unit: Unit
@@ -150,8 +151,8 @@ class CanarySample(NamedTuple):
 def trusted(sample: CanarySample, run: Running, seen: set[str]) -> bool:
     """Return True if the entry of ``sample`` may be used, after a check if one is due.
 
-    ``seen`` are the entries that this pass already uses. The check precedes the delivery of the
-    first row of the entry, and may check any part.
+    ``seen`` are the entries that this pass already uses; the entry is added to it. The check
+    precedes the delivery of the first row of the entry, and may check any part.
     """
     entry = sample.entry
     name = entry.fingerprint
@@ -187,10 +188,10 @@ def _begin(uses: EntryUses, sample: CanarySample, run: Running) -> None:
 
 
 def _spared(sample: CanarySample, source: Source) -> bool:
-    """Return True if the first use in this process is not checked, as a check fetches bytes.
+    """Return True if the first use in this process is not checked, as checks fetch source bytes.
 
-    That is the case for a remote source of fewer than 64 units; for a larger one, in all processes
-    of an environment but one.
+    That is the case for a remote source of fewer than 64 units; for a larger one, in all but one of
+    the processes with the same platform and library versions.
     """
     if not source.far:
         return False
@@ -205,7 +206,7 @@ def _here() -> str:
 
 
 def _elsewhere(sample: CanarySample, run: Running, draw: int) -> CanarySample:
-    """Return the same sample of a random part of the entry, if that part is stored."""
+    """Return the sample moved to a random part of the entry, if that part is stored."""
     source = run.reading.stage.source
     index = part_of(draw, source.unit_count)
     if index == sample.unit.index:
@@ -219,14 +220,14 @@ def _elsewhere(sample: CanarySample, run: Running, draw: int) -> CanarySample:
 
 
 class Odd(NamedTuple):
-    """A difference: a column of a row, the row itself, or the error of recomputing it."""
+    """A difference between stored and recomputed rows; ``row`` is a row id, -1 for an error."""
 
     row: int
     what: str
 
 
 class _Failing(Noted):
-    """Raises every error of a row, since rows are stored only if no error has cost any."""
+    """Raises the error of any row: rows are stored only if errors have cost none of them."""
 
     def note(self, ordinal: int, error: DmlError, rows: int) -> None:
         del ordinal, rows
@@ -234,7 +235,7 @@ class _Failing(Noted):
 
 
 def _difference(sample: CanarySample, run: Running, draw: int) -> Odd | None:
-    """Return the first difference of recomputed rows; None if equal or impossible to recompute."""
+    """Return the first difference of recomputed rows; None if equal or not recomputable."""
     source = run.reading.stage.source
     try:
         odd = _first_odd(sample, run, draw)
@@ -289,7 +290,7 @@ def _run(steps: Sequence[Steps], block: Block) -> Iterator[Block]:
 
 
 class StoredSample:
-    """The stored rows of a unit's first atom, which has ``whole`` rows in the source."""
+    """The stored rows of a unit's first atom, for which the source has ``whole`` rows."""
 
     def __init__(self, sample: CanarySample, whole: int) -> None:
         blocks = next(sample.found.atoms(0), [])
@@ -300,7 +301,7 @@ class StoredSample:
         self.free, self.whole = sample.found.form == FREE, whole
 
     def odd(self, given: Block, made: Sequence[Block]) -> Odd | None:
-        """Return the first difference of rows ``made`` from ``given`` to stored rows, or None."""
+        """Return how rows ``made`` from ``given`` first differ from stored rows, or None."""
         made = [block for block in made if block.n]
         ids = _ids(made)
         place = self._place(given, ids)
@@ -317,7 +318,7 @@ class StoredSample:
         return self._column(given, made, stored, low) if both else None
 
     def _place(self, given: Block, ids: tuple[np.ndarray, np.ndarray]) -> slice:
-        """Return the slice of stored rows from source rows ``given``; ``ids``: as made now."""
+        """Return the slice of stored rows made from source rows ``given``; ``ids`` as made now."""
         if given.n == self.whole:
             return slice(0, len(self.low))
         high, low = given.ids.hi, given.ids.lo
@@ -334,7 +335,7 @@ class StoredSample:
     def _column(
         self, given: Block, made: Sequence[Block], stored: Sequence[Block], low: np.ndarray
     ) -> Odd | None:
-        """Return the first difference in a column, at the first row that differs, or None."""
+        """Return a difference in the first column that differs, at its first such row, or None."""
         one, two = concat(made), concat(stored)
         for name, kind in two.schema.items():
             if one.schema.get(name) != kind:
@@ -345,7 +346,7 @@ class StoredSample:
         return None
 
     def _locate(self, given: Block, low: Any, what: str) -> Odd:
-        """Return difference ``what`` at row id ``low``, or if ``free``, at the first given row."""
+        """Return difference ``what`` at row id ``low``, or at the first source row if ``free``."""
         return Odd(int(given.ids.low()[0]) if self.free else int(low), what)
 
 

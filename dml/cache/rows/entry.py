@@ -24,8 +24,8 @@ class EntryName:
     """The store and name of a stored step's rows, with a description for people.
 
     ``asked`` has the names by which equivalent rows can be found. ``looks`` is True if other
-    entries held some of the rows when the run began: that is decided once, as blocks are cut by it.
-    With ``checks``, a sample of the rows is recomputed now and then.
+    entries held some of the rows when the run began; it never changes, as it decides how blocks
+    are cut. With ``checks``, a sample of the rows is recomputed now and then.
     """
 
     where: Where
@@ -42,7 +42,7 @@ class EntryName:
     """The expected number of later reads on this machine; infinite if unknown."""
 
     def of(self, node: Node, epoch: int) -> EntryName:
-        """Return the name for ``epoch``: rows that are drawn anew have a name for each draw."""
+        """Return the name for ``epoch``: rows redrawn every few epochs get a name per draw."""
         if node.reuse is None:
             return self
         turn = cast("Any", node).turn(epoch)
@@ -58,7 +58,7 @@ def entry_of(named: EntryName) -> StoredEntry:
 
 
 class StoredEntry:
-    """The parts of one stored step."""
+    """The entry of one stored step; it has a part for each unit."""
 
     def __init__(self, store: PartStore, named: EntryName) -> None:
         self.store, self.where, self.named_ns = store, named.where, named.at_ns
@@ -75,7 +75,7 @@ class StoredEntry:
         return None if rows is None else StoredUnit.of(rows, unit)
 
     def filling(self, unit: Unit, form: int, most_bytes: int) -> StoredUnit | RowFilling | None:
-        """Return the rows of a unit, or a filling for them; None to go without the store."""
+        """Return a unit's rows, or a filling to store them; None if they will not be stored."""
         if not self.fills:
             return None
         got = self.store.fill(self.fingerprint, unit.index, most_bytes, self.later)

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 class StoredUnit:
     """The stored rows of a unit, and the schemas that had settled when the rows were made.
 
-    ``own`` are the operators whose schemas these rows settled themselves. Runs that cut blocks
-    while making rows do not use blocks that were ``recut``: a retried task, for which the part may
-    or may not be stored by then, must cut blocks as its first attempt did.
+    ``own`` are the numbers of the operators whose schemas these rows settled themselves. Blocks
+    that were ``recut`` are only used by runs that recut blocks: a retried task, for which the part
+    may or may not be stored by then, must cut blocks as its first attempt did.
     """
 
     def __init__(self, part: Part) -> None:
@@ -50,7 +50,7 @@ class StoredUnit:
 
     @staticmethod
     def of(rows: Part, unit: Unit) -> StoredUnit | None:
-        """Read a part; None if it has another cut of the source or another format."""
+        """Return a part's rows; None if ``unit`` is cut into other atoms, or the format differs."""
         known = rows.about.get("unit") == _cut(unit) and rows.about.get("ids") in WORDS
         return StoredUnit(rows) if known else None
 
@@ -72,7 +72,7 @@ class StoredUnit:
             yield [self._together(list(some)) for _, some in runs]
 
     def _together(self, numbers: Sequence[int]) -> Block:
-        """Join blocks ``numbers``, which are consecutive blocks of one run, into one block."""
+        """Join blocks ``numbers``, which are consecutive in one stored batch, into one block."""
         run, start = self.places[numbers[0]]
         whole, columns = self._whole(run)
         stop, ids = start, list[RowIds]()
@@ -85,7 +85,7 @@ class StoredUnit:
         return Block(part.schema, part.columns, together)
 
     def _whole(self, run: int) -> tuple[Block, list[np.ndarray]]:
-        """Return all blocks of a run as one, and the columns of their ids; memoizes one run."""
+        """Return stored batch ``run`` as one block, and the columns of its ids; memoizes one."""
         if self.last is None or self.last[0] != run:
             batch, rows = self.runs[run]
             own, columns = apart(batch, self.form)
@@ -96,10 +96,10 @@ class StoredUnit:
         return self.last[1:]
 
     def settled(self, nodes: Sequence[Node], at: At) -> bool:
-        """Adopt the schemas; False if those of this run differ, or may turn out to differ.
+        """Adopt the schemas for this run; False if its own differ, or may turn out to differ.
 
-        A run gets the schemas of the rows that it reads first. A part that was made after other
-        parts does not determine them.
+        The rows that a run reads first settle its schemas. A part that was made after other parts
+        settles only those of the operators in ``own``.
         """
         keys = {place: nodes[place].digest.hex() for place in self.schemas}
         for place, schema in self.schemas.items():
@@ -127,7 +127,7 @@ class RowFilling:
         self.plain, self.marks = True, ""
 
     def passing(self, blocks: Iterable[Block]) -> Iterator[Block]:
-        """Yield the blocks of an atom; each is added to the part before."""
+        """Yield the blocks of an atom, each of them after it was added to the part."""
         self.part.resting = False
         self.atoms.append(0)
         for block in blocks:

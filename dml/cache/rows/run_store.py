@@ -44,12 +44,12 @@ LEISURE_S, FIRST = 2e-3, 3
 
 
 class StoredLevels(NothingStored):
-    """The levels over cache entries, and the partitions that are served from entries unchanged."""
+    """Creates levels that read and write entries, and feeds of partitions that entries store."""
 
     def served(
         self, job: Job, place: int, atom: int, tallies: Tallies, driven: Driven
     ) -> PartitionFeed:
-        """Return the feed of ``job`` from a position on, mapped here or made by a driver."""
+        """Return the feed of ``job`` from a position on: stored units, then those of a driver."""
         level, keeping = _stored(job), any(node.rows is Rows.STORED for node in job.stage.steps)
         if level is None:
             feed = driven(place, atom)
@@ -59,12 +59,12 @@ class StoredLevels(NothingStored):
         return Noticing(feed, job, tallies) if keeping else feed
 
     def level(self, entry: StoredEntry, steps: Steps, first: int, below: Level | None) -> Level:
-        """Return the level of ``steps``; ``entry`` stores the rows of the last step."""
+        """Return the level that runs ``steps``; ``entry`` stores the rows of the last step."""
         made = StoredLevel if entry.asked is None else Reusing
         return made(steps, first, below, entry)
 
     def looking(self, entry: StoredEntry, steps: Steps, first: int, below: Level | None) -> Level:
-        """Return the level of ``steps`` that store nothing; other entries may have their rows."""
+        """Return the level that runs ``steps`` and stores nothing, but looks into other entries."""
         return Looking(steps, first, below, entry)
 
 
@@ -106,7 +106,7 @@ class Noticing:
 
 
 def _stored(job: Job) -> StoredLevel | None:
-    """Return the stored step whose rows are the whole output of a job, unit by unit, or None."""
+    """Return the level whose stored rows are the whole output of a job, unit by unit, or None."""
     top: Level | None = job.reading.top
     if top is not None and not top.steps.nodes:
         top = top.below
@@ -116,7 +116,7 @@ def _stored(job: Job) -> StoredLevel | None:
 
 
 class Served:
-    """A feed with a partition for each stored unit; a driver takes over at a missing unit."""
+    """A feed with a partition for each stored unit; from a missing unit on, a driver makes them."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class Served:
             self._rest.release()
 
     def settled(self) -> None:
-        """Note that all schemas are settled."""
+        """Note that the schemas of all operators have settled."""
         self._settled = True
         if self._rest is not None:
             self._rest.settled()
@@ -208,7 +208,7 @@ def _only_mapped(found: StoredUnit, job: Job) -> bool:
 
 
 def _partition(place: int, found: StoredUnit, pieces: list[Piece]) -> Outcome:
-    """Return the pieces of a unit and its closing piece, which may be the only piece of an atom."""
+    """Return the pieces of a unit as a partition; the last one also marks the end of the unit."""
     atoms = found.about["atoms"]
     if pieces and atoms[-1] == 1 and pieces[-1].atom == len(atoms) - 1:
         pieces[-1] = pieces[-1].last()

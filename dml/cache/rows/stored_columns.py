@@ -37,7 +37,7 @@ Names = tuple[str, ...]
 
 
 class Reusing(StoredLevel):
-    """A level that also looks for its rows in other entries."""
+    """Consecutive steps of a stage that also look for their rows in other entries."""
 
     stores: ClassVar[bool] = True
 
@@ -56,7 +56,7 @@ class Reusing(StoredLevel):
         self._known: dict[Any, tuple[Steps, frozenset[str] | None]] = {}
 
     def finding(self, at: At) -> Finding:
-        """Return the search of other entries, created once a part is missing."""
+        """Return the search of other entries for this level's rows, created on the first call."""
         if self._finding is None:
             source = self.nodes[0].inputs[0]
             entry, seed = self.own, at.seed
@@ -122,7 +122,7 @@ class Reusing(StoredLevel):
         return one.atoms(wanted.skip_atoms, wanted.run)
 
     def _of_same_content(self, wanted: UnitRequest) -> StoredUnit | None:
-        """Return rows stored by any entry that was made from equal rows below, or None."""
+        """Return stored rows of an entry made from equal rows of the level below, or None."""
         below, rooted, part = self.below, self.rooted, wanted.unit.index
         if below is None or rooted is None or not rooted.any:
             return None
@@ -188,7 +188,7 @@ class Reusing(StoredLevel):
     # ------------------------------------------------------------------------- stored lower steps
 
     def _over_lower(self, names: Names | None, wanted: UnitRequest) -> Iterator[Atom] | None:
-        """Run the steps above the highest step whose rows are stored; None if none is stored."""
+        """Run only the steps above the highest step with stored rows; None if no step has any."""
         finding = self.finding(wanted.at)
         first = self._lowest + (self.below is not None)
         for place in reversed(finding.places[first:-1]):
@@ -241,7 +241,7 @@ class Reusing(StoredLevel):
     def _steps(
         self, start: int, names: Names | None, at: At
     ) -> tuple[Steps, frozenset[str] | None]:
-        """Return the steps from number ``start`` on for the columns ``names``, and their inputs."""
+        """Return the steps from ``start`` on that make columns ``names``, and the columns read."""
         key = start, names
         if key not in self._known:
             steps, needed = projected(self.looked, start, names)
@@ -272,7 +272,7 @@ class Reusing(StoredLevel):
 
 
 class Looking(Reusing):
-    """A level over steps that are not stored, and that uses rows stored in other entries."""
+    """Consecutive steps of a stage that store nothing, but use rows stored in other entries."""
 
     stores: ClassVar[bool] = False
 

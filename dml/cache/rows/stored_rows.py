@@ -28,7 +28,7 @@ from dml.io.source import Unit
 
 
 class StoredLevel(Level):
-    """A level whose rows are stored in ``entry``, a part for each unit."""
+    """Consecutive steps of a stage, the rows of which ``entry`` stores, a part for each unit."""
 
     def __init__(
         self, steps: Steps, first: int, below: Level | None, entry: StoredEntry | None
@@ -76,7 +76,7 @@ class StoredLevel(Level):
             run.mine().stored(self.ordinal, wrong)
 
     def had(self, unit: Unit, run: Running) -> StoredUnit | None:
-        """Return the rows of ``unit`` if they only need to be mapped; see ``handed``."""
+        """Return the rows of ``unit`` if they only need to be mapped, for ``handed`` to deliver."""
         entry = self.entry
         if entry is None:
             return None
@@ -103,7 +103,7 @@ class StoredLevel(Level):
     def handed(
         self, found: StoredUnit, atoms: Iterator[list[Block]], run: Running, started: float
     ) -> Iterator[Atom]:
-        """Yield the ``atoms`` of a ``found`` part, counted, with the seconds since ``started``."""
+        """Yield ``atoms`` of the part ``found``; count them and the seconds from ``started`` on."""
         run.hold(found.loaded_bytes)
         run.mine().stored(self.ordinal)
         run.mine().lookups(self.ordinal, 0, 0, *found.came)
@@ -148,7 +148,7 @@ class StoredLevel(Level):
 
 
 def _form(nodes: Sequence[Node]) -> int:
-    """Return the form of the ids after these steps, in which all blocks of a part are written."""
+    """Return the form in which a part's row ids are written, given what these steps do to rows."""
     kinds = {node.rows for node in nodes}
     if kinds <= {Rows.SAME, Rows.STORED}:
         return RUN

@@ -42,7 +42,7 @@ Ask = Callable[[Callable[[], Any]], Any]
 
 
 class Multipart:
-    """A name being written; ``path`` is the name in the library, ``ask`` makes requests."""
+    """Uploads a file to ``path`` in parts; ``ask`` makes the requests, and repeats failed ones."""
 
     def __init__(self, system: Any, path: str, ask: Ask) -> None:
         bucket, key, _ = system.split_path(path)
@@ -131,7 +131,7 @@ def swept(system: Any, folder: str, ask: Ask, older_s: float, now: float) -> int
 
 @contextmanager
 def _translate_swept(path: str) -> Iterator[None]:
-    """Raise OvertakenError, which does not give up the store, if an upload was swept."""
+    """Raise OvertakenError, after which the store is still used, if an upload was aborted."""
     try:
         yield
     except AbsentError as error:
@@ -171,7 +171,7 @@ class Bucket:
             return Multipart(self._system, self._at(name), ask)
 
     def put(self, name: str, data: bytes) -> None:
-        """Write bytes to a name."""
+        """Write bytes to a name, which may exist already."""
         with self._translate_errors("written"):
             self._request(name, lambda: self._system.pipe_file(self._at(name), data), "written")
 

@@ -228,7 +228,7 @@ class Disk:
             return False
 
     def opener(self, path: str, flags: int) -> int:
-        """Create a file that its user alone can read, or the group of a shared namespace."""
+        """Open a new file that only its user or the group of a shared namespace can read."""
         handle = own_file(path, flags)
         if self._is_shared:
             os.fchmod(handle, SHARED_FILE)

@@ -21,7 +21,7 @@ from dml.errors import CacheError
 
 
 class StoreHealth(Protocol):
-    """What is needed of a store to report its health: its place, standing and quota."""
+    """The attributes of a store from which its health is reported."""
 
     place: StorePlace
     standing: Standing
@@ -67,7 +67,7 @@ class Standing:
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """Give up the place if the block fails, and raise nothing; ignore OvertakenError."""
+        """Suppress an UnusableError of the block, and give up the place (not on OvertakenError)."""
         try:
             yield
         except OvertakenError:
@@ -97,7 +97,10 @@ def unkept(
     lost: int = 0,
     quarantined: str = "",
 ) -> CacheError:
-    """Return the error for rows that a store did not keep; errors have cost ``lost`` rows."""
+    """Return error ``what`` for rows that a store did not keep; errors have cost ``lost`` rows.
+
+    ``unnamed`` is a reason, its detail and a remedy, if the rows have no name to be stored by.
+    """
     if unnamed is not None:
         return CacheError(what, why=f"{unnamed[0]}: {unnamed[1]}", try_=unnamed[2])
     rows = f"{lost:,} rows" if lost else ""

@@ -79,7 +79,7 @@ class EntryView:
         return f"{self.folder}/{self.incarnation}/part.{part}.{self.version(part)}.json"
 
     def tomb(self, part: int) -> str:
-        """Return the name that ends the current version of a part."""
+        """Return the name of the file that ends the current version of a part."""
         return f"{self.folder}/{self.incarnation}/tomb.{part}.{self.version(part)}"
 
     def lease(self, part: int, generation: int) -> str:
@@ -89,7 +89,7 @@ class EntryView:
 
     @property
     def end(self) -> str:
-        """The name that ends the incarnation."""
+        """The name of the file that ends this incarnation of the entry, with all its parts."""
         return f"{self.folder}/TOMB.{self.incarnation}"
 
 
@@ -118,7 +118,7 @@ def viewed(folder: str, names: Iterable[str]) -> EntryView:
 
 
 def dead(view: EntryView, names: Iterable[str]) -> list[str]:
-    """Return the names below an entry that are obsolete; tombs are not."""
+    """Return those ``names`` below an entry whose files are obsolete; tombs are not."""
     gone = []
     for name in names:
         number, _, rest = name.partition("/")

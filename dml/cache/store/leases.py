@@ -1,8 +1,8 @@
-"""Keep two processes from making one part at the same time, by leases, as far as advice can.
+"""Keep two processes from making one part at the same time, as far as leases can do that.
 
-A lease is a file name with a generation, whose owner sends heartbeats. A process that has seen the
-stamp of the highest generation unchanged for the ttl, on its own monotonic clock, creates the next
-generation: only one process succeeds. Leases bind no process: the first commit counts.
+A lease is a file whose name ends with a generation and whose owner sends heartbeats. A process that
+has seen no change of the highest generation's stamp for the ttl, on its own monotonic clock, makes
+the next generation: only one process succeeds. Leases bind no process: the first commit counts.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class CopyRoom(QuotaRoom):
 
 @dataclass(eq=False)
 class RoomChunk:
-    """Room that was reserved at once: bytes that are free, and ``taken`` bytes, being written."""
+    """Room of one reservation: ``free`` bytes, and ``taken`` bytes that are being written."""
 
     lease: Lease
     free: int
@@ -119,7 +119,7 @@ class CopyAllowance:
         return None
 
     def give(self, chunk: RoomChunk, nbytes: int, *, used: bool) -> None:
-        """Settle ``nbytes`` reserved from ``chunk``: written if ``used``, else free again."""
+        """End the use of ``nbytes`` of ``chunk``: they are written if ``used``, else free again."""
         with self._lock:
             chunk.taken -= nbytes
             chunk.free += 0 if used else nbytes
@@ -134,7 +134,7 @@ class CopyAllowance:
             return chunk in self._chunks
 
     def close(self) -> None:
-        """Give back the chunks to which no thread writes."""
+        """Release the reserved chunks to which no thread writes."""
         with self._lock:
             self._emptied(self._chunks)
 
@@ -144,7 +144,7 @@ class CopyAllowance:
         return chunk
 
     def _emptied(self, chunks: list[RoomChunk]) -> None:
-        """Give back the chunks among ``chunks`` to which no thread writes."""
+        """Release those of ``chunks`` to which no thread writes."""
         for each in [each for each in chunks if not each.taken]:
             self._chunks.remove(each)
             each.lease.give_back()
@@ -159,7 +159,7 @@ Pieces = Callable[[int, int], memoryview | None]
 
 
 class Times(NamedTuple):
-    """Seconds to read or write a part by its bytes, measured or assumed."""
+    """Functions from the bytes of a part to the seconds to read or write it."""
 
     near: ReadTimes
     """Time to read from the disk of this machine."""
@@ -172,8 +172,8 @@ class Times(NamedTuple):
 def folder_of(above: str) -> Path:
     """Create the folder of this user's copies below ``above``, which no other user can read.
 
-    A user who can write there decides which rows are read, and a user who can read there sees rows
-    that a store may deny them. Raise UnusableError if the folder belongs to another user.
+    A user who could write there would decide which rows are read; a user who could read there might
+    see rows that a store denies them. Raise UnusableError if the folder belongs to another user.
     """
     folder = Path(os.path.abspath(os.path.expanduser(above))) / f"copies-{os.geteuid()}"
     try:
@@ -294,7 +294,7 @@ class LocalCopies:
 class Copying:
     """An unfinished copy, for one thread at a time; a failure leaves no copy, and raises no error.
 
-    ``void`` is True once no more bytes are written. ``nbytes`` is the size of the blob, if known.
+    ``void`` is True once it accepts no bytes. ``nbytes`` is the size of the blob, 0 if unknown.
     """
 
     def __init__(self, copies: LocalCopies, entry: str, blob: str, nbytes: int = 0) -> None:
@@ -306,7 +306,7 @@ class Copying:
         self._ask(nbytes)
 
     def write(self, data: memoryview) -> None:
-        """Append bytes to the copy, unless it is void."""
+        """Append bytes to the copy, unless it has failed or ended."""
         size = self._size + len(data)
         self._ask(size - self._room_bytes)
         if self.void:

@@ -1,7 +1,8 @@
 """Define the operations that the store needs of a disk or an object store, and their errors.
 
-No shared name is ever renamed or written twice, there is no compare-and-swap, and no two clocks are
-compared: of two processes that create one name, one is first, and the other learns that.
+No file on which rows depend is renamed or written again under its name, there is no
+compare-and-swap, and no two clocks are compared: of two processes that create one name, one is
+first, and the other learns that.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ class StorePlace(Protocol):
 
 
 def unusable(where: str, error: OSError, done: str) -> UnusableError:
-    """Return the error of the store for an error of the system; ``done`` is what failed."""
+    """Return the store's error for an OSError; ``done`` is what failed, such as "written"."""
     room = error.errno in FULL
     kind = UnwritableError if done == "written" else UnusableError
     return kind(

@@ -35,11 +35,11 @@ Samples = list[tuple[float, float]]
 
 
 def measured(root: str, machine: str) -> tuple[Samples, Samples]:
-    """Return (bytes, seconds) of parts read from a store in ``root``, and of parts written there.
+    """Return (bytes, seconds) pairs of parts read from a store in ``root``, and of parts written.
 
     Parts were written shortly before they are read, so most reads are from memory. Results are
-    stored in ``calib.json`` for machines of the same class. For a place that cannot be written to,
-    times are a guess.
+    stored in ``calib.json`` for machines of the class ``machine``. For a place that cannot be
+    written to, times are a guess.
     """
     if "://" in root:
         return guessed(*BUCKET)
@@ -56,7 +56,7 @@ def measured_cold(root: str, beside: str) -> tuple[Samples, Samples]:
 
 
 def cold_name(root: str) -> str:
-    """Return the key of a place in the file of measurements: its path might be confidential."""
+    """Return a digest of ``root`` as its key in the measurements: the path may be confidential."""
     return f"cold {hashlib.blake2b(root.encode(), digest_size=16).hexdigest()}"
 
 

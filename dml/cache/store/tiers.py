@@ -55,7 +55,7 @@ class StoreTiers:
         return record.blob in self._had
 
     def counted(self, rows: PartRows) -> PartRows:
-        """Count the bytes of ``rows`` by the tier that they came from, and return ``rows``."""
+        """Count the bytes of ``rows`` by origin, local copy or store, and return ``rows``."""
         with self._lock:
             if rows.copied:
                 self.copied_bytes += rows.nbytes
@@ -70,7 +70,7 @@ class StoreTiers:
         return partial(Copying, self.copies, entry)
 
     def near(self, entry: str, record: PartRecord) -> PartRows | None:
-        """Return the rows of a record from a local copy; None if missing, damaged or slower."""
+        """Return a part's rows from a local copy; None if it is missing, damaged or slower."""
         copies, size = self.copies, record.size
         if copies is None or copies.times.near(size) >= self._far_s(copies, size):
             return None
@@ -108,7 +108,7 @@ class StoreTiers:
     def through(
         self, entry: str, record: PartRecord, later: float, most_bytes: int
     ) -> PartRows | None:
-        """Return rows that do not fit into memory, from a copy made for them; or None."""
+        """Copy a part too large for memory to the local disk; return its mapped rows, or None."""
         copies, each = self.copies, min(LARGE_PIECE_BYTES, most_bytes)
         if copies is None or each <= 0 or not self._pays(copies, record.size, later):
             return None
@@ -124,7 +124,7 @@ class StoreTiers:
     def _pays(
         self, copies: LocalCopies, nbytes: int, later: float, far_s: float | None = None
     ) -> bool:
-        """Return True if a copy saves more time than it costs, for ``later`` reads."""
+        """Return True if a copy saves more seconds in ``later`` reads than writing it takes."""
         times = copies.times
         saved_s = (self._far_s(copies, nbytes) if far_s is None else far_s) - times.near(nbytes)
         return saved_s > 0 < later and later * saved_s > times.written(nbytes)

@@ -1,4 +1,4 @@
-"""The handle of a driver process in the trainer's process starts it, queries it and ends it."""
+"""Start, query and end a driver process from the process that trains."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EVERY: weakref.WeakSet[DriverProcess] = weakref.WeakSet()
 class ShippedPipeline:
     """A snapshot of a pipeline, with all that its functions refer to, by value.
 
-    The pipeline keeps one ``name`` for as long as it lives; ``digest`` changes if anything in it
+    ``name`` identifies the pipeline as long as it lives; ``digest`` changes if anything in it
     changes. Large arrays are not copied. Raise PlanError if it cannot be sent to another process.
     """
 
@@ -60,20 +60,21 @@ class ShippedPipeline:
 
 
 class Over(Protocol):
-    """A run from which no more elements are taken."""
+    """A run that has ended for the caller; ``final`` and ``last`` are None until it is reported."""
 
     final: list[Event] | None
     last: MemoryReport | None
 
     def bereft(self) -> None:
-        """Handle that the final report of the run will not come."""
+        """Write the run's report in this process, since the driver cannot send it any more."""
 
 
 class DriverProcess(ChildProcess):
     """A driver process: one run at a time. ``over`` is the ended run whose report is outstanding.
 
-    The rest of a message that was partly received is never read. If it was a message of a run,
-    ``whole`` is False and the process unusable; if an answer, ``deaf`` is True: no more queries.
+    If receiving a message was interrupted, its rest is never read. If the message was one of a run,
+    ``whole`` is False and the process unusable; if it was an answer to a query, ``deaf`` is True
+    and no more queries are sent.
     """
 
     def __init__(self) -> None:
@@ -105,7 +106,7 @@ class DriverProcess(ChildProcess):
             self.known[pipeline.name] = weakref.ref(pipeline.node), pipeline.digest
 
     def ask(self, *question: Any, within: float = ANSWER_S) -> Any:
-        """Query the driver while a run goes on; None if there is no answer."""
+        """Query the driver, even during a run; None if no answer comes ``within`` seconds."""
         until = time.monotonic() + within
         with self.asking:
             self.number += 1
@@ -124,7 +125,7 @@ class DriverProcess(ChildProcess):
         return None
 
     def _answer(self, question: tuple[Any, ...], until: float) -> Any:
-        """Return the next answer, to this or an older query; None if none comes in time."""
+        """Send ``question``, if any; return the next (query number, answer, log lines), or None."""
         self.deaf = True  # until both messages are complete, even if an error is raised
         if question:
             self.control.send((self.number, *question))
@@ -137,7 +138,7 @@ class DriverProcess(ChildProcess):
     def settle(self, seconds: float) -> bool:
         """Wait ``seconds`` at most for the report of the ended run; return False if none comes.
 
-        Other messages that come meanwhile are kept in ``untold``.
+        Other messages of the run are dropped; their log lines and warnings are added to ``untold``.
         """
         until = time.monotonic() + seconds
         if not self.lock.acquire(timeout=seconds):
@@ -163,7 +164,7 @@ class DriverProcess(ChildProcess):
             self.over = None
 
     def tell(self) -> None:
-        """Emit the log records and warnings that came with unwanted messages."""
+        """Emit the log lines and warnings in ``untold``, which came with dropped messages."""
         told, self.untold = self.untold, []
         tell(told)
 
@@ -186,11 +187,11 @@ class DriverProcess(ChildProcess):
         return self.kept and wanted and self.whole and not self.deaf
 
     def look(self) -> None:
-        """Receive the report of the last run, if it has come."""
+        """Receive the report of the last run, if it has come; do not wait."""
         self.settle(0.0)
 
     def failed(self, error: Exception) -> WorkerLostError:
-        """End the process, and return the error for ``error`` in receiving a message."""
+        """End the process; return the error to raise after ``error`` in an exchange of messages."""
         hung_up = isinstance(error, EOFError | ConnectionError)
         alive = not hung_up and self.process.poll() is None
         code = self.ended(0.0 if alive else END_S)
@@ -217,7 +218,7 @@ class DriverProcess(ChildProcess):
         super().abandon()
 
     def let_go(self) -> None:
-        """Close the connections."""
+        """Close the connections; if the process failed, write the report of its last run here."""
         super().let_go()
         self.control.close()
         over, self.over = self.over, None
@@ -229,7 +230,7 @@ DRIVERS = ProcessPool(DriverProcess, EVERY)
 
 
 def _end_all() -> None:
-    """End all drivers, and let open runs write their reports."""
+    """End all drivers at exit, after open runs have written their reports."""
     DRIVERS.close()
     for driver in list(EVERY):
         driver.hang_up()

@@ -2,9 +2,9 @@
 
 The process is started as ``python -m dml.ranks.driver.driver_process``.
 
-All work of a run except that of its workers is done here: scheduling, the client of a cluster,
-fetching, operators over the stream. The parent receives finished elements in anonymous memory, as
-many ahead as it has agreed to. Like a worker, the process ends when its parent ends
+It does all work of a run that workers do not do: scheduling, the client of a cluster, fetching,
+operators over the stream. The parent receives finished elements in anonymous memory; the number
+made ahead of its requests is limited. Like a worker, the process ends when its parent ends
 (docs/decisions/031-driver-apart.md).
 """
 
@@ -44,8 +44,8 @@ MOST_TOLD = 1000  # log lines and warnings that wait for the next message
 class RunRequest:
     """A request to run the pipeline ``name``: ``open`` returns the iterator of an epoch.
 
-    ``depth`` is the number of elements to make ahead of requests, None for as many as fit.
-    ``level`` is the log level of the parent.
+    ``position`` is where to begin, None for the start. ``depth`` is the number of elements to make
+    ahead of requests, None for as many as fit. ``level`` is the log level of the parent.
     """
 
     name: str
@@ -61,7 +61,7 @@ class RunRequest:
 
 @dataclasses.dataclass(frozen=True)
 class Ending:
-    """The end of a run, as seen by the process that delivered its elements."""
+    """The end of a run: its status, encoded exception (or b"") and counts of delivered elements."""
 
     status: str
     error: bytes
@@ -70,7 +70,7 @@ class Ending:
 
 @dataclasses.dataclass(frozen=True)
 class StateHeader:
-    """The data that states need beside a position, sent when it changes."""
+    """Data that saved states contain besides a position; sent to the parent when it changes."""
 
     schemas: dict[str, Schema]
     same: dict[str, Any]
@@ -106,7 +106,7 @@ class LogForwarder(logging.Handler):
 
 
 class DriverRun:
-    """One run: sends chunks of elements, as far ahead as agreed, once ``elements`` is open."""
+    """One run: sends chunks of elements, a limited number ahead of the parent's requests."""
 
     def __init__(self, channel: Channel, begin: RunRequest, told: LogForwarder) -> None:
         self.channel, self.begin, self.told = channel, begin, told
@@ -199,7 +199,7 @@ class DriverRun:
             message.close()
 
     def _news(self) -> StateHeader | None:
-        """Return the data that states need, or None if the parent has them."""
+        """Return the data that saved states contain, or None if the parent has it already."""
         if self.elements is None:
             return None
         running = self.elements.running
@@ -223,7 +223,7 @@ class DriverRun:
         self._send("over", (events, memory, STORE.nbytes > 0))
 
     def answer(self, kind: str, *given: Any) -> Any:
-        """Answer a query of the parent during the run; None if the run is not open yet."""
+        """Return the memory report for kind "memory", else the events; None before the start."""
         if self.elements is None:
             return None
         if kind == "memory":
@@ -277,10 +277,10 @@ class DriverService:
                 self.anchors.pop(name, None)
 
     def _pipeline(self, name: str) -> Any:
-        """Return pipeline ``name`` as the previous run left it; raise the error of an invalid one.
+        """Return pipeline ``name``; decode it if it was sent since the last run.
 
-        A changed pipeline is a new object. Its caches get the elements that the old one had cached,
-        under names that state the current computation of the cached rows (``kept_name``).
+        A changed pipeline is a new object. Its caches take over the elements that the old object's
+        caches hold, under names that depend on how the rows are computed now (``kept_name``).
         """
         if name in self.sent:
             before = self.pipelines.pop(name, None)
@@ -294,7 +294,7 @@ class DriverService:
         return self.pipelines[name]
 
     def _answer(self) -> None:
-        """Answer queries while a run goes on."""
+        """Answer the parent's queries, also during a run; runs in a thread of its own."""
         with contextlib.suppress(EOFError, OSError):
             for _ in itertools.count():
                 number, kind, *given = self.control.receive()
@@ -310,7 +310,7 @@ class DriverService:
 
 
 def main() -> None:
-    """Serve the descriptors in the arguments: messages, lifeline, control."""
+    """Serve the parent over three file descriptors in ``sys.argv``: messages, lifeline, control."""
     messages, lifeline, control = map(int, sys.argv[1:4])
     live_with(lifeline)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop

@@ -31,8 +31,8 @@ CLOSE_S = 1.0  # wait for the report of a closed run; else it comes later
 class Aside:
     """A run in a driver process, from which chunks of elements and the report are received.
 
-    ``account`` and ``memory`` are the reports of an equal run in this process, used before the run
-    has begun and when the process is gone.
+    ``account`` and ``memory`` are the reports of an equal run in this process: they stand in before
+    the run has begun and when the driver process is gone.
     """
 
     def __init__(
@@ -55,12 +55,12 @@ class Aside:
 
     @property
     def report(self) -> Aside:
-        """This object, which is its own report."""
+        """The report of the run, which this object implements itself."""
         return self
 
     @property
     def received(self) -> Received:
-        """The elements that the caller got, which are counted here."""
+        """The counts of the elements that the caller received, made in this process."""
         return self.account.received
 
     @received.setter
@@ -70,7 +70,7 @@ class Aside:
     # ------------------------------------------------------------------------------------- the run
 
     def begin(self, epoch: int, position: Position | None) -> Maker:
-        """Begin the run in a driver process. Raise PlanError if the pipeline cannot be sent."""
+        """Begin the run in a driver process, return its maker; PlanError if it cannot be sent."""
         pipeline = ShippedPipeline(self.node)
         driver = DRIVERS.take(liked=pipeline.known_by)
         try:
@@ -116,13 +116,13 @@ class Aside:
         self._same = head.same or self._same
 
     def close(self) -> None:
-        """End the run, with a short wait for its report."""
+        """Wait up to ``CLOSE_S`` seconds for the report of the ended run; emit its log lines."""
         if self.driver is not None:
             self.driver.settle(CLOSE_S)
             self.driver.tell()
 
     def same(self) -> dict[str, Any]:
-        """Return the data that resumed states must share; {} if the same as in this process."""
+        """Return the values that a resuming run must match; {} if a local run has the same."""
         return self._same
 
     # ------------------------------------------------------------------------------------ reporting
@@ -189,9 +189,9 @@ class Aside:
 
 
 def scheduler_address(settings: Settings) -> tuple[str | None, dict[str, Any]]:
-    """Return the scheduler's address for other processes, and the Dask configuration for it.
+    """Return the address of the Dask scheduler, None without one, and Dask's configuration for it.
 
-    Raise PlanError if the scheduler lives in this process.
+    Raise PlanError if the scheduler lives in this process, where others cannot reach it.
     """
     scheduler, config = settings.scheduler, dict[str, Any]()
     if settings.executor != "distributed":
