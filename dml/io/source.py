@@ -149,11 +149,11 @@ class Source(Node):
         raise InternalError(f"{type(self).__name__} cannot be read")
 
     def read_run(self, first: Unit, last: Unit, columns: tuple[str, ...]) -> Block:
-        """Read the units from ``first`` to ``last`` as one block; requires ``side_by_side``."""
+        """Read the units from ``first`` to ``last`` as one block, if ``side_by_side`` is True."""
         raise InternalError(f"{self.title()} has units far from each other")
 
     def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
-        """Estimate the bytes of memory that reading ``unit`` takes beside its blocks."""
+        """Estimate the memory, in bytes, that reading ``unit`` takes in addition to its blocks."""
         return 0
 
     def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
@@ -161,7 +161,7 @@ class Source(Node):
         return 0
 
     def changed_ns(self, unit: Unit) -> int:
-        """Return the time in ns of the last change to ``unit``'s data; 0 if reads detect one."""
+        """Return the time in ns of the last change to ``unit``'s data; 0 if reads detect it."""
         return 0
 
     def may_match(self, unit: Unit, predicate: tuple[Value, ...]) -> bool:
@@ -177,13 +177,13 @@ class Source(Node):
         return None
 
     def null_in(self, column: str) -> str:
-        """Describe the place of a null proven to be in ``column`` without reading it, else ""."""
+        """Describe where ``column`` has a null, if this is known without reading it, else ""."""
         return ""
 
     def bounds(self, column: str) -> tuple[int, int] | None:
-        """Return (low, high), between which all integers of ``column`` lie, both included.
+        """Return (low, high) such that low <= x <= high for every integer x in ``column``.
 
-        They need not occur. Return None if no bounds are known, or if a value is null.
+        The bounds need not be values. Return None if no bounds are known, or if a value is null.
         """
         return None
 
@@ -198,7 +198,7 @@ class Source(Node):
 
     @property
     def columns_apart(self) -> bool:
-        """True if reading some columns of a unit saves about the bytes of the other columns."""
+        """True if reading fewer columns of a unit saves about the bytes of the others."""
         return False
 
     @property
@@ -212,7 +212,7 @@ class Source(Node):
 
 
 def read_of(source: Source) -> Source:
-    """Return the source whose format is read: the whole that ``source`` is a part of, or itself."""
+    """Return the complete source that ``source`` is a part of, or ``source`` itself."""
     while source.undivided is not source:
         source = source.undivided
     return source

@@ -52,10 +52,11 @@ def contents(paths: Sequence[str | Remote]) -> list[bytes]:
 def revisions(paths: Sequence[str | Remote]) -> list[bytes]:
     """Return a digest per file that identifies its content, wherever it is mounted.
 
-    For a file in a store the digest covers the version in the store, if that is certain. Local
-    files are digested completely if they have no more than 256 MiB together; otherwise the digest
-    covers size, modification time, and the first and last 64 KiB, but all bytes of a file so recent
-    that it may have been written to since. Raise SourceError if a file cannot be read.
+    For a file in a store the digest covers its version there, if equal versions prove equal
+    content, else all bytes. Local files are digested completely if they have at most 256 MiB
+    together; otherwise the digest covers size, modification time, and the first and last 64 KiB.
+    Very recent files are always digested completely, since a later write might leave their times
+    unchanged. Raise SourceError if a file cannot be read.
     """
     here = [path for path in paths if isinstance(path, str)]
     try:
@@ -91,7 +92,7 @@ def _content(file: str | Remote) -> bytes:
 
 
 def unread_bytes(file: str | Remote) -> float:
-    """Return the bytes to read for the content digest; infinite for an unread file of a store."""
+    """Return the bytes to read for the content digest: 0 if cached, infinity if in a store."""
     if not isinstance(file, str):
         return 0 if file.certain and _remote_key(file) in _known else math.inf
     try:
@@ -106,7 +107,7 @@ def _remote_key(file: Remote) -> tuple[object, ...]:
 
 
 def remote_content(file: Remote) -> bytes:
-    """Return the digest of ``content`` for a file of a store; cached by version if it is certain.
+    """Return the digest ``content`` of a file in a store; cached if ``file.certain``.
 
     The ETag of a file depends on how it was uploaded, so it can prove that a file is still the
     same, but not that two files are equal.

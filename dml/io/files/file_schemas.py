@@ -38,7 +38,7 @@ class TypedFiles(FileSet):
 
 
 def columns_in(schema: pa.Schema) -> Iterator[tuple[str, pa.DataType]]:
-    """Yield name and usual type of each column."""
+    """Yield the name of each column, and its type in blocks (see ``usual_type``)."""
     for field in schema:
         yield field.name, usual_type(field.type)
 

@@ -173,7 +173,7 @@ class PathColumns(PartOf):
         return {}
 
     def may_match(self, unit: Unit, predicate: tuple[Value, ...]) -> bool:
-        """Return False only if the path, or path and file statistics, prove that no row passes."""
+        """Return False only if the path, alone or with file statistics, proves no row passes."""
         file = self._numbers[unit.file]
         mixed = []
         for part in predicate:

@@ -82,7 +82,10 @@ def _bare(address: str) -> str:
 
 
 def _place(file: File, roots: Mapping[str, str], *, named: bool) -> FilePlace:
-    """Locate a file below the nearest of ``roots``; a root itself has keys only if ``named``."""
+    """Return the location of a file below the nearest of ``roots``.
+
+    If a root is the file itself, the folders of its path are parsed for keys only if ``named``.
+    """
     there = file.remote
     address = _plain(file.path if there is None else there.address)
     root = address

@@ -173,7 +173,7 @@ def _clear(target: Path) -> None:
 
 
 def _bury(folder: Path, target: Path) -> None:
-    """Remove the staging folder ``folder`` of a dead process; raise OSError if it is alive."""
+    """Remove ``folder``, which a dead process staged; raise OSError if that process is alive."""
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

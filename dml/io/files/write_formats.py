@@ -52,7 +52,7 @@ class FileFormat(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Parquet:
-    """The Parquet format, with checksums on every page and the Arrow schema beside its own."""
+    """The Parquet format, with a checksum on every page and the Arrow schema in the metadata."""
 
     compression: str | None
     suffix: ClassVar[str] = "parquet"
@@ -108,7 +108,7 @@ CODECS = {
 
 
 def gzipped(compression: str | None, what: str) -> str | None:
-    """Return "gzip" or None for a format that only gzip compresses; raise PlanError otherwise."""
+    """Return the codec "gzip" or None; raise PlanError, which names ``what``, for other codecs."""
     if compression in (None, "none", "gzip"):
         return "gzip" if compression == "gzip" else None
     raise PlanError(
@@ -219,7 +219,7 @@ class _JsonWriter:
 
 
 def json_of(kind: pa.DataType, name: str) -> Callable[[Any], list[Any]]:
-    """Return the conversion of a column of ``kind`` to JSON; raise pa.ArrowInvalid if none."""
+    """Return a function from a column of ``kind`` to JSON values; raise ArrowInvalid for none."""
     types = pa.types
     if not _in_json(kind, outer=True):
         raise pa.ArrowInvalid(f"{name!r} is {kind}, which has no form in JSON")
@@ -249,7 +249,10 @@ def _spelled(value: Any) -> str:
 
 
 def _in_json(kind: pa.DataType, *, outer: bool) -> bool:
-    """Return True if JSON represents ``kind``; times in lists must also be Python values."""
+    """Return True if JSON represents ``kind``; ``outer`` is False inside lists and structs.
+
+    There, tensors and times in nanoseconds are not represented.
+    """
     types = pa.types
     if is_tensor(kind):
         return outer

@@ -24,7 +24,7 @@ LAZY = "a stream of Hugging Face has no content that could be named without read
 
 
 def _fields(schema: pa.Schema) -> dict[str, pa.DataType]:
-    """Return names and types of columns; decoded features (images, arrays) as they are stored."""
+    """Return names and types of columns; images and arrays have their storage types."""
     return {
         field.name: usual_type(getattr(field.type, "storage_type", field.type)) for field in schema
     }

@@ -37,7 +37,10 @@ AGAIN = "copy or write it again; an upload may not have finished"
 
 
 class StoredArray(NamedTuple):
-    """An array in a file, one column or one per field; ``member`` is "" unless in an archive."""
+    """An array in a file, which is one column, or one column per field if it is structured.
+
+    ``member`` is the array's name in an archive, "" for a .npy file.
+    """
 
     column: str
     header: Header
@@ -113,7 +116,7 @@ class InStore(io.RawIOBase):
         self._there, self._reader = there, RandomReader(there, window=window)
 
     def hold(self, ranges: Sequence[Range]) -> None:
-        """Fetch ``ranges``, which are read next, in one request, with small gaps between them."""
+        """Fetch ``ranges``, which are read next, together; small gaps between them are included."""
         wide = coalesced(ranges)
         if sum(stop - start for start, stop in wide) > LONGEST:
             wide = sorted(ranges)
@@ -152,7 +155,7 @@ def _opened(file: File, window: int = WINDOW) -> IO[bytes]:
 
 
 def _checked(array: StoredArray, size: int) -> StoredArray:
-    """Raise NpyError unless the array has an axis of rows and exactly fits ``size`` bytes."""
+    """Return ``array``; raise NpyError unless it has an axis of rows and takes ``size`` bytes."""
     found = array.header
     if not found.shape:
         raise NpyError("its array is a single value, without an axis of rows")
@@ -162,7 +165,7 @@ def _checked(array: StoredArray, size: int) -> StoredArray:
 
 
 def _check_count(file: IO[bytes], archive: zipfile.ZipFile) -> None:
-    """Raise NpyError unless the directory has as many members as its end record states."""
+    """Raise NpyError unless the zip directory has as many members as its end record states."""
     file.seek(-(END + len(archive.comment)), os.SEEK_END)
     said, there = int.from_bytes(file.read(END)[10:12], "little"), len(archive.infolist())
     if said not in (there, MANY):

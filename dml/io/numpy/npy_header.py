@@ -36,7 +36,10 @@ class Header(NamedTuple):
 
 
 def header(data: bytes) -> Header:
-    """Parse the header that begins ``data``; raise NpyError if invalid, or of Python objects."""
+    """Parse the header at the start of ``data``; raise NpyError if invalid, or for objects.
+
+    Arrays of Python objects are refused, since only pickle could read them.
+    """
     if data[:6] != MAGIC or len(data) < 12:
         raise NpyError(f"it begins with {data[:6]!r}, arrays begin with {MAGIC!r}")
     wide = data[6] > 1

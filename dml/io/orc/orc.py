@@ -134,7 +134,8 @@ class OrcSource(FileSource):
 def _answer(file: File, what: str, at: str, **request: Any) -> Answer:
     """Send a request about ``file`` to a worker process, and return the answer.
 
-    Raise SourceError, with ``what`` at ``at``, if the file cannot be read.
+    Raise SourceError if the file cannot be read; ``what`` and ``at`` are the object and the
+    location for its message.
     """
     try:
         return answer({"path": file.path, **request})
@@ -218,7 +219,7 @@ class EndedError(UndecodedError):
 
 
 class OrcProcess:
-    """A worker process that decodes ORC; ``fresh`` until the first request.
+    """A worker process that decodes ORC; ``fresh`` is True until its first request.
 
     Raise SourceError if the process cannot be started.
     """
@@ -368,9 +369,9 @@ os.register_at_fork(after_in_child=CHILDREN.leave)
 def answer(request: dict[str, Any]) -> Answer:
     """Return the metadata and the rows that a worker sends for ``request``.
 
-    Raise UndecodedError if decoding fails, SourceError if no worker starts. If a worker exits that
-    had read other files, which may have corrupted it, the request is sent once more, to a new
-    worker. If a new worker exits, raise EndedError.
+    Raise UndecodedError if decoding fails, SourceError if no worker starts. If a worker exits, an
+    earlier request may have corrupted it, so the request is sent once more, to a new worker. If a
+    new worker exits, raise EndedError.
     """
     fresh = True
     try:

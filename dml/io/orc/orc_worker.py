@@ -92,7 +92,7 @@ def _number(found: Iterator[tuple[int, int | bytes]], number: int) -> int:
 
 
 def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield numbers and values of the fields of a protobuf message; raise ValueError if invalid."""
+    """Yield number and value of each field of a protobuf message; raise ValueError if invalid."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)

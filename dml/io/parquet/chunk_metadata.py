@@ -46,7 +46,7 @@ class ThriftReader:
         self.at += 1
 
     def skip(self, kind: int) -> None:
-        """Skip the value of a field; the value of a boolean is in its header."""
+        """Skip the value of a field of type ``kind``; a boolean has no bytes after its header."""
         if kind in NUMBERS:
             self.unsigned()
         elif kind == BINARY:
@@ -146,7 +146,7 @@ class DamageError(Exception):
 
 
 class ColumnChunk(NamedTuple):
-    """A column chunk: physical type, values with nulls, encoded bytes, compressed bytes.
+    """A column chunk: physical type, number of values and nulls, encoded and compressed bytes.
 
     ``text`` is the decoded size of all texts of the chunk, 0 if the writer did not record it.
     """
@@ -169,9 +169,11 @@ class Bounds(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Chunks:
-    """The chunks of one file by row group and leaf, and the ``rows`` of each row group.
+    """The chunks of one file: one for each row group and leaf (physical column).
 
-    ``ordered`` is True if the file declares that its bounds follow the order of their types.
+    ``kinds`` are the physical types of the leaves, ``rows`` the row counts of the row groups, and
+    ``numbers`` has ``WIDTH`` numbers for each chunk. ``ordered`` is True if the file declares that
+    its bounds follow the order of their types.
     """
 
     footer: bytes
@@ -187,7 +189,7 @@ class Chunks:
         return ColumnChunk(self.kinds[leaf], values, uncompressed, compressed, dictionary > 0, text)
 
     def place(self, group: int, leaf: int) -> tuple[int, int]:
-        """Return the byte range of a chunk in the file, its dictionary first: (start, stop)."""
+        """Return the byte range (start, stop) of a chunk in the file, including its dictionary."""
         at = (group * len(self.kinds) + leaf) * WIDTH
         start, dictionary = self.numbers[at + DATA], self.numbers[at + DICTIONARY]
         if 0 < dictionary < start:
@@ -197,8 +199,8 @@ class Chunks:
     def bounds(self, group: int, leaf: int, *, signed: bool) -> Bounds:
         """Return the statistics of a chunk.
 
-        ``signed`` says that values are ordered by their sign: only then are the deprecated bounds
-        valid.
+        ``signed`` says that values are ordered as signed numbers: only then are the deprecated
+        bounds of old writers valid.
         """
         at = self.numbers[(group * len(self.kinds) + leaf) * WIDTH + STATISTICS]
         if not at:
@@ -208,7 +210,10 @@ class Chunks:
 
 
 def _bounds(reader: ThriftReader, trusted: Sequence[dict[int, str]]) -> Bounds:
-    """Parse statistics at the position of ``reader``; use the first complete ``trusted`` pair."""
+    """Parse statistics at the position of ``reader``; use the first complete pair of bounds.
+
+    ``trusted`` are the pairs to look for: for each, the field numbers of ``low`` and ``high``.
+    """
     nulls: int | None = None
     texts: dict[int, bytes] = {}
     for field, kind in reader.fields():

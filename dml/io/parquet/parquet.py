@@ -94,7 +94,7 @@ class ParquetSource(FileSource):
         return digest("footers", footers)
 
     def likeness(self) -> bytes:
-        """Return a digest of sizes and footers: unequal footers mean unequal data."""
+        """Return a digest of file sizes and footers; files with other footers have other data."""
         return self._likeness
 
     def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
@@ -230,7 +230,7 @@ def texts_of_unknown_size(group: RowGroup, columns: Iterable[str]) -> dict[str, 
 
 
 def hides(chunk: ColumnChunk) -> bool:
-    """Return True if ``chunk`` may be all dictionary, of texts whose decoded size is unknown."""
+    """Return True if all of ``chunk`` may be dictionary-encoded texts of unknown decoded size."""
     most = DICTIONARY_BYTES + NUMBER_BYTES * chunk.values
     large = chunk.values * chunk.uncompressed > SMALL_BYTES
     return chunk.has_dictionary and not chunk.text and large and chunk.uncompressed <= most

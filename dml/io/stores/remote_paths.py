@@ -105,7 +105,7 @@ def _files(store: ObjectStore, address: str, url: str, kind: FileKind) -> list[R
 
 
 def _has_pattern(store: ObjectStore, address: str) -> bool:
-    """Return True for a pattern; the question mark of a web URL begins its query."""
+    """Return True if an address has wildcards; in a web URL, a question mark is none."""
     return glob.has_magic(address.partition("?")[0] if _is_web(store) else address)
 
 
@@ -131,7 +131,10 @@ def _below(store: ObjectStore, address: str, shown: str) -> dict[str, dict[str, 
 
 
 def _hidden_from(pattern: str, name: str) -> bool:
-    """Return True if ``pattern`` skips ``name``: only a dot matches a dot at its start."""
+    """Return True if ``pattern`` skips the hidden file ``name``, or a file in a hidden folder.
+
+    A hidden name begins with a dot; a pattern skips none if a part of it begins with a dot.
+    """
     fixed = re.split(r"[*?\[]", pattern)[0].count("/")
     asked = pattern.split("/")[fixed:]
     dotted = any(part.startswith(".") for part in asked)

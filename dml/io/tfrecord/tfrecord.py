@@ -176,7 +176,10 @@ def _no_length(length: int | None) -> SourceError:
 def _features(
     data: bytes, row: int, columns: tuple[str, ...], *, strict: bool
 ) -> Mapping[str, Feature | None]:
-    """Parse features of a record; raise RowError if invalid, or if ``strict`` has others."""
+    """Return the features ``columns`` of a record; raise RowError if it is not an Example.
+
+    If ``strict``, also raise RowError for a feature that is not in ``columns``.
+    """
     try:
         found = example(data, columns)
     except MalformedError as error:

@@ -137,7 +137,10 @@ def _call_source(
 
 
 def _raised(source: DataSource, name: str, where: str, error: BaseException) -> SourceError:
-    """Build the SourceError for an exception of ``source``; ``source.spoken``, if any, words it."""
+    """Build the SourceError for an exception of ``source``, with its text.
+
+    If ``source`` has a method ``spoken``, that method returns the text, free of secrets.
+    """
     spoken = getattr(source, "spoken", None)
     text = spoken(error) if spoken else text_of(error)
     told = SourceError(
@@ -165,7 +168,7 @@ NO_IDENTITY = "its identity() is None: nobody knows whether its data has changed
 
 
 class Plugged(Source):
-    """Base class of both nodes over users' sources."""
+    """Base class of GivenParts and GivenRows, the nodes that read a user's ``DataSource``."""
 
     given: CheckedSource
     atom_rows: int | None
@@ -224,7 +227,7 @@ class GivenParts(Plugged):
 
     @cached_property
     def _keys(self) -> tuple[int, ...]:
-        """For each part, the high half that the ids of all its rows share."""
+        """For each part, the high 64 bits of the ids of all its rows."""
         name = self.given.name
         return tuple(source_key(f"{name}/{p.name}" if p.name else name) for p in self._parts)
 

@@ -26,7 +26,10 @@ DIGITS = 20
 
 
 def decoder_of(suffix: str, *, decode: bool) -> Decoder:
-    """Return the decoder of files with ``suffix``: unchanged bytes if the suffix is unknown."""
+    """Return the decoder of files with ``suffix``.
+
+    For an unknown suffix, or if ``decode`` is False, the decoder returns the bytes unchanged.
+    """
     return DECODERS.get(suffix.rpartition(".")[2], as_bytes) if decode else as_bytes
 
 

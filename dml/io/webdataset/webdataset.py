@@ -179,7 +179,10 @@ def _check_end(window: bytes, at: int) -> None:
 
 
 def _check_size(window: bytes, at: int, begin: int) -> None:
-    """Raise TarError for a sample that is too large, as soon as its header says so."""
+    """Raise TarError if a sample with its next, incomplete member exceeds ``LONGEST`` bytes.
+
+    The sample begins at byte ``begin``, and that member in the first block from ``at`` on.
+    """
     start = -(-at // 512) * 512
     size = start + needed(window[start:]) - begin
     if size > LONGEST:
