@@ -48,7 +48,7 @@ def to_torch(
 ) -> TensorDataset:
     """Convert the elements of ``source``, a Dataset or a rank of a ``streaming_split``, to tensors.
 
-    Numbers, booleans and times become tensors without a copy; times are int64 (NaT: its minimum).
+    Numbers, booleans and times become tensors without a copy; times are int64 (NaT: the minimum).
 
     Parameters
     ----------
@@ -199,7 +199,7 @@ class Mover:
         return element
 
     def arrived(self, sent: Any) -> Element:
-        """Return the element on the device; ``sent`` is the handle that method ``sent`` gave."""
+        """Return the element on the device; ``sent`` is the handle that ``self.sent`` returned."""
         return _each(sent, lambda tensor: tensor.to(self.device))
 
 
@@ -221,7 +221,7 @@ class Pinned(Mover):
         return tensor.pin_memory().to(self.device, non_blocking=True)
 
     def arrived(self, sent: tuple[Element, torch.cuda.Event]) -> Element:
-        """Return the copies; the current stream waits for them, and may use their memory."""
+        """Return the copies; the current stream waits for them, and their memory is kept for it."""
         element, event = sent
         current = torch.cuda.current_stream(self.device)
         current.wait_event(event)
@@ -286,10 +286,7 @@ class MovedTensors(TensorIterator):
         return self._mover.arrived(sent)
 
     def _sent(self) -> tuple[Any, dict[str, Any]] | Exception:
-        """Start to move the next element; return its handle and the state after it, or the error.
-
-        The state is the position from which the iteration continues after that element.
-        """
+        """Start to move the next element; return its handle and the state after it, or an error."""
         try:
             sent = self._mover.sent(super().__next__())
         except Exception as error:  # noqa: BLE001 - raised by the next ``__next__``

@@ -54,10 +54,7 @@ class ColumnStore:
         return digest("columns", self.rows, self.schema.to_arrow(), tuple(names))
 
     def changed(self, start: int, stop: int) -> bool:
-        """Return True if rows ``start`` to ``stop`` may have changed since the last digest.
-
-        Return False for columns that are not ``lent`` or were never digested.
-        """
+        """Return True if lent rows ``start`` to ``stop`` may have changed since the last digest."""
         names, each = self.__dict__.get("names", ()), self.atom_rows
         if not self.lent or not names:
             return False
@@ -182,10 +179,7 @@ def stored_arrow(column: pa.Array | pa.ChunkedArray) -> tuple[pa.DataType, Store
 
 
 def content_bytes(column: Stored, kind: pa.DataType, rows: int) -> int:
-    """Return the bytes of the values of ``rows`` rows, without the overhead of their storage.
-
-    Chunks, slices and validity bitmaps are such overhead.
-    """
+    """Return the bytes of the values of ``rows`` rows, without chunks, slices and validity."""
     if code_of(kind) != "arrow":
         return rows * int(np.prod(shape_of(kind), dtype=int)) * np.dtype(code_of(kind)).itemsize
     return arrow_bytes(column)

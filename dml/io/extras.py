@@ -50,6 +50,6 @@ def located(path: object) -> str:
 
 
 def spoken(text: object, options: Mapping[str, Any] | None = None) -> str:
-    """Return an error text of a library, or a URL, as one line without credentials."""
+    """Return an error text or a URL as one line without credentials or secrets of ``options``."""
     words = FRAMES.split(COLOURS.sub("", str(text)), maxsplit=1)[0]
     return scrubbed(QUERY.sub(r"\1", USER.sub(r"\1", words)), secrets_in(options or {}))

@@ -77,10 +77,7 @@ class PartOf(Source):
         return self.undivided.addressable
 
     def identity(self) -> bytes:
-        """Return the content digest of all data of ``undivided``, not only of this part.
-
-        The digest of the node covers the parameters, which determine the part.
-        """
+        """Return the content digest of all data of ``undivided``, not only of this part."""
         return self.undivided.identity()
 
     def identity_bytes(self) -> float:

@@ -58,7 +58,7 @@ class UnitShard(PartOf):
 
     @cached_property
     def _equal(self) -> Unit | None:
-        """The first unit if ``source`` is addressable, so that its units are equal; else None."""
+        """The first unit if ``source`` is addressable (its units have equal sizes), else None."""
         return self.source.unit(0) if self.addressable and self.source.unit_count else None
 
     @cached_property

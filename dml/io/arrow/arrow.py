@@ -202,7 +202,7 @@ class RecordBatchPart(FilePart):
 class ArrowSource(FileSource):
     """Rows of Arrow IPC files in order of file name, record batch, row.
 
-    A unit is a record batch, and atoms are equal runs of its rows.
+    A unit is a record batch, divided into atoms of equally many rows (the last may have fewer).
     """
 
     files: ArrowFiles

@@ -105,7 +105,7 @@ class BinarySource(FileSource):
         return dataclasses.replace(unit, place=name, file=name)
 
     def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
-        """Yield one block; open files only for column "bytes"; raise SourceError for changes."""
+        """Yield one block; open files only for column "bytes"; raise SourceError if one changed."""
         if skip_atoms:
             return
         part = self.parts[unit.index]

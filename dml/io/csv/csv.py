@@ -58,7 +58,7 @@ TRY_SCHEMA = 'schema={{{name!r}: "string"}}, or the type that all its values hav
 
 @dataclasses.dataclass(frozen=True)
 class Dialect:
-    """The delimiter and quote characters of CSV files ("" for no quotes), which define rows."""
+    """The delimiter and quote characters of CSV files ("" for no quotes); finds where rows end."""
 
     delimiter: str
     quote: str

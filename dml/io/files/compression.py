@@ -39,10 +39,7 @@ class Readable(Protocol):
 
 
 class Unpacked:
-    """A file decompressed while it is read; its consecutive compressed streams are joined.
-
-    ``begin`` makes a decompressor for each compressed stream.
-    """
+    """A file decompressed on demand; ``begin`` makes a decompressor for each stream in it."""
 
     def __init__(self, file: Any, begin: Callable[[], Any]) -> None:
         by_path = isinstance(file, str)

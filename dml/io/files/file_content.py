@@ -138,9 +138,9 @@ def _remember(key: State | tuple[object, ...], digest: bytes) -> None:
 def content(path: str) -> bytes:
     """Return the XXH3-128 digest of all bytes of a file: 16 bytes, independent of the name.
 
-    Cached in this process while inode, size, mtime and ctime are unchanged; a time stamp alone
-    decides nothing. Protects against damage and change, not against deliberate collisions. Raises
-    SourceError if the file cannot be read, or changes meanwhile.
+    The digest is cached in this process while inode, size, mtime and ctime are all unchanged. It
+    protects against damage and change, not against deliberate collisions. Raises SourceError if the
+    file cannot be read, or changes meanwhile.
     """
     try:
         before = state(path)
@@ -163,7 +163,7 @@ def state(path: str) -> State:
 
 
 def looked_at(path: str) -> os.stat_result:
-    """Return the current stat result of a file, and record its time of change."""
+    """Return the current stat result of a file, and note its change time if it is the latest."""
     now = os.stat(path)
     _newest[0] = max(_newest[0], now.st_ctime_ns)
     return now
@@ -183,7 +183,7 @@ def unchanged_since_ns() -> int:
 
 
 def settled_state(path: str) -> State | None:
-    """Return the state of a file; None if a change since its first inspection may be invisible."""
+    """Return the state of a file; None if a later change might leave an equal state."""
     try:
         found = state(path)
     except OSError as error:

@@ -348,10 +348,7 @@ class FileSource(Source):
             yield f"file {file.name!r}", f"{file.size:,} bytes with digest {name.hex()[:8]}", name
 
     def opened(self) -> bytes:
-        """Return a digest of file names and states; content replaces an uncertain state.
-
-        A state is uncertain if the file could change without a change of its state.
-        """
+        """Return a digest of names and states, or of content for files without a reliable state."""
         files = self.files.files
         states = [file.state() for file in files]
         hiding = [file for file, state in zip(files, states, strict=True) if state is None]

@@ -72,7 +72,7 @@ class Form(Splitter):
         return packing(file.name)
 
     def packed(self, file: File) -> bool:
-        """Return True for a file that can only be read from its start."""
+        """Return True for a compressed file, which can only be read from its start."""
         return bool(self.ending(file))
 
     def open(

@@ -201,11 +201,7 @@ class Runs:
 
 
 class OneRun:
-    """The single part of a compressed file; its rows per atom are chosen after all rows are added.
-
-    For ``atom_rows``, or every power of two without it, the largest atom of that many rows is
-    measured.
-    """
+    """The single part of a compressed file; measures the largest atom of each candidate size."""
 
     def __init__(self, start: int, atom_rows: int | None) -> None:
         powers = range(ATOM_ROWS.bit_length())

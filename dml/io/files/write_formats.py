@@ -249,10 +249,7 @@ def _spelled(value: Any) -> str:
 
 
 def _in_json(kind: pa.DataType, *, outer: bool) -> bool:
-    """Return True if JSON represents ``kind``; ``outer`` is False inside lists and structs.
-
-    There, tensors and times in nanoseconds are not represented.
-    """
+    """Return True if JSON represents ``kind``; ``outer`` is False inside lists and structs."""
     types = pa.types
     if is_tensor(kind):
         return outer

@@ -203,7 +203,7 @@ def _no_rows(data: bytes, message: str) -> RowError:
 
 
 def check_depth(data: bytes) -> None:
-    """Raise RowError for values nested in more than ``DEEPEST`` levels, which Arrow cannot name."""
+    """Raise RowError for values nested in more than ``DEEPEST`` levels, too deep for Arrow."""
     letters = np.frombuffer(STRINGS.sub(b"", data), np.uint8)
     opening, closing = np.isin(letters, BRACKETS[0]), np.isin(letters, BRACKETS[1])
     depth = np.cumsum(opening.astype(np.int64) - closing)

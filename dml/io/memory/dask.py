@@ -126,7 +126,7 @@ class Frame(Collection):
         return schema
 
     def read(self, part: SourcePart, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-        """Yield a partition in pieces that are views of it."""
+        """Yield the rows of a partition in record batches that are views of its memory."""
         yield from _batches(from_pandas(self.computed(part.payload)), columns)
 
 

@@ -37,10 +37,7 @@ AGAIN = "copy or write it again; an upload may not have finished"
 
 
 class StoredArray(NamedTuple):
-    """An array in a file, which is one column, or one column per field if it is structured.
-
-    ``member`` is the array's name in an archive, "" for a .npy file.
-    """
+    """An array in a file: one column, or one per field; ``member`` names it in an archive."""
 
     column: str
     header: Header
@@ -238,7 +235,7 @@ class _Direct:
 
 
 def _places(array: StoredArray, start: int, stop: int) -> list[Range]:
-    """Return the byte ranges of rows: one range, or one per value of a row if folded."""
+    """Return the byte ranges of rows: one range, or if ``folded`` one per value of a row."""
     found, size = array.header, array.header.dtype.itemsize
     if not array.folded:
         return [(found.start + start * array.width, found.start + stop * array.width)]
@@ -309,7 +306,7 @@ def _shaped(data: bytes, found: Header, rows: int) -> np.ndarray:
 
 
 def gathered(file: ArrayFile, arrays: Sequence[StoredArray], index: np.ndarray) -> list[np.ndarray]:
-    """Read the rows at ``index`` (n,) of some arrays, in that order; adjacent rows in one read."""
+    """Read rows ``index`` (n,) of each array, in that order; adjacent rows are read together."""
     wanted, places = np.unique(index, return_inverse=True)
     cuts = [0, *(np.flatnonzero(np.diff(wanted) != 1) + 1).tolist(), len(wanted)]
     runs = [(int(wanted[a]), int(wanted[b - 1]) + 1) for a, b in itertools.pairwise(cuts)]

@@ -306,10 +306,9 @@ def read_numpy(
     """Read rows of .npy and .npz files: a file, a folder, a pattern, or a list of these.
 
     The first axis of an array counts the rows; further axes are tensor axes. A .npy file has the
-    column "item", or one for each field of its rows; the members of an .npz file are columns. Fixed
-    bytes lose trailing zeros, as in NumPy. Headers are read now, values on demand from their place
-    in the file; checksums of .npz are verified. Python objects, which only pickle could read, are
-    refused.
+    column "item", or one for each field of its rows; the members of an .npz file are columns. Byte
+    strings of fixed size lose trailing zeros, as in NumPy. Headers are read now, values on demand;
+    checksums of .npz are verified. Python objects, which only pickle could read, are refused.
 
     Raise SourceError for absent or damaged files, or arrays of several lengths or differing types;
     SchemaError for an absent column.

@@ -84,7 +84,7 @@ class Stripe(FilePart):
 class OrcSource(FileSource):
     """Rows of ORC files in order of file name, stripe, row.
 
-    A unit is a stripe, and atoms are equal runs of its rows.
+    A unit is a stripe, divided into atoms of equally many rows (the last may have fewer).
     """
 
     files: OrcFiles

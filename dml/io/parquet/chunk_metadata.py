@@ -26,7 +26,7 @@ _OF_NUMBERS = re.compile(
 
 
 class ThriftReader:
-    """A cursor ``at`` in ``data`` that advances over one value after another."""
+    """A parser of Thrift values in ``data``; offset ``at`` advances over each value it reads."""
 
     def __init__(self, data: bytes, at: int = 0) -> None:
         self.data, self.at = data, at
@@ -171,9 +171,8 @@ class Bounds(NamedTuple):
 class Chunks:
     """The chunks of one file: one for each row group and leaf (physical column).
 
-    ``kinds`` are the physical types of the leaves, ``rows`` the row counts of the row groups, and
-    ``numbers`` has ``WIDTH`` numbers for each chunk. ``ordered`` is True if the file declares that
-    its bounds follow the order of their types.
+    ``rows`` are row counts of the row groups; ``numbers`` has ``WIDTH`` numbers per chunk.
+    ``ordered`` is True if the file declares that its bounds follow the order of their types.
     """
 
     footer: bytes
@@ -210,10 +209,7 @@ class Chunks:
 
 
 def _bounds(reader: ThriftReader, trusted: Sequence[dict[int, str]]) -> Bounds:
-    """Parse statistics at the position of ``reader``; use the first complete pair of bounds.
-
-    ``trusted`` are the pairs to look for: for each, the field numbers of ``low`` and ``high``.
-    """
+    """Parse statistics at the position of ``reader``; use the first complete ``trusted`` bounds."""
     nulls: int | None = None
     texts: dict[int, bytes] = {}
     for field, kind in reader.fields():
@@ -307,7 +303,7 @@ class _Walk:
             self.numbers.extend(kept)
 
     def metadata(self, kind: int) -> list[int] | None:
-        """Parse ColumnMetaData; return None if the chunk is not of the physical type ``kind``."""
+        """Parse ColumnMetaData; return its numbers, None if the physical type is not ``kind``."""
         kept, reader, typed = [0] * WIDTH, self.reader, False
         for field in reader.fields():
             place = KEPT.get(field)

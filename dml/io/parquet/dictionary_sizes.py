@@ -25,10 +25,7 @@ def text_bytes(values: pa.DictionaryArray) -> int:
 
 
 def check_texts(batch: pa.RecordBatch, most_bytes: int, place: str) -> None:
-    """Raise MemoryContractError if the decoded texts of a column exceed half of ``most_bytes``.
-
-    ``batch`` is an atom, ``place`` its location for the message. Decoding needs two copies.
-    """
+    """Raise MemoryContractError if a column's decoded texts exceed half of ``most_bytes``."""
     for name, values in zip(batch.schema.names, batch.columns, strict=True):
         if not (pa.types.is_dictionary(values.type) and is_text_or_bytes(values.type.value_type)):
             continue

@@ -63,9 +63,10 @@ DICTIONARY_BYTES, NUMBER_BYTES = 4 << 20, 3
 class ParquetSource(FileSource):
     """Rows of Parquet files in order of file name, row group, row.
 
-    A unit is a row group, and atoms are equal runs of its rows, computed from the footer over all
-    columns, whichever columns are read. Row ids come from the file's name below the common folder
-    and the row's number in the file. Page checksums are verified if the file has them.
+    A unit is a row group, divided into atoms of equally many rows; this number is computed from the
+    sizes of all columns in the footer, whichever columns are read. Row ids come from the file's
+    name below the common folder and the row's number in the file. Page checksums are verified if
+    the file has them.
     """
 
     files: ParquetFiles

@@ -131,10 +131,7 @@ def _below(store: ObjectStore, address: str, shown: str) -> dict[str, dict[str, 
 
 
 def _hidden_from(pattern: str, name: str) -> bool:
-    """Return True if ``pattern`` skips the hidden file ``name``, or a file in a hidden folder.
-
-    A hidden name begins with a dot; a pattern skips none if a part of it begins with a dot.
-    """
+    """Return True if a part of ``name`` begins with a dot, but none of ``pattern`` does."""
     fixed = re.split(r"[*?\[]", pattern)[0].count("/")
     asked = pattern.split("/")[fixed:]
     dotted = any(part.startswith(".") for part in asked)

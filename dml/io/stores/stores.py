@@ -202,10 +202,7 @@ class Remote:
         return [found[i] for i in range(len(ranges))]
 
     def _ask(self, ranges: Sequence[Range], found: dict[int, bytes]) -> None:
-        """Request the ranges whose numbers are not in ``found``, and add their bytes to it.
-
-        If requests fail, raise one of the errors: a permanent one, if any.
-        """
+        """Fetch the ranges that ``found`` lacks, and add them; raise permanent failures first."""
         lacking = [i for i in range(len(ranges)) if i not in found]
         starts, stops = zip(*(ranges[i] for i in lacking), strict=True)
         system = self.store.system

@@ -44,10 +44,7 @@ def _two_kinds(name: str, kind: int, other: int) -> str:
 
 
 def wire_kind(kind: pa.DataType, name: str) -> int:
-    """Return the constant of the list that stores ``kind``; raise SchemaError if none can.
-
-    It is ``BYTES_LIST``, ``FLOAT_LIST`` or ``INT64_LIST``.
-    """
+    """Return the code of the Feature list that stores ``kind``; raise SchemaError if none can."""
     types, inner = pa.types, _element(kind)
     if types.is_integer(inner) or types.is_boolean(inner):
         return INT64_LIST
@@ -92,10 +89,7 @@ def column(features: list[Feature | None], name: str, kind: pa.DataType) -> pa.A
 
 
 def _typed(found: list[Any], stored: pa.DataType, kind: pa.DataType) -> pa.Array:
-    """Convert Python values of type ``stored`` to an array of type ``kind``.
-
-    Raise pa.ArrowException for a value that ``kind`` cannot represent.
-    """
+    """Convert values of type ``stored`` to ``kind``; raise pa.ArrowException for unfit values."""
     shape = shape_of(kind)
     if shape:
         width = int(np.prod(shape))

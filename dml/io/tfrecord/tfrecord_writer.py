@@ -127,10 +127,7 @@ def _feature(field: pa.Field) -> Encoded:
 
 
 def _packing(kind: pa.DataType, name: str) -> tuple[bytes, pa.DataType, Callable[[Any], bytes]]:
-    """Return the tag of the list that stores ``kind``, its element type, and its encoder.
-
-    The encoder converts a list of values to bytes.
-    """
+    """Return tag, element type and encoder of the list in which values of ``kind`` are stored."""
     types = pa.types
     if types.is_boolean(kind) or (types.is_integer(kind) and kind != pa.uint64()):
         return THREE, pa.int64(), _int64s

@@ -33,10 +33,7 @@ TRY = 'schema={"name": "type", ...} says what rows have'
 
 
 class Generated(DataSource):
-    """A source over iterators that ``make`` returns at every call; rows are dicts or values.
-
-    A row that is no dict is a value of the column "item".
-    """
+    """A source over the iterator that each call of ``make`` returns; rows are dicts or values."""
 
     def __init__(
         self,
@@ -144,10 +141,7 @@ def batches(
 
 
 def _take_rows(rows: Iterator[Any], held: list[Any], most: int) -> int:
-    """Append up to ``most`` of ``rows`` to ``held``, and return the number of appended rows.
-
-    If the iterator raises, the rows before the error have been appended.
-    """
+    """Append up to ``most`` rows to ``held``, also those before an error; return their number."""
     before = len(held)
     held.extend(map(owned_row, islice(rows, most)))
     return len(held) - before

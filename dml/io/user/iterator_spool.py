@@ -167,10 +167,7 @@ class Spool:
         self._lock, self._asking = threading.Lock(), threading.Lock()
 
     def answer(self, number: int) -> list[tuple[int, int]]:
-        """Return byte offset and size of the batches in the file from ``number`` on; [] at the end.
-
-        If batch ``number`` is not in the file, pull it from the iterator first.
-        """
+        """Return offset and size of each batch from ``number`` on, pulled if needed; [] at end."""
         if not self._has(number) and self._error is not None:
             raise self._error
         return self._places[number:]

@@ -137,10 +137,7 @@ def _call_source(
 
 
 def _raised(source: DataSource, name: str, where: str, error: BaseException) -> SourceError:
-    """Build the SourceError for an exception of ``source``, with its text.
-
-    If ``source`` has a method ``spoken``, that method returns the text, free of secrets.
-    """
+    """Build the SourceError for an exception of ``source``, worded by ``source.spoken`` if any."""
     spoken = getattr(source, "spoken", None)
     text = spoken(error) if spoken else text_of(error)
     told = SourceError(
@@ -429,9 +426,10 @@ class GivenRows(Plugged, Addressed):
 def read_datasource(
     source: DataSource, nonce: bytes, fingerprint: str | None = None, atom_rows: int | None = None
 ) -> Source:
-    """Build the node that reads ``source``.
+    """Build the node that reads ``source``; for ``nonce`` and ``fingerprint`` see ``check_source``.
 
-    Raise PlanError for another object than a DataSource, and for ``take`` with uncounted parts.
+    Raise PlanError for another object than a DataSource, and for a source with ``take`` and a part
+    without a row count.
     """
     if not isinstance(source, DataSource):
         raise PlanError(

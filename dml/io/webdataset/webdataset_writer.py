@@ -122,10 +122,7 @@ def _leads_out(key: str) -> bool:
 
 
 def _files(field: pa.Field) -> Encoded:
-    """Return the function that encodes a column as files.
-
-    Raise pa.ArrowInvalid for a name or type with which the files could not be read back.
-    """
+    """Return an encoder of a column as files; raise pa.ArrowInvalid if files cannot store it."""
     name, kind = field.name, field.type
     if split_name(f"key.{name}") != ("key", name) or "\0" in name:
         raise pa.ArrowInvalid(f"{name!r} cannot be the end of a file's name: small letters, no '/'")
