@@ -1,7 +1,7 @@
 """A source is a leaf of a pipeline: named data, divided into read units, and units into atoms.
 
-An atom is a fixed run of rows that the data alone decides; a unit is the smallest piece that one
-stream must decode in order (a row group), so the atoms of a unit never become separate tasks.
+An atom is a fixed run of rows that depends on the data alone; a unit is the smallest part that must
+be decoded in order (such as a row group), so the atoms of a unit never become separate tasks.
 Positions, row ids and randomness are defined on atoms; partitions are formed from atoms at run
 time and cannot be observed in results.
 """
@@ -30,7 +30,7 @@ ATOM_BYTES = 8 << 20
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Unit:
-    """A piece of a source that one stream decodes in order: ``atoms`` runs of rows.
+    """A part of a source that is decoded in order, as ``atoms`` runs of rows.
 
     The first atom has number ``atom``. All atoms have ``atom_rows`` rows except the last, which has
     the rest. ``place`` is a description for users (``"part-3.parquet, row group 7"``), ``nbytes``

@@ -356,7 +356,7 @@ def line_at(file: File, at: int, *, returns: bool) -> int:
 
 
 def _decoded_bytes(schema: Schema, rows: int, nbytes: int) -> int:
-    """Estimate the decoded bytes of ``rows`` rows that take ``nbytes`` as stored."""
+    """Estimate the decoded bytes of ``rows`` rows whose stored size is ``nbytes``."""
     codes = [code_of(kind) for kind in schema.values()]
     widths = sum(OFFSET if code == "arrow" else np.dtype(code).itemsize for code in codes)
     widths += sum(int(kind.byte_width) for kind in schema.values() if pa.types.is_decimal(kind))

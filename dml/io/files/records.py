@@ -91,7 +91,7 @@ def _too_long(quote: int | None) -> SourceError:
 
 
 def atoms(found: Iterable[tuple[bytes, np.ndarray]], atom_rows: int) -> Iterator[tuple[bytes, int]]:
-    """Yield the bytes and the count of every ``atom_rows`` rows; the last atom has the rest."""
+    """Regroup rows into atoms of ``atom_rows`` rows, the last with fewer; yield bytes and count."""
     pieces: list[bytes] = []
     rows = 0
     for window, ends in found:

@@ -139,7 +139,7 @@ def parsed(data: bytes, types: dict[str, pa.DataType], others: str) -> pa.Table:
 
 
 def guessed(data: bytes, declared: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
-    """Infer a type for each key of the objects in ``data``: Arrow's, but exact for integers."""
+    """Infer a type for each key of the objects in ``data``, with exact types for integers."""
     table = parsed(data, dict(declared), "infer")
     kinds = {field.name: field.type for field in table.schema}
     if large := [n for n in kinds if n not in declared and reaches(table[n], BEYOND)]:
@@ -290,7 +290,7 @@ def read_json(
     decimals if there are no other numbers. An absent key is null. Raises SourceError, while
     reading, for a line that is not an object, for a value of another type, for an integer that an
     inferred float64 cannot represent, for a key that was not present before unless ``columns`` are
-    chosen, and if the first rows have more than 10,000 keys, those of nested objects counted.
+    chosen, and if the first rows have more than 10,000 keys, nested ones included.
     """
     declared = Schema() if schema is None else schema_of(schema)
     root, files, given = listed(paths, KIND, storage_options)

@@ -1,4 +1,4 @@
-"""ORC files are read by stripe: each is a unit, decoded at once in another process.
+"""ORC files are read by stripe: each is a unit, decoded as a whole in another process.
 
 The library that decodes ORC terminates its process for some damaged files. So it runs in a pool of
 worker processes that threads share: if a worker is terminated, the caller gets an error, and the

@@ -221,7 +221,7 @@ def _atoms(
 
 
 def texts_of_unknown_size(group: RowGroup, columns: Iterable[str]) -> dict[str, pa.DataType]:
-    """Return the types of text columns that may decode to far more than their footer sizes.
+    """Return the types of text columns that may decode to far more bytes than the footer states.
 
     Text columns inside lists and structs are not included.
     """
@@ -282,7 +282,7 @@ def _batches(
 
 
 def exactly(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """Regroup rows into batches of ``rows``, the last with the rest; no copy if batches fit."""
+    """Regroup rows into batches of ``rows`` rows, the last with fewer; copy only if necessary."""
     held: list[pa.RecordBatch] = []
     have = 0
     for batch in batches:

@@ -118,7 +118,7 @@ class RecordForm(Form):
         )
 
     def decode(self, data: bytes, rows: int, columns: tuple[str, ...]) -> pa.RecordBatch:
-        """Decode ``columns`` of the ``rows`` records in ``data``, or return the raw records."""
+        """Decode ``columns`` of the ``rows`` records in ``data``, or if ``raw`` return records."""
         if len(data) >= MOST_BYTES:
             raise RowError(f"an atom has {len(data)} bytes", 0, "a smaller atom_rows=")
         found = list(payloads(data))
@@ -176,7 +176,7 @@ def _no_length(length: int | None) -> SourceError:
 def _features(
     data: bytes, row: int, columns: tuple[str, ...], *, strict: bool
 ) -> Mapping[str, Feature | None]:
-    """Return features of a record; raise RowError if invalid, or if ``strict`` with others."""
+    """Return features of a record; raise RowError if invalid, or for extra ones if ``strict``."""
     try:
         found = example(data, columns)
     except MalformedError as error:

@@ -55,7 +55,7 @@ def tfrecord_of(compression: str | None, *, raw: bool) -> TFRecord:
 
 @dataclasses.dataclass
 class RecordWriter:
-    """An open file; ``out`` compresses to ``sink``, or is ``sink``."""
+    """An open file; ``forms`` encode columns; ``out`` compresses to ``sink``, or is ``sink``."""
 
     out: Any
     sink: Any

@@ -48,8 +48,8 @@ VARYING_BYTES = 64
 class CheckedSource:
     """A user's source with the answers that its methods gave when the pipeline was built.
 
-    ``known`` is the answer of ``identity()``, or the fingerprint that the user named. ``fn`` stands
-    for the source as a user's function; ``fn.digest`` is set only if the data has no stable digest.
+    ``known`` is the result of ``identity()``, or the fingerprint that the user gave. ``fn`` is the
+    source as a user's function; ``fn.digest`` is set only if the data has no stable digest.
     """
 
     source: DataSource

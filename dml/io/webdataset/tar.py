@@ -136,7 +136,7 @@ def _plain(header: tarfile.TarInfo, said: _Said) -> tuple[str, int]:
 
 
 def _extend(said: _Said, kind: bytes, data: bytes) -> None:
-    """Apply an extended header of type ``kind`` to ``said``."""
+    """Store name and size from an extended header of type ``kind`` in ``said``."""
     if kind == LONG_NAME:
         said.name = _text(data.partition(b"\0")[0])
     elif kind == GLOBAL or kind in PAX:
