@@ -38,7 +38,7 @@ class UnitShard(PartOf):
     index: int
 
     def check(self) -> None:
-        """Raise PlanError unless there is a shard, and ``index`` is the number of one."""
+        """Raise PlanError unless ``num_shards`` > 0 and 0 <= ``index`` < ``num_shards``."""
         shard(self.num_shards, self.index)
 
     @property

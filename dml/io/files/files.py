@@ -334,7 +334,7 @@ class FileSource(Source):
         return digest(self.word, [(f.name, f.size, c) for f, c in zip(files, named, strict=True)])
 
     def identity_bytes(self) -> float:
-        """Return the bytes of files not yet digested; fetches nothing from a store."""
+        """Return the bytes of files not yet digested; infinity if one of them is in a store."""
         return sum(unread_bytes(file.remote or file.path) for file in self.files.files)
 
     def content_parts(self, *, quick: bool) -> Iterator[tuple[str, str, bytes]]:

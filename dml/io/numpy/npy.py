@@ -81,7 +81,7 @@ class NumpySource(FileSource):
 
     If every row of every file can be read directly (.npy files, none in column-major order), each
     unit is one atom, and atoms are counted over the rows of all files. Otherwise atoms do not span
-    files: each .npz file is one unit, and each atom of a .npy file is one.
+    files: each .npz file is one unit, and each atom of a .npy file is one unit.
     """
 
     files: ArrayFiles

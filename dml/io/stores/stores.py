@@ -100,7 +100,7 @@ class ObjectStore:
         return scrubbed(text, iter([*secrets_in(self._options), *inside]))
 
     def request(self, url: str, request: Callable[[], T], done: str = "read") -> T:
-        """Return ``request()``; retry it after transient failures, else raise StoreError."""
+        """Return ``request()``; retry transient failures, raise StoreError for a final one."""
         for wait_s in (*WAITS_S, None):
             try:
                 return request()

@@ -181,7 +181,7 @@ class Plugged(Source):
 
     @property
     def calls(self) -> UserFunction | None:
-        """The user's source as a called function; its digest may be valid in this run only."""
+        """The user's source in the form of a function; its digest may be valid in this run only."""
         return self.given.fn
 
     @property

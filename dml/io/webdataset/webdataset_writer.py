@@ -59,7 +59,7 @@ def shards_of(compression: str | None) -> Shards:
 
 @dataclasses.dataclass
 class ShardWriter:
-    """An open archive; ``out`` compresses to ``sink``, or is ``sink``."""
+    """An open archive; ``forms`` encode columns; ``out`` compresses to ``sink``, or is ``sink``."""
 
     out: Any
     sink: Any
