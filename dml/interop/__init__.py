@@ -1,4 +1,4 @@
-"""Adapters present pipelines as classes of other frameworks; a module imports the one it names.
+"""Adapters present pipelines as classes of other frameworks: ``torch`` is for PyTorch.
 
 dataset = ds.to_torch()                # a torch IterableDataset
 for tensors in dataset: ...            # a dict of tensors per element

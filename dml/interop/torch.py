@@ -1,7 +1,7 @@
-"""Pipelines are exposed to PyTorch as an IterableDataset of tensors that can be checkpointed.
+"""A pipeline is presented to PyTorch as a checkpointable IterableDataset that yields tensors.
 
-Tensors share memory with the arrays that dml delivers, which belong to the caller. Arrays of a
-pipeline that is iterated directly can also be converted by ``torch.from_dlpack``.
+Tensors share memory with the arrays that dml delivers; the caller owns this memory. The arrays of
+a pipeline that is iterated directly can also be converted by ``torch.from_dlpack``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def to_torch(
 ) -> TensorDataset:
     """Convert the elements of ``source``, a Dataset or a rank of a ``streaming_split``, to tensors.
 
-    Numbers, booleans and times become tensors without a copy; times are int64 (NaT: the least one).
+    Numbers, booleans and times become tensors without a copy; times are int64 (NaT: the minimum).
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def to_torch(
         padded with zeros and the lengths as ``<name>_length``, "nested" a jagged nested tensor
     strings : values that have no tensor (text, bytes, objects): "list" gives a list, "error" raises
     dtypes : types by column, ``{"x": torch.float32}``
-    device : target of the tensors; CUDA uses pinned memory and its own stream, one element ahead
+    device : where the tensors go; for CUDA, the next element is copied ahead on another stream
 
     Raises PlanError for unknown options, an absent device, and inside a worker of a DataLoader: dml
     has its own workers, so use ``DataLoader(dataset, batch_size=None)`` with ``num_workers=0``.
@@ -171,7 +171,7 @@ class Conversion:
         return self._joined(element, name, tensors)
 
     def _joined(self, element: Element, name: str, tensors: list[torch.Tensor]) -> Element:
-        """Combine lists of differing lengths into one tensor."""
+        """Return ``tensors`` as one nested tensor, or as one padded tensor and their lengths."""
         if self.ragged == "nested":
             return {name: torch.nested.nested_tensor(tensors, layout=torch.jagged)}
         lengths = f"{name}_length"
@@ -199,19 +199,19 @@ class Mover:
         return element
 
     def arrived(self, sent: Any) -> Element:
-        """Return, on the device, the element that ``sent`` was called with."""
+        """Return the element on the device; ``sent`` is the handle that ``self.sent`` returned."""
         return _each(sent, lambda tensor: tensor.to(self.device))
 
 
 class Pinned(Mover):
-    """Copies to a CUDA device from pinned memory, on a stream other than the training's."""
+    """Copies to a CUDA device from pinned memory, on a stream that training does not use."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
         self.stream = torch.cuda.Stream(device)
 
     def sent(self, element: Element) -> tuple[Element, torch.cuda.Event]:
-        """Enqueue the copies on the stream and record an event."""
+        """Enqueue the copies; return them with an event that occurs when they are complete."""
         with torch.cuda.stream(self.stream):
             return _each(element, self._copied), self.stream.record_event()
 
@@ -221,7 +221,7 @@ class Pinned(Mover):
         return tensor.pin_memory().to(self.device, non_blocking=True)
 
     def arrived(self, sent: tuple[Element, torch.cuda.Event]) -> Element:
-        """Make the current stream wait for the copies, and keep their memory for its operations."""
+        """Return the copies; the current stream waits for them, and their memory is kept for it."""
         element, event = sent
         current = torch.cuda.current_stream(self.device)
         current.wait_event(event)
@@ -267,7 +267,7 @@ class TensorIterator(Iterator[Element]):
 
 
 class MovedTensors(TensorIterator):
-    """An iteration on a device that prefetches one element while the previous one is in use."""
+    """An iteration that moves the next element to a device while the current one is in use."""
 
     def __init__(self, elements: Resumable, conversion: Conversion, mover: Mover) -> None:
         super().__init__(elements, conversion)
@@ -286,7 +286,7 @@ class MovedTensors(TensorIterator):
         return self._mover.arrived(sent)
 
     def _sent(self) -> tuple[Any, dict[str, Any]] | Exception:
-        """Start to move the next element; return its handle and the state after its receipt."""
+        """Start to move the next element; return its handle and the state after it, or an error."""
         try:
             sent = self._mover.sent(super().__next__())
         except Exception as error:  # noqa: BLE001 - raised by the next ``__next__``
@@ -313,7 +313,7 @@ class TensorDataset(IterableDataset):
         self._next: TensorIterator | None = None
 
     def __getstate__(self) -> Any:
-        """Return the pickled state: no current iteration, and the position of the next."""
+        """Return the attributes without iterations, and the position of the next one, or None."""
         coming = None if self._next is None else self._next.where()
         return {**self.__dict__, "_now": None, "_next": None}, coming
 

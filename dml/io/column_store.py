@@ -40,21 +40,21 @@ class ColumnStore:
 
     @cached_property
     def digest(self) -> bytes:
-        """Digest of the content at the first access; see ``digest_now``."""
+        """Digest of the content, computed at the first access; see ``digest_now``."""
         return self.digest_now()
 
     def digest_now(self) -> bytes:
         """Return a digest of the content that does not depend on chunking; reads all values."""
         if not self.lent and "digest" in self.__dict__:
             return self.digest
-        # by pieces, so that digesting never copies all data
+        # by runs of atom_rows rows, so that digesting never copies all data
         names = self.__dict__["names"] = [
             self._name_of(start) for start in range(0, self.rows, self.atom_rows)
         ]
         return digest("columns", self.rows, self.schema.to_arrow(), tuple(names))
 
     def changed(self, start: int, stop: int) -> bool:
-        """Return True if rows ``start`` to ``stop`` may differ from those of the last digest."""
+        """Return True if lent rows ``start`` to ``stop`` may have changed since the last digest."""
         names, each = self.__dict__.get("names", ()), self.atom_rows
         if not self.lent or not names:
             return False
@@ -62,7 +62,7 @@ class ColumnStore:
         return any(self._name_of(piece * each) != names[piece] for piece in pieces)
 
     def _name_of(self, start: int) -> bytes:
-        """Return the digest of the piece that begins at row ``start``."""
+        """Return the digest of the ``atom_rows`` rows from row ``start`` on, or of the rest."""
         stop = min(start + self.atom_rows, self.rows)
         pairs = zip(self.stored, self.schema.values(), strict=True)
         return digest(*(_content(to_arrow(slice_of(c, start, stop), kind)) for c, kind in pairs))
@@ -127,7 +127,7 @@ def columns_of(
 
 
 def _content(array: pa.Array) -> list[object]:
-    """Return the content of an array to digest; bulk data as XXH3-128, which is fast."""
+    """Return the parts of an array to digest; bulk data is replaced by its XXH3-128 digest."""
     return [
         xxhash.xxh3_128_digest(piece.data) if isinstance(piece, Bulk) else piece
         for piece in arrow_pieces(array)
@@ -179,7 +179,7 @@ def stored_arrow(column: pa.Array | pa.ChunkedArray) -> tuple[pa.DataType, Store
 
 
 def content_bytes(column: Stored, kind: pa.DataType, rows: int) -> int:
-    """Return the bytes of the values alone, excluding chunk, slice and validity overhead."""
+    """Return the bytes of the values of ``rows`` rows, without chunks, slices and validity."""
     if code_of(kind) != "arrow":
         return rows * int(np.prod(shape_of(kind), dtype=int)) * np.dtype(code_of(kind)).itemsize
     return arrow_bytes(column)

@@ -64,10 +64,10 @@ def long_integers(data: bytes) -> np.ndarray:
 
 
 def holding(name: str, spelled: Sequence[str], digits: int) -> pa.DataType | None:
-    """Return the type that represents all integers ``spelled``; None for a plus or a non-integer.
+    """Return the type that represents all integers ``spelled``; None if a text is no integer.
 
-    The type is int64, else uint64, else a decimal. Raise RowError for an integer of more than
-    ``digits`` digits.
+    None is also returned for a plus sign and for no texts. The type is int64, else uint64, else a
+    decimal. Raise RowError for an integer of more than ``digits`` digits.
     """
     if not spelled or any(text[0] == "+" or not WHOLE.fullmatch(text) for text in spelled):
         return None
@@ -86,10 +86,10 @@ def holding(name: str, spelled: Sequence[str], digits: int) -> pa.DataType | Non
 
 
 def check_kept(name: str, rows: Iterable[tuple[int, Any, Any]], *, declared: bool) -> None:
-    """Raise RowError for the first of ``rows`` (number, written, stored) that changed a number.
+    """Raise RowError for the first row of column ``name`` whose float changed a written number.
 
-    In floats that are not ``declared`` an integer must equal the written value; in declared floats
-    it may be rounded, but not to infinity.
+    ``rows`` are (row number, written value, stored value). If the user ``declared`` the type, a
+    float may be a rounded integer, but not infinite; else integers must be stored exactly.
     """
     for row, given, stored in rows:
         if number := _lost(given, stored, declared=declared):
@@ -100,7 +100,7 @@ def check_kept(name: str, rows: Iterable[tuple[int, Any, Any]], *, declared: boo
 
 
 def _lost(given: Any, stored: Any, *, declared: bool) -> str:
-    """Return the first number in ``given`` that differs in ``stored``; "" if there is none."""
+    """Return the text of the first number in ``given`` that ``stored`` changed, "" for none."""
     pairs: Iterable[tuple[Any, Any]]
     match stored:
         case float():

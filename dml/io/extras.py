@@ -20,9 +20,9 @@ QUERY = re.compile(r"(\w+://[^\s?'\"]*)\?[^\s'\"]*")
 
 
 def extra(module: str, door: str, name: str) -> Any:
-    """Import and return an optional module, which the function ``door`` needs for its user.
+    """Import and return the optional module ``module``, which the public function ``door`` needs.
 
-    If the module is not installed, raise PlanError, which names ``door`` and the extra ``name``.
+    If the module is not installed, raise PlanError with the command that installs dml[``name``].
     """
     try:
         return importlib.import_module(module)
@@ -33,10 +33,10 @@ def extra(module: str, door: str, name: str) -> Any:
 
 
 def located(path: object) -> str:
-    """Return the location of a table for any process: a URL or an absolute path.
+    """Return the location of a table as a URL or an absolute path, valid in every process.
 
-    Raise SourceError for other objects. The result contains any secrets of the URL of a store and
-    must not be displayed: see ``spoken``.
+    Raise SourceError unless ``path`` is a path. The result may contain secrets, as part of a URL,
+    and must not be displayed: see ``spoken``.
     """
     name = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(name, str) or not name:
@@ -50,6 +50,6 @@ def located(path: object) -> str:
 
 
 def spoken(text: object, options: Mapping[str, Any] | None = None) -> str:
-    """Return an error text of a library, or a URL, as one line without credentials."""
+    """Return an error text or a URL as one line without credentials or secrets of ``options``."""
     words = FRAMES.split(COLOURS.sub("", str(text)), maxsplit=1)[0]
     return scrubbed(QUERY.sub(r"\1", USER.sub(r"\1", words)), secrets_in(options or {}))

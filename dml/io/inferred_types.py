@@ -186,10 +186,10 @@ TEXTS = {"U": pa.string(), "S": pa.binary()}
 
 
 def from_array(array: np.ndarray, name: str, absent: np.ndarray | None = None) -> Typed:
-    """Build a column over a NumPy array (n, *element shape); copy only if kernels cannot read it.
+    """Build a column over a NumPy array (n, *element shape); ``absent``, (n,) bool, marks nulls.
 
-    An array with more than one axis becomes a fixed-shape tensor of numbers. Raises SourceError for
-    other dtypes.
+    The array is copied only if kernels cannot read its layout. An array with more than one axis
+    becomes a fixed-shape tensor of numbers. Raises SourceError for other dtypes.
     """
     if isinstance(array, np.ma.MaskedArray):
         mask = np.ma.getmaskarray(array)

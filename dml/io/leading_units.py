@@ -36,7 +36,7 @@ class Leading(PartOf):
         return self.units
 
     def unit_of_atom(self, atom: int) -> int:
-        """Return the index of the unit of ``whole``, at most ``units``."""
+        """Return the index of the unit that contains atom number ``atom``, at most ``units``."""
         return min(self.whole.unit_of_atom(atom), self.units)
 
     def rows_at(self, index: np.ndarray, columns: tuple[str, ...]) -> Block:

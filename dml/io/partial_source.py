@@ -63,12 +63,12 @@ class PartOf(Source):
 
     @property
     def columns_apart(self) -> bool:
-        """The value of ``undivided``."""
+        """Whether reading fewer columns of ``undivided`` saves the bytes of the others."""
         return self.undivided.columns_apart
 
     @property
     def far(self) -> bool:
-        """The value of ``undivided``."""
+        """Whether reading ``undivided`` requests bytes from other machines."""
         return self.undivided.far
 
     @property
@@ -77,7 +77,7 @@ class PartOf(Source):
         return self.undivided.addressable
 
     def identity(self) -> bytes:
-        """Return the identity of all data of ``undivided``; parameters determine the part."""
+        """Return the content digest of all data of ``undivided``, not only of this part."""
         return self.undivided.identity()
 
     def identity_bytes(self) -> float:
@@ -85,19 +85,19 @@ class PartOf(Source):
         return self.undivided.identity_bytes()
 
     def content_parts(self, *, quick: bool) -> Iterator[tuple[str, str, bytes]]:
-        """Yield the components of ``undivided``, for all its data."""
+        """Yield kind, description and digest of each component of all data of ``undivided``."""
         return self.undivided.content_parts(quick=quick)
 
     def opened(self) -> bytes:
-        """Return the digest of ``undivided``, for all its data."""
+        """Return a digest of all data of ``undivided`` that is valid within this process."""
         return self.undivided.opened()
 
     def revision(self) -> bytes:
-        """Return the digest of ``undivided``, for all its data."""
+        """Return a digest of all data of ``undivided`` that is valid on all machines."""
         return self.undivided.revision()
 
     def likeness(self) -> bytes:
-        """Return the digest of ``undivided``, for all its data."""
+        """Return the cheap digest of all data of ``undivided``; see ``Source.likeness``."""
         return self.undivided.likeness()
 
     def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
@@ -105,19 +105,19 @@ class PartOf(Source):
         return self.undivided.read(self.there(unit), columns, skip_atoms)
 
     def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
-        """Return the estimate of ``undivided`` for the corresponding unit."""
+        """Estimate the memory in bytes that reading the corresponding unit takes."""
         return self.undivided.working_bytes(self.there(unit), columns)
 
     def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
-        """Return the value of ``undivided`` for the corresponding unit."""
+        """Return the stored bytes that reading the corresponding unit fetches."""
         return self.undivided.stored_bytes(self.there(unit), columns)
 
     def changed_ns(self, unit: Unit) -> int:
-        """Return the time of ``undivided`` for the corresponding unit."""
+        """Return the time in ns of the last change to the corresponding unit's data, or 0."""
         return self.undivided.changed_ns(self.there(unit))
 
     def may_match(self, unit: Unit, predicate: tuple[Value, ...]) -> bool:
-        """Evaluate the predicate on the corresponding unit of ``undivided``."""
+        """Return False only if statistics prove that no row of the corresponding unit passes."""
         return self.undivided.may_match(self.there(unit), predicate)
 
     def bounds(self, column: str) -> tuple[int, int] | None:

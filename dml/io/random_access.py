@@ -44,7 +44,7 @@ class Addressed(Source):
 
     @property
     def key(self) -> int:
-        """The high half that all row ids of the source share."""
+        """The high 64 bits of all row ids of the source, derived from ``id_name``."""
         return source_key(self.id_name)
 
     @property

@@ -1,7 +1,7 @@
 """A source is a leaf of a pipeline: named data, divided into read units, and units into atoms.
 
-An atom is a fixed run of rows that the data alone decides; a unit is the smallest piece that one
-stream must decode in order (a row group), so the atoms of a unit never become separate tasks.
+An atom is a fixed run of rows that depends on the data alone; a unit is the smallest part that must
+be decoded in order (such as a row group), so the atoms of a unit never become separate tasks.
 Positions, row ids and randomness are defined on atoms; partitions are formed from atoms at run
 time and cannot be observed in results.
 """
@@ -30,7 +30,7 @@ ATOM_BYTES = 8 << 20
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Unit:
-    """A piece of a source that one stream decodes in order: ``atoms`` runs of rows.
+    """A part of a source that is decoded in order, as ``atoms`` runs of rows.
 
     The first atom has number ``atom``. All atoms have ``atom_rows`` rows except the last, which has
     the rest. ``place`` is a description for users (``"part-3.parquet, row group 7"``), ``nbytes``
@@ -149,11 +149,11 @@ class Source(Node):
         raise InternalError(f"{type(self).__name__} cannot be read")
 
     def read_run(self, first: Unit, last: Unit, columns: tuple[str, ...]) -> Block:
-        """Read the units from ``first`` to ``last`` as one block; requires ``side_by_side``."""
+        """Read the units from ``first`` to ``last`` as one block, if ``side_by_side`` is True."""
         raise InternalError(f"{self.title()} has units far from each other")
 
     def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
-        """Estimate the bytes of memory that reading ``unit`` takes beside its blocks."""
+        """Estimate the memory, in bytes, that reading ``unit`` takes in addition to its blocks."""
         return 0
 
     def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
@@ -161,7 +161,7 @@ class Source(Node):
         return 0
 
     def changed_ns(self, unit: Unit) -> int:
-        """Return the time in ns of the last change to ``unit``'s data; 0 if reads detect one."""
+        """Return the time in ns of the last change to ``unit``'s data; 0 if reads detect it."""
         return 0
 
     def may_match(self, unit: Unit, predicate: tuple[Value, ...]) -> bool:
@@ -177,13 +177,13 @@ class Source(Node):
         return None
 
     def null_in(self, column: str) -> str:
-        """Describe the place of a null proven to be in ``column`` without reading it, else ""."""
+        """Describe where ``column`` has a null, if this is known without reading it, else ""."""
         return ""
 
     def bounds(self, column: str) -> tuple[int, int] | None:
-        """Return (low, high), between which all integers of ``column`` lie, both included.
+        """Return (low, high) such that low <= x <= high for every integer x in ``column``.
 
-        They need not occur. Return None if no bounds are known, or if a value is null.
+        The bounds need not be values. Return None if no bounds are known, or if a value is null.
         """
         return None
 
@@ -198,7 +198,7 @@ class Source(Node):
 
     @property
     def columns_apart(self) -> bool:
-        """True if reading some columns of a unit saves about the bytes of the other columns."""
+        """True if reading fewer columns of a unit saves about the bytes of the others."""
         return False
 
     @property
@@ -212,7 +212,7 @@ class Source(Node):
 
 
 def read_of(source: Source) -> Source:
-    """Return the source whose format is read: the whole that ``source`` is a part of, or itself."""
+    """Return the complete source that ``source`` is a part of, or ``source`` itself."""
     while source.undivided is not source:
         source = source.undivided
     return source

@@ -38,7 +38,7 @@ class UnitShard(PartOf):
     index: int
 
     def check(self) -> None:
-        """Raise PlanError unless there is a shard, and ``index`` is the number of one."""
+        """Raise PlanError unless ``num_shards`` > 0 and 0 <= ``index`` < ``num_shards``."""
         shard(self.num_shards, self.index)
 
     @property
@@ -53,12 +53,12 @@ class UnitShard(PartOf):
 
     @cached_property
     def _step(self) -> int:
-        """Distance in ``source`` between units of the shard, limited to a machine integer."""
+        """Distance in ``source`` between units of the shard, at most the number of units."""
         return min(self.num_shards, max(1, self.source.unit_count))
 
     @cached_property
     def _equal(self) -> Unit | None:
-        """The first unit if all units of ``source`` but the last are equally large, else None."""
+        """The first unit if ``source`` is addressable (its units have equal sizes), else None."""
         return self.source.unit(0) if self.addressable and self.source.unit_count else None
 
     @cached_property
@@ -159,8 +159,8 @@ class UnitShard(PartOf):
 def divided(node: Node, num_shards: int, index: int, by: str) -> Node:
     """Return ``node`` over every ``num_shards``-th unit, or file, of its source.
 
-    Raise PlanError if rows of ``node`` do not follow from each unit of a single source
-    independently, and for ``by="files"`` of a source without files.
+    Raise PlanError if an operator of ``node`` has several inputs, or combines rows of several
+    atoms, and for ``by="files"`` if the source does not read files.
     """
     shard(num_shards, index)
     source, *steps = node.chain()

@@ -1,4 +1,4 @@
-"""Arrow IPC files are read by record batch: each record batch is a unit, decoded at once."""
+"""Arrow IPC files are read by record batch: each record batch is a unit, decoded as a whole."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Fetch = Callable[[Sequence[tuple[int, int]]], Sequence[bytes]]
 
 
 class BatchSizes(NamedTuple):
-    """Row count and decoded bytes of every record batch, dictionaries included."""
+    """Row count and decoded bytes of each record batch; bytes include the file's dictionaries."""
 
     rows: tuple[int, ...]
     nbytes: tuple[int, ...]
@@ -73,7 +73,7 @@ class FlatbufferTable(NamedTuple):
         return self.at + place if place else 0
 
     def number(self, form: str, at: int) -> int:
-        """Unpack the number at byte ``at``, of the struct format ``form``."""
+        """Unpack the number at byte ``at``; ``form`` is its format for the ``struct`` module."""
         if at < 0:
             raise ValueError("a header leads out of itself")
         return int(struct.unpack_from(form, self.data, at)[0])
@@ -98,7 +98,8 @@ class FlatbufferTable(NamedTuple):
 def sizes_in(footer: bytes, size: int, fetch: Fetch) -> BatchSizes:
     """Return the sizes of the record batches of a file of ``size`` bytes with this ``footer``.
 
-    ``fetch`` reads the headers. Raise one of FAULTS if the file is damaged.
+    ``fetch`` is called for the headers of the batches, and returns the bytes of each range. Raise
+    ValueError or struct.error if the file is damaged.
     """
     root = FlatbufferTable(footer, struct.unpack_from("<I", footer)[0])
     kinds = (DICTIONARIES, DICTIONARY), (BATCHES, BATCH)
@@ -121,7 +122,7 @@ def sizes_in(footer: bytes, size: int, fetch: Fetch) -> BatchSizes:
 
 
 def _batch(head: bytes, kind: int) -> FlatbufferTable:
-    """Return the record batch table of the message ``head``: of a batch, or of a dictionary."""
+    """Return the record batch table of message ``head``; ``kind`` is BATCH or DICTIONARY."""
     start = 8 if struct.unpack_from("<I", head)[0] == CONTINUED else 4
     message = FlatbufferTable(head[start:], struct.unpack_from("<I", head, start)[0])
     if message.number("<B", message.field(KIND_FIELD)) != kind:
@@ -139,10 +140,10 @@ def _rows(table: FlatbufferTable) -> int:
 
 
 def _packed(table: FlatbufferTable, place: tuple[int, int]) -> list[tuple[int, int]]:
-    """Return the file offset and the stored bytes of each compressed buffer of a batch.
+    """Return the file offset and the stored size in bytes of each compressed buffer of a batch.
 
-    ``place`` is the offset and the bytes of the batch's body. The list is empty without
-    compression.
+    ``place`` is the offset and the size of the batch's body. The list is empty if the batch is not
+    compressed.
     """
     if not table.field(PACKED):
         return []
@@ -201,7 +202,7 @@ class RecordBatchPart(FilePart):
 class ArrowSource(FileSource):
     """Rows of Arrow IPC files in order of file name, record batch, row.
 
-    A unit is a record batch, and atoms are equal runs of its rows.
+    A unit is a record batch, divided into atoms of equally many rows (the last may have fewer).
     """
 
     files: ArrowFiles
@@ -248,12 +249,12 @@ class ArrowSource(FileSource):
         return digest("batches", [(file.size, sizes.rows) for file, sizes in pairs])
 
     def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
-        """Estimate the bytes of a record batch, stored and decoded; in a store, of a window too."""
+        """Estimate the bytes of a record batch, stored and decoded, and of a window for a store."""
         part = self.parts[unit.index]
         return COPIES * part.nbytes + (WINDOW if part.file.remote else 0)
 
     def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
-        """Return the record batch's share of the file size, by rows."""
+        """Return the file size times the record batch's share of the file's rows."""
         part = self.parts[unit.index]
         return part.file.size * part.rows // self._rows_in[part.file.key]
 
@@ -268,7 +269,7 @@ class ArrowSource(FileSource):
 def _reader(
     opened: ArrowFile, fields: list[int] | None = None
 ) -> Iterator[pa.RecordBatchFileReader]:
-    """Open a file for reading the field numbers ``fields``, or all fields, on this thread.
+    """Open a file to read the fields with the numbers ``fields``, or all, on this thread.
 
     The file is not mapped into memory, since files may shrink.
     """
@@ -388,9 +389,9 @@ def read_arrow(
 ) -> ArrowSource:
     """Read rows of Arrow IPC files: a file, a folder, a pattern, or a list of these.
 
-    As ``read_parquet``: files in order of their names, all of one schema, dictionary columns
-    decoded. A record batch is read as a whole. Raises SourceError for files that are absent,
-    damaged, of differing schemas, or streams; SchemaError for an absent column.
+    As with ``read_parquet``, files are read in order of their names, all have one schema, and
+    dictionary columns are decoded. A record batch is read as a whole. Raises SourceError for files
+    that are absent, damaged, of differing schemas, or streams; SchemaError for an absent column.
     """
     root, listing, given = listed(paths, KIND, storage_options)
     files = ArrowFiles(root, of_one_schema(several(_opened, listing)), given)

@@ -37,13 +37,13 @@ class WholeFiles(FileSet):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Several(FilePart):
-    """Consecutive files, from ``file``, which has number ``first_row``, to ``last``."""
+    """Consecutive files from ``file`` to ``last``; ``first_row`` is the number of ``file``."""
 
     last: File
 
     @property
     def place(self) -> str:
-        """Description of the location for users."""
+        """Names of the first and last file, for messages."""
         same = self.rows == 1
         return self.file.name if same else f"{self.file.name} to {self.last.name}"
 
@@ -52,7 +52,8 @@ class Several(FilePart):
 class BinarySource(FileSource):
     """One row per file in order of file name: its bytes, and its name below the common folder.
 
-    A unit is an atom: as many files as have 8 MiB. A row's id comes from the file's name alone.
+    Each unit is one atom: ``atom_rows`` consecutive files, or without it at most 65,536 files of
+    about 8 MiB together. A row's id is derived from the file's name alone.
     """
 
     files: WholeFiles
@@ -66,7 +67,7 @@ class BinarySource(FileSource):
 
     @cached_property
     def parts(self) -> tuple[Several, ...]:
-        """Runs of files, determined by file sizes alone."""
+        """Runs of consecutive files, one per unit; sizes and ``atom_rows`` determine them."""
         return tuple(self._runs())
 
     def _runs(self) -> Iterator[Several]:
@@ -91,7 +92,7 @@ class BinarySource(FileSource):
         return keys[order], order
 
     def unit_of(self, ids: RowIds) -> Unit | None:
-        """Return the unit of the first row in ``ids``, with its file as place; None if unknown."""
+        """Return the unit of the first row in ``ids``, None if unknown; ``place`` is its file."""
         high, low = ids.slice(0, 1).arrays()
         keys, places = self._starts
         at = int(np.searchsorted(keys, high[0]))
@@ -104,7 +105,7 @@ class BinarySource(FileSource):
         return dataclasses.replace(unit, place=name, file=name)
 
     def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
-        """Yield one block; only "bytes" opens files; raise SourceError if one has changed."""
+        """Yield one block; open files only for column "bytes"; raise SourceError if one changed."""
         if skip_atoms:
             return
         part = self.parts[unit.index]
@@ -121,11 +122,11 @@ class BinarySource(FileSource):
         yield Block(schema, tuple(arrays[name] for name in columns), ids)
 
     def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
-        """Return twice the bytes of the files if they are read, else 0."""
+        """Return twice the bytes of the unit's files if column "bytes" is read, else 0."""
         return COPIES * unit.nbytes if BYTES in columns else 0
 
     def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
-        """Return the bytes of the files if they are read, else 0."""
+        """Return the bytes of the unit's files if column "bytes" is read, else 0."""
         return unit.nbytes if BYTES in columns else 0
 
     def parameters_text(self) -> str:

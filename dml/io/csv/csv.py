@@ -58,7 +58,7 @@ TRY_SCHEMA = 'schema={{{name!r}: "string"}}, or the type that all its values hav
 
 @dataclasses.dataclass(frozen=True)
 class Dialect:
-    """The delimiter and quote characters of CSV files, and where rows end in bytes."""
+    """The delimiter and quote characters of CSV files ("" for no quotes); finds where rows end."""
 
     delimiter: str
     quote: str
@@ -83,7 +83,7 @@ class Dialect:
         return ends
 
     def _turns(self, stored: np.ndarray) -> np.ndarray:
-        """Return the offsets of the quotes that open and close values, in turn: (n,) int64.
+        """Return the offsets of quotes that open and close values, alternating: (n,) int64.
 
         A quote inside an unquoted value is text. A doubled quote closes and reopens the quoted
         value, which has the same effect as a quote in the value.
@@ -179,7 +179,7 @@ class CsvForm(Dialect, Form):
         return self.head(file)[0]
 
     def head(self, file: File) -> tuple[int, tuple[str, ...]]:
-        """Return the byte offset of the first row, and the names in the header, () without one."""
+        """Return the byte offset of the first row, and the header's names, () without a header."""
         with opened(file, stop=3) as stream:
             start = after_mark(stream.read(3))
         if not self.header:
@@ -283,7 +283,7 @@ class CsvForm(Dialect, Form):
         return pa.RecordBatch.from_arrays([whole(c) for c in table.columns], names=list(columns))
 
     def _check(self, data: bytes, reading: pc.ReadOptions, table: pa.Table) -> None:
-        """Raise RowError for the first row with a number that its float does not represent."""
+        """Raise RowError for the first row with a number that its float column would change."""
         limits = {n: math.inf if n in self.declared else ROUNDED for n in table.column_names}
         large = [name for name, limit in limits.items() if reaches(table[name], limit)]
         if large and not len(long_integers(data)):
@@ -373,14 +373,14 @@ def read_csv(
 ) -> CsvSource:
     r"""Read rows of CSV files: a file, a folder (its .csv and .tsv files), a pattern, or a list.
 
-    Types are those of the first MiB of the first file, except for the columns of ``schema``.
+    Types are inferred from the first MiB of the first file, except for the columns of ``schema``.
     Without a ``header`` columns are named as in ``schema``, or f0, f1 and so on. An empty value is
     null, and so are ``null_values``; in text an empty value is null only if ``null_values`` are
-    given. Lines end with ``\n``, ``\r\n`` or ``\r``, and empty ones are not rows. A column of
-    integers, some of them beyond int64, is uint64, or decimal128 with negative ones. Raises
-    SourceError for headers that differ, and while reading for a row of another length, a value of
-    another type, or an integer that an inferred float64 cannot represent; SchemaError for absent
-    columns. A row has at most 32,768 values.
+    given. Lines end with ``\n``, ``\r\n`` or ``\r``, and empty lines are not rows. A column of
+    integers, some of them beyond int64, is uint64 if all fit, else decimal128. Raises SourceError
+    for headers that differ, and while reading for a row of another length, a value of another type,
+    or an integer that an inferred float64 cannot represent; SchemaError for absent columns. A row
+    has at most 32,768 values.
     """
     letters = (_letter(delimiter, "delimiter"), quote and _letter(quote, "quote"))
     root, files, given = listed(paths, KIND, storage_options)

@@ -39,7 +39,7 @@ class Readable(Protocol):
 
 
 class Unpacked:
-    """A file decompressed by the objects that ``begin`` makes; consecutive streams are joined."""
+    """A file decompressed on demand; ``begin`` makes a decompressor for each stream in it."""
 
     def __init__(self, file: Any, begin: Callable[[], Any]) -> None:
         by_path = isinstance(file, str)
@@ -136,10 +136,10 @@ class ByteStream:
 def opened(
     file: File | str, start: int = 0, stop: int | None = None, ending: str | None = None
 ) -> Iterator[ByteStream]:
-    """Open the decompressed bytes of a file; an uncompressed file can be entered at ``start``.
+    """Open the decompressed bytes of a file, from ``start`` on if the file is uncompressed.
 
-    Bytes from ``stop`` on are neither read nor requested from a store. ``ending`` is a key of
-    ``UNPACKERS`` or "", and overrides the file name.
+    In a store, bytes of an uncompressed file from ``stop`` on are not requested. ``ending`` is a
+    key of ``UNPACKERS`` or "" (uncompressed), and overrides the file name.
     """
     path, there = (file, None) if isinstance(file, str) else (file.path, file.remote)
     ending = packing(path) if ending is None else ending

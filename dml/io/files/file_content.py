@@ -52,10 +52,11 @@ def contents(paths: Sequence[str | Remote]) -> list[bytes]:
 def revisions(paths: Sequence[str | Remote]) -> list[bytes]:
     """Return a digest per file that identifies its content, wherever it is mounted.
 
-    For a file in a store the digest covers the version in the store, if that is certain. Local
-    files are digested completely if they have no more than 256 MiB together; otherwise the digest
-    covers size, modification time, and the first and last 64 KiB, but all bytes of a file so recent
-    that it may have been written to since. Raise SourceError if a file cannot be read.
+    For a file in a store the digest covers its version there, if equal versions prove equal
+    content, else all bytes. Local files are digested completely if they have at most 256 MiB
+    together; otherwise the digest covers size, modification time, and the first and last 64 KiB.
+    Very recent files are always digested completely, since a later write might leave their times
+    unchanged. Raise SourceError if a file cannot be read.
     """
     here = [path for path in paths if isinstance(path, str)]
     try:
@@ -91,7 +92,7 @@ def _content(file: str | Remote) -> bytes:
 
 
 def unread_bytes(file: str | Remote) -> float:
-    """Return the bytes to read for the content digest; infinite for an unread file of a store."""
+    """Return the bytes to read for the content digest: 0 if cached, infinity if in a store."""
     if not isinstance(file, str):
         return 0 if file.certain and _remote_key(file) in _known else math.inf
     try:
@@ -106,7 +107,7 @@ def _remote_key(file: Remote) -> tuple[object, ...]:
 
 
 def remote_content(file: Remote) -> bytes:
-    """Return the digest of ``content`` for a file of a store; cached by version if it is certain.
+    """Return the digest ``content`` of a file in a store; cached if ``file.certain``.
 
     The ETag of a file depends on how it was uploaded, so it can prove that a file is still the
     same, but not that two files are equal.
@@ -137,9 +138,9 @@ def _remember(key: State | tuple[object, ...], digest: bytes) -> None:
 def content(path: str) -> bytes:
     """Return the XXH3-128 digest of all bytes of a file: 16 bytes, independent of the name.
 
-    Cached in this process while inode, size, mtime and ctime are unchanged; a time stamp alone
-    decides nothing. Protects against damage and change, not against deliberate collisions. Raises
-    SourceError if the file cannot be read, or changes meanwhile.
+    The digest is cached in this process while inode, size, mtime and ctime are all unchanged. It
+    protects against damage and change, not against deliberate collisions. Raises SourceError if the
+    file cannot be read, or changes meanwhile.
     """
     try:
         before = state(path)
@@ -162,7 +163,7 @@ def state(path: str) -> State:
 
 
 def looked_at(path: str) -> os.stat_result:
-    """Return the current stat result of a file, and record its time of change."""
+    """Return the current stat result of a file, and note its change time if it is the latest."""
     now = os.stat(path)
     _newest[0] = max(_newest[0], now.st_ctime_ns)
     return now
@@ -182,7 +183,7 @@ def unchanged_since_ns() -> int:
 
 
 def settled_state(path: str) -> State | None:
-    """Return the state of a file; None if a change since its first inspection may be invisible."""
+    """Return the state of a file; None if a later change might leave an equal state."""
     try:
         found = state(path)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Schemas that files state are compared and united here."""
+"""The schemas that are stored in files are compared and merged here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dml.io.files.files import File, FileSet
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TypedFile(File):
-    """A file with the schema that it states."""
+    """A file with the Arrow schema that is stored in it."""
 
     arrow_schema: pa.Schema
 
@@ -38,7 +38,7 @@ class TypedFiles(FileSet):
 
 
 def columns_in(schema: pa.Schema) -> Iterator[tuple[str, pa.DataType]]:
-    """Yield name and usual type of each column."""
+    """Yield the name of each column, and its type in blocks (see ``usual_type``)."""
     for field in schema:
         yield field.name, usual_type(field.type)
 
@@ -99,7 +99,7 @@ def _clash(
 
 
 def united(files: Sequence[TypedFile]) -> Schema:
-    """Return the columns of any file, in order of first appearance, with the widest type.
+    """Return the columns of all files, in order of first appearance, each with its widest type.
 
     Raise SourceError for a column of two types without a common type.
     """

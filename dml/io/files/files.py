@@ -54,7 +54,7 @@ class File:
 
     @cached_property
     def key(self) -> int:
-        """The high half that the ids of all rows of this file share."""
+        """The high 64 bits of the ids of all rows of this file, derived from its name."""
         return source_key(self.name)
 
     def state(self) -> State | tuple[str, str] | None:
@@ -135,9 +135,10 @@ class FileSet:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FilePart:
-    """A run of rows of a file that one stream decodes, with its division into atoms.
+    """A run of rows of a file that is decoded in order, with its division into atoms.
 
-    ``word`` is what the format calls a numbered part; empty where parts are only runs of rows.
+    ``word`` is the format's term for a part, such as "row group", and ``number`` counts these parts
+    in the file; ``word`` is empty if the format has no such parts.
     """
 
     file: File
@@ -187,7 +188,7 @@ def numbered_parts(
 class FileSource(Source):
     """Rows of files in order of file name, part, row; a unit is a part.
 
-    Subclasses define ``parts``, and ``decoded`` if parts are decoded at once, otherwise ``read``.
+    Subclasses define ``parts``, and ``decoded`` if a part is decoded as a whole, else ``read``.
     Row ids come from the file's name below the common folder and the row's number in the file.
     """
 
@@ -254,7 +255,7 @@ class FileSource(Source):
         )
 
     def facts(self, unit: Unit, column: str) -> Facts | None:
-        """Return the statistics of a column of ``unit``; None if they need a read of the unit."""
+        """Return the statistics of a column of ``unit``; None if only reading reveals them."""
         return None
 
     def changed_ns(self, unit: Unit) -> int:
@@ -300,7 +301,7 @@ class FileSource(Source):
 
     @cached_property
     def _starts(self) -> tuple[np.ndarray, np.ndarray]:
-        """Keys of the files, ascending (n,) uint64, and the global position of each first row."""
+        """Keys of the files, ascending (n,) uint64, and the position of each file's first row."""
         firsts: dict[int, int] = {}
         start = 0
         for part in self.parts:
@@ -333,7 +334,7 @@ class FileSource(Source):
         return digest(self.word, [(f.name, f.size, c) for f, c in zip(files, named, strict=True)])
 
     def identity_bytes(self) -> float:
-        """Return the bytes of files not yet digested; fetches nothing from a store."""
+        """Return the bytes of files not yet digested; infinity if one of them is in a store."""
         return sum(unread_bytes(file.remote or file.path) for file in self.files.files)
 
     def content_parts(self, *, quick: bool) -> Iterator[tuple[str, str, bytes]]:
@@ -347,7 +348,7 @@ class FileSource(Source):
             yield f"file {file.name!r}", f"{file.size:,} bytes with digest {name.hex()[:8]}", name
 
     def opened(self) -> bytes:
-        """Return a digest of names and states, or of content where a state could hide a change."""
+        """Return a digest of names and states, or of content for files without a reliable state."""
         files = self.files.files
         states = [file.state() for file in files]
         hiding = [file for file, state in zip(files, states, strict=True) if state is None]
@@ -466,7 +467,8 @@ def unreadable(path: str, error: OSError) -> SourceError:
 def chosen(columns: object, door: str) -> tuple[str, ...] | None:
     """Return the names in ``columns`` as a tuple; None selects all columns.
 
-    Raise SchemaError for duplicates and for other values than names; the message names ``door``.
+    Raise SchemaError for duplicates and for other values than names. ``door`` is the public
+    function that was called, for the message.
     """
     if columns is None:
         return None

@@ -102,8 +102,8 @@ class PathValues:
 class PathColumns(PartOf):
     """The rows of ``source`` with columns of their file paths; units, atoms and ids are unchanged.
 
-    A column that exists in files too takes its values from the path, and position and type from the
-    files; other path columns follow those of the files.
+    If the files have a column of the same name, its values are those of the path, its position and
+    type those of the files. Other path columns follow the columns of the files.
     """
 
     source: FileSource
@@ -173,7 +173,7 @@ class PathColumns(PartOf):
         return {}
 
     def may_match(self, unit: Unit, predicate: tuple[Value, ...]) -> bool:
-        """Return False only if the path, or path and file statistics, prove that no row passes."""
+        """Return False only if the path, alone or with file statistics, proves no row passes."""
         file = self._numbers[unit.file]
         mixed = []
         for part in predicate:

@@ -55,9 +55,9 @@ def placed(files: Sequence[File], given: PathArguments) -> list[FilePlace]:
 
 
 def _roots(given: PathArguments) -> dict[str, str]:
-    """Map the address of the start folder of each given path to the path as written.
+    """Return a dict from the address of each given path to the path as written.
 
-    A pattern starts in the last folder before its first wildcard.
+    For a pattern, both are those of the last folder before its first wildcard.
     """
     from dml.io.stores.stores import store_of  # noqa: PLC0415
 
@@ -82,7 +82,7 @@ def _bare(address: str) -> str:
 
 
 def _place(file: File, roots: Mapping[str, str], *, named: bool) -> FilePlace:
-    """Locate a file below the nearest of ``roots``; a root itself has keys only if ``named``."""
+    """Locate a file below the nearest of ``roots``; a root that is a file has keys if ``named``."""
     there = file.remote
     address = _plain(file.path if there is None else there.address)
     root = address

@@ -1,8 +1,8 @@
-"""Sources of files whose rows follow one another as bytes; parts are runs of consecutive rows.
+"""Base of sources for files in which rows are stored one after another, such as CSV files.
 
-The row count is unknown when a file is opened, so rows are counted at the first use, in one pass
-that records the offsets of parts. A compressed file has one part, since it can only be read from
-its start.
+Parts are runs of consecutive rows. The row count is unknown when a file is opened, so rows are
+counted at the first use, in one pass that records the offsets of parts. A compressed file has one
+part, since it can only be read from its start.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 MOST_BYTES = (1 << 31) - 64
 
 
-OFFSET = 4  # bytes of a value of varying length beside its own
+OFFSET = 4  # bytes of the offset of a value of varying length
 
 
 class RowError(Exception):
@@ -72,7 +72,7 @@ class Form(Splitter):
         return packing(file.name)
 
     def packed(self, file: File) -> bool:
-        """Return True for a file that can only be read from its start."""
+        """Return True for a compressed file, which can only be read from its start."""
         return bool(self.ending(file))
 
     def open(
@@ -166,7 +166,8 @@ class LineFiles(FileSet):
 class LineRun(FilePart):
     """Rows of a file from byte ``start`` to ``stop`` of its uncompressed content.
 
-    ``widest`` is the bytes of the largest atom; ``broken`` runs end with bytes that are no row.
+    ``widest`` is the bytes of the largest atom. If ``broken``, the run ends with bytes that are
+    not a row.
     """
 
     start: int
@@ -177,7 +178,7 @@ class LineRun(FilePart):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Atom:
-    """The bytes of some rows of a file: its row ``row`` begins at byte ``at``."""
+    """The bytes of ``rows`` rows of a file, the first of which is row ``row`` at byte ``at``."""
 
     file: File
     data: bytes
@@ -337,12 +338,12 @@ def blamed(
 
 
 def spot(file: File, row: int, at: int, *, returns: bool = False) -> str:
-    """Describe the location of row ``row``, which contains byte ``at`` of the file."""
+    """Describe the location of row ``row`` with byte ``at``; ``returns``: see ``line_at``."""
     return f"{file.path}, row {row}, line {line_at(file, at, returns=returns)}"
 
 
 def line_at(file: File, at: int, *, returns: bool) -> int:
-    r"""Return the number of the line with byte ``at`` of the file, which is read again up to it.
+    r"""Return the number of the line with byte ``at``; the file is read again up to that byte.
 
     Lines end with ``\n``, and if ``returns`` also with a single ``\r``.
     """
@@ -355,7 +356,7 @@ def line_at(file: File, at: int, *, returns: bool) -> int:
 
 
 def _decoded_bytes(schema: Schema, rows: int, nbytes: int) -> int:
-    """Estimate the decoded bytes of ``rows`` rows that take ``nbytes`` as stored."""
+    """Estimate the decoded bytes of ``rows`` rows whose stored size is ``nbytes``."""
     codes = [code_of(kind) for kind in schema.values()]
     widths = sum(OFFSET if code == "arrow" else np.dtype(code).itemsize for code in codes)
     widths += sum(int(kind.byte_width) for kind in schema.values() if pa.types.is_decimal(kind))

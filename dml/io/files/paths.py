@@ -21,7 +21,7 @@ TRY = "a file, a folder, a pattern such as 'data/*.parquet', or a list of these"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FileKind:
-    """A kind of files: the word for messages, and suffixes of files in folders; () means any."""
+    """A kind of files: its name in messages, and the suffixes to read in folders; () means any."""
 
     word: str
     endings: tuple[str, ...] = ()

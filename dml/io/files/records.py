@@ -52,9 +52,10 @@ class Splitter(Protocol):
 def windows(
     stream: Readable, splitter: Splitter, note: Note | None = None
 ) -> Iterator[tuple[bytes, np.ndarray]]:
-    """Yield the bytes of complete rows, with the offset just past each; ``note`` gets all bytes.
+    """Yield the bytes of complete rows, with the offset just past each row: (n,) int64.
 
-    Raise SourceError, after the rows before it, for damage and for a row longer than ``LONGEST``.
+    ``note`` is called with all bytes. Damage, or a row longer than ``LONGEST``, raises SourceError
+    after the rows before it.
     """
     held, size = b"", WINDOW
     while piece := stream.read(size):
@@ -90,7 +91,7 @@ def _too_long(quote: int | None) -> SourceError:
 
 
 def atoms(found: Iterable[tuple[bytes, np.ndarray]], atom_rows: int) -> Iterator[tuple[bytes, int]]:
-    """Yield the bytes and the count of every ``atom_rows`` rows; the last atom has the rest."""
+    """Regroup rows into atoms of ``atom_rows`` rows, the last with fewer; yield bytes and count."""
     pieces: list[bytes] = []
     rows = 0
     for window, ends in found:
@@ -110,11 +111,11 @@ def atoms(found: Iterable[tuple[bytes, np.ndarray]], atom_rows: int) -> Iterator
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PartIndex:
-    """The byte offsets of the parts of a file: four numbers per part, (n,) int64 each.
+    """The parts of a file: four arrays, (n,) int64 each, with one number per part.
 
-    ``starts`` are offsets in the uncompressed file, ``widest`` the bytes of the largest atom.
-    ``broken``: the last row stands for unreadable bytes. ``content`` is the digest of the
-    uncompressed bytes.
+    ``starts`` are offsets in the uncompressed file, ``atom_rows`` the rows per atom, ``widest`` the
+    bytes of the largest atom. The readable rows end at offset ``end``. If ``broken``, the last row
+    stands for unreadable bytes. ``content`` is the digest of the uncompressed bytes.
     """
 
     starts: np.ndarray
@@ -129,11 +130,11 @@ class PartIndex:
 def index(
     stream: Readable, splitter: Splitter, start: int, atom_rows: int | None, *, packed: bool
 ) -> PartIndex:
-    """Scan a file once from byte ``start`` on; its rows alone determine the parts.
+    """Scan a file once from byte ``start`` on, and return its parts.
 
     Atoms have ``atom_rows`` rows, and parts about 8 MiB; without ``atom_rows``, each part is one
-    atom of at most 65,536 rows and 8 MiB. A compressed file is one part, whose atoms have the
-    largest fitting power of two of rows.
+    atom of at most 65,536 rows and 8 MiB. A compressed file (``packed``) is one part; without
+    ``atom_rows``, its atoms have as many rows as the largest power of two that fits.
     """
     hasher = xxhash.xxh3_128()
     runs: Runs | OneRun = OneRun(start, atom_rows) if packed else Runs(start, atom_rows)
@@ -153,7 +154,7 @@ def index(
 
 
 class Runs:
-    """Parts of a file that can be entered at any offset: of 8 MiB, or one atom each."""
+    """The parts of an uncompressed file: of about 8 MiB, or without ``atom_rows`` one atom each."""
 
     def __init__(self, start: int, atom_rows: int | None) -> None:
         self.given, self.atom_rows = atom_rows is not None, atom_rows or ATOM_ROWS
@@ -191,7 +192,7 @@ class Runs:
         self.start, self.rows, self.widest = self.end, 0, 0
 
     def finished(self) -> list[tuple[int, int, int, int]]:
-        """Return start, rows, rows of an atom, and bytes of the largest atom of every part."""
+        """Return for each part: start, rows, rows per atom, and the bytes of its largest atom."""
         if self.atom:
             self._close_atom()
         if self.rows:
@@ -200,7 +201,7 @@ class Runs:
 
 
 class OneRun:
-    """The single part of a compressed file: its rows, and sizes of atoms of 2**k rows."""
+    """The single part of a compressed file; measures the largest atom of each candidate size."""
 
     def __init__(self, start: int, atom_rows: int | None) -> None:
         powers = range(ATOM_ROWS.bit_length())

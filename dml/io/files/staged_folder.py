@@ -165,7 +165,7 @@ def _create_locked(target: Path) -> tuple[Path, int]:
 
 
 def _clear(target: Path) -> None:
-    """Remove folders of dead processes, and restore the old rows after an interrupted swap."""
+    """Remove staging folders of dead processes; restore old rows after an interrupted swap."""
     for name in os.listdir(target.parent):
         if name.startswith(prefix(target)):
             with suppress(OSError):  # locked by a live process, or being cleared by another process
@@ -173,7 +173,7 @@ def _clear(target: Path) -> None:
 
 
 def _bury(folder: Path, target: Path) -> None:
-    """Remove the staging folder ``folder`` of a dead process; raise OSError if it is alive."""
+    """Remove ``folder``, which a dead process staged; raise OSError if that process is alive."""
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -198,7 +198,7 @@ def sync(path: Path) -> None:
 
 
 def _commit(folder: Path, target: Path, *, overwrite: bool) -> None:
-    """Make ``rows`` the target in one step: readers see the old rows or the new ones."""
+    """Make folder ``rows`` the target in one step: readers see all old rows, or all new ones."""
     rows = folder / "rows"
     if target.exists():
         rows.chmod(stat.S_IMODE(target.stat().st_mode) | stat.S_IRWXU)
@@ -232,7 +232,7 @@ def _exchanged(rows: Path, target: Path) -> bool:
 
 
 def _replaced(folder: Path, target: Path) -> None:
-    """Swap in two steps; an interruption between them is repaired by the next writer."""
+    """Replace the target in two steps; the next writer repairs an interruption between them."""
     old = folder / "old"
     target.rename(old)
     try:

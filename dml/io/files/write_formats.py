@@ -20,7 +20,7 @@ from dml.kernels.functions import zones
 
 
 class Writer(Protocol):
-    """An open file of some format, over a sink that it does not close."""
+    """An encoder of rows to an open output file, its sink; it does not close the sink."""
 
     def write(self, rows: pa.Table, /) -> None:
         """Append one row group."""
@@ -38,7 +38,7 @@ class LibraryWriter:
 
 
 class FileFormat(Protocol):
-    """An encoding of files."""
+    """An encoding of files; ``verb`` is the public method that writes it, such as "write_csv"."""
 
     verb: ClassVar[str]
 
@@ -47,12 +47,12 @@ class FileFormat(Protocol):
         """The suffix of file names, without a dot."""
 
     def open(self, sink: Any, schema: pa.Schema) -> Writer:
-        """Begin a file; raise pa.ArrowException if the format cannot represent the columns."""
+        """Begin a file in ``sink``; raise pa.ArrowException if it cannot represent the columns."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Parquet:
-    """The Parquet format, with checksums on every page and the Arrow schema beside its own."""
+    """The Parquet format, with a checksum on every page and the Arrow schema in the metadata."""
 
     compression: str | None
     suffix: ClassVar[str] = "parquet"
@@ -71,7 +71,7 @@ class Parquet:
 
 @dataclasses.dataclass(frozen=True)
 class Arrow:
-    """The Arrow IPC format (Feather version 2), with one record batch for a row group."""
+    """The Arrow IPC format (Feather version 2); each row group is written as one record batch."""
 
     compression: str | None
     suffix: ClassVar[str] = "arrow"
@@ -86,7 +86,7 @@ class Arrow:
 
 @dataclasses.dataclass(frozen=True)
 class Orc:
-    """The ORC format, whose stripes are chosen by the ORC library."""
+    """The ORC format; the ORC library decides how rows are divided into stripes."""
 
     compression: str | None
     suffix: ClassVar[str] = "orc"
@@ -108,7 +108,7 @@ CODECS = {
 
 
 def gzipped(compression: str | None, what: str) -> str | None:
-    """Return "gzip" or None for a format that only gzip compresses; raise PlanError otherwise."""
+    """Return the codec "gzip" or None; raise PlanError, which names ``what``, for other codecs."""
     if compression in (None, "none", "gzip"):
         return "gzip" if compression == "gzip" else None
     raise PlanError(
@@ -135,7 +135,7 @@ def format_of(kind: type[Parquet | Arrow | Orc], compression: str | None) -> Par
 
 @dataclasses.dataclass(frozen=True)
 class Csv:
-    """The CSV format: a header, texts in quotes, nulls empty without quotes."""
+    """The CSV format: a header, texts in quotes, nulls as empty values without quotes."""
 
     delimiter: str
     suffix: ClassVar[str] = "csv"
@@ -219,7 +219,7 @@ class _JsonWriter:
 
 
 def json_of(kind: pa.DataType, name: str) -> Callable[[Any], list[Any]]:
-    """Return the conversion of a column of ``kind`` to JSON; raise pa.ArrowInvalid if none."""
+    """Return a function from a column of ``kind`` to JSON values; raise ArrowInvalid for none."""
     types = pa.types
     if not _in_json(kind, outer=True):
         raise pa.ArrowInvalid(f"{name!r} is {kind}, which has no form in JSON")
@@ -249,7 +249,7 @@ def _spelled(value: Any) -> str:
 
 
 def _in_json(kind: pa.DataType, *, outer: bool) -> bool:
-    """Return True if JSON represents ``kind``; times in lists must also be Python values."""
+    """Return True if JSON represents ``kind``; ``outer`` is False inside lists and structs."""
     types = pa.types
     if is_tensor(kind):
         return outer

@@ -139,7 +139,7 @@ def parsed(data: bytes, types: dict[str, pa.DataType], others: str) -> pa.Table:
 
 
 def guessed(data: bytes, declared: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
-    """Infer a type for each key of the objects in ``data``: Arrow's, but exact for integers."""
+    """Infer a type for each key of the objects in ``data``, with exact types for integers."""
     table = parsed(data, dict(declared), "infer")
     kinds = {field.name: field.type for field in table.schema}
     if large := [n for n in kinds if n not in declared and reaches(table[n], BEYOND)]:
@@ -162,9 +162,10 @@ def _exact(name: str, kind: pa.DataType, values: list[Any]) -> pa.DataType:
 
 
 def check_numbers(data: bytes, table: pa.Table, declared: Container[str]) -> None:
-    """Raise RowError for the first object with a number that its float does not represent.
+    """Raise RowError for the first object with a number that its float column would change.
 
-    ``table`` has the parsed objects of ``data``; keys in ``declared`` have types of the user.
+    ``table`` has the parsed objects of ``data``; the user declared the types of the keys in
+    ``declared``.
     """
     limits = {name: math.inf if name in declared else ROUNDED for name in table.column_names}
     large = [name for name, limit in limits.items() if reaches(table[name], limit)]
@@ -202,7 +203,7 @@ def _no_rows(data: bytes, message: str) -> RowError:
 
 
 def check_depth(data: bytes) -> None:
-    """Raise RowError for values nested so deeply that Arrow could not even name their type."""
+    """Raise RowError for values nested in more than ``DEEPEST`` levels, too deep for Arrow."""
     letters = np.frombuffer(STRINGS.sub(b"", data), np.uint8)
     opening, closing = np.isin(letters, BRACKETS[0]), np.isin(letters, BRACKETS[1])
     depth = np.cumsum(opening.astype(np.int64) - closing)
@@ -213,7 +214,7 @@ def check_depth(data: bytes) -> None:
 
 
 def check_keys(data: bytes) -> None:
-    """Raise RowError for too many keys, or too sparse keys, to infer a type of each.
+    """Raise RowError for more keys, or more keys times rows, than the inference of types allows.
 
     Keys of nested objects, and of objects in lists, count separately: each is a column of its own,
     with a value, or null, in every row.
@@ -285,11 +286,11 @@ def read_json(
     """Read a row per line of files of JSON lines: a file, a folder, a pattern, or a list.
 
     Keys and types are those of the first MiB of the first file, and of ``schema``, which takes
-    precedence; dates stay text unless it says otherwise. Integers beyond int64 are uint64 or
+    precedence; dates not in ``schema`` stay text. Integers beyond int64 are uint64 or
     decimals if there are no other numbers. An absent key is null. Raises SourceError, while
     reading, for a line that is not an object, for a value of another type, for an integer that an
     inferred float64 cannot represent, for a key that was not present before unless ``columns`` are
-    chosen, and if the first rows have more than 10,000 keys, those of nested objects counted.
+    chosen, and if the first rows have more than 10,000 keys, nested ones included.
     """
     declared = Schema() if schema is None else schema_of(schema)
     root, files, given = listed(paths, KIND, storage_options)

@@ -35,7 +35,7 @@ class ClusterClient:
 
     @staticmethod
     def of(collection: Any) -> ClusterClient | None:
-        """Return the client of the cluster that stores the collection's values, or None."""
+        """Return the client of the cluster that stores the collection, None if there is none."""
         futures = _futures(collection)
         return ClusterClient(futures[0].client) if futures else None
 
@@ -62,7 +62,7 @@ class ClusterClient:
             self.client = distributed.get_client(address)
 
     def taken_up(self, one: Any) -> Scheduler:
-        """Return the scheduler for ``one``, with its futures bound to this process's client."""
+        """Bind the futures in the lazy partition ``one`` to this client; return its scheduler."""
         for future in _futures(one):
             if future.client is not self.client:
                 future.bind_client(self.client)
@@ -71,7 +71,7 @@ class ClusterClient:
 
 
 def _futures(collection: Any) -> list[Any]:
-    """Return the futures of a collection whose values are stored on workers of a cluster."""
+    """Return the futures of a collection that a cluster stores; [] for other collections."""
     distributed = sys.modules.get("distributed")
     return [] if distributed is None else list(distributed.futures_of(collection))
 
@@ -90,7 +90,7 @@ class Collection(DataSource):
         raise InternalError(f"{type(self).__name__} finds no schema")
 
     def computed(self, number: int) -> Any:
-        """Compute partition ``number``, on the cluster that stores its dependencies if any."""
+        """Compute partition ``number``; if a cluster stores its inputs, compute it there."""
         one = self.one(number)
         scheduler = self.scheduler if self.cluster is None else self.cluster.taken_up(one)
         return one.compute(scheduler=scheduler)
@@ -126,7 +126,7 @@ class Frame(Collection):
         return schema
 
     def read(self, part: SourcePart, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-        """Yield a partition in pieces that are views of it."""
+        """Yield the rows of a partition in record batches that are views of its memory."""
         yield from _batches(from_pandas(self.computed(part.payload)), columns)
 
 

@@ -24,7 +24,7 @@ LAZY = "a stream of Hugging Face has no content that could be named without read
 
 
 def _fields(schema: pa.Schema) -> dict[str, pa.DataType]:
-    """Return names and types of columns; decoded features (images, arrays) as they are stored."""
+    """Return names and types of columns; images and arrays have their storage types."""
     return {
         field.name: usual_type(getattr(field.type, "storage_type", field.type)) for field in schema
     }
@@ -92,7 +92,7 @@ class Stream(DataSource):
         self.columns = _fields(features.arrow_schema) if features else self._looked_at()
 
     def _looked_at(self) -> dict[str, pa.DataType]:
-        """Infer the types from the first rows if the library does not know them."""
+        """Return the types of the first rows, for a dataset without declared types."""
         try:
             for table in self.dataset.iter(batch_size=STREAMED_ROWS):
                 return _fields(table.schema)

@@ -41,7 +41,7 @@ class ArrowArray(Protocol):
 class Memory(Addressed):
     """Rows stored in ``columns``; their row ids are derived from ``name``.
 
-    Blocks are read-only views of the columns. Equal content is an equal source.
+    Blocks are read-only views of the columns. Sources of equal content and settings are equal.
     """
 
     columns: ColumnStore
@@ -172,7 +172,7 @@ def _from_rows(rows: list[Any], declared: Schema | None) -> dict[str, Typed]:
 
 
 def _same_keys(rows: list[Any], names: Sequence[Any], *, may_lack: bool) -> None:
-    """Raise SourceError for the first row with other keys than ``names``."""
+    """Raise SourceError for the first row whose keys differ; ``may_lack`` permits absent keys."""
     if stranger := next((name for name in names if not isinstance(name, str)), None):
         raise SourceError(f"column names are text, got {stranger!r} in row 0")
     wanted = set(names)
@@ -190,7 +190,7 @@ def _same_keys(rows: list[Any], names: Sequence[Any], *, may_lack: bool) -> None
 
 
 def _from_values(rows: list[Any], declared: Schema | None) -> dict[str, Typed]:
-    """Build the column of plain values, or without any values the declared columns."""
+    """Build the column of plain values; without values, build empty columns as ``declared``."""
     if not rows:
         if declared is None:
             raise SourceError(
@@ -295,7 +295,7 @@ def from_arrow(data: ArrowStream | ArrowArray, *, atom_rows: int | None = None) 
 
 
 def from_table(table: pa.Table, *, atom_rows: int | None = None) -> Memory:
-    """Read the columns of ``table`` in usual types; raise SourceError for duplicate names."""
+    """Read the columns of ``table`` as types of blocks; raise SourceError for duplicate names."""
     names = table.schema.names
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise SourceError(f"two columns are called {twice!r}", why=f"the columns are {names}")

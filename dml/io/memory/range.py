@@ -70,7 +70,7 @@ class Range(Addressed):
 
     @property
     def last(self) -> int:
-        """The last value, if there is one."""
+        """The last value; defined only if there are values."""
         return self.start + (self.row_count - 1) * self.step
 
     def bounds(self, column: str) -> tuple[int, int] | None:

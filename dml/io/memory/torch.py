@@ -22,7 +22,7 @@ from dml.udfs.identity.function_fingerprint import FunctionIdentity, identify
 
 
 class TorchRows(DataSource):
-    """A map-style dataset: ``dataset[i]`` is row i, at every access."""
+    """A map-style dataset: row i is ``dataset[i]``, which is called whenever the row is read."""
 
     atom_rows = GENERATED_ROWS
 
@@ -116,7 +116,7 @@ def plain(value: Any) -> Any:
 
 
 class _Rows:
-    """Starts a new iteration over the rows of a dataset at every call."""
+    """A callable that returns a new iterator over the rows of a dataset at every call."""
 
     def __init__(self, dataset: Any, names: tuple[str, ...] | None) -> None:
         self.dataset, self.names = dataset, names

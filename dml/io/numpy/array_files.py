@@ -37,7 +37,7 @@ AGAIN = "copy or write it again; an upload may not have finished"
 
 
 class StoredArray(NamedTuple):
-    """An array in a file, one column or one per field; ``member`` is "" unless in an archive."""
+    """An array in a file: one column, or one per field; ``member`` names it in an archive."""
 
     column: str
     header: Header
@@ -113,7 +113,7 @@ class InStore(io.RawIOBase):
         self._there, self._reader = there, RandomReader(there, window=window)
 
     def hold(self, ranges: Sequence[Range]) -> None:
-        """Fetch ``ranges``, which are read next, in one request, with small gaps between them."""
+        """Fetch ``ranges``, which are read next, together; small gaps between them are included."""
         wide = coalesced(ranges)
         if sum(stop - start for start, stop in wide) > LONGEST:
             wide = sorted(ranges)
@@ -152,7 +152,7 @@ def _opened(file: File, window: int = WINDOW) -> IO[bytes]:
 
 
 def _checked(array: StoredArray, size: int) -> StoredArray:
-    """Raise NpyError unless the array has an axis of rows and exactly fits ``size`` bytes."""
+    """Return ``array``; raise NpyError unless it has an axis of rows and takes ``size`` bytes."""
     found = array.header
     if not found.shape:
         raise NpyError("its array is a single value, without an axis of rows")
@@ -162,7 +162,7 @@ def _checked(array: StoredArray, size: int) -> StoredArray:
 
 
 def _check_count(file: IO[bytes], archive: zipfile.ZipFile) -> None:
-    """Raise NpyError unless the directory has as many members as its end record states."""
+    """Raise NpyError unless the zip directory has as many members as its end record states."""
     file.seek(-(END + len(archive.comment)), os.SEEK_END)
     said, there = int.from_bytes(file.read(END)[10:12], "little"), len(archive.infolist())
     if said not in (there, MANY):
@@ -235,7 +235,7 @@ class _Direct:
 
 
 def _places(array: StoredArray, start: int, stop: int) -> list[Range]:
-    """Return the byte ranges of rows: one range, or one per value of a row if folded."""
+    """Return the byte ranges of rows: one range, or if ``folded`` one per value of a row."""
     found, size = array.header, array.header.dtype.itemsize
     if not array.folded:
         return [(found.start + start * array.width, found.start + stop * array.width)]
@@ -306,7 +306,7 @@ def _shaped(data: bytes, found: Header, rows: int) -> np.ndarray:
 
 
 def gathered(file: ArrayFile, arrays: Sequence[StoredArray], index: np.ndarray) -> list[np.ndarray]:
-    """Read the rows at ``index`` (n,) of some arrays, in that order; adjacent rows in one read."""
+    """Read rows ``index`` (n,) of each array, in that order; adjacent rows are read together."""
     wanted, places = np.unique(index, return_inverse=True)
     cuts = [0, *(np.flatnonzero(np.diff(wanted) != 1) + 1).tolist(), len(wanted)]
     runs = [(int(wanted[a]), int(wanted[b - 1]) + 1) for a, b in itertools.pairwise(cuts)]

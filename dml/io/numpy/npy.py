@@ -80,8 +80,8 @@ class NumpySource(FileSource):
     """Rows of array files, in the order of the file names and, in a file, of the first axis.
 
     If every row of every file can be read directly (.npy files, none in column-major order), each
-    unit is one atom, and atoms are counted over the rows of all files. Otherwise each .npz file is
-    one unit.
+    unit is one atom, and atoms are counted over the rows of all files. Otherwise atoms do not span
+    files: each .npz file is one unit, and each atom of a .npy file is one unit.
     """
 
     files: ArrayFiles
@@ -110,7 +110,7 @@ class NumpySource(FileSource):
 
     @property
     def addressable(self) -> bool:
-        """True unless a file is packed or in column-major order."""
+        """True unless a file is an archive or has an array in column-major order."""
         return self.files.direct
 
     @cached_property
@@ -210,7 +210,8 @@ class NumpySource(FileSource):
     def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
         """Estimate the stored and converted bytes of an atom.
 
-        Packed arrays in column-major order are held as a whole; a file in a store adds one request.
+        In an archive, an array in column-major order counts as a whole, since it is read as a
+        whole. For a file in a store, the bytes of one request are added.
         """
         part = self.parts[unit.index]
         whole = sum(a.header.nbytes for a in part.file.arrays if part.file.packed and a.folded)
@@ -218,7 +219,7 @@ class NumpySource(FileSource):
         return COPIES * (part.nbytes // part.rows * part.atom_rows + whole) + ahead
 
     def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
-        """Return the stored bytes of the rows, or of the whole file if it is packed."""
+        """Return the stored bytes of the rows, or of the whole file if it is an archive."""
         file = self.parts[unit.index].file
         return file.size if file.packed else unit.nbytes
 
@@ -305,10 +306,9 @@ def read_numpy(
     """Read rows of .npy and .npz files: a file, a folder, a pattern, or a list of these.
 
     The first axis of an array counts the rows; further axes are tensor axes. A .npy file has the
-    column "item", or one for each field of its rows; the members of an .npz file are columns. Fixed
-    bytes lose trailing zeros, as in NumPy. Headers are read now, values on demand from their place
-    in the file; checksums of .npz are verified. Python objects, which only pickle could read, are
-    refused.
+    column "item", or one for each field of its rows; the members of an .npz file are columns. Byte
+    strings of fixed size lose trailing zeros, as in NumPy. Headers are read now, values on demand;
+    checksums of .npz are verified. Python objects, which only pickle could read, are refused.
 
     Raise SourceError for absent or damaged files, or arrays of several lengths or differing types;
     SchemaError for an absent column.

@@ -36,7 +36,7 @@ class Header(NamedTuple):
 
 
 def header(data: bytes) -> Header:
-    """Parse the header that begins ``data``; raise NpyError if invalid, or of Python objects."""
+    """Parse the header of an array; raise NpyError if it is invalid or has Python objects."""
     if data[:6] != MAGIC or len(data) < 12:
         raise NpyError(f"it begins with {data[:6]!r}, arrays begin with {MAGIC!r}")
     wide = data[6] > 1

@@ -1,4 +1,4 @@
-"""ORC files are read by stripe: each is a unit, decoded at once in another process.
+"""ORC files are read by stripe: each is a unit, decoded as a whole in another process.
 
 The library that decodes ORC terminates its process for some damaged files. So it runs in a pool of
 worker processes that threads share: if a worker is terminated, the caller gets an error, and the
@@ -84,7 +84,7 @@ class Stripe(FilePart):
 class OrcSource(FileSource):
     """Rows of ORC files in order of file name, stripe, row.
 
-    A unit is a stripe, and atoms are equal runs of its rows.
+    A unit is a stripe, divided into atoms of equally many rows (the last may have fewer).
     """
 
     files: OrcFiles
@@ -134,7 +134,8 @@ class OrcSource(FileSource):
 def _answer(file: File, what: str, at: str, **request: Any) -> Answer:
     """Send a request about ``file`` to a worker process, and return the answer.
 
-    Raise SourceError, with ``what`` at ``at``, if the file cannot be read.
+    Raise SourceError if the file cannot be read; ``what`` and ``at`` are the object and the
+    location for its message.
     """
     try:
         return answer({"path": file.path, **request})
@@ -218,7 +219,7 @@ class EndedError(UndecodedError):
 
 
 class OrcProcess:
-    """A worker process that decodes ORC; ``fresh`` until the first request.
+    """A worker process that decodes ORC; ``fresh`` is True until its first request.
 
     Raise SourceError if the process cannot be started.
     """
@@ -368,9 +369,9 @@ os.register_at_fork(after_in_child=CHILDREN.leave)
 def answer(request: dict[str, Any]) -> Answer:
     """Return the metadata and the rows that a worker sends for ``request``.
 
-    Raise UndecodedError if decoding fails, SourceError if no worker starts. If a worker exits that
-    had read other files, which may have corrupted it, the request is sent once more, to a new
-    worker. If a new worker exits, raise EndedError.
+    Raise UndecodedError if decoding fails, SourceError if no worker starts. If a worker exits, an
+    earlier request may have corrupted it, so the request is sent once more, to a new worker. If a
+    new worker exits, raise EndedError.
     """
     fresh = True
     try:

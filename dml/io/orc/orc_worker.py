@@ -82,17 +82,17 @@ def _bytes(value: int | bytes) -> bytes:
 
 
 def _inner(found: Iterator[tuple[int, int | bytes]], number: int) -> bytes:
-    """Return the message in a field; empty if the field is absent."""
+    """Return the message in the field with ``number``; empty if the field is absent."""
     return next((_bytes(value) for n, value in found if n == number), b"")
 
 
 def _number(found: Iterator[tuple[int, int | bytes]], number: int) -> int:
-    """Return the number in a field; 0 if the field is absent."""
+    """Return the integer in the field with ``number``; 0 if the field is absent."""
     return next((value for n, value in found if n == number and isinstance(value, int)), 0)
 
 
 def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield numbers and values of the fields of a protobuf message; raise ValueError if invalid."""
+    """Yield number and value of each field of a protobuf message; raise ValueError if invalid."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)

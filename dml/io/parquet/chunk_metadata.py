@@ -26,7 +26,7 @@ _OF_NUMBERS = re.compile(
 
 
 class ThriftReader:
-    """A cursor ``at`` in ``data`` that advances over one value after another."""
+    """A parser of Thrift values in ``data``; offset ``at`` advances over each value it reads."""
 
     def __init__(self, data: bytes, at: int = 0) -> None:
         self.data, self.at = data, at
@@ -46,7 +46,7 @@ class ThriftReader:
         self.at += 1
 
     def skip(self, kind: int) -> None:
-        """Skip the value of a field; the value of a boolean is in its header."""
+        """Skip the value of a field of type ``kind``; a boolean has no bytes after its header."""
         if kind in NUMBERS:
             self.unsigned()
         elif kind == BINARY:
@@ -146,7 +146,7 @@ class DamageError(Exception):
 
 
 class ColumnChunk(NamedTuple):
-    """A column chunk: physical type, values with nulls, encoded bytes, compressed bytes.
+    """A column chunk: physical type, number of values and nulls, encoded and compressed bytes.
 
     ``text`` is the decoded size of all texts of the chunk, 0 if the writer did not record it.
     """
@@ -169,8 +169,9 @@ class Bounds(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Chunks:
-    """The chunks of one file by row group and leaf, and the ``rows`` of each row group.
+    """The chunks of one file: one for each row group and leaf (physical column).
 
+    ``rows`` are row counts of the row groups; ``numbers`` has ``WIDTH`` numbers per chunk.
     ``ordered`` is True if the file declares that its bounds follow the order of their types.
     """
 
@@ -187,7 +188,7 @@ class Chunks:
         return ColumnChunk(self.kinds[leaf], values, uncompressed, compressed, dictionary > 0, text)
 
     def place(self, group: int, leaf: int) -> tuple[int, int]:
-        """Return the byte range of a chunk in the file, its dictionary first: (start, stop)."""
+        """Return the byte range (start, stop) of a chunk in the file, including its dictionary."""
         at = (group * len(self.kinds) + leaf) * WIDTH
         start, dictionary = self.numbers[at + DATA], self.numbers[at + DICTIONARY]
         if 0 < dictionary < start:
@@ -197,8 +198,8 @@ class Chunks:
     def bounds(self, group: int, leaf: int, *, signed: bool) -> Bounds:
         """Return the statistics of a chunk.
 
-        ``signed`` says that values are ordered by their sign: only then are the deprecated bounds
-        valid.
+        ``signed`` says that values are ordered as signed numbers: only then are the deprecated
+        bounds of old writers valid.
         """
         at = self.numbers[(group * len(self.kinds) + leaf) * WIDTH + STATISTICS]
         if not at:
@@ -208,7 +209,7 @@ class Chunks:
 
 
 def _bounds(reader: ThriftReader, trusted: Sequence[dict[int, str]]) -> Bounds:
-    """Parse statistics at the position of ``reader``; use the first complete ``trusted`` pair."""
+    """Parse statistics at the position of ``reader``; use the first complete ``trusted`` bounds."""
     nulls: int | None = None
     texts: dict[int, bytes] = {}
     for field, kind in reader.fields():
@@ -302,7 +303,7 @@ class _Walk:
             self.numbers.extend(kept)
 
     def metadata(self, kind: int) -> list[int] | None:
-        """Parse ColumnMetaData; return None if the chunk is not of the physical type ``kind``."""
+        """Parse ColumnMetaData; return its numbers, None if the physical type is not ``kind``."""
         kept, reader, typed = [0] * WIDTH, self.reader, False
         for field in reader.fields():
             place = KEPT.get(field)

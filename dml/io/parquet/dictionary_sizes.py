@@ -16,7 +16,7 @@ SMALL_BYTES = 4 << 20
 
 
 def text_bytes(values: pa.DictionaryArray) -> int:
-    """Return the bytes of all texts that ``values`` decode to; an upper bound if that is small."""
+    """Return the decoded bytes of all texts in ``values``; up to 4 MiB, this is an upper bound."""
     lengths = pc.binary_length(values.dictionary)
     longest = pc.max(lengths).as_py() or 0
     if longest * len(values) <= SMALL_BYTES:
@@ -25,7 +25,7 @@ def text_bytes(values: pa.DictionaryArray) -> int:
 
 
 def check_texts(batch: pa.RecordBatch, most_bytes: int, place: str) -> None:
-    """Raise MemoryContractError for an atom whose decoded texts do not fit into ``most_bytes``."""
+    """Raise MemoryContractError if a column's decoded texts exceed half of ``most_bytes``."""
     for name, values in zip(batch.schema.names, batch.columns, strict=True):
         if not (pa.types.is_dictionary(values.type) and is_text_or_bytes(values.type.value_type)):
             continue

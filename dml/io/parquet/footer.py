@@ -168,7 +168,7 @@ def _remote_footer(file: File, there: Remote) -> ParquetFile:
 
 
 def _described(file: File, source: pa.NativeFile, footer: bytes) -> ParquetFile:
-    """Build the file from ``footer``, with which ``source`` ends."""
+    """Build the file from ``footer``, the end of ``source``; raise SourceError if damaged."""
     try:
         opened = pq.ParquetFile(source)
         metadata, schema = opened.metadata, opened.schema_arrow

@@ -63,9 +63,10 @@ DICTIONARY_BYTES, NUMBER_BYTES = 4 << 20, 3
 class ParquetSource(FileSource):
     """Rows of Parquet files in order of file name, row group, row.
 
-    A unit is a row group, and atoms are equal runs of its rows, computed from the footer over all
-    columns, whichever columns are read. Row ids come from the file's name below the common folder
-    and the row's number in the file. Page checksums are verified if the file has them.
+    A unit is a row group, divided into atoms of equally many rows; this number is computed from the
+    sizes of all columns in the footer, whichever columns are read. Row ids come from the file's
+    name below the common folder and the row's number in the file. Page checksums are verified if
+    the file has them.
     """
 
     files: ParquetFiles
@@ -94,7 +95,7 @@ class ParquetSource(FileSource):
         return digest("footers", footers)
 
     def likeness(self) -> bytes:
-        """Return a digest of sizes and footers: unequal footers mean unequal data."""
+        """Return a digest of file sizes and footers; files with other footers have other data."""
         return self._likeness
 
     def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
@@ -220,7 +221,7 @@ def _atoms(
 
 
 def texts_of_unknown_size(group: RowGroup, columns: Iterable[str]) -> dict[str, pa.DataType]:
-    """Return the types of text columns that may decode to far more than their footer sizes.
+    """Return the types of text columns that may decode to far more bytes than the footer states.
 
     Text columns inside lists and structs are not included.
     """
@@ -230,7 +231,7 @@ def texts_of_unknown_size(group: RowGroup, columns: Iterable[str]) -> dict[str, 
 
 
 def hides(chunk: ColumnChunk) -> bool:
-    """Return True if ``chunk`` may be all dictionary, of texts whose decoded size is unknown."""
+    """Return True if all of ``chunk`` may be dictionary-encoded texts of unknown decoded size."""
     most = DICTIONARY_BYTES + NUMBER_BYTES * chunk.values
     large = chunk.values * chunk.uncompressed > SMALL_BYTES
     return chunk.has_dictionary and not chunk.text and large and chunk.uncompressed <= most
@@ -281,7 +282,7 @@ def _batches(
 
 
 def exactly(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """Regroup rows into batches of ``rows``, the last with the rest; no copy if batches fit."""
+    """Regroup rows into batches of ``rows`` rows, the last with fewer; copy only if necessary."""
     held: list[pa.RecordBatch] = []
     have = 0
     for batch in batches:

@@ -189,8 +189,8 @@ def _may_compare(op: str, known: Facts, literal: Any) -> bool:
 def _readings(known: Facts, literal: Any) -> list[tuple[Any, Any, Any]]:
     """Return bounds and literal in each type they may be promoted to; [] if not comparable.
 
-    Rounding preserves order, so bounds hold for rounded values. The type checker determines the
-    type of the comparison, so a row group is skipped only if all candidate types agree.
+    Rounding preserves order, so bounds hold for rounded values. The type in which the values are
+    compared is unknown here, so a row group is skipped only if all candidate types agree.
     """
     low, high = known.low, known.high
     if type(literal) is known.family and known.family not in (int, float):

@@ -25,7 +25,7 @@ WINDOW = 1 << 20
 
 
 def coalesced(ranges: Iterable[Range]) -> list[Range]:
-    """Return ranges that cover ``ranges``, ascending: gaps up to ``GAP`` closed, long ones cut."""
+    """Return ascending ranges that cover ``ranges``; small gaps are closed, long ranges cut."""
     merged: list[Range] = []
     for start, stop in sorted(ranges):
         if merged:
@@ -43,9 +43,10 @@ def coalesced(ranges: Iterable[Range]) -> list[Range]:
 
 
 class RandomReader:
-    """A file of a store for pyarrow; ``held`` was fetched before, the rest is fetched on demand.
+    """A file in a store that pyarrow can read; other bytes than ``held`` are fetched on demand.
 
-    For one thread. Of the bytes fetched on demand, the last window is cached.
+    ``held`` are pairs (offset, bytes) that were fetched before. The last window fetched on demand
+    is cached. Only one thread may use the object.
     """
 
     def __init__(self, file: Remote, held: Sequence[tuple[int, bytes]] = (), window: int = WINDOW):

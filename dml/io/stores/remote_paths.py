@@ -26,8 +26,8 @@ def find_files(
     """Return the common folder of the files that ``urls`` denote, and the files by sorted name.
 
     As for ``expand``, a folder stands for the files of this ``kind`` in and below it that are not
-    hidden. Listings are requested from the stores now. Raise SourceError for absent, empty, or
-    repeated paths.
+    hidden. Listings are requested from the store now. Raise SourceError for absent, empty, or
+    repeated paths, and for URLs of several stores.
     """
     stores: dict[int, ObjectStore] = {}
     jobs: list[tuple[ObjectStore, str, str]] = []
@@ -105,7 +105,7 @@ def _files(store: ObjectStore, address: str, url: str, kind: FileKind) -> list[R
 
 
 def _has_pattern(store: ObjectStore, address: str) -> bool:
-    """Return True for a pattern; the question mark of a web URL begins its query."""
+    """Return True if an address has wildcards; in a web URL, "?" begins the query instead."""
     return glob.has_magic(address.partition("?")[0] if _is_web(store) else address)
 
 
@@ -131,7 +131,7 @@ def _below(store: ObjectStore, address: str, shown: str) -> dict[str, dict[str, 
 
 
 def _hidden_from(pattern: str, name: str) -> bool:
-    """Return True if ``pattern`` skips ``name``: only a dot matches a dot at its start."""
+    """Return True if a part of ``name`` begins with a dot, but none of ``pattern`` does."""
     fixed = re.split(r"[*?\[]", pattern)[0].count("/")
     asked = pattern.split("/")[fixed:]
     dotted = any(part.startswith(".") for part in asked)

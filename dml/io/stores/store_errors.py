@@ -87,9 +87,9 @@ def error_text(error: BaseException) -> str:
 
 
 def refused(error: BaseException, url: str, why: str, done: str = "read") -> StoreError:
-    """Build the error for a request that failed for good; ``why`` is its text without secrets.
+    """Build the error for a failed request, after all retries; ``why`` is a text without secrets.
 
-    ``done`` is the operation on the file: read, written.
+    ``done`` completes the message "... cannot be": "read", "written" or "removed".
     """
     if passing(error):
         return StoreError(

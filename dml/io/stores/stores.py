@@ -100,7 +100,7 @@ class ObjectStore:
         return scrubbed(text, iter([*secrets_in(self._options), *inside]))
 
     def request(self, url: str, request: Callable[[], T], done: str = "read") -> T:
-        """Return ``request()``; retry it after transient failures, else raise StoreError."""
+        """Return ``request()``; retry transient failures, raise StoreError for a final one."""
         for wait_s in (*WAITS_S, None):
             try:
                 return request()
@@ -150,7 +150,7 @@ def _fsspec(name: str) -> Any:
 
 
 def version_in(info: Mapping[str, Any]) -> tuple[str, bool]:
-    """Return a file's version as the store states it; True if it proves equal content."""
+    """Return a file's version in the store, "" if none, and True if it proves equal content."""
     for name in (*STRONG, *WEAK):
         found = info.get(name)
         if found not in (None, ""):
@@ -184,9 +184,9 @@ class Remote:
     def fetch(self, ranges: Sequence[Range], *, checked: bool = True) -> list[bytes]:
         """Fetch the bytes of every range (start, stop), requested together.
 
-        The bytes are of the listed version. The version is checked after the fetch unless
-        ``checked`` is False and the caller does so: versions never return, so bytes read before a
-        successful check are right.
+        The version is checked after the fetch; with ``checked=False`` the caller must do this. A
+        version never recurs, so bytes that were read before a successful check are of the listed
+        version.
         """
         found: dict[int, bytes] = {
             i: b"" for i, (start, stop) in enumerate(ranges) if start == stop
@@ -202,7 +202,7 @@ class Remote:
         return [found[i] for i in range(len(ranges))]
 
     def _ask(self, ranges: Sequence[Range], found: dict[int, bytes]) -> None:
-        """Add missing ranges to ``found``; raise a failure, permanent failures first."""
+        """Fetch the ranges that ``found`` lacks, and add them; raise permanent failures first."""
         lacking = [i for i in range(len(ranges)) if i not in found]
         starts, stops = zip(*(ranges[i] for i in lacking), strict=True)
         system = self.store.system

@@ -28,9 +28,9 @@ THREADS, PART_BYTES = 4, 8 << 20
 def uploading(url: str, options: object, *, overwrite: bool) -> Iterator[Path]:
     """Yield a folder to make files in, which are then uploaded to the folder ``url`` of a store.
 
-    Nothing is uploaded if the block raises; uploaded files are removed if an upload fails. Raise
-    PlanError if the folder ``url`` is not empty or ``overwrite`` is set, which no store can do at
-    once, and SourceError if the store or the disk refuses an operation.
+    Nothing is uploaded if the ``with`` block raises; uploads are undone if one of them fails. Raise
+    PlanError if the folder ``url`` is not empty, or for ``overwrite``, since no store can replace a
+    folder in one step. Raise SourceError if the store or the disk refuses an operation.
     """
     store, shown = store_of(url, options), shown_url(url).rstrip("/")
     address = store.address.rstrip("/")

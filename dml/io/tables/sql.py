@@ -19,7 +19,7 @@ CHANGES = "what a database answers may change, and nothing tells whether it has"
 
 
 class Query:
-    """A callable that runs the query on its own connection, which it closes after the last row."""
+    """A callable that runs the query on a new connection, and closes it after the last row."""
 
     def __init__(
         self, query: str, connect: Callable[[], Any], parameters: Parameters, each: int
@@ -27,7 +27,7 @@ class Query:
         self.query, self.connect, self.parameters, self.each = query, connect, parameters, each
 
     def __call__(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows of the result; driver errors become SourceErrors without parameters."""
+        """Yield the rows of the result; raise SourceError without parameters on driver errors."""
         try:
             yield from self._rows()
         except DmlError:
@@ -74,7 +74,7 @@ def read_sql(
     fingerprint: str | None,
     atom_rows: int | None,
 ) -> Generated:
-    """Build the source of a query result; raise SourceError if ``connect`` is not callable."""
+    """Build the source of a query result; raise SourceError for invalid arguments."""
     if not callable(connect):
         raise SourceError(
             f"read_sql needs a function that connects, got a {type(connect).__name__}",

@@ -44,7 +44,7 @@ class Zarr(DataSource):
 
     @cached_property
     def _arrays(self) -> dict[str, Any]:
-        """The arrays by column name; access raises SourceError if there are none."""
+        """The arrays by column name; access raises SourceError for an absent array or for none."""
         library = extra("zarr", "read_zarr", "zarr")
         try:
             root = library.open(self.path, mode="r")

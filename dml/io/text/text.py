@@ -72,7 +72,7 @@ def _checked(text: np.ndarray, offsets: np.ndarray) -> pa.Array:
 
 
 def _not_utf8(text: np.ndarray, offsets: list[int]) -> RowError:
-    """Build the error for the invalid line: decode each alone, as lines may complete each other."""
+    """Build the error for the first invalid line; each line is decoded alone to find it."""
     for row, (start, stop) in enumerate(pairwise(offsets)):
         try:
             str(text[start:stop].tobytes(), "utf-8")

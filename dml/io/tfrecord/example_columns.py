@@ -20,9 +20,10 @@ TRY = "schema={...} with what all records have, or the features that are wanted"
 
 
 def inferred_kinds(rows: Iterable[Mapping[str, Feature]]) -> list[tuple[str, pa.DataType]]:
-    """Infer names, in alphabetical order, and types: a list if a record has not exactly one value.
+    """Infer the name and the type of each column, in alphabetical order of names.
 
-    Raise RowError if a feature has values of two kinds.
+    The type is a list if the feature has several values, or an empty list, in a record. Raise
+    RowError if a feature has values of two kinds.
     """
     kinds: dict[str, int] = {}
     many: set[str] = set()
@@ -43,7 +44,7 @@ def _two_kinds(name: str, kind: int, other: int) -> str:
 
 
 def wire_kind(kind: pa.DataType, name: str) -> int:
-    """Return the list kind that stores a column of ``kind``; raise SchemaError if none can."""
+    """Return the code of the Feature list that stores ``kind``; raise SchemaError if none can."""
     types, inner = pa.types, _element(kind)
     if types.is_integer(inner) or types.is_boolean(inner):
         return INT64_LIST
@@ -88,7 +89,7 @@ def column(features: list[Feature | None], name: str, kind: pa.DataType) -> pa.A
 
 
 def _typed(found: list[Any], stored: pa.DataType, kind: pa.DataType) -> pa.Array:
-    """Convert Python values to an array; raise pa.ArrowException if ``kind`` lacks a value."""
+    """Convert values of type ``stored`` to ``kind``; raise pa.ArrowException for unfit values."""
     shape = shape_of(kind)
     if shape:
         width = int(np.prod(shape))

@@ -30,7 +30,7 @@ class MalformedError(Exception):
 
 
 def example(data: bytes, wanted: Collection[str]) -> dict[str, Feature | None]:
-    """Parse the features of an Example: kind and value runs of ``wanted`` features, else None.
+    """Return the features of an Example by name: list kind and values, None if not ``wanted``.
 
     Of two features of one name the last is used. Raise MalformedError for invalid bytes, and for a
     SequenceExample.
@@ -68,7 +68,7 @@ def _entry(
 
 
 def _feature(data: bytes, parts: list[tuple[int, int]]) -> Feature:
-    """Parse the values of a feature: lists of one kind are joined, another kind replaces them."""
+    """Return list kind and values of a feature; a list of another kind replaces earlier lists."""
     kind, runs = NOTHING, list[Values]()
     for start, stop in parts:
         for number, wire, first, last in _fields(data, start, stop):

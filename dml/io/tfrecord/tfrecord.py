@@ -54,7 +54,7 @@ def masked(crc: int) -> int:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RecordFile(File):
-    """A file of records; ``packing`` is the detected compression, whatever the file name says."""
+    """A file of records; ``packing`` is its detected or given compression, "" for none."""
 
     packing: str
 
@@ -78,7 +78,7 @@ class RecordForm(Form):
         return digest("tfrecord", 1, self.raw, self.chosen, self.schema.to_arrow())
 
     def ending(self, file: File) -> str:
-        """Return the compression that was detected when the file was opened."""
+        """Return the compression that was given, or detected when the file was opened."""
         return file.packing if isinstance(file, RecordFile) else ""
 
     def first(self, file: File) -> int:
@@ -118,7 +118,7 @@ class RecordForm(Form):
         )
 
     def decode(self, data: bytes, rows: int, columns: tuple[str, ...]) -> pa.RecordBatch:
-        """Decode ``columns`` of the ``rows`` records in ``data``, or return the raw records."""
+        """Decode ``columns`` of the ``rows`` records in ``data``, or if ``raw`` return records."""
         if len(data) >= MOST_BYTES:
             raise RowError(f"an atom has {len(data)} bytes", 0, "a smaller atom_rows=")
         found = list(payloads(data))
@@ -176,7 +176,7 @@ def _no_length(length: int | None) -> SourceError:
 def _features(
     data: bytes, row: int, columns: tuple[str, ...], *, strict: bool
 ) -> Mapping[str, Feature | None]:
-    """Parse features of a record; raise RowError if invalid, or if ``strict`` has others."""
+    """Return features of a record; raise RowError if invalid, or for extra ones if ``strict``."""
     try:
         found = example(data, columns)
     except MalformedError as error:

@@ -55,7 +55,7 @@ def tfrecord_of(compression: str | None, *, raw: bool) -> TFRecord:
 
 @dataclasses.dataclass
 class RecordWriter:
-    """An open file; ``out`` compresses to ``sink``, or is ``sink``."""
+    """An open file; ``forms`` encode columns; ``out`` compresses to ``sink``, or is ``sink``."""
 
     out: Any
     sink: Any
@@ -127,7 +127,7 @@ def _feature(field: pa.Field) -> Encoded:
 
 
 def _packing(kind: pa.DataType, name: str) -> tuple[bytes, pa.DataType, Callable[[Any], bytes]]:
-    """Return the tag of the list kind, its element type, and the encoder of a list of values."""
+    """Return tag, element type and encoder of the list in which values of ``kind`` are stored."""
     types = pa.types
     if types.is_boolean(kind) or (types.is_integer(kind) and kind != pa.uint64()):
         return THREE, pa.int64(), _int64s

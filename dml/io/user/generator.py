@@ -33,7 +33,7 @@ TRY = 'schema={"name": "type", ...} says what rows have'
 
 
 class Generated(DataSource):
-    """A source over iterators that ``make`` returns at every call: rows are dicts, or values."""
+    """A source over the iterator that each call of ``make`` returns; rows are dicts or values."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Generated(DataSource):
         self.columns = self._looked_at() if schema is None else schema
 
     def _looked_at(self) -> Schema:
-        """Infer the schema from the first rows of a pass that then ends."""
+        """Infer the schema from the first rows of a new iterator, which is then closed."""
         try:
             made = _begun(self.make, self.name)
         except DmlError:
@@ -110,10 +110,10 @@ def batches(
     *,
     light: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield ``columns`` of ``rows``, ``each`` rows at a time; fewer large rows if ``light``.
+    """Yield ``columns`` of ``rows`` in batches of ``each`` rows.
 
-    An exception of the iterator, and the error for an invalid row, are raised after the rows
-    before.
+    If ``light``, batches of large rows have fewer rows. An exception of the iterator, and the error
+    for an invalid row, are raised after the preceding rows.
     """
     from dml.data.row_slicing import Weighing  # noqa: PLC0415 - only a run needs it
 
@@ -141,7 +141,7 @@ def batches(
 
 
 def _take_rows(rows: Iterator[Any], held: list[Any], most: int) -> int:
-    """Append up to ``most`` of ``rows`` to ``held``, even before an error; return how many."""
+    """Append up to ``most`` rows to ``held``, also those before an error; return their number."""
     before = len(held)
     held.extend(map(owned_row, islice(rows, most)))
     return len(held) - before
@@ -166,7 +166,7 @@ def _typed(
 
 
 def schema_of_rows(rows: Iterator[Mapping[str, Any]], name: str) -> Schema:
-    """Infer names and types from as many first rows as give every column a value.
+    """Infer names and types from the first rows, until every column has had a value.
 
     Columns of arrays are inferred from at least 64 rows: if the shapes differ, the column has an
     open shape.
@@ -191,7 +191,7 @@ def schema_of_rows(rows: Iterator[Mapping[str, Any]], name: str) -> Schema:
 
 
 def _lengthened(held: list[Any], rows: Iterator[Mapping[str, Any]], name: str) -> bool:
-    """Double the number of rows in ``held``, or read one; return False at the end of ``rows``."""
+    """Double the rows in ``held``, or read one row if it is empty; return False at the end."""
     before = len(held)
     try:
         held.extend(map(owned_row, islice(rows, max(1, before))))
@@ -212,7 +212,7 @@ def raised(name: str, row: int, error: Exception) -> SourceError:
 
 
 def _untold(kind: pa.DataType) -> bool:
-    """Return True if the values so far, all null or empty, do not determine the type."""
+    """Return True if ``kind`` is incomplete because all values so far are null or empty."""
     inner = [kind.field(i).type for i in range(kind.num_fields)]
     return bool(pa.types.is_null(kind)) or any(map(_untold, inner))
 

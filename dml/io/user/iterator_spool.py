@@ -43,11 +43,11 @@ class UnansweredError(Exception):
 
 
 class ReadServer:
-    """Answers readers in other processes for one Spool; readers need address and key.
+    """A server through which readers in other processes request more batches from one Spool.
 
-    The server ends with the spool. The address is a socket in ``folder``, which must be private: no
-    other user can connect. Each reader has its own thread; a silent reader times out after
-    ``HANDSHAKE_S`` and delays no other reader.
+    Readers need its address and its key. The server ends with the spool. The address is a socket in
+    ``folder``, which must be private, so that no other user can connect. Each reader has its own
+    thread; a silent reader times out after ``HANDSHAKE_S`` seconds and delays no other reader.
     """
 
     def __init__(self, asked: Spool, folder: str) -> None:
@@ -167,13 +167,13 @@ class Spool:
         self._lock, self._asking = threading.Lock(), threading.Lock()
 
     def answer(self, number: int) -> list[tuple[int, int]]:
-        """Return byte offset and size of each batch from ``number`` on; [] at the end."""
+        """Return offset and size of each batch from ``number`` on, pulled if needed; [] at end."""
         if not self._has(number) and self._error is not None:
             raise self._error
         return self._places[number:]
 
     def batch(self, number: int) -> pa.RecordBatch | None:
-        """Return batch ``number``, None at the end; raise the iterator's error at its place."""
+        """Return batch ``number``; at the end, return None or raise the iterator's error."""
         try:
             if not self._has(number):
                 if self._error is not None:
@@ -207,7 +207,7 @@ class Spool:
         return number < len(self._places)
 
     def _pull(self, coming: Iterator[pa.RecordBatch]) -> None:
-        """Append the next batch to the file; a failed write ends the rows with an error."""
+        """Append the next batch to the file; a failed write ends the iteration with an error."""
         self._must_own()
         try:
             batch = next(coming, None)
@@ -244,7 +244,7 @@ class Spool:
 
 
 def _removed(folder: str, owner: int) -> None:
-    """Remove the spool folder ``folder`` if this process is ``owner`` (a process id), no fork."""
+    """Remove ``folder`` if this process has the id ``owner``; a fork must not remove it."""
     if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -48,8 +48,8 @@ VARYING_BYTES = 64
 class CheckedSource:
     """A user's source with the answers that its methods gave when the pipeline was built.
 
-    ``known`` is the answer of ``identity()``, or the fingerprint that the user named. ``fn`` stands
-    for the source as a user's function; ``fn.digest`` is set only if the data has no stable digest.
+    ``known`` is the result of ``identity()``, or the fingerprint that the user gave. ``fn`` is the
+    source as a user's function; ``fn.digest`` is set only if the data has no stable digest.
     """
 
     source: DataSource
@@ -137,7 +137,7 @@ def _call_source(
 
 
 def _raised(source: DataSource, name: str, where: str, error: BaseException) -> SourceError:
-    """Build the SourceError for an exception of ``source``; ``source.spoken``, if any, words it."""
+    """Build the SourceError for an exception of ``source``, worded by ``source.spoken`` if any."""
     spoken = getattr(source, "spoken", None)
     text = spoken(error) if spoken else text_of(error)
     told = SourceError(
@@ -165,7 +165,7 @@ NO_IDENTITY = "its identity() is None: nobody knows whether its data has changed
 
 
 class Plugged(Source):
-    """Base class of both nodes over users' sources."""
+    """Base class of GivenParts and GivenRows, the nodes that read a user's ``DataSource``."""
 
     given: CheckedSource
     atom_rows: int | None
@@ -181,7 +181,7 @@ class Plugged(Source):
 
     @property
     def calls(self) -> UserFunction | None:
-        """The user's source as a called function; its digest may be valid in this run only."""
+        """The user's source in the form of a function; its digest may be valid in this run only."""
         return self.given.fn
 
     @property
@@ -224,7 +224,7 @@ class GivenParts(Plugged):
 
     @cached_property
     def _keys(self) -> tuple[int, ...]:
-        """For each part, the high half that the ids of all its rows share."""
+        """For each part, the high 64 bits of the ids of all its rows."""
         name = self.given.name
         return tuple(source_key(f"{name}/{p.name}" if p.name else name) for p in self._parts)
 
@@ -426,9 +426,10 @@ class GivenRows(Plugged, Addressed):
 def read_datasource(
     source: DataSource, nonce: bytes, fingerprint: str | None = None, atom_rows: int | None = None
 ) -> Source:
-    """Build the node that reads ``source``.
+    """Build the node that reads ``source``; for ``nonce`` and ``fingerprint`` see ``check_source``.
 
-    Raise PlanError for another object than a DataSource, and for ``take`` with uncounted parts.
+    Raise PlanError for another object than a DataSource, and for a source with ``take`` and a part
+    without a row count.
     """
     if not isinstance(source, DataSource):
         raise PlanError(

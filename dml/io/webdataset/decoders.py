@@ -26,7 +26,7 @@ DIGITS = 20
 
 
 def decoder_of(suffix: str, *, decode: bool) -> Decoder:
-    """Return the decoder of files with ``suffix``: unchanged bytes if the suffix is unknown."""
+    """Return the decoder for ``suffix``: unchanged bytes if unknown, or if not ``decode``."""
     return DECODERS.get(suffix.rpartition(".")[2], as_bytes) if decode else as_bytes
 
 

@@ -123,7 +123,7 @@ def _header(block: bytes) -> tarfile.TarInfo:
 
 
 def _plain(header: tarfile.TarInfo, said: _Said) -> tuple[str, int]:
-    """Return name and size of a member; "" as the name of a folder. Raise TarError otherwise."""
+    """Return name ("" for a folder) and size of a member; raise TarError for links and devices."""
     name = header.name if said.name is None else said.name
     if header.type in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE):
         size = header.size if said.size is None else said.size
@@ -136,7 +136,7 @@ def _plain(header: tarfile.TarInfo, said: _Said) -> tuple[str, int]:
 
 
 def _extend(said: _Said, kind: bytes, data: bytes) -> None:
-    """Apply an extended header of type ``kind`` to ``said``."""
+    """Store name and size from an extended header of type ``kind`` in ``said``."""
     if kind == LONG_NAME:
         said.name = _text(data.partition(b"\0")[0])
     elif kind == GLOBAL or kind in PAX:

@@ -179,7 +179,7 @@ def _check_end(window: bytes, at: int) -> None:
 
 
 def _check_size(window: bytes, at: int, begin: int) -> None:
-    """Raise TarError for a sample that is too large, as soon as its header says so."""
+    """Raise TarError if the next member, whose header was read, makes its sample too long."""
     start = -(-at // 512) * 512
     size = start + needed(window[start:]) - begin
     if size > LONGEST:
@@ -212,11 +212,11 @@ def read_webdataset(
     """Read a row per sample of WebDataset shards: a file, a folder, a pattern, or a list of these.
 
     Consecutive files of an archive that share a key, which is their name up to its first dot, are a
-    sample; column "__key__" has the key, and the rest of each name is a column: those of the first
-    MiB, or ``suffixes``. A file that a sample lacks is null. With ``decode`` (True, or "basic")
-    .txt is text, .cls and similar suffixes int64, .json a value, .npy an array; all other files,
-    and all files with False, are bytes. Nothing is unpickled, and nothing extracted to a disk.
-    Archives may be compressed (.tar.gz, .tgz, .tar.zst ...).
+    sample. Column "__key__" has the key; every suffix, the rest of a name, is a column. The columns
+    are ``suffixes``, or the suffixes in the first MiB. A file that a sample lacks is null. With
+    ``decode`` (True, or "basic") .txt is text, .cls and similar suffixes int64, .json a value, .npy
+    an array; all other files, and all files with False, are bytes. Nothing is unpickled, and
+    nothing extracted to a disk. Archives may be compressed (.tar.gz, .tgz, .tar.zst ...).
 
     Raise SourceError, while reading, for damaged or truncated archives, links and other members
     that are not files, a sample of more than 32 MiB, and a file that cannot be decoded.

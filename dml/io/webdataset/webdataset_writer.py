@@ -59,7 +59,7 @@ def shards_of(compression: str | None) -> Shards:
 
 @dataclasses.dataclass
 class ShardWriter:
-    """An open archive; ``out`` compresses to ``sink``, or is ``sink``."""
+    """An open archive; ``forms`` encode columns; ``out`` compresses to ``sink``, or is ``sink``."""
 
     out: Any
     sink: Any
@@ -122,7 +122,7 @@ def _leads_out(key: str) -> bool:
 
 
 def _files(field: pa.Field) -> Encoded:
-    """Return the encoder of a column to files; raise pa.ArrowInvalid if these cannot be read."""
+    """Return an encoder of a column as files; raise pa.ArrowInvalid if files cannot store it."""
     name, kind = field.name, field.type
     if split_name(f"key.{name}") != ("key", name) or "\0" in name:
         raise pa.ArrowInvalid(f"{name!r} cannot be the end of a file's name: small letters, no '/'")
