@@ -77,7 +77,7 @@ class _Group:
 
 
 class _Turn(NamedTuple):
-    """The rows of the current block in a batch of ``key``, which row ``row`` completes."""
+    """A batch of ``key``: its ``rows`` in the current block, whose last, ``row``, fills it."""
 
     row: int
     key: Key

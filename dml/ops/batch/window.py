@@ -28,9 +28,9 @@ WINDOW = 0x77696E646F77
 class Window(SameColumns):
     """Makes sliding batches: batch w has the rows ``w * shift + i * stride`` for i below ``n``.
 
-    With ``drop_last`` incomplete windows at the end are dropped; without it they have as many rows
-    as there are, and the last window is the last that has any. A row's id is derived from the input
-    row's id and the row's place in the window.
+    With ``drop_last``, windows that reach beyond the end of the stream are dropped; without it they
+    are shorter, and the last window is the last with at least one row. A row's id is derived from
+    the input row's id and the row's place in the window.
     """
 
     input: Node

@@ -22,12 +22,12 @@ Root: TypeAlias = str
 
 @op
 class Stored(SameColumns):
-    """Stored returns the rows of the input in epoch 0, in every epoch, through a store.
+    """Stored returns the input's rows of epoch 0 in every epoch, and keeps them in a store.
 
     Workers write the rows, or read them back, unit by unit of the source and atom by atom, so that
     workers can also run the operators above. Whether a row was in the store cannot be seen in any
-    result. Without a store, blocks pass unchanged. ``root`` is the folder or URL of the store, ""
-    that of the run's options.
+    result. Without a store, blocks pass unchanged. ``root`` is the folder or URL of the store; if
+    it is "", the options of the run name the store.
     """
 
     input: Node
@@ -42,7 +42,7 @@ class Stored(SameColumns):
         yield block
 
     def turn(self, _epoch: int) -> int:
-        """Return 0, the input's epoch in every epoch."""
+        """Return 0: the rows of every epoch are the input's rows of epoch 0."""
         return FIRST
 
     def parameters_text(self) -> str:
@@ -50,7 +50,7 @@ class Stored(SameColumns):
         return repr(self.root) if self.root else "tier='disk'"
 
     def title(self) -> str:
-        """Return the verb as the user wrote it."""
+        """Return "Snapshot" or "Cache", depending on the user's verb, with the parameters."""
         return f"{'Snapshot' if self.root else 'Cache'}({self.parameters_text()})"
 
 

@@ -40,7 +40,7 @@ class Figure:
         return found
 
     def joined(self, a: Any, b: Any) -> Any:
-        """Return the state of a group from states of two parts of its rows; may change ``a``."""
+        """Return one state for the rows of states ``a`` and ``b`` together; may change ``a``."""
         return a + b
 
     def nothing(self) -> Any:
@@ -56,7 +56,7 @@ class Figure:
         return 0
 
     def refused(self, wanted: str, why: str) -> SchemaError:
-        """Return the error for a column that is not ``wanted``, the kinds that are allowed."""
+        """Return the error for a column of a wrong type; ``wanted`` names the types allowed."""
         name, verb, column, _ = self.part
         return SchemaError(
             f"{verb} needs a column of {wanted}, and {column!r} is {short(self.given)}",

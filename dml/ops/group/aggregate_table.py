@@ -233,7 +233,7 @@ KEEPS = {"n_unique", "implode"}
 
 
 def _column(found: list[Any], kind: pa.DataType) -> Values:
-    """Return a column of ``kind`` from Python values as ``comparable`` gives them, or None."""
+    """Return a column of ``kind`` from Python values of ``comparable``; None stands for null."""
     if code_of(kind) != "arrow":
         present = np.array([each is not None for each in found], bool)
         array = np.array([0 if each is None else each for each in found], code_of(kind))

@@ -55,10 +55,11 @@ class JoinSide:
 
 
 class Matches:
-    """The ``n`` result rows of a block of the left side, of which any range can be built.
+    """The ``n`` result rows of one block of left rows; any range of them can be built.
 
-    ``error`` follows these rows if ``validate`` does not allow a row of the block. ``how`` is that
-    of the node, unless the block meets a piece of the right side that is not the last one.
+    ``error`` is to be raised after these rows: it is set if a row has more matches than
+    ``validate`` allows. ``how`` is that of the node, except for a right side that is joined in
+    several pieces: all pieces but the last use another.
     """
 
     def __init__(self, node: JoinNode, left: Block, side: JoinSide, how: str) -> None:

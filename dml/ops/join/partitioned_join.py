@@ -218,7 +218,7 @@ class Partitioned:
         return True
 
     def _add_right(self, block: Block) -> None:
-        """Add right rows; rows whose null key matches none only if unmatched rows are returned."""
+        """Add right rows, without null keys that match nothing, if no unmatched row is returned."""
         if not self.node.coalesced:
             present = keys_in(self.node, block, self.node.right_on).present
             block = block if present is None else block.take(np.flatnonzero(present))

@@ -92,9 +92,9 @@ def in_whole(parts: Sequence[Fraction]) -> tuple[int, ...]:
 
 
 class _Shares(InputTurns):
-    """Turns by shares; ``given`` counts each input's elements since the shares last began anew.
+    """Turns by shares; ``given`` counts the elements of each input since counting last restarted.
 
-    That is when an input ended, or when all shares were exact.
+    Counting restarts when an input ends, and when every input has had exactly its share.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class InputTurns(Protocol):
-    """The order in which the ``open`` inputs have their turns, an element each; a plain value."""
+    """A sequence of turns: each is of one of the ``open`` inputs, which returns one element."""
 
     open: list[int]
 

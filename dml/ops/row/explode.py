@@ -126,7 +126,7 @@ class ExplodedLists(NamedTuple):
     sizes: np.ndarray
 
     def at(self, rows: np.ndarray, child: np.ndarray) -> Values:
-        """Return element ``child`` of the list of each of ``rows``; null if the list is empty."""
+        """Return for each of ``rows`` its list's element at ``child``; null if it is empty."""
         absent = self.sizes[rows] == 0
         index = np.where(absent, 0, self.starts[rows] + child)
         if not isinstance(self.values, Vec):

@@ -111,14 +111,14 @@ class LiftedNode(Skipping):
         return self.function.run(block, at)
 
     def computed(self, block: Block, at: At) -> Block | None:
-        """Return the output by the expressions; None if a check is true or they are outdated."""
+        """Return the output of the expressions; None if a check is true or ``stands`` is False."""
         if not self.stands():
             return None
         result = evaluate(self.programs, block, at)
         return None if result.failed else self.to_block(block, result.outputs)
 
     def quick(self, block: Block, at: At) -> Block | None:
-        """Return the output by the expressions; None unless they were compared and hold here."""
+        """Return the result of ``computed``; None unless a comparison found no difference."""
         if not self.trust.compared or self.trust.differs or not block.n:
             return None
         out = self.computed(block, at)
@@ -126,7 +126,7 @@ class LiftedNode(Skipping):
         return out
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
-        """Yield the output, by the expressions where they hold, else by the function.
+        """Yield the output, computed by the expressions where they hold, else by the function.
 
         Large rows are divided into several blocks, in the same places either way.
         """
@@ -134,7 +134,7 @@ class LiftedNode(Skipping):
             yield from joined(self._in_parts(part, at))
 
     def _sampled(self, at: At, some: Block) -> int:
-        """Return the bytes of the output for ``some``; 0 if all is passed on or a check is true."""
+        """Return the bytes of the output for ``some``; 0 if all is passed on or a check fires."""
         grows = any(value.op != "col" for value in self.outputs)
         made = self.computed(some, at) if grows else None
         return 0 if made is None else made.weight

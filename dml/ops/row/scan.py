@@ -27,7 +27,7 @@ SHOWN_LETTERS = 40
 
 
 def written(state: Any) -> str:
-    """Return the initial ``state`` as JSON; raise PlanError if calls cannot pass it on."""
+    """Return the initial ``state`` as JSON; raise PlanError for a state that JSON cannot hold."""
     try:
         return json.dumps(to_json(copy_state(state)))
     except NotCarriedError as error:
@@ -38,7 +38,7 @@ def written(state: Any) -> str:
 
 @op
 class Scan(Node):
-    """Scan replaces each row by the dict of ``(state, dict)``, which ``fn(state, row)`` returns.
+    """Scan replaces each row by a dict: ``fn(state, row)`` returns a new state and the dict.
 
     The state that a call returns is passed to the next call; the first call of an epoch gets
     ``initial`` (JSON). ``fn`` is called in order, once per row in runs without failures. A UDFError

@@ -42,8 +42,8 @@ class PieceFlow(Protocol):
 class ShuffleAtoms(SameColumns):
     """Returns the source's pieces in keyed order, with the rows of every ``size`` pieces mixed.
 
-    Raises PlanError unless only row-local operators lie between the source and this operator; rules
-    may move filters across it.
+    A piece is an atom of an addressable source, otherwise a read unit. Raises PlanError unless only
+    row-local operators lie between the source and this operator; rules may move filters across it.
     """
 
     input: Node

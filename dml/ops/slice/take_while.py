@@ -63,7 +63,7 @@ class TakeWhile(Skipping):
         return given
 
     def passing(self, block: Block, at: At) -> Iterator[np.ndarray]:
-        """Yield masks of the passing rows, at least up to the first that fails; then raise."""
+        """Yield masks of passing rows, up to the first failing row or later; raise errors last."""
         if isinstance(self.test, UserFunction):
             yield from _called(self.test, block)
             return

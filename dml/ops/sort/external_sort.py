@@ -207,8 +207,8 @@ def portions(run: Iterator[Block], blocks: int) -> Iterator[Block]:
 class RunHead:
     """The current block of one sorted run, with its keys; the block is None at the end of the run.
 
-    ``fresh`` is True while no row was taken from the block, ``over`` once no block is known to
-    follow. ``size`` is the number of rows in the run's first block.
+    ``fresh`` is True until a row is taken from the block, ``over`` once it is known that no block
+    follows. ``size`` is the number of rows in the run's first block.
     """
 
     def __init__(self, run: Iterator[Block], keyed: Callable[[Block], Any]) -> None:
