@@ -79,7 +79,7 @@ def _of_chain(plan: Plan) -> list[Names]:
 
 
 def _read(plan: Plan) -> bytes:
-    """Return a digest of the columns read and units skipped: they affect rows and bytes above."""
+    """Return a digest of the columns that are read, and of the filters that skip units."""
     return digest(plan.stage.columns, [part.digest for part in plan.stage.predicate])
 
 

@@ -29,7 +29,7 @@ PRIOR, SAMPLE, HISTORY = "p", "s", "h"
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """A normal distribution of a figure's log; ``source`` is the letter of its main source."""
+    """A normal distribution of a figure's log; ``source``: "p" prior, "s" sample, "h" history."""
 
     mean: float
     sigma: float
@@ -102,10 +102,10 @@ def total(beliefs: Sequence[Belief]) -> Belief:
 
 
 def no_regret(usual: Belief, other: Belief) -> bool:
-    """Return True if ``other`` may replace ``usual``, which is chosen without knowledge.
+    """Return True if ``other`` may replace ``usual``, the choice that is made without estimates.
 
-    It must be cheaper by more than 5 % in the median, and no dearer at the 80th percentile: a guess
-    is never worth leaving a plan whose cost is known.
+    ``other`` must be cheaper by more than 5 % in the median, and no dearer at the 80th percentile:
+    a guess is no reason to leave a plan whose cost is known.
     """
     wins = other.typical < usual.typical * (1 - MARGIN)
     return wins and other.at(Z80) <= usual.at(Z80)

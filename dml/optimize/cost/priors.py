@@ -175,7 +175,7 @@ def _operation_ns(value: Value) -> float:
 
 
 def kept_share(node: Node) -> float:
-    """Return the rows that ``node`` gives per row that it takes, according to the table."""
+    """Return how many rows ``node`` outputs per input row, according to the table."""
     if isinstance(node, Segment):
         return math.prod(map(kept_by, node.predicate))
     if node.rows is Rows.FEWER:

@@ -31,7 +31,7 @@ MOST = 512  # most parts of an operator that are stored, and most nested parts o
 
 
 class NamedOperator(NamedTuple):
-    """One operator: ``name`` is the digest of its own part, ``seed`` the default seed it uses."""
+    """One operator; ``name`` is its digest without inputs, ``seed`` the default seed it uses."""
 
     title: str
     name: str
@@ -52,7 +52,7 @@ class NamedOperator(NamedTuple):
 
 
 class WrittenStep(NamedTuple):
-    """An operator as written: its label with the user's line, and the digest of its own part."""
+    """An operator as written: its label with the user's line, and its digest without inputs."""
 
     label: str
     name: str

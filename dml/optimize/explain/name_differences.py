@@ -81,11 +81,11 @@ TRY = "the same in both, if the same rows are meant"
 class Difference:
     """The first difference between two pipelines; false if there is none.
 
-    ``kind`` is one word ("constant", "code", "content", "order" ...). ``path`` is the part that
-    differs, with the way that leads to it. ``operator`` and ``other`` are the lines where it was
-    written in each pipeline, ``here`` and ``there`` the two contents. ``also`` says what can be
-    reused from other entries, or is "". ``str`` has all of this in four lines, or five with
-    ``also``.
+    ``kind`` is one word ("constant", "code", "content", "order" ...). ``path`` names the part that
+    differs, and the parts that contain it. ``operator`` and ``other`` are the user's lines that
+    wrote this part in the first and the second pipeline; ``here`` and ``there`` are its contents in
+    them. ``also`` says what can be reused from other entries, or is "". ``str`` has all of this in
+    four lines, or five with ``also``.
     """
 
     kind: str
@@ -301,7 +301,7 @@ def _written(
     normal: set[str],
     found: Difference,
 ) -> str:
-    """Return the user's step that became the operator ``title``, if only one side has it."""
+    """Return the label of the written step that became operator ``title``; "" if none is found."""
     kind, _, shown = title.strip().partition("(")
     same = [step for step in steps if title and _became(step.kind, kind, normal)]
     left = Counter(step.name for step in others)

@@ -1,4 +1,4 @@
-"""The optimizer's work is shown as text: every station of a pipeline as a tree in one form."""
+"""The optimizer's work is shown as text: a pipeline after each phase, as a tree in one form."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _over(node: Shown) -> str:
 
 
 def physical_text(plan: Plan) -> str:
-    """Return a plan as text: the delivery, operators over the stream, on blocks, and the source.
+    """Return a plan as text: delivery, stream operators, operators on blocks, then the source.
 
     An operator on blocks of a later stage has the number of that stage.
     """

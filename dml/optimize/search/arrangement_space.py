@@ -113,7 +113,7 @@ def allowed(plan: Plan, machine: MachineLimits, without: frozenset[str] = frozen
 
 
 def cut(plan: Plan, cuts: Sequence[int]) -> Plan:
-    """Return ``plan`` with stages that begin with the block operators ``cuts``, and no others.
+    """Return ``plan`` with stages that begin at the block operators of indices ``cuts`` alone.
 
     All other parts of the plan stay the same objects. Steps whose rows are stored unit by unit stay
     where units are read.

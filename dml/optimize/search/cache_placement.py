@@ -59,7 +59,7 @@ def gain(
 ) -> float:
     """Return the seconds that caching saves over ``times`` reads; the first computes the rows.
 
-    ``hold_s`` is the value of the cached bytes to other entries meanwhile, in seconds.
+    ``hold_s`` are the seconds that the same bytes could save for other entries meanwhile.
     """
     return max(times - 1, 0.0) * (compute_s - read_s) - write_s - hold_s
 
@@ -94,7 +94,7 @@ def best(points: Sequence[Point], price: float = 0.0) -> Kept:
 
 
 class _Search:
-    """The exact choice at one price: each point's least cost, by the nearest cached point below."""
+    """The exact choice at one price: least costs by point and nearest cached point below it."""
 
     def __init__(self, points: Sequence[Point], price: float) -> None:
         self.points, self.price = points, price
@@ -127,7 +127,7 @@ class _Search:
         return frozenset(found)
 
     def _costs(self) -> dict[tuple[int, int], tuple[float, bool]]:
-        """Return the seconds above each point and whether it is cached, by cached point below."""
+        """Return (least seconds, is cached) by (point, possible nearest cached point below)."""
         costs: dict[tuple[int, int], tuple[float, bool]] = {}
         for place in range(len(self.points) - 1, -1, -1):
             for below, path_s in self._below(place):
@@ -135,7 +135,7 @@ class _Search:
         return costs
 
     def _below(self, place: int) -> list[tuple[int, float]]:
-        """Return each point that may be the nearest cached one, and the seconds from its rows."""
+        """Return the possible nearest cached points, each with the seconds to compute from it."""
         found: list[tuple[int, float]] = []
         seconds, each = 0.0, place
         while True:
