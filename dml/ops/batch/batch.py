@@ -58,7 +58,7 @@ class Batch(SameColumns):
         return _Batching(self, open_input(epoch, position), GatherQuota(self, at.hold_bytes))
 
     def parameters_text(self) -> str:
-        """Return the size, and ``drop_last`` if it is set as text."""
+        """Return as text the size, and ``drop_last`` if it is True."""
         return f"{self.n}{', drop_last=True' if self.drop_last else ''}"
 
 

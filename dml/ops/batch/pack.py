@@ -248,7 +248,8 @@ class Pack(Node):
     ``Bins``). The lists of all other columns have the same lengths and are joined alike. Two
     columns are added: ``segment_ids`` numbers the rows in a packed row from 1, ``positions`` the
     tokens of each row from 0. With ``fill`` every column is a tensor of ``size`` tokens, padded
-    with ``fill``, the added columns with 0.
+    with ``fill``, the added columns with 0. A row of more than ``size`` tokens is split by the
+    strategy "concat_split"; otherwise ``long`` says what becomes of it.
     """
 
     input: Node

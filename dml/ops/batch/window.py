@@ -72,7 +72,7 @@ class Window(SameColumns):
         return _Sliding(self, partial(open_input, epoch), position, room)
 
     def parameters_text(self) -> str:
-        """Return the size, the shift, the stride, and ``drop_last`` if it is off as text."""
+        """Return as text the size, the shift, the stride, and ``drop_last`` if it is False."""
         parts = [str(self.n), f"shift={self.shift}", f"stride={self.stride}"]
         return ", ".join([*parts, *(["drop_last=False"] if not self.drop_last else [])])
 

@@ -33,7 +33,7 @@ class AutoStored(Stored):
         return super().turn(epoch) if self.reuse is None else epoch // self.reuse
 
     def parameters_text(self) -> str:
-        """Return the tier, and ``reuse`` if it was given as text."""
+        """Return as text the tier, and ``reuse`` if it is not None."""
         return "tier='auto'" + ("" if self.reuse is None else f", reuse={self.reuse}")
 
 

@@ -30,7 +30,7 @@ class Anchor:
 
     def __init__(self) -> None:
         self.kept: dict[bytes, Any] = {}
-        # why nothing is kept: variables that functions below read changed, or a reason of the store
+        # why nothing is stored: which variables of functions below changed, or the store's reason
         self.changed, self.warned = "", False
 
     def __reduce__(self) -> tuple[type[Anchor], tuple[()]]:

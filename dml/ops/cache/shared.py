@@ -33,5 +33,5 @@ class Shared(SameColumns):
         return open_input(epoch, position)
 
     def parameters_text(self) -> str:
-        """Return the number of the shared place within its run as text."""
+        """Return as text the number of this shared place within its run."""
         return str(self.number)

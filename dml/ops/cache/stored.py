@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dml.data.block import Block
     from dml.expr.flow import At
 
-# Where rows are stored decides nothing about them.
+# A folder or URL; rows and names do not depend on it.
 Root: TypeAlias = str
 
 
@@ -46,7 +46,7 @@ class Stored(SameColumns):
         return FIRST
 
     def parameters_text(self) -> str:
-        """Return the store's folder or URL, or the tier as text."""
+        """Return as text the store's folder or URL; the tier if none was named."""
         return repr(self.root) if self.root else "tier='disk'"
 
     def title(self) -> str:

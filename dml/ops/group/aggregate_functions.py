@@ -18,7 +18,7 @@ from dml.errors import CastError, SchemaError
 from dml.kernels.functions.function import is_text
 from dml.kernels.vec import Vec
 
-# The name of the result, the operation, the column that it reads (None: rows), parameters.
+# The result's name, the operation, the column that it reads (None: it counts rows), parameters.
 Part: TypeAlias = "tuple[str, str, str | None, tuple[Any, ...]]"
 
 
@@ -157,7 +157,7 @@ class Spread(Mean):
 
 
 class Truth(Figure):
-    """Tells whether any value is true, or whether all are; without values, False and True."""
+    """Whether any value is true ("any": False without values), or all ("all": True then)."""
 
     def typed(self) -> pa.DataType:
         """Return bool; raise SchemaError unless the column has booleans."""
@@ -166,7 +166,7 @@ class Truth(Figure):
         return pa.bool_()
 
     def states(self, values: Values, starts: np.ndarray) -> list[Any]:
-        """Return for each run whether any value is true, or whether all are."""
+        """Return for each run whether any value is true ("any"), or all are ("all")."""
         numbers = numbers_of(values, "b1")
         any_ = self.part[1] == "any"
         array = numbers.values
@@ -176,7 +176,7 @@ class Truth(Figure):
         return list(found.tolist())
 
     def joined(self, a: Any, b: Any) -> Any:
-        """Return whether either state is true, or whether both are."""
+        """Return whether either state is true ("any"), or both are ("all")."""
         return (a or b) if self.part[1] == "any" else (a and b)
 
     def nothing(self) -> Any:

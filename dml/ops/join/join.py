@@ -165,7 +165,7 @@ class Join(JoinNode):
     have. Row ids are derived from the ids of both sides.
     """
 
-    # functions above settle their types as after a shuffle, since atoms end here
+    # no atoms above: functions there settle their types as they do above a shuffle
     rows: ClassVar[Rows] = Rows.WOVEN
     gathers: ClassVar[int] = 2
 

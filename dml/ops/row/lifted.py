@@ -64,19 +64,19 @@ class LiftedNode(Skipping):
         return Trust()
 
     def check(self) -> None:
-        """Record the outside values that the function reads, while they are unchanged."""
+        """Record the values of outer variables that the function reads, as they are now."""
         super().check()
         _ = self.outside_values
 
     @cached_property
     def outside_values(self) -> tuple[object, ...]:
-        """Return the outside values of the function, as of the first use of this property."""
+        """Return the values of the function's outer variables when this was first called."""
         from dml.udfs.identity.environment import surroundings  # noqa: PLC0415
 
         return surroundings(self.fn.call)
 
     def stands(self) -> bool:
-        """Return True if the outside values that the function reads are unchanged."""
+        """Return True if the outer variables that the function reads are unchanged."""
         from dml.udfs.identity.environment import unchanged  # noqa: PLC0415
 
         return unchanged(self.outside_values, self.fn.call)

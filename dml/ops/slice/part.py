@@ -55,7 +55,7 @@ class Part(SameColumns):
         yield block.take(kept) if len(kept) < block.n else block.bare()
 
     def parameters_text(self) -> str:
-        """Return the range of draws, and the seed as text."""
+        """Return as text the range of draws, and the seed."""
         return f"{self.low:g} to {self.high:g}, seed={self.seed}"
 
 

@@ -80,7 +80,7 @@ class Stratum(Node):
 
     @property
     def resume_cost(self) -> ResumeCost:
-        """Return the cost of resuming: counts by class are saved, one piece is read again.
+        """Return the cost of resuming: counts by class are saved, one chunk is read again.
 
         If the classes are too many to save, all rows are read again.
         """
@@ -122,10 +122,10 @@ def strata(fractions: Sequence[Any]) -> tuple[int, ...]:
 
 
 class _Dividing:
-    """A flow of the rows of one part, computed piece by piece.
+    """A flow of the rows of one part, computed chunk by chunk of the input.
 
-    ``before`` has the counts by class at the start of the current piece (None: too many for a
-    state), ``earlier`` is the number of rows returned by then.
+    ``before`` has the counts by class before the current chunk (None: too many for a saved state),
+    ``earlier`` is the number of rows that were returned before this chunk.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class _Dividing:
         return block
 
     def position(self) -> Position:
-        """Return where the piece began, the counts there, and the rows returned since."""
+        """Return where the chunk began, the counts there, and the rows returned since then."""
         if self.before is None:
             return {"in": None, "drop": self.given, "counts": [], "given": 0}
         place = {"in": self.rows.before, "drop": self.given - self.earlier}

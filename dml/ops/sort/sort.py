@@ -97,7 +97,7 @@ class Sort(Node):
         return self.ordering
 
     def parameters_text(self) -> str:
-        """Return the columns, and the options that differ from the defaults as text."""
+        """Return as text the columns, and the options that differ from the defaults."""
         pairs = zip(self.names, self.descending, strict=True)
         names = ", ".join(f"{name!r}{' descending' if down else ''}" for name, down in pairs)
         nulls = "" if self.nulls_last else ", nulls_last=False"

@@ -28,7 +28,7 @@ ASKED_UNITS = 256
 BLOCK_ROWS = 65_536
 # The fixed cost of a block, however few rows it has.
 BLOCK_S = 15e-6
-# The letter of row counts that are exact.
+# The value of ``Estimate.counted`` for exact row counts.
 EXACT = ""
 # Operators that give as many rows as they take, counted in rows of blocks.
 ALIKE = (Rows.SAME, Rows.PERMUTED, Rows.KEPT, Rows.STORED, Rows.GROUPED, Rows.REGROUPED)

@@ -25,7 +25,7 @@ LEAST_RUNS: Final = 2.0
 LEAST_S: Final = 0.01
 TITLE_LETTERS: Final = 40
 
-# Estimates of the plan without one more rule; None if a saved position would not fit that plan.
+# Returns the estimates of the plan without this rule; None if a saved position would not fit it.
 Without = Callable[[NamedRule], "tuple[Estimate, ...] | None"]
 
 

@@ -133,7 +133,7 @@ def first_difference(here: FingerprintText, there: FingerprintText) -> Differenc
 
 
 def nearest(here: FingerprintText, kept: Sequence[FingerprintText]) -> Difference:
-    """Return the first difference from the pipeline that has most operators in common."""
+    """Return the first difference from that one of ``kept`` which shares most operators."""
     if not kept:
         return Difference("nothing", here=f"{len(here.operators)} operators", there=NOTHING)
     return first_difference(here, max(kept, key=lambda each: common(here, each)))
@@ -202,7 +202,7 @@ def _only(mine: NamedOperator | None, theirs: NamedOperator | None) -> Differenc
 
 
 def _of_parts(mine: Sequence[SpelledPart], theirs: Sequence[SpelledPart]) -> Difference | None:
-    """Return the first difference at an equal path; else that of a part which one side lacks."""
+    """Return the first difference at an equal path, else a part that only one side has, or None."""
     others: dict[tuple[str, str], SpelledPart] = {}
     for each in theirs:
         others.setdefault(each.place, each)

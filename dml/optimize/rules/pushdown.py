@@ -91,7 +91,7 @@ def projection_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
 
 
 def wanted_by(nodes: Iterable[Node]) -> frozenset[str] | None:
-    """Return the columns that the operators ``nodes`` read; None if it may be all of them."""
+    """Return the columns that the operators ``nodes`` read; None if they may read all."""
     wanted = NOTHING
     for node in nodes:
         reads = looked_at(node)
