@@ -2,7 +2,7 @@
 
 Only certain implications are found: a filter implies another filter if both are the same, or if
 both compare one value with constants of one type. Source: answering queries using views, Halevy
-2001, as far as single conjuncts and values by name go.
+2001, limited to single conjuncts and to values of equal names.
 """
 
 from __future__ import annotations

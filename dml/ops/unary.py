@@ -1,4 +1,4 @@
-"""Operators with the columns of their one input share a base, and what they require of inputs."""
+"""Operators with the columns of their one input share a base, and functions that check inputs."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def _name_here(cache: Node, seed: int, *rewriting: object) -> bytes:
 
 
 def stored_name(below: Node, seed: int) -> str:
-    """Return the hex name for stored rows of ``below`` in epoch 0: equal names, equal parts.
+    """Return the hex name for stored rows of ``below`` in epoch 0; equal names mean equal rows.
 
     The name is portable between processes and machines. It includes the current behaviour of
     functions, the ``revision`` of files, the default seed if an operator draws with it, the version

@@ -83,7 +83,7 @@ def _lasting(node: Node) -> dict[str, object]:
 
 
 def _settled(made: N) -> N:
-    """Return ``made`` with the attributes that the next node reads, so no chain recurses later."""
+    """Return ``made`` with ``inputs`` and ``batched`` set, so that reading them never recurses."""
     found = made.__dict__
     given: list[Node] = []
     for name in made.input_names:

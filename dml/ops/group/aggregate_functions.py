@@ -1,4 +1,4 @@
-"""``Figure`` is the base of aggregates; those of numbers follow: counts, sums, spreads, truth.
+"""``Figure`` is the base of all aggregates; aggregates of numbers and booleans follow it here.
 
 An aggregate computes a state for each run of consecutive rows, joins two states of one group, and
 makes a column of the states of many groups. Nulls are left out, except by ``implode``.
@@ -132,7 +132,7 @@ class Total(Figure):
 
 
 class Mean(Total):
-    """Mean gives the exact mean, rounded once; null without values."""
+    """The exact mean, rounded once; null without values."""
 
     def result_type(self) -> pa.DataType:
         """Return float64."""
@@ -144,7 +144,7 @@ class Mean(Total):
 
 
 class Spread(Mean):
-    """Gives the exact standard deviation or variance, rounded once; null for too few values."""
+    """The exact standard deviation or variance, rounded once; null for too few values."""
 
     squared = True
 

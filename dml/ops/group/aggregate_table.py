@@ -1,4 +1,4 @@
-"""``FIGURES`` is the table of all aggregates; those that keep values are defined here."""
+"""``FIGURES`` is the table of all aggregates; those whose states hold values are defined here."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def _is_shaped(kind: pa.DataType) -> bool:
 
 
 class Listed(Figure):
-    """Listed gives all values, nulls included, as a list in the order of rows."""
+    """All values, nulls included, as a list in the order of rows."""
 
     def typed(self) -> pa.DataType:
         """Return the list type; raise SchemaError for tensors."""

@@ -285,7 +285,7 @@ class Partitioned:
             yield numbered(found.take_pairs(picked, partners), numbers)
 
     def _finished(self, blocks: Iterator[Block]) -> Iterator[Block]:
-        """Yield the merged rows, without those that a match in another right piece makes wrong."""
+        """Yield the merged rows, without rows that are wrong since another right piece matched."""
         single = self.node.validate in ("1:1", "m:1")
         last = NONE
         for block in _undivided(blocks) if single else blocks:

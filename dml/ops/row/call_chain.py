@@ -91,7 +91,7 @@ class CallChain:
         return found if all(kind in SAME for kind in found.values()) else None
 
     def run(self, block: Block, schema: Schema, at: At) -> Iterator[Block]:
-        """Yield the output of both operators as one block; raise an error after the rows before.
+        """Yield the output of both operators as one block; raise an error after the rows before it.
 
         ``block`` has at most ``CALLS`` rows, and the result is not large.
         """
@@ -177,7 +177,7 @@ def _most_text(schema: Schema, most_bytes: int) -> int:
 def _arrays(
     ids: RowIds, index: Sequence[int], ends: Sequence[tuple[int, int]]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the high and low halves of the kept rows' ids; ``ids`` are those of all rows."""
+    """Return arrays of the high and low halves of the kept rows' ids; ``ids`` has all rows."""
     return ids.take(_places(index, ends)).arrays()
 
 

@@ -109,7 +109,7 @@ class MapBatches(Skipping):
 
     @property
     def resume_cost(self) -> ResumeCost:
-        """Return the cost of resuming in a stream: a position is saved, one run is repeated."""
+        """Return the cost of resuming in a stream: a position is saved, one group is repeated."""
         if not self.counted:
             return ResumeCost()
         return ResumeCost(state_bytes=32, work_rows=self.group_rows, work="one run of rows")

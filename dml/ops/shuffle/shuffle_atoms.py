@@ -59,7 +59,7 @@ class ShuffleAtoms(SameColumns):
     total: bool = True
 
     def check(self) -> None:
-        """Raise PlanError for a bad size, or other than row-local operators over one source."""
+        """Raise PlanError for a bad size or seed, batches, or an operator that is not row-local."""
         element_count('shuffle window="atoms" size', self.size, least=1)
         seeded(self.seed)
         for node in self.input.walk():

@@ -74,5 +74,5 @@ def bounds(fractions: Sequence[Any]) -> list[float]:
 
 
 def splits_below(node: Node) -> int:
-    """Return how many splits were written before a step over ``node``."""
+    """Return how many splits are among ``node`` and the nodes below: ``nth`` of the next one."""
     return sum(each.splits for each in node.chain())

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Shard(PlaceSlice):
     """Shard keeps the elements at places ``index``, ``index + num_shards``, ... (rows, or batches).
 
-    The shards of one ``num_shards`` have each element once. Each shard reads all elements.
+    Together, all ``num_shards`` shards have each element once. Each shard reads all elements.
     """
 
     input: Node

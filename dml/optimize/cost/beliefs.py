@@ -47,10 +47,10 @@ class Belief:
 
     @classmethod
     def learned(cls, found: Learned, apart: int = 0) -> Belief:
-        """Return a belief from runs of the fleet, with their spread; more runs reduce its noise.
+        """Return a belief with the mean and the spread that runs of the fleet have shown.
 
-        ``apart`` is the number of powers of two between the blocks of those runs and the blocks to
-        estimate.
+        ``apart`` is how often the block size of those runs is doubled or halved to get the block
+        size of the estimate; each time adds to the uncertainty.
         """
         return cls(found.mean, math.hypot(found.sigma, SIGMA_APART * apart), HISTORY)
 

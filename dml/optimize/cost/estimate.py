@@ -1,8 +1,8 @@
-"""A plan's operators are estimated: the rows that each takes and gives, its bytes, its seconds.
+"""The work of a plan's operators is estimated: input rows, output rows, bytes and seconds.
 
 Rows are counted twice: upwards, as if all rows of every operator were wanted, and then downwards,
 since ``take`` wants fewer and ``repeat`` more. If the data does not say how many rows it has, the
-rows of an earlier run of the same pipeline are used, if one came to its end.
+rows of an earlier run of the same pipeline are used, if such a run was complete.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class _Estimating:
         self.compiled = compiled
 
     def chain(self, plan: Plan, first: int, gives: float | None = None) -> list[Estimate]:
-        """Estimate ``plan``, whose source has the ordinal ``first``, and the plans beside it."""
+        """Estimate ``plan``, whose source has the ordinal ``first``, then its ``beside`` plans."""
         operators = plan.operators
         begins, number = [], first + len(operators)
         for each in (other for plans in plan.beside for other in plans):
@@ -256,7 +256,7 @@ def _scaled(one: Estimate, share: float) -> Estimate:
 
 
 def _lead_to(steps: list[_Step], gives: float) -> None:
-    """Scale the guessed shares, all by one factor, so that the last step gives ``gives`` rows."""
+    """Scale all guessed shares by one factor, so that the last step outputs ``gives`` rows."""
     found, guessed = steps[-1].rows_out, sum(step.guessed for step in steps)
     if not guessed or not (0 < found < math.inf and 0 < gives < math.inf):
         return

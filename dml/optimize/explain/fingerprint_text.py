@@ -167,7 +167,7 @@ def _operators(normal: Node, seed: int, indent: str, *, quick: bool) -> Iterator
 
 
 def _parts(node: Node, memo: Memo, *, quick: bool) -> Iterator[SpelledPart]:
-    """Yield the parts of an operator; those come first that a user would name first."""
+    """Yield the parts of an operator, in the order in which a user would name them."""
     if isinstance(node, Segment):
         yield _filters(node.predicate, memo)
         yield from _columns(node.env, memo)

@@ -150,7 +150,7 @@ class _Open:
 
 
 class Spelling(FunctionEncoder):
-    """Encodes like ``FunctionEncoder``, and records of which value each part of the encoding is."""
+    """Encodes like ``FunctionEncoder``, and records from which value each part of it is."""
 
     __slots__ = ("_open",)
 

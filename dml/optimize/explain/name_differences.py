@@ -1,7 +1,7 @@
 """The first difference between two pipelines with different fingerprints is located.
 
-The first operator that differs itself is searched down to one part: into an expression, into a
-function and everything that it refers to, down to one constant or one file.
+The first operator that differs in itself, not in its input, is searched down to one part: into an
+expression, into a function and everything that it refers to, down to one constant or one file.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def _applied_lines(entry: Applied, *, micros: bool) -> list[str]:
 
 
 def _over(node: Shown) -> str:
-    """Return the input of ``node`` as text, as far down as a rule looks; "" if there is none."""
+    """Return " over " and the title of the first input of ``node``; "" if it has no input."""
     return f" over {node.inputs[0].title()}" if node.inputs else ""
 
 

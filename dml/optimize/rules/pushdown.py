@@ -71,7 +71,7 @@ def _rebuilt(node: Node, below: Node, env: Env | None) -> Node:
 
 
 def passes_columns(node: Node) -> bool:
-    """Return True if the operator passes on all columns, and reads only those that it names."""
+    """Return True if the operator passes on all columns, and reads only ``looks_at``."""
     return node.rows in BLIND or node.hands_on
 
 

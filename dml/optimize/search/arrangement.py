@@ -216,7 +216,7 @@ def _steps(
     machine: MachineLimits,
     may: Allowed,
 ) -> Iterator[StepCosts]:
-    """Yield the costs of every operator of the chain, then of those beside it."""
+    """Yield the costs of the plan's own operators, then of those of the plans beside it."""
     passes, divisor = _passes(plan)
     begins, widths = _begins(plan, told, may), _widths(plan, machine)
     keeps = _keeps(plan) if passes > 1 else 0

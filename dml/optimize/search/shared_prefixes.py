@@ -122,7 +122,7 @@ def _places(nodes: Sequence[Node]) -> Iterator[_Place]:
 
 
 def _least(chain: Sequence[Node]) -> int:
-    """Return the index of the first node that may be shared; those below must see the source."""
+    """Return the index of the first node above which no operator must see the source itself."""
     first = max((k for k, node in enumerate(chain) if node.rows is Rows.ATOMS), default=0)
     while not _may_part(chain[-1], chain[first]):
         first += 1
@@ -198,7 +198,7 @@ def _in_order(nodes: Sequence[Node], weigh: Weigh) -> bool:
 
 
 def _cost(nodes: Sequence[Node], weigh: Weigh, workers: int) -> float:
-    """Return the seconds of all pipelines: shared steps count once, blocks are split by workers."""
+    """Return the seconds of all pipelines; shared steps count once, workers divide block work."""
     seen: set[Node] = set()
     total = 0.0
     for root in nodes:
