@@ -77,7 +77,7 @@ class _Group:
 
 
 class _Turn(NamedTuple):
-    """A batch of ``key``: its ``rows`` in the current block, whose last, ``row``, fills it."""
+    """A full batch of ``key``: ``rows`` of the current block go into it, and ``row`` fills it."""
 
     row: int
     key: Key

@@ -58,8 +58,8 @@ class Matches:
     """The ``n`` result rows of one block of left rows; any range of them can be built.
 
     ``error`` is to be raised after these rows: it is set if a row has more matches than
-    ``validate`` allows. ``how`` is that of the node, except for a right side that is joined in
-    several pieces: all pieces but the last use another.
+    ``validate`` allows. ``how`` is the node's join type, except if the right side is joined in
+    several pieces: then only the last piece has it.
     """
 
     def __init__(self, node: JoinNode, left: Block, side: JoinSide, how: str) -> None:

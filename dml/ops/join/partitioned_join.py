@@ -218,7 +218,7 @@ class Partitioned:
         return True
 
     def _add_right(self, block: Block) -> None:
-        """Add right rows, without null keys that match nothing, if no unmatched row is returned."""
+        """Add right rows, except unmatchable null keys if the join drops unmatched right rows."""
         if not self.node.coalesced:
             present = keys_in(self.node, block, self.node.right_on).present
             block = block if present is None else block.take(np.flatnonzero(present))

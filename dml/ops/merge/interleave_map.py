@@ -231,7 +231,7 @@ class _Rereading:
 class _Cycle:
     """A flow of rows in turns; ``before`` is its last state with empty buffers.
 
-    ``given`` counts the rows that were returned since.
+    ``given`` counts the rows that were returned after that state.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ FINEST = 10_000
 
 @op
 class Mix(Weaving):
-    """Mix takes elements by ``weights``: of the first t elements, ``w_i t`` +- 1 are of input i.
+    """Mix takes elements by ``weights``: of the first t elements, ``w_i t`` +- 1 come from input i.
 
     ``w_i`` is the weight of input i, divided by the sum of the weights. At each turn, of the inputs
     that are due, the one with the earliest deadline is taken. An input that ends also ends the mix

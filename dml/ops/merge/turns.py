@@ -126,7 +126,7 @@ def in_turns(order: np.ndarray, parts: Sequence[Block]) -> Block:
 class _Woven:
     """A flow of elements in turns; ``before`` is its last state with empty buffers.
 
-    ``given`` counts the elements that were returned since.
+    ``given`` counts the elements that were returned after that state.
     """
 
     def __init__(

@@ -134,7 +134,7 @@ class LiftedNode(Skipping):
             yield from joined(self._in_parts(part, at))
 
     def _sampled(self, at: At, some: Block) -> int:
-        """Return the bytes of the output for ``some``; 0 if all is passed on or a check fires."""
+        """Return the output's bytes for ``some``; 0 if nothing is computed or a check is true."""
         grows = any(value.op != "col" for value in self.outputs)
         made = self.computed(some, at) if grows else None
         return 0 if made is None else made.weight

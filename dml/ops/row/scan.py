@@ -27,7 +27,7 @@ SHOWN_LETTERS = 40
 
 
 def written(state: Any) -> str:
-    """Return the initial ``state`` as JSON; raise PlanError for a state that JSON cannot hold."""
+    """Return the initial ``state`` as JSON; raise PlanError for a state that JSON cannot store."""
     try:
         return json.dumps(to_json(copy_state(state)))
     except NotCarriedError as error:

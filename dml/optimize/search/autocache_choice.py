@@ -126,7 +126,7 @@ def decided(
 
     A pass takes ``whole_s`` without any cache, including the operators above all sites. Rows whose
     caching saves less than the share ``near`` of a pass are not cached. Rows are cached at the site
-    that saves most of an epoch; sites below it read rows that are stored there.
+    that saves most of an epoch; sites below it may read rows that earlier runs stored.
     """
     found = [_alone(each) for each in sites]
     costs = [_spent(sites, number) for number in range(len(sites))]

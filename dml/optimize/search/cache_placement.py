@@ -3,8 +3,8 @@
 A point of the tree is a place where rows could be cached. A run reads rows from the nearest cached
 point below (the source has them always) and computes the rest. The first run that reaches a point
 to be cached computes its rows from the nearest cached point below it, and writes them. For a fixed
-nearest point, the part above costs the same whatever else is cached. So the best choice at
-a price per byte is found exactly, in time proportional to the number of points times their depth.
+nearest point, the part above costs the same whatever else is cached. So the best choice at a price
+per byte is found exactly, in time proportional to the number of points times their depth.
 
 The limit of bytes is met by a price per byte (Everett, 1963): points are cached whose savings
 exceed the price of their bytes. Entries are cached part by part. So at the price at which the

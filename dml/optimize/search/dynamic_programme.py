@@ -79,7 +79,7 @@ class ChainProblem:
 
     @cached_property
     def up_to(self) -> list[tuple[float, float]]:
-        """For each step, the seconds of all steps before it, and those that hold the GIL."""
+        """For each step: the seconds of all steps before it, and how many of them hold the GIL."""
         found = [(0.0, 0.0)]
         for step in self.steps:
             found.append((found[-1][0] + step.seconds, found[-1][1] + step.locked_s))
