@@ -383,7 +383,7 @@ def _recut(blocks: Iterable[Block], budget: int) -> Iterator[Block]:
 
 
 def _merged(runs: list[Iterator[Block]]) -> Iterator[Block]:
-    """Yield the rows of sorted runs in one order, with at most two blocks of each in memory."""
+    """Yield the rows of sorted runs merged in order, at most two blocks of each in memory."""
     heads = [head for head in map(_Head, runs) if head.block is not None]
     while heads:
         for head in heads:

@@ -43,7 +43,7 @@ COMPARED = 64
 
 @dataclasses.dataclass(slots=True)
 class Trust:
-    """The results of comparing a lifted function with its expressions in this process."""
+    """The comparison of a lifted function with its expressions in this process; block counts."""
 
     compared: bool = False
     differs: bool = False

@@ -35,7 +35,7 @@ class PieceFlow(Protocol):
     """A flow that can be read piece by piece, as a stage with permuted units offers it."""
 
     def pull_piece(self, room: GatherQuota) -> list[Block] | None:
-        """Return all rows of the next piece (perhaps none); None at the end."""
+        """Return the blocks of the next piece (perhaps none), within ``room``; None at the end."""
 
 
 @op
@@ -44,6 +44,7 @@ class ShuffleAtoms(SameColumns):
 
     A piece is an atom of an addressable source, otherwise a read unit. Raises PlanError unless only
     row-local operators lie between the source and this operator; rules may move filters across it.
+    Unless ``fresh``, all epochs have the same order.
     """
 
     input: Node

@@ -189,7 +189,7 @@ class Ordering:
         return np.flatnonzero(differs) + 1
 
     def merged(self, runs: list[Iterator[Block]], at_once: int) -> Iterator[Block]:
-        """Yield the rows of sorted ``runs`` in one order, those of equal keys run by run.
+        """Yield the rows of sorted ``runs`` merged in this order, rows of equal keys run by run.
 
         Each round takes from every run the rows up to a bound, the least last key of the runs'
         current blocks. If a run's next block begins with the bound, rows of that key in later runs

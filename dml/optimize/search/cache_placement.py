@@ -27,10 +27,10 @@ STEPS = 64  # most steps of the search for a price; each finds a cheaper mixture
 class Point:
     """A place where rows could be cached; parents come before their children.
 
-    ``seconds`` is the time to compute its rows from the parent's rows. ``runs`` is how often
-    pipelines that end here will read the rows from now on. In a cache, the rows take ``nbytes``,
-    are written once in ``write_s`` and read in ``read_s``. A point that is not ``keepable`` is
-    never cached; a ``kept`` point is cached already.
+    ``parent`` is the index of the point below, ``seconds`` the time to compute this point's rows
+    from the parent's rows. ``runs`` is how often pipelines that end here will read the rows from
+    now on. In a cache, the rows take ``nbytes``, are written once in ``write_s`` and read in
+    ``read_s``. A point that is not ``keepable`` is never cached; a ``kept`` point already is.
     """
 
     parent: int
