@@ -2,7 +2,7 @@
 
 Only certain implications are found: a filter implies another filter if both are the same, or if
 both compare one value with constants of one type. Source: answering queries using views, Halevy
-2001, as far as single conjuncts and values by name go.
+2001, limited to single conjuncts and to values of equal names.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ ROOTS = frozenset({"col", CALL, *KEYED})
 
 
 class Conjunct(NamedTuple):
-    """One filter by name, and if it is a comparison, the value, the operation and the constant.
+    """One filter by name, and if it compares with a constant: the value, ``op``, the constant.
 
-    ``value`` is a name, ``bound`` is the constant.
+    ``value`` is a digest of the compared value and the constant's type, "" for any other filter.
+    ``bound`` is the constant.
     """
 
     name: str
@@ -56,8 +57,8 @@ class Conjunct(NamedTuple):
     def stored_form(self) -> Conjunct:
         """Return the conjunct to store for rows that passed: for "eq", only the filter's name.
 
-        A range is stored with its constant, since other filters may imply it; an equality is only
-        found by its name.
+        A range is stored with its constant, since filters of other names may imply it; an equality
+        is implied only by a filter of the same name.
         """
         return Conjunct(self.name) if self.op == "eq" else self
 
@@ -82,7 +83,7 @@ class Conjunct(NamedTuple):
 
 
 def _apart(one: float, other: float) -> tuple[bool, bool]:
-    """Return whether ``one`` is more than ``other``, and whether it is less, also as float32.
+    """Return ``one`` > ``other`` and ``one`` < ``other``; each must also hold in float32.
 
     A float32 column rounds two close numbers to the same number.
     """
@@ -125,8 +126,8 @@ def made_of(
     """Return how ``columns`` of rows that pass ``predicate`` are derived from ``stored`` columns.
 
     ``stored`` maps names of values to names in the store; its rows have passed the filters named
-    ``passed``. Returns None if a remaining filter needs a value that is not stored, or may fail;
-    columns of which this is true are left out.
+    ``passed``. Returns None if a remaining filter needs a value that is not stored, or may fail. A
+    column that needs such a value, or may fail, is left out.
     """
     passed, rewriting = frozenset(passed), _Rewriting(stored, naming)
     residual = []

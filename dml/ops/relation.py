@@ -67,7 +67,7 @@ def _whole(base: int, schema: Schema) -> Relation | None:
 
 
 def _over(below: Relation, node: Node, function: bytes) -> Relation | None:
-    """Return ``node`` over the base of ``below``; None unless it works by rows and columns."""
+    """Return the relation of ``node`` to the base of ``below``; None if it has none."""
     env = dict(below.columns)
     match node:
         case Segment():
@@ -106,7 +106,7 @@ class Naming:
     def group(self, rows: str, columns: Columns) -> str:
         """Return the name of ``columns`` of the rows named ``rows``, in any order.
 
-        The parts of one cache entry have one name for a column, whichever pipeline stored it.
+        All parts of a cache entry name a column alike, whichever pipeline stored the part.
         """
         return digest("columns", rows, sorted((self(value), name) for name, value in columns)).hex()
 
@@ -114,7 +114,7 @@ class Naming:
 def projected(
     nodes: Sequence[Node], start: int, wanted: Collection[str] | None
 ) -> tuple[list[Projected], frozenset[str] | None]:
-    """Return the nodes above the first ``start``, without columns that ``wanted`` does not need.
+    """Return the nodes from index ``start`` on, without columns that ``wanted`` does not need.
 
     If ``wanted`` is None, all columns are needed. The second value is the set of columns that these
     nodes read from below; None if they may read all.

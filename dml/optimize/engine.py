@@ -99,7 +99,7 @@ class Engine:
         return self._become(root)
 
     def _current(self, node: Node) -> Node:
-        """Return ``node`` over its rewritten inputs."""
+        """Return ``node`` with its rewritten inputs in place of the original ones."""
         settled = self.settled
         if all(settled[id(each)][1] is each for each in node.inputs):
             return node

@@ -36,7 +36,7 @@ Memo = dict[int, Value]
 
 
 def fingerprint_of(normal: Node, domain: Domain, seed: int, memo: Memo | None = None) -> str:
-    """Return the hex name of a pipeline in normal form, as ``domain`` distinguishes pipelines.
+    """Return the hex name of a normal form; ``domain`` decides which pipelines differ in name.
 
     The result domain includes the content of the source, and the default seed if an operator draws
     with it. ``memo`` saves work if several names of one normal form are derived.
@@ -66,7 +66,7 @@ def resuming_name(normal: Node, plan: Plan, memo: Memo) -> str:
 def kept_name(
     cache: Node, seed: int, *, optimized: bool, without: frozenset[str] = frozenset()
 ) -> bytes:
-    """Return the name of the elements that ``cache`` keeps of its input, in memory or on disk."""
+    """Return the name under which ``cache`` stores elements of its input, in memory or on disk."""
     made = _lasting_name if on_disk(cache) else _name_here
     return made(cache, seed, optimized, *sorted(without))
 
@@ -74,8 +74,8 @@ def kept_name(
 def _lasting_name(cache: Node, seed: int, *rewriting: object) -> bytes:
     """Return the name of a cache's input as a plan runs it, for every process on any machine.
 
-    Besides everything that decides the bytes it includes which operators there are, however they
-    were written: they decide the meaning of a position, and where in the tree types settled.
+    It includes everything that decides the bytes. It also includes the operators themselves, since
+    they decide the meaning of a position, and where in the tree types settled.
     """
     below = cache.inputs[0]
     memo: Memo = {}
@@ -86,10 +86,11 @@ def _lasting_name(cache: Node, seed: int, *rewriting: object) -> bytes:
 def _name_here(cache: Node, seed: int, *rewriting: object) -> bytes:
     """Return the name of a cache's input in this process, as a plan runs it.
 
-    The result fingerprint decides the bytes (a source that is open here need not be read for it).
-    The seed, the tree as it is run, whether it was rewritten and ``without`` which rules decide the
-    meaning of positions and settled types. Functions count by their current behaviour, and
-    functions that are declared impure differ from all others.
+    The name includes the result fingerprint, which decides the bytes (a source that is open here
+    need not be read for it). It also includes what decides the meaning of positions and settled
+    types: the seed, the tree as it is run, and ``rewriting``, which says whether and by which rules
+    the tree was rewritten. Functions count by their current behaviour, and functions that are
+    declared impure differ from all others.
     """
     below = cache.inputs[0]
     now = [name_now(fn) + fn.nonce for node in below.walk() if (fn := node.calls) is not None]
@@ -99,7 +100,7 @@ def _name_here(cache: Node, seed: int, *rewriting: object) -> bytes:
 
 
 def stored_name(below: Node, seed: int) -> str:
-    """Return the hex name for stored rows of ``below`` in epoch 0: equal names, equal parts.
+    """Return the hex name for stored rows of ``below`` in epoch 0; equal names mean equal rows.
 
     The name is portable between processes and machines. It includes the current behaviour of
     functions, the ``revision`` of files, the default seed if an operator draws with it, the version
@@ -186,7 +187,7 @@ def _chained(normal: Node, domain: Domain, memo: Memo, *, identified: bool) -> b
 
 
 def parts_of(normal: Node, domain: Domain) -> list[tuple[str, str]]:
-    """Return each operator's title and the digest of its own part, source first."""
+    """Return each operator's title and its digest without inputs, source first."""
     memo: Memo = {}
     whole = domain is Domain.RESULT
     found: list[tuple[str, str]] = []
@@ -200,7 +201,7 @@ def parts_of(normal: Node, domain: Domain) -> list[tuple[str, str]]:
 
 
 def name_parts(node: Node, domain: Domain, memo: Memo, *, identified: bool = False) -> list[object]:
-    """Return the parts of ``node``'s own name, with the identity of its data if ``identified``."""
+    """Return what names ``node`` apart from its inputs; ``identified`` adds its data's identity."""
     kind = type(node).__name__
     if isinstance(node, Source):
         return [kind, node.digest, *([node.identity()] if identified else [])]

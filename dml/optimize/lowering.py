@@ -62,7 +62,7 @@ def plan_of(
     lowerings: Sequence[NamedRule] = LOWERINGS,
     trace: RuleTrace | None = None,
 ) -> Plan:
-    """Return the plan of ``root``, split at the first operator that needs the order of rows."""
+    """Return the plan of ``root``; its stream begins at the first operator that needs row order."""
     trace = trace or RuleTrace()
     source, *rest = _passed(root, lowerings, trace).chain()
     if not isinstance(source, Source):
@@ -132,7 +132,7 @@ def _typed(nodes: Sequence[Node]) -> None:
 
 
 def described(plan: Plan) -> dict[str, object]:
-    """Return the plan as plain data, for people and for events."""
+    """Return the plan as a dict of plain values, for people and for events."""
     return {
         "source": plan.stage.source.title(),
         "columns": list(plan.stage.columns),

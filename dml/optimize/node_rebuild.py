@@ -21,24 +21,24 @@ LASTING = ("schema", "ordinal", "level", "where")
 
 
 def segment(given: Node, predicate: tuple[Value, ...], env: Env, like: Node) -> Segment:
-    """Return a segment over ``given`` in place of ``like``, with its schema, places and line."""
+    """Return a segment over the input ``given``, with the schema, place and line of ``like``."""
     made = object.__new__(Segment)
     made.__dict__.update(_lasting(like), input=given, predicate=predicate, env=env)
     return _settled(made)
 
 
 def moved(node: N, given: Node, like: Node) -> N:
-    """Return ``node``, of one input, over ``given``, in place of ``like`` and with its schema."""
+    """Return ``node``, of one input, with the input ``given`` and the schema of ``like``."""
     return _changed(node, {node.input_names[0]: given, "schema": like.schema})
 
 
 def beside(node: N, fn: Callable[[Node], Node], like: Node) -> N:
-    """Return ``node`` over ``fn(input)`` for each input, in place of ``like``, with its schema."""
+    """Return ``node`` with inputs replaced by ``fn(input)``, and the schema of ``like``."""
     return _changed(node, {**node.mapped(fn), "schema": like.schema})
 
 
 def over(node: N, fn: Callable[[Node], Node]) -> N:
-    """Return ``node`` over ``fn(input)`` for each input; ``node`` itself if nothing changed.
+    """Return ``node`` with inputs replaced by ``fn(input)``; ``node`` itself if none changed.
 
     Inputs of another schema (which no rewriting makes) are checked as if newly written.
     """
@@ -75,7 +75,7 @@ def _changed(node: N, new: dict[str, object]) -> N:
 
 
 def _lasting(node: Node) -> dict[str, object]:
-    """Return the derived attributes of ``node`` that stay valid, and its programs by schema."""
+    """Return attributes of ``node`` that stay valid in a copy, and its segments by schema."""
     known = {name: getattr(node, name) for name in LASTING}
     if "_segments" in node.__dict__ and not isinstance(node, Segment):
         known["_segments"] = node.__dict__["_segments"]
@@ -83,7 +83,7 @@ def _lasting(node: Node) -> dict[str, object]:
 
 
 def _settled(made: N) -> N:
-    """Return ``made`` with the attributes that the next node reads, so no chain recurses later."""
+    """Return ``made`` with ``inputs`` and ``batched`` set, so that reading them never recurses."""
     found = made.__dict__
     given: list[Node] = []
     for name in made.input_names:

@@ -109,7 +109,7 @@ NONE: frozenset[str] = frozenset()
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Optimized:
-    """Every station of one pipeline: written, normalized, chosen, physical, and the trace.
+    """One pipeline after each phase: written, normalized, chosen, physical; and the trace.
 
     Fingerprints are derived from ``normalized``, which therefore does not include where operators
     run. ``without`` are the names of the rules that were switched off.
@@ -160,7 +160,7 @@ def optimize(
     without: frozenset[str] = NONE,
     clock: Clock = no_clock,
 ) -> Optimized:
-    """Take a pipeline from written to physical; without ``rewriting``, in the form it was written.
+    """Return a pipeline after each phase; without ``rewriting``, the plan is of it as written.
 
     Rules named in ``without`` are not used, except in the normal form from which names are derived.
     """

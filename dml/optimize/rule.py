@@ -2,7 +2,7 @@
 
 A ``Rule`` rewrites one node, looking at the nodes below it. A ``Pass`` rewrites a whole pipeline,
 from its end. A ``Lowering`` changes a plan in the making: the reading stage, and the operators over
-the stream. A ``Choice`` gives the ways in which a plan may be run, of which costs select one; a
+the stream. A ``Choice`` lists the ways in which a plan may be run, and costs select one of them; a
 ``Joint`` is such a choice about several pipelines. All of them have names, are recorded in the
 trace, and may be switched off.
 """
@@ -53,7 +53,7 @@ class Pass(NamedRule):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Lowering(NamedRule):
-    """A move of operators from the stream, or from the steps of a stage, into reading."""
+    """A move of operators from the stream, or from a stage's steps, into reading the source."""
 
     move: Callable[[Stage, tuple[Node, ...]], Split]
 

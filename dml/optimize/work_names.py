@@ -2,7 +2,7 @@
 
 The name in the cost domain is that of the operator alone, over its input types: neither the origin
 of the rows nor the names of columns matter. The name in the fleet domain also covers all steps
-below, which decide how many rows the operator gives per row that it takes.
+below, which decide how many rows the operator outputs per input row.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Names = dict[str, str]
 
 
 def work_names(plan: Plan) -> tuple[Names, ...]:
-    """Return the names by domain of every operator, first of the plan, then of those beside it."""
+    """Return every operator's names by domain, for the plan and then for the plans beside it."""
     return tuple(names for each in plan.all for names in _of_chain(each))
 
 
 def result_names(plan: Plan, seed: int) -> Iterator[str]:
-    """Yield the result name of the rows of every operator of the plan and of those beside it.
+    """Yield the result name of every operator's rows, for the plan and the plans beside it.
 
     The result domain includes the identity of the sources.
     """
@@ -79,7 +79,7 @@ def _of_chain(plan: Plan) -> list[Names]:
 
 
 def _read(plan: Plan) -> bytes:
-    """Return a digest of the columns read and units skipped: they affect rows and bytes above."""
+    """Return a digest of the columns that are read, and of the filters that skip units."""
     return digest(plan.stage.columns, [part.digest for part in plan.stage.predicate])
 
 

@@ -109,7 +109,7 @@ def units_each(units: int, unit_at: Callable[[int], Unit], target_bytes: int) ->
     """Return how many units a task reads, for about ``target_bytes``, estimated from two units.
 
     The number is limited so that there are tasks for all workers: bytes do not predict the run time
-    of functions. An open unit, whose bytes are unknown, has a task of its own.
+    of functions. If one of the two is open, its bytes are unknown, and a task reads one unit.
     """
     sample = [unit_at(place) for place in (0, units // 2)] if units else []
     if not units or any(unit.is_open for unit in sample):

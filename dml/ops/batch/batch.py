@@ -58,7 +58,7 @@ class Batch(SameColumns):
         return _Batching(self, open_input(epoch, position), GatherQuota(self, at.hold_bytes))
 
     def parameters_text(self) -> str:
-        """Return the size, and ``drop_last`` if it is set as text."""
+        """Return as text the size, and ``drop_last`` if it is True."""
         return f"{self.n}{', drop_last=True' if self.drop_last else ''}"
 
 
@@ -87,7 +87,7 @@ class _Batching:
         return batch
 
     def pull_run(self, fits: Fits) -> BatchRun | None:
-        """Return all batches in the input's current block; None if under two, or not ``fits``."""
+        """Return the batches in the input's block; None for fewer than two, or if not ``fits``."""
         if self.sliced is None or (found := self.sliced.at_hand()) is None:
             return None
         block, left = found

@@ -77,7 +77,7 @@ class _Group:
 
 
 class _Turn(NamedTuple):
-    """The rows of the current block in a batch of ``key``, which row ``row`` completes."""
+    """A full batch of ``key``: ``rows`` of the current block go into it, and ``row`` fills it."""
 
     row: int
     key: Key

@@ -75,7 +75,11 @@ class Bin:
 
 
 class Bins:
-    """The open bins, oldest first, and the ``closed`` bins, in the order of their emission."""
+    """The open bins, oldest first, and the ``closed`` bins, in the order of their emission.
+
+    A row goes to the oldest open bin with room, or with "best_fit" to the one with least room. If
+    none has room, a new bin is opened; a bin is closed when it is full, or ``most`` bins old.
+    """
 
     def __init__(self, size: int, most: int, strategy: str, state: list[list[int]]) -> None:
         self.size, self.most = size, most
@@ -85,7 +89,7 @@ class Bins:
         self.closed: list[Bin] = []
 
     def state(self) -> list[list[int]]:
-        """Return, for each open bin, how many bins were opened from it on, and its free tokens."""
+        """Return for each open bin its age (bins opened since, itself included) and free tokens."""
         return [[self.next - each.number, each.free] for each in self.open]
 
     def add(self, chunk: TokenChunk, row: int, start: int, size: int, origin: object) -> None:
@@ -159,7 +163,7 @@ Wrong = tuple[np.ndarray, Callable[[int], DmlError]]
 
 
 def chunk_of(node: Pack, block: Block) -> tuple[TokenChunk, np.ndarray, DmlError | None]:
-    """Return the tokens of the rows before the first invalid row, their sizes (n,), and its error.
+    """Return the tokens of rows before the first invalid row, the rows' sizes, and its error.
 
     The error is None if all rows of ``block`` can be packed.
     """
@@ -244,7 +248,8 @@ class Pack(Node):
     ``Bins``). The lists of all other columns have the same lengths and are joined alike. Two
     columns are added: ``segment_ids`` numbers the rows in a packed row from 1, ``positions`` the
     tokens of each row from 0. With ``fill`` every column is a tensor of ``size`` tokens, padded
-    with ``fill``, the added columns with 0.
+    with ``fill``, the added columns with 0. A row of more than ``size`` tokens is split by the
+    strategy "concat_split"; otherwise ``long`` says what becomes of it.
     """
 
     input: Node
@@ -398,7 +403,7 @@ class _Origin:
 
 
 class _Packing:
-    """A flow of packed rows: ``made`` has those of the bins ``queue``, returned up to ``start``."""
+    """A flow of packed rows: ``made`` has those of ``queue``, returned up to index ``start``."""
 
     def __init__(
         self, node: Pack, open_at: Any, position: Position | None, room: GatherQuota

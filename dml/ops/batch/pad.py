@@ -33,9 +33,9 @@ Given = Any
 class Pad(Node):
     """Marks lists of numbers to be padded with ``fill`` to one width in each batch.
 
-    Without a ``width``, it is that of the longest list in the batch. Raises CastError for a list
-    longer than its ``width``; raises SchemaError for a name that is no column of lists, a value
-    that its type cannot hold, and a column of lists of lists.
+    Without a ``width``, the longest list in the batch decides. Raises CastError for a list longer
+    than its ``width``; raises SchemaError for a name that is no column of lists, a value that its
+    type cannot hold, and a column of lists of lists.
     """
 
     input: Node

@@ -28,9 +28,9 @@ WINDOW = 0x77696E646F77
 class Window(SameColumns):
     """Makes sliding batches: batch w has the rows ``w * shift + i * stride`` for i below ``n``.
 
-    With ``drop_last`` incomplete windows at the end are dropped; without it they have as many rows
-    as there are, and the last window is the last that has any. A row's id is derived from the input
-    row's id and the row's place in the window.
+    With ``drop_last``, windows that reach beyond the end of the stream are dropped; without it they
+    are shorter, and the last window is the last with at least one row. A row's id is derived from
+    the input row's id and the row's place in the window.
     """
 
     input: Node
@@ -72,7 +72,7 @@ class Window(SameColumns):
         return _Sliding(self, partial(open_input, epoch), position, room)
 
     def parameters_text(self) -> str:
-        """Return the size, the shift, the stride, and ``drop_last`` if it is off as text."""
+        """Return as text the size, the shift, the stride, and ``drop_last`` if it is False."""
         parts = [str(self.n), f"shift={self.shift}", f"stride={self.stride}"]
         return ", ".join([*parts, *(["drop_last=False"] if not self.drop_last else [])])
 
@@ -81,7 +81,8 @@ class _Sliding:
     """A flow of windows: ``block`` buffers rows of the current window and of later ones.
 
     Rows are counted from where the input was opened: ``first`` is the first row of the current
-    window, ``read`` the next row to read. ``places`` holds the input's positions before some rows.
+    window, ``read`` the next row to read. ``places`` holds pairs of a row and the input's position
+    before it.
     """
 
     def __init__(

@@ -14,8 +14,8 @@ from dml.ops.slice.part import Part
 class AutoStored(Stored):
     """AutoStored returns the rows of its input; each run decides whether they are stored.
 
-    Rows that an earlier run stored are read instead of computed. With ``reuse=n`` the rows of one
-    epoch are returned for n epochs, then drawn anew; without ``reuse`` the rows of epoch 0 are
+    Rows that an earlier run stored are read instead of computed. With ``reuse=n`` each epoch of the
+    input is returned for n epochs, then its next epoch; without ``reuse`` the rows of epoch 0 are
     returned in every epoch. Source: Cachew's autocache; Revamper (ATC 2021) for the reuse.
     """
 
@@ -29,16 +29,16 @@ class AutoStored(Stored):
             some("reuse", self.reuse, "autocache(reuse=4)")
 
     def turn(self, epoch: int) -> int:
-        """Return the number of the draw that ``epoch`` uses; it is 0 without ``reuse``."""
+        """Return the epoch of the input whose rows ``epoch`` returns; it is 0 without ``reuse``."""
         return super().turn(epoch) if self.reuse is None else epoch // self.reuse
 
     def parameters_text(self) -> str:
-        """Return the tier, and ``reuse`` if it was given as text."""
+        """Return as text the tier, and ``reuse`` if it is not None."""
         return "tier='auto'" + ("" if self.reuse is None else f", reuse={self.reuse}")
 
 
 def varying(node: Node) -> Node | None:
-    """Return a step of ``node`` or below whose rows may differ between epochs; None without one."""
+    """Return ``node`` or a node below it whose rows may differ between epochs; None if none may."""
     stack = [node]
     while stack:
         each = stack.pop()

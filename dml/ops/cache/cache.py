@@ -22,15 +22,15 @@ MEMORY, DISK, AUTO = TIERS = ("memory", "disk", "auto")
 
 
 class Anchor:
-    """Owns the elements that one ``cache()`` call stores, as long as a node made by it lives.
+    """Owns the elements that one ``cache()`` call stores; they live as long as a node of the call.
 
-    ``kept`` is filled where pipelines are executed. Another process has an anchor of its own, which
-    is empty.
+    ``kept`` maps the name of a cached input to its elements; the executor fills it. A copy that is
+    sent to another process is empty.
     """
 
     def __init__(self) -> None:
         self.kept: dict[bytes, Any] = {}
-        # why nothing is kept: variables that functions below read changed, or a reason of the store
+        # why nothing is stored: which variables of functions below changed, or the store's reason
         self.changed, self.warned = "", False
 
     def __reduce__(self) -> tuple[type[Anchor], tuple[()]]:
@@ -94,11 +94,11 @@ def on_disk(node: Node) -> bool:
 class _Caching:
     """A flow of elements block by block, from the cache or from the input.
 
-    Blocks are pulled from the input without a size, so that the types that settle above do not
-    depend on the first consumer. A position has a position of the input, the number of elements
-    before it, and the number of elements returned since: it holds however blocks are cut elsewhere.
-    The input's position is that before the current block; for cached blocks only an earlier one may
-    be known.
+    Blocks are pulled from the input whole, not in the sizes that the consumer asks for: the types
+    that settle must not depend on which consumer comes first. A position has a position of the
+    input, the number of elements before that, and the number of elements returned since: it stays
+    valid in a run that cuts blocks elsewhere. The input's position is the one before the current
+    block, or for a cached block, possibly an earlier one.
     """
 
     def __init__(self, node: Cache, open_input: Opener, position: Position | None, at: At) -> None:
@@ -212,7 +212,7 @@ def read_below(cache: Node) -> dict[str, dict[str, bytes]]:
 def changed(
     before: Mapping[str, Mapping[str, bytes]], now: Mapping[str, Mapping[str, bytes]]
 ) -> str:
-    """Return a text that names the variables of functions that differ from ``before``, or ""."""
+    """Return a text that names the variables of functions whose digests have changed, or ""."""
     found = [
         f"{fn} reads the variable {name!r}, which has changed meanwhile"
         for fn, names in now.items()

@@ -1,4 +1,4 @@
-"""``Shared`` marks where pipelines of one run part: the rows below it are computed once."""
+"""``Shared`` marks where pipelines of one run branch: the rows below it are computed once."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class Shared(SameColumns):
     """Shared returns the elements of the input, which several pipelines of one run share.
 
-    No verb makes it: ``dml.collect_all`` puts it into the pipelines that it runs. No rewrite moves
-    operators across it, so that the part below is the same in all of them. By itself it changes
-    nothing.
+    Users do not write it: ``dml.collect_all`` adds it to the pipelines that it runs. No rewrite
+    moves operators across it, so that the operators below are the same in all these pipelines. In a
+    pipeline that runs alone it has no effect.
     """
 
     input: Node
@@ -33,5 +33,5 @@ class Shared(SameColumns):
         return open_input(epoch, position)
 
     def parameters_text(self) -> str:
-        """Return the number of the shared place within its run as text."""
+        """Return as text the number of this shared place within its run."""
         return str(self.number)

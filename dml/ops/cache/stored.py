@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from dml.data.block import Block
     from dml.expr.flow import At
 
-# Where rows are stored decides nothing about them.
+# A folder or URL; rows and names do not depend on it.
 Root: TypeAlias = str
 
 
 @op
 class Stored(SameColumns):
-    """Stored returns the rows of the input in epoch 0, in every epoch, through a store.
+    """Stored returns the input's rows of epoch 0 in every epoch, and keeps them in a store.
 
     Workers write the rows, or read them back, unit by unit of the source and atom by atom, so that
     workers can also run the operators above. Whether a row was in the store cannot be seen in any
-    result. Without a store, blocks pass unchanged. ``root`` is the folder or URL of the store, ""
-    that of the run's options.
+    result. Without a store, blocks pass unchanged. ``root`` is the folder or URL of the store; if
+    it is "", the options of the run name the store.
     """
 
     input: Node
@@ -42,15 +42,15 @@ class Stored(SameColumns):
         yield block
 
     def turn(self, _epoch: int) -> int:
-        """Return 0, the input's epoch in every epoch."""
+        """Return 0: the rows of every epoch are the input's rows of epoch 0."""
         return FIRST
 
     def parameters_text(self) -> str:
-        """Return the store's folder or URL, or the tier as text."""
+        """Return as text the store's folder or URL; the tier if none was named."""
         return repr(self.root) if self.root else "tier='disk'"
 
     def title(self) -> str:
-        """Return the verb as the user wrote it."""
+        """Return "Snapshot" or "Cache", depending on the user's verb, with the parameters."""
         return f"{'Snapshot' if self.root else 'Cache'}({self.parameters_text()})"
 
 

@@ -128,7 +128,7 @@ class Aggregate(Node):
         return Schema((name, pa.null()) for name in sorted(self.looks_at))
 
     def group_ids(self, firsts: RowIds | None) -> RowIds:
-        """Return the ids of groups whose first rows are ``firsts``; None: of the empty group."""
+        """Return the ids of groups; ``firsts`` has their first rows' ids, None: an empty group."""
         key = AGGREGATE + self.level
         return RowIds.run(key, 0, 1) if firsts is None else firsts.derive(key, 0)
 

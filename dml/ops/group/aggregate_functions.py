@@ -1,4 +1,4 @@
-"""``Figure`` is the base of aggregates; those of numbers follow: counts, sums, spreads, truth.
+"""``Figure`` is the base of all aggregates; aggregates of numbers and booleans follow it here.
 
 An aggregate computes a state for each run of consecutive rows, joins two states of one group, and
 makes a column of the states of many groups. Nulls are left out, except by ``implode``.
@@ -18,7 +18,7 @@ from dml.errors import CastError, SchemaError
 from dml.kernels.functions.function import is_text
 from dml.kernels.vec import Vec
 
-# The name of the result, the operation, the column that it reads (None: rows), parameters.
+# The result's name, the operation, the column that it reads (None: it counts rows), parameters.
 Part: TypeAlias = "tuple[str, str, str | None, tuple[Any, ...]]"
 
 
@@ -40,7 +40,7 @@ class Figure:
         return found
 
     def joined(self, a: Any, b: Any) -> Any:
-        """Return the state of a group from states of two parts of its rows; may change ``a``."""
+        """Return one state for the rows of states ``a`` and ``b`` together; may change ``a``."""
         return a + b
 
     def nothing(self) -> Any:
@@ -56,7 +56,7 @@ class Figure:
         return 0
 
     def refused(self, wanted: str, why: str) -> SchemaError:
-        """Return the error for a column that is not ``wanted``, the kinds that are allowed."""
+        """Return the error for a column of a wrong type; ``wanted`` names the types allowed."""
         name, verb, column, _ = self.part
         return SchemaError(
             f"{verb} needs a column of {wanted}, and {column!r} is {short(self.given)}",
@@ -132,7 +132,7 @@ class Total(Figure):
 
 
 class Mean(Total):
-    """Mean gives the exact mean, rounded once; null without values."""
+    """The exact mean, rounded once; null without values."""
 
     def result_type(self) -> pa.DataType:
         """Return float64."""
@@ -144,7 +144,7 @@ class Mean(Total):
 
 
 class Spread(Mean):
-    """Gives the exact standard deviation or variance, rounded once; null for too few values."""
+    """The exact standard deviation or variance, rounded once; null for too few values."""
 
     squared = True
 
@@ -157,7 +157,7 @@ class Spread(Mean):
 
 
 class Truth(Figure):
-    """Tells whether any value is true, or whether all are; without values, False and True."""
+    """Whether any value is true ("any": False without values), or all ("all": True then)."""
 
     def typed(self) -> pa.DataType:
         """Return bool; raise SchemaError unless the column has booleans."""
@@ -166,7 +166,7 @@ class Truth(Figure):
         return pa.bool_()
 
     def states(self, values: Values, starts: np.ndarray) -> list[Any]:
-        """Return for each run whether any value is true, or whether all are."""
+        """Return for each run whether any value is true ("any"), or all are ("all")."""
         numbers = numbers_of(values, "b1")
         any_ = self.part[1] == "any"
         array = numbers.values
@@ -176,7 +176,7 @@ class Truth(Figure):
         return list(found.tolist())
 
     def joined(self, a: Any, b: Any) -> Any:
-        """Return whether either state is true, or whether both are."""
+        """Return whether either state is true ("any"), or both are ("all")."""
         return (a or b) if self.part[1] == "any" else (a and b)
 
     def nothing(self) -> Any:

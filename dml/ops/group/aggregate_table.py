@@ -1,4 +1,4 @@
-"""``FIGURES`` is the table of all aggregates; those that keep values are defined here."""
+"""``FIGURES`` is the table of all aggregates; those whose states hold values are defined here."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def _is_shaped(kind: pa.DataType) -> bool:
 
 
 class Listed(Figure):
-    """Listed gives all values, nulls included, as a list in the order of rows."""
+    """All values, nulls included, as a list in the order of rows."""
 
     def typed(self) -> pa.DataType:
         """Return the list type; raise SchemaError for tensors."""
@@ -233,7 +233,7 @@ KEEPS = {"n_unique", "implode"}
 
 
 def _column(found: list[Any], kind: pa.DataType) -> Values:
-    """Return a column of ``kind`` from Python values as ``comparable`` gives them, or None."""
+    """Return a column of ``kind`` from Python values of ``comparable``; None stands for null."""
     if code_of(kind) != "arrow":
         present = np.array([each is not None for each in found], bool)
         array = np.array([0 if each is None else each for each in found], code_of(kind))

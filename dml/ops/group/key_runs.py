@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @op
 class OfRuns(Node):
-    """The base of operators over runs of rows with equal keys, as sorted rows have them."""
+    """The base of operators over runs: consecutive rows with equal keys, as in sorted rows."""
 
     input: Node
     keys: tuple[str, ...]

@@ -24,8 +24,8 @@ class Joined:
     """A flow of joined rows, which reads the right side first.
 
     A position holds the left side's position before its current block, and the number of rows
-    returned since. If the result depends on all earlier left rows, it holds the left side's start,
-    and the number of all rows returned.
+    returned since. If the result depends on all earlier left rows, it holds the position where the
+    left side started, and the number of all rows returned.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Join(JoinNode):
     have. Row ids are derived from the ids of both sides.
     """
 
-    # functions above settle their types as after a shuffle, since atoms end here
+    # no atoms above: functions there settle their types as they do above a shuffle
     rows: ClassVar[Rows] = Rows.WOVEN
     gathers: ClassVar[int] = 2
 

@@ -55,10 +55,11 @@ class JoinSide:
 
 
 class Matches:
-    """The ``n`` result rows of a block of the left side, of which any range can be built.
+    """The ``n`` result rows of one block of left rows; any range of them can be built.
 
-    ``error`` follows these rows if ``validate`` does not allow a row of the block. ``how`` is that
-    of the node, unless the block meets a piece of the right side that is not the last one.
+    ``error`` is to be raised after these rows: it is set if a row has more matches than
+    ``validate`` allows. ``how`` is the node's join type, except if the right side is joined in
+    several pieces: then only the last piece has it.
     """
 
     def __init__(self, node: JoinNode, left: Block, side: JoinSide, how: str) -> None:

@@ -218,7 +218,7 @@ class Partitioned:
         return True
 
     def _add_right(self, block: Block) -> None:
-        """Add right rows; rows whose null key matches none only if unmatched rows are returned."""
+        """Add right rows, except unmatchable null keys if the join drops unmatched right rows."""
         if not self.node.coalesced:
             present = keys_in(self.node, block, self.node.right_on).present
             block = block if present is None else block.take(np.flatnonzero(present))
@@ -285,7 +285,7 @@ class Partitioned:
             yield numbered(found.take_pairs(picked, partners), numbers)
 
     def _finished(self, blocks: Iterator[Block]) -> Iterator[Block]:
-        """Yield the merged rows, without those that a match in another right piece makes wrong."""
+        """Yield the merged rows, without rows that are wrong since another right piece matched."""
         single = self.node.validate in ("1:1", "m:1")
         last = NONE
         for block in _undivided(blocks) if single else blocks:
@@ -383,7 +383,7 @@ def _recut(blocks: Iterable[Block], budget: int) -> Iterator[Block]:
 
 
 def _merged(runs: list[Iterator[Block]]) -> Iterator[Block]:
-    """Yield the rows of sorted runs in one order, with at most two blocks of each in memory."""
+    """Yield the rows of sorted runs merged in order, at most two blocks of each in memory."""
     heads = [head for head in map(_Head, runs) if head.block is not None]
     while heads:
         for head in heads:

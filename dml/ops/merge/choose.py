@@ -89,7 +89,7 @@ class Choose(Merging):
 
 
 def numbers_of(schema: Schema) -> tuple[str, pa.DataType]:
-    """Return the selector's only column; raise SchemaError unless it has whole numbers."""
+    """Return name and type of the selector's only column; raise SchemaError if not integer."""
     columns = list(schema.items())
     if len(columns) == 1 and code_of(columns[0][1])[0] in "iu" and not shape_of(columns[0][1]):
         return columns[0]
@@ -101,9 +101,9 @@ def numbers_of(schema: Schema) -> tuple[str, pa.DataType]:
 
 
 class _Chosen:
-    """A flow of chosen elements; ``before`` is its last state without pending choices.
+    """A flow of chosen elements; ``before`` is its state before it last read choices.
 
-    ``since`` counts the elements that were returned since.
+    ``since`` counts the elements that were returned after that.
     """
 
     def __init__(
@@ -211,7 +211,7 @@ class _Chosen:
         return {"in": places, "open": sorted(self.open), "row": self.row}
 
     def position(self) -> Position:
-        """Return the last state without pending choices, and the elements returned since."""
+        """Return the last state without unused choices, and the elements returned after it."""
         if self.picks or self.error is not None or self.over:
             return {**self.before, "drop": self.since}
         return {**self._here(), "drop": 0}

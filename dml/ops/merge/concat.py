@@ -41,7 +41,7 @@ class Concat(Merging):
 
 
 def joined(first: Node, others: tuple[Node, ...]) -> Concat:
-    """Return one ``Concat`` of all inputs, with the inputs of those that are concats themselves."""
+    """Return one ``Concat`` of all nodes; a node that is a ``Concat`` is replaced by its inputs."""
     first, *rest = (
         each
         for node in (first, *others)

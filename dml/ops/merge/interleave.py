@@ -34,7 +34,7 @@ class Interleave(Weaving):
         return _Round(self.block_length, list(open_), place, taken)
 
     def parameters_text(self) -> str:
-        """Return the sources of the other inputs, and ``block_length`` as text."""
+        """Return as text the sources of the other inputs, and ``block_length``."""
         return f"{super().parameters_text()}, block_length={self.block_length}"
 
 

@@ -83,7 +83,7 @@ class InterleaveMap(Node):
 
 
 class _Input:
-    """Reads ``flow`` row by row, in blocks of ``most`` rows; its next row has ``number``."""
+    """Reads rows one by one from ``flow``, in blocks of ``most``; ``number`` is the next row."""
 
     def __init__(self, flow: Flow, number: int, most: int) -> None:
         self.flow, self.number, self.most = flow, number, most
@@ -153,7 +153,7 @@ class _Seat(TurnInput):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Calling:
-    """Opens the pipelines that ``fn`` returns; threads refer to it instead of the ``_Cycle``."""
+    """Opens the pipelines that ``fn`` returns; prefetching threads refer to it, not ``_Cycle``."""
 
     node: InterleaveMap
     epoch: int
@@ -189,7 +189,7 @@ class _Calling:
 
 
 class _Rereading:
-    """Reads single rows of the input by number, ascending; reopens it rather than skip many."""
+    """Reads input rows by ascending number; it reopens the input where it would skip many."""
 
     def __init__(self, open_input: Opener, epoch: int) -> None:
         self.open_input, self.epoch = open_input, epoch
@@ -231,7 +231,7 @@ class _Rereading:
 class _Cycle:
     """A flow of rows in turns; ``before`` is its last state with empty buffers.
 
-    ``given`` counts the rows that were returned since.
+    ``given`` counts the rows that were returned after that state.
     """
 
     def __init__(
@@ -301,7 +301,7 @@ class _Cycle:
         self._go_ahead()
 
     def _begun(self) -> bool:
-        """Open, or start to prefetch, the next input row's pipeline; return False without a row."""
+        """Open or prefetch the next input row's pipeline; return False at the input's end."""
         row = self.input.next()
         if row is not None:
             self.coming.append(self._slot(row, partial(self.calling.opened, row.row, None), None))
@@ -330,7 +330,7 @@ class _Cycle:
         return _Slot(row, _Seat(self.reading.open(opener, position, self.most_bytes, again)))
 
     def _opened_again(self, start: Position, rereading: _Rereading) -> _Input:
-        """Open the pipelines of a saved position again; return the input before the next row."""
+        """Open the pipelines of a saved position again; return the input at its next row."""
         places = [place for place, slot in enumerate(start["slots"]) if slot is not None]
         for place in sorted(places, key=lambda each: start["slots"][each]["row"]):
             slot = start["slots"][place]
@@ -395,14 +395,14 @@ class _Cycle:
         return in_turns(order, parts)
 
     def _of(self, block: Block, slot: _Slot) -> Block:
-        """Return the rows ``block`` of the pipeline in ``slot`` with the ids that they get here."""
+        """Return ``block``, rows of the pipeline in ``slot``, with their ids in the output."""
         self._agreed(block, slot.of.number)
         parents = slot.of.row.ids.take(np.zeros(block.n, dtype=np.intp))
         ids = parents.derive(*block.ids.arrays()).derive(CYCLE + self.node.level, 0)
         return dataclasses.replace(block, ids=ids, rows=None)
 
     def _agreed(self, block: Block, number: int) -> None:
-        """Raise SchemaError if a block's columns differ from the declared or the first ones."""
+        """Raise SchemaError if columns differ from the declared ones, or the first block's."""
         known = self.node.schema
         if not known.known:
             known = self.at.schemas.setdefault(self.node.digest.hex(), block.schema)

@@ -99,8 +99,8 @@ def agreed(node: Merging, block: Block, number: int, at: At) -> None:
 class Portion:
     """The number of rows to gather at once from all inputs, so that they take some megabytes.
 
-    ``rows`` is 1 in a run that may skip a limited number of rows: a row that one input skips then
-    counts before the input's next row, and after the rows that other inputs return before it.
+    ``rows`` is 1 in a run with a limited number of errors (``max_errors``): rows that an input
+    skips are then counted in the order of the output.
     """
 
     def __init__(self, at: At) -> None:

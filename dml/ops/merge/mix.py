@@ -18,7 +18,7 @@ FINEST = 10_000
 
 @op
 class Mix(Weaving):
-    """Mix takes elements by ``weights``: of the first t elements, ``w_i t`` +- 1 are of input i.
+    """Mix takes elements by ``weights``: of the first t elements, ``w_i t`` +- 1 come from input i.
 
     ``w_i`` is the weight of input i, divided by the sum of the weights. At each turn, of the inputs
     that are due, the one with the earliest deadline is taken. An input that ends also ends the mix
@@ -92,9 +92,9 @@ def in_whole(parts: Sequence[Fraction]) -> tuple[int, ...]:
 
 
 class _Shares(InputTurns):
-    """Turns by shares; ``given`` counts each input's elements since the shares last began anew.
+    """Turns by shares; ``given`` counts the elements of each input since counting last restarted.
 
-    That is when an input ended, or when all shares were exact.
+    Counting restarts when an input ends, and when every input has had exactly its share.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""``Paired`` replaces a zip whose sides are one input, and derives the zip's row ids."""
+"""``Paired`` replaces a zip of one input with itself, and derives the row ids of the zip."""
 
 from __future__ import annotations
 

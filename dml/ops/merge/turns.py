@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class InputTurns(Protocol):
-    """The order in which the ``open`` inputs have their turns, an element each; a plain value."""
+    """A sequence of turns: each is of one of the ``open`` inputs, which returns one element."""
 
     open: list[int]
 
@@ -126,7 +126,7 @@ def in_turns(order: np.ndarray, parts: Sequence[Block]) -> Block:
 class _Woven:
     """A flow of elements in turns; ``before`` is its last state with empty buffers.
 
-    ``given`` counts the elements that were returned since.
+    ``given`` counts the elements that were returned after that state.
     """
 
     def __init__(

@@ -80,10 +80,10 @@ def _twice(name: str, number: int) -> SchemaError:
 
 
 class _Aligned:
-    """A flow that reads all inputs in step; ``before`` has their last positions at one row.
+    """A flow that reads all inputs in step; ``before`` has the inputs' positions at one same row.
 
-    Rows that an input returns before its error are returned; a resumed run reads the other inputs'
-    rows beside them again.
+    If an input fails, the rows before its error are still returned. A run that resumes after these
+    rows reads all inputs again from ``before``.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class _Aligned:
         return [side.position() for side in self.sides]
 
     def position(self) -> Position:
-        """Return the last positions at one row, and the number of rows returned since."""
+        """Return the inputs' last positions at one same row, and the rows returned since."""
         if self.aligned:
             return {"in": self._places(), "drop": 0, "over": self.over}
         return {"in": self.before, "drop": self.given, "over": self.over}

@@ -60,7 +60,7 @@ class Apply(Node):
             raise raised(error, self.fn, block.ids, len(out)).located(self.label())
 
     def _with_results(self, block: Block, out: list[Any], at: At) -> Iterator[Block]:
-        """Yield ``block`` with the column ``out``; raise for an unfit result after rows before."""
+        """Yield ``block`` with the column ``out``; raise at an unfit value, after rows before."""
         try:
             made = to_values(out, self.kind, self.name, frozenset(map(type, out)))
         except UnfitError as unfit:

@@ -1,9 +1,9 @@
-"""A ``map`` and the ``filter`` above it are called in one loop that is generated for them.
+"""One generated loop calls the function of a ``map`` and that of the ``filter`` above it.
 
-A row's dict goes from one function to the next and is freed: a block of dicts that live together
-does not fit into the processor's cache. A value that its column would give back changed (a null, an
-int among floats, a NaN) ends the loop: from that row on the operators run one after the other, as
-they do on the first block, which settles the types.
+The loop passes the dict of a row from one function to the other and frees it at once: the dicts of
+a whole block would not fit into the processor's cache. A value that a column would return in
+another form (a null, an int among floats, a NaN) ends the loop: from that row on the operators run
+one after the other, as they do on the first block, which settles the types.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def judges(node: object) -> bool:
 
 
 class ChainStop(NamedTuple):
-    """Why a loop ended early: at ``row``, with its result ``made``, or the error raised there."""
+    """The row at which a loop ended early, the map's result for it, and the error, if any."""
 
     row: int
     made: dict[str, Any] | None
@@ -77,13 +77,13 @@ class ChainStop(NamedTuple):
 
 
 class CallChain:
-    """A ``map`` that ``starts`` accepts, and the ``filter`` above it that ``judges`` accepts."""
+    """A ``map`` that ``starts`` accepts, and the ``filter`` above, if ``judges`` accepts one."""
 
     def __init__(self, mapped: MapRows, kept: FilterRows | None) -> None:
         self.mapped, self.kept = mapped, kept
 
     def schema(self, block: Block, at: At) -> Schema | None:
-        """Return the columns that the loop makes of ``block``; None if it cannot be used (yet)."""
+        """Return the schema of the loop's output for ``block``; None if it cannot run (yet)."""
         node = self.mapped
         found = node.schema if node.schema.known else at.schemas.get(node.digest.hex())
         if found is None or not block.schema or len(found) != node.fn.fresh:
@@ -91,7 +91,7 @@ class CallChain:
         return found if all(kind in SAME for kind in found.values()) else None
 
     def run(self, block: Block, schema: Schema, at: At) -> Iterator[Block]:
-        """Yield the output of both operators as one block; raise an error after the rows before.
+        """Yield the output of both operators as one block; raise an error after the rows before it.
 
         ``block`` has at most ``CALLS`` rows, and the result is not large.
         """
@@ -129,7 +129,7 @@ class CallChain:
     def _block(
         self, lists: Sequence[list[Any]], schema: Schema, ids: RowIds, at: At
     ) -> Iterator[Block]:
-        """Yield ``lists`` as columns; raise for a value that does not fit after the rows before."""
+        """Yield ``lists`` as a block; at an unfit value, yield the rows before, then raise."""
         pairs = zip(lists, schema.items(), strict=True)
         try:
             self._must_fit(lists, schema, at)
@@ -142,7 +142,7 @@ class CallChain:
 
     @staticmethod
     def _must_fit(lists: Sequence[list[Any]], schema: Schema, at: At) -> None:
-        """Raise UnfitError if a value exceeds a row's share; ``returned`` then names the row."""
+        """Raise UnfitError if the texts of a column together exceed the byte limit of a row."""
         for values, kind in zip(lists, schema.values(), strict=True):
             if SAME[kind][1] in (str, bytes) and sum(map(len, values)) > at.hold_bytes // ROW_SHARE:
                 raise UnfitError(0, "large rows")
@@ -169,7 +169,7 @@ class CallChain:
 
 
 def _most_text(schema: Schema, most_bytes: int) -> int:
-    """Return the length up to which texts surely fit into a row of ``most_bytes`` bytes."""
+    """Return how long each text of a row may be, so that the row surely fits ``most_bytes``."""
     texts = sum(SAME[kind][1] in (str, bytes) for kind in schema.values())
     return (most_bytes - PLAIN_BYTES * len(schema)) // max(1, texts)
 
@@ -177,15 +177,16 @@ def _most_text(schema: Schema, most_bytes: int) -> int:
 def _arrays(
     ids: RowIds, index: Sequence[int], ends: Sequence[tuple[int, int]]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the high and low halves of the kept rows' ids; ``ids`` are those of all rows."""
+    """Return arrays of the high and low halves of the kept rows' ids; ``ids`` has all rows."""
     return ids.take(_places(index, ends)).arrays()
 
 
 def _places(index: Sequence[int], ends: Sequence[tuple[int, int]]) -> np.ndarray:
     """Return the indices of the kept rows of a block, ascending.
 
-    ``index`` has the number of rows behind each kept row in its piece, ``ends`` for each piece its
-    last row and the number of kept rows up to there.
+    The loop runs on pieces of at most 1024 rows. ``index`` has, for each kept row, the number of
+    rows that follow it in its piece. ``ends`` has, for each piece, the index of its last row and
+    the number of rows that were kept up to there.
     """
     lasts, counts = zip(*ends, strict=True)
     behind = np.fromiter(index, np.intp, count=len(index))
@@ -193,10 +194,10 @@ def _places(index: Sequence[int], ends: Sequence[tuple[int, int]]) -> np.ndarray
 
 
 def _stop(loop: FunctionType, error: BaseException, last: int) -> ChainStop:
-    """Return where in ``loop`` ``error`` was raised; ``last`` is the last row of the piece.
+    """Return the row at which ``error`` ended ``loop``; ``last`` is the last row of the piece.
 
-    If the loop itself raised, for a missing key, the operators find that error again: it is left
-    out.
+    If the loop itself raised, because a key is missing, the result has no error: the operators run
+    next, and raise it themselves.
     """
     at = traceback_of(error)
     while at is not None and at.tb_frame.f_code is not loop.__code__:
@@ -216,11 +217,12 @@ def _loop(
     kinds: tuple[pa.DataType, ...],
     filtering: bool,  # noqa: FBT001 (a key of the cache)
 ) -> FunctionType:
-    """Return a loop over the columns ``names`` that appends the values ``made`` of rows to lists.
+    """Return a loop that calls the functions on rows of columns ``names`` and fills lists.
 
-    The loop ends at a row with a value that its column would change, and appends that row to the
-    last list. With ``filtering`` it appends the places of kept rows to the list before that, as the
-    number of rows behind them, which costs nothing for other rows.
+    The values ``made`` of each result go to one list each. With ``filtering``, dropped rows are
+    left out, and the next list gets the number of rows that follow each kept row in its piece. A
+    value that a column of its type in ``kinds`` would change ends the loop; its row goes to the
+    last list.
     """
     taken, given = [f"v{i}" for i in range(len(names))], [f"x{i}" for i in range(len(made))]
     columns, adders = [f"c{i}" for i in range(len(names))], [f"a{i}" for i in range(len(made))]

@@ -30,7 +30,7 @@ class Explode(Node):
     """Makes a row of each element of the lists in ``names``, which are exploded side by side.
 
     An empty list or null makes one row with null. Tensors are lists along their first axis. The
-    other columns are the same in all rows made of one row; ids are derived from its id, this
+    other columns are the same in all rows made of one row; ids are derived from that row's id, this
     operator and the number of the element. Raises SchemaError for columns that are no lists, and
     CastError where the lists of a row make different numbers of rows.
     """
@@ -126,7 +126,7 @@ class ExplodedLists(NamedTuple):
     sizes: np.ndarray
 
     def at(self, rows: np.ndarray, child: np.ndarray) -> Values:
-        """Return element ``child`` of the list of each of ``rows``; null if the list is empty."""
+        """Return for each of ``rows`` its list's element at ``child``; null if it is empty."""
         absent = self.sizes[rows] == 0
         index = np.where(absent, 0, self.starts[rows] + child)
         if not isinstance(self.values, Vec):

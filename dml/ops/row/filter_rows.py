@@ -74,7 +74,7 @@ class _Answers(list[Any]):
     """Results that become booleans at once, since a function may change an object it returned."""
 
     def append(self, made: Any) -> None:
-        """Append a result as a boolean, or unchanged if it has no truth value: an error later."""
+        """Append a result as a boolean; one without a truth value stays, and fails later."""
         end_copy()
         super().append(made if type(made) is bool else _truth(made))
 
@@ -91,7 +91,7 @@ def _truths(out: list[Any], made: list[np.ndarray]) -> None:
 
 
 def _true(out: list[Any], error: BaseException | None) -> tuple[np.ndarray, BaseException | None]:
-    """Return the indices of passing rows, and the first error, also of a missing truth value."""
+    """Return the indices of the passing rows before the first error, and that error or None."""
     made: list[np.ndarray] = []
     if caught(_truths, out, made) is None:
         return np.flatnonzero(made[0]), error

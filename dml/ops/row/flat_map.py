@@ -44,8 +44,8 @@ class _Held(NamedTuple):
 class _Children:
     """Buffers child rows, and cuts them into blocks by their bytes.
 
-    Until the types are known, they settle on the children of the first 64 rows, or on 4 MiB of
-    children, which are cut as if the types had been known.
+    Types that are not known yet settle on the children of the first 64 input rows, or on the first
+    4 MiB of children. Blocks are cut where they would be cut with known types.
     """
 
     def __init__(self, node: FlatMap, block: Block, at: At) -> None:
@@ -72,7 +72,7 @@ class _Children:
     def flush(self, *, over: bool = False) -> Iterator[Block]:
         """Yield the buffered rows as blocks and drop them, once the types have settled.
 
-        ``over`` says that no rows follow: then the types settle on the rows that there are.
+        ``over`` is True if no rows follow: then the types settle on the rows buffered so far.
         """
         held, self.held = self.held, _Held([], [], [])
         self.before += len(held.out)
@@ -89,7 +89,7 @@ class _Children:
             yield from self._blocks(each)
 
     def passed(self, rows: int) -> None:
-        """Record that ``rows`` input rows have all children; types settle on the first 64 rows."""
+        """Record that ``rows`` input rows have all children; settle the types after 64 rows."""
         if rows >= SETTLING_ROWS and not self._settled and (self.waiting or self.held.out):
             self._settle()
 
@@ -139,7 +139,7 @@ class _Gathered:
         self.held, self.ends, self.nbytes = _Held([], [], []), list[int](), 0
 
     def add(self, made: Any, parent: int, index: int) -> bool:
-        """Buffer a child; return True if the buffered children are many or large."""
+        """Buffer a child; return True once the buffered children are 4096, or take 4 MiB."""
         held = self.held
         held.out.append(made)
         held.parents.append(parent)

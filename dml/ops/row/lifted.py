@@ -43,7 +43,7 @@ COMPARED = 64
 
 @dataclasses.dataclass(slots=True)
 class Trust:
-    """The results of comparing a lifted function with its expressions in this process."""
+    """The comparison of a lifted function with its expressions in this process; block counts."""
 
     compared: bool = False
     differs: bool = False
@@ -64,19 +64,19 @@ class LiftedNode(Skipping):
         return Trust()
 
     def check(self) -> None:
-        """Record the outside values that the function reads, while they are unchanged."""
+        """Record the values of outer variables that the function reads, as they are now."""
         super().check()
         _ = self.outside_values
 
     @cached_property
     def outside_values(self) -> tuple[object, ...]:
-        """Return the outside values of the function, as of the first use of this property."""
+        """Return the values of the function's outer variables when this was first called."""
         from dml.udfs.identity.environment import surroundings  # noqa: PLC0415
 
         return surroundings(self.fn.call)
 
     def stands(self) -> bool:
-        """Return True if the outside values that the function reads are unchanged."""
+        """Return True if the outer variables that the function reads are unchanged."""
         from dml.udfs.identity.environment import unchanged  # noqa: PLC0415
 
         return unchanged(self.outside_values, self.fn.call)
@@ -111,14 +111,14 @@ class LiftedNode(Skipping):
         return self.function.run(block, at)
 
     def computed(self, block: Block, at: At) -> Block | None:
-        """Return the output by the expressions; None if a check is true or they are outdated."""
+        """Return the output of the expressions; None if a check is true or ``stands`` is False."""
         if not self.stands():
             return None
         result = evaluate(self.programs, block, at)
         return None if result.failed else self.to_block(block, result.outputs)
 
     def quick(self, block: Block, at: At) -> Block | None:
-        """Return the output by the expressions; None unless they were compared and hold here."""
+        """Return the result of ``computed``; None unless a comparison found no difference."""
         if not self.trust.compared or self.trust.differs or not block.n:
             return None
         out = self.computed(block, at)
@@ -126,7 +126,7 @@ class LiftedNode(Skipping):
         return out
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
-        """Yield the output, by the expressions where they hold, else by the function.
+        """Yield the output, computed by the expressions where they hold, else by the function.
 
         Large rows are divided into several blocks, in the same places either way.
         """
@@ -134,7 +134,7 @@ class LiftedNode(Skipping):
             yield from joined(self._in_parts(part, at))
 
     def _sampled(self, at: At, some: Block) -> int:
-        """Return the bytes of the output for ``some``; 0 if all is passed on or a check is true."""
+        """Return the output's bytes for ``some``; 0 if nothing is computed or a check is true."""
         grows = any(value.op != "col" for value in self.outputs)
         made = self.computed(some, at) if grows else None
         return 0 if made is None else made.weight

@@ -33,7 +33,7 @@ class LiftedPair:
 
     @cached_property
     def programs(self) -> Programs:
-        """Return the map's columns in rows that the filter keeps, with the checks of both.
+        """Return compiled programs: the columns of rows that the filter keeps, and all checks.
 
         The programs are stored with the filter, so that their compiled kernels are found again.
         """

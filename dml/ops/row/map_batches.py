@@ -47,8 +47,8 @@ class MapBatches(Skipping):
 
     Groups are ``batch_size`` rows (1024 without one) within an atom; the last of an atom may be
     shorter. With ``counted``, where a stream has no atoms, groups are counted from the start of the
-    epoch. If a row of a group cannot be computed, ``fn`` is not called for the group, and the error
-    takes its place. Rows keep their ids if ``fn`` keeps the number of rows of their group;
+    epoch. If the input raises an error at a row of a group, ``fn`` is not called for the group, and
+    that error is raised. Rows keep their ids if ``fn`` keeps the number of rows of their group;
     otherwise, and where ``fn`` returns an iterator of batches, ids are derived from that of the
     group's first row. Inputs are read-only unless ``writable``. With ``on_error="skip"`` a group
     for which ``fn`` raises is dropped, except for batches that ``fn`` yielded before.
@@ -109,7 +109,7 @@ class MapBatches(Skipping):
 
     @property
     def resume_cost(self) -> ResumeCost:
-        """Return the cost of resuming in a stream: a position is saved, one run is repeated."""
+        """Return the cost of resuming in a stream: a position is saved, one group is repeated."""
         if not self.counted:
             return ResumeCost()
         return ResumeCost(state_bytes=32, work_rows=self.group_rows, work="one run of rows")
@@ -154,7 +154,7 @@ class MapBatches(Skipping):
         return LocalFlow(partial(self._next_run, at), open_input, epoch, position)
 
     def _next_run(self, at: At, input_: Flow) -> Iterator[Block] | None:
-        """Return the mapped groups of the next rows of ``input_``, taken as an atom."""
+        """Return the mapped rows of the next group of ``input_``; None at the end of the input."""
         first = input_.pull(self.group_rows)
         return None if first is None else self.run_atom(self._run_of(first, input_), at)
 

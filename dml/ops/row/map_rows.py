@@ -95,9 +95,9 @@ def _too_large(fn: UserFunction, nbytes: int, at: At) -> MemoryContractError:
 def mapped(node: Mapping, block: Block, at: At, call: Calls) -> Iterator[Block]:
     """Yield the results of ``node``'s function for ``block``, in blocks of limited size.
 
-    ``call`` calls the function on a range of rows. Until the types are known, they settle on the
-    first rows, which are all computed before any is returned. They are cut as if the types had been
-    known, as they are when the task runs again.
+    ``call`` calls the function on a range of rows. If the types are not known yet, the first rows
+    settle them: all of these are computed before one is returned. Blocks are cut as they would be
+    with known types, because a task that runs again knows the types.
     """
 
     def part(desk: TrayDesk, start: int, stop: int) -> Iterator[Block]:
@@ -118,7 +118,7 @@ def mapped(node: Mapping, block: Block, at: At, call: Calls) -> Iterator[Block]:
 
 
 def _ids_of(block: Block, places: np.ndarray) -> RowIds:
-    """Return the ids of the rows at ``places`` (ascending), without an array for a range."""
+    """Return the ids of the rows at indices ``places`` (ascending); a range needs no id array."""
     first, last = int(places[0]), int(places[-1])
     if last - first + 1 == len(places):
         return block.ids.slice(first, last + 1)
@@ -178,7 +178,7 @@ class _Settling:
             raise self.error
 
     def _some(self, start: int, stop: int) -> Iterator[Block]:
-        """Yield the first results, of rows ``start`` to ``stop``; raise the error of such a row."""
+        """Yield those first results that are of rows ``start`` to ``stop``; raise their error."""
         low, high = np.searchsorted(self.places, (start, stop)).tolist()
         rows = 0 if self.made is None else self.made.n
         if self.made is not None and low < min(high, rows):
@@ -194,9 +194,9 @@ class _Settling:
 def _before_error(
     node: Mapping, block: Block, out: list[Any], places: np.ndarray, at: At
 ) -> tuple[Block | None, DmlError | None]:
-    """Return the results before the first that does not fit as a block, and its error.
+    """Return the results before the first unfit one as a block, and the error of the unfit one.
 
-    The block is None without such results, and the error if all fit.
+    The block is None if the first result is unfit or missing; the error is None if all fit.
     """
     made: list[Block] = []
     error: DmlError | None = None

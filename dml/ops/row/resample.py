@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @op
 class Resample(SameColumns):
-    """Keeps the rows whose draw is below the share of the class that ``fn`` returns for them.
+    """Keeps a row if its draw is below the share of the class that ``fn`` returns for the row.
 
     Draws are keyed by (seed, operator, epoch, row id). A class that ``shares`` does not name has
     the share 0. ``fn`` is called once per row in runs without failures; the order stays. A UDFError

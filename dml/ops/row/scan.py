@@ -27,7 +27,7 @@ SHOWN_LETTERS = 40
 
 
 def written(state: Any) -> str:
-    """Return the initial ``state`` as JSON; raise PlanError if calls cannot pass it on."""
+    """Return the initial ``state`` as JSON; raise PlanError for a state that JSON cannot store."""
     try:
         return json.dumps(to_json(copy_state(state)))
     except NotCarriedError as error:
@@ -38,7 +38,7 @@ def written(state: Any) -> str:
 
 @op
 class Scan(Node):
-    """Scan replaces each row by the dict of ``(state, dict)``, which ``fn(state, row)`` returns.
+    """Scan replaces each row by a dict: ``fn(state, row)`` returns a new state and the dict.
 
     The state that a call returns is passed to the next call; the first call of an epoch gets
     ``initial`` (JSON). ``fn`` is called in order, once per row in runs without failures. A UDFError
@@ -51,7 +51,7 @@ class Scan(Node):
     declared: Schema | None
 
     version: ClassVar[int] = 2
-    # one row out per row in, but none without those before it
+    # one row out per row in, but each result depends on all rows before it
     rows: ClassVar[Rows] = Rows.RUNS
 
     def check(self) -> None:
@@ -68,7 +68,7 @@ class Scan(Node):
 
     @property
     def resume_cost(self) -> ResumeCost:
-        """Return the cost of resuming: the state before a piece is saved, the piece runs again."""
+        """Return the cost of resuming: the state before a chunk is saved, the chunk runs again."""
         return ResumeCost(state_bytes=MOST_BYTES, work_rows=CHUNK, work=f"at most {CHUNK} rows")
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
@@ -82,7 +82,7 @@ class Scan(Node):
 
 
 class _Scanning:
-    """A flow of scanned rows: ``before`` is the state where the current piece began."""
+    """A flow of scanned rows; ``before`` is the state before the current chunk of rows."""
 
     def __init__(
         self, node: Scan, open_input: Opener, epoch: int, position: Position | None, at: At
@@ -141,7 +141,7 @@ class _Scanning:
         return self.rows.pull(most)
 
     def position(self) -> Position:
-        """Return where the piece began, its rows returned since, and the state there."""
+        """Return where the chunk began, the state there, and the rows returned since then."""
         return {**self.rows.position(), "state": to_json(self.before)}
 
     def close(self) -> None:

@@ -80,7 +80,7 @@ class Segment(Node):
             yield from self.work.run(part, at)
 
     def _sampled(self, at: At, some: Block) -> int:
-        """Return the bytes of the output for ``some``; 0 if it does not grow, or a row fails."""
+        """Return the bytes of the output for ``some``; 0 if ``grows`` is False, or a row fails."""
         try:
             return sum(made.weight for made in self.work.run(some, at)) if self.grows else 0
         except DmlError:

@@ -10,7 +10,7 @@ from dml.ops.row.map_rows import MapRows
 
 
 def refusal(node: Node) -> str:
-    """Return why the function of ``node`` is called for each row; "" if lifted or without one."""
+    """Return why ``node`` calls a function for each row; "" if it is lifted or has no function."""
     from dml.udfs.identity.environment import unchanged  # noqa: PLC0415
 
     fn = node.calls if node.inputs else None
@@ -36,7 +36,7 @@ def refusal(node: Node) -> str:
 
 
 def tier(node: Node) -> str:
-    """Return how an operator's function runs, as text for readers of a plan; "" without one."""
+    """Return how a node's function runs, as text for readers of a plan; "" without a function."""
     if isinstance(node, LiftedNode):
         return "computed as expressions; called where a row is outside of the proof"
     why = refusal(node)

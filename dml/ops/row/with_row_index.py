@@ -95,7 +95,7 @@ class WithRowIndex(Node):
         return _Numbering(self, self.offset, open_input, epoch, position)
 
     def parameters_text(self) -> str:
-        """Return the name, and the first number as text."""
+        """Return as text the name of the column, and the first number."""
         return f"{self.name!r}, offset={self.offset}"
 
 

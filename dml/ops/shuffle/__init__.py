@@ -1,1 +1,1 @@
-"""These operators permute rows: within a window, within atoms, over the whole input."""
+"""These operators permute rows: in windows, by pieces of a source, over the whole input."""

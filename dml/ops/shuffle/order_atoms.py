@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 class OrderAtoms(ShuffleAtoms):
     """Returns the pieces of the source in keyed random order, each with its rows in order.
 
-    As ``shuffle(window="atoms")``, but no rows are buffered or mixed.
+    A piece is an atom of an addressable source, otherwise a read unit. Other than in
+    ``shuffle(window="atoms")``, no rows are buffered or mixed.
     """
 
     verb: ClassVar[str] = "randomize_block_order"

@@ -97,7 +97,7 @@ class ShuffleAll(SameColumns):
         return partial(_hashes, at.key(self.seed), self.ordinal, ruling)
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
-        """Open a flow that sorts by rank or hash, ties by row id."""
+        """Open a flow that sorts rows by permuted index or by hash, and equal keys by row id."""
         from dml.ops.sort.external_sort import Sorted  # noqa: PLC0415
 
         return Sorted(partial(open_input, epoch, None), position, at, self.spread(at, epoch))

@@ -35,15 +35,16 @@ class PieceFlow(Protocol):
     """A flow that can be read piece by piece, as a stage with permuted units offers it."""
 
     def pull_piece(self, room: GatherQuota) -> list[Block] | None:
-        """Return all rows of the next piece (perhaps none); None at the end."""
+        """Return the blocks of the next piece (perhaps none), within ``room``; None at the end."""
 
 
 @op
 class ShuffleAtoms(SameColumns):
     """Returns the source's pieces in keyed order, with the rows of every ``size`` pieces mixed.
 
-    Raises PlanError unless only row-local operators lie between the source and this operator; rules
-    may move filters across it.
+    A piece is an atom of an addressable source, otherwise a read unit. Raises PlanError unless only
+    row-local operators lie between the source and this operator; rules may move filters across it.
+    Unless ``fresh``, all epochs have the same order.
     """
 
     input: Node
@@ -59,7 +60,7 @@ class ShuffleAtoms(SameColumns):
     total: bool = True
 
     def check(self) -> None:
-        """Raise PlanError for a bad size, or other than row-local operators over one source."""
+        """Raise PlanError for a bad size or seed, batches, or an operator that is not row-local."""
         element_count('shuffle window="atoms" size', self.size, least=1)
         seeded(self.seed)
         for node in self.input.walk():

@@ -55,7 +55,7 @@ class Part(SameColumns):
         yield block.take(kept) if len(kept) < block.n else block.bare()
 
     def parameters_text(self) -> str:
-        """Return the range of draws, and the seed as text."""
+        """Return as text the range of draws, and the seed."""
         return f"{self.low:g} to {self.high:g}, seed={self.seed}"
 
 
@@ -74,5 +74,5 @@ def bounds(fractions: Sequence[Any]) -> list[float]:
 
 
 def splits_below(node: Node) -> int:
-    """Return how many splits were written before a step over ``node``."""
+    """Return how many splits are among ``node`` and the nodes below: ``nth`` of the next one."""
     return sum(each.splits for each in node.chain())

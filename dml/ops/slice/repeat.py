@@ -65,7 +65,7 @@ class Repeat(SameColumns):
         return _Repeating(self, open_input, epoch, position)
 
     def origins(self, ids: RowIds, _turn: int) -> RowIds:
-        """Return possible input ids of ``ids``, one for each of the first passes, at most 4096."""
+        """Return input ids that may have become ``ids``: one per id and pass, at most 4096."""
         each = max(1, TRACED // ids.count)
         passes = np.arange(min(self.n or each, each), dtype=np.uint64)
         high, low = (np.repeat(half[:TRACED], len(passes)) for half in ids.arrays())

@@ -29,5 +29,5 @@ class Seek(Skip):
         return super().flow(open_input, epoch, position or {"in": start, "left": 0}, at)
 
     def parameters_text(self) -> str:
-        """Return how many rows are skipped, and where reading begins as text."""
+        """Return as text how many rows are skipped, and where reading begins."""
         return f"{self.n}: from unit {self.unit}, atom {self.atom}, row {self.drop}"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Shard(PlaceSlice):
     """Shard keeps the elements at places ``index``, ``index + num_shards``, ... (rows, or batches).
 
-    The shards of one ``num_shards`` have each element once. Each shard reads all elements.
+    Together, all ``num_shards`` shards have each element once. Each shard reads all elements.
     """
 
     input: Node
@@ -44,12 +44,12 @@ class Shard(PlaceSlice):
         return _Sharding(self, self.index, open_input, epoch, position)
 
     def parameters_text(self) -> str:
-        """Return the number of shards, and the index as text."""
+        """Return as text the number of shards, and the index."""
         return f"{self.num_shards}, {self.index}"
 
 
 class _Sharding(CountingFlow[Shard]):
-    """A flow of a shard's elements; ``count`` is the number of elements before the next one."""
+    """A flow of a shard's elements; ``count`` input elements are to be dropped before the next."""
 
     key = "before"
 

@@ -36,10 +36,10 @@ MOST_CLASSES = 1 << 16
 class Stratum(Node):
     """Keeps the rows of part ``index``; every part has its share of each class by ``weights``.
 
-    A class has the rows with one value of ``column``, numbered from 0 in order. The last part, of
-    share p, gets one row of each cell of them, where cell k begins at row k / p, rounded up; which
-    row of the cell is drawn, keyed by (seed, ``nth``, class, k). The part before it gets its share
-    of the remaining rows in the same way, and so on.
+    A class has the rows with one value of ``column``, numbered from 0 in order. Its rows are cut
+    into cells, and the last part gets one row of each cell. For a part of share p, cell k begins at
+    row k / p, rounded up; a random draw, keyed by (seed, ``nth``, part, class, k), picks the row.
+    The part before the last gets its share of the remaining rows in the same way, and so on.
     """
 
     input: Node
@@ -80,7 +80,7 @@ class Stratum(Node):
 
     @property
     def resume_cost(self) -> ResumeCost:
-        """Return the cost of resuming: counts by class are saved, one piece is read again.
+        """Return the cost of resuming: counts by class are saved, one chunk is read again.
 
         If the classes are too many to save, all rows are read again.
         """
@@ -92,7 +92,7 @@ class Stratum(Node):
         return _Dividing(self, open_input, epoch, position, at)
 
     def parts(self, classes: np.ndarray, rows: np.ndarray, at: At) -> np.ndarray:
-        """Return each row's part, from class keys (n,) u8 and numbers in the class (n,) i8."""
+        """Return each row's part, by its class key (n,) u8 and its number in the class (n,) i8."""
         found = np.zeros(len(rows), dtype=np.int64)
         left, free = rows, np.ones(len(rows), dtype=bool)
         for part in range(len(self.weights) - 1, 0, -1):
@@ -122,10 +122,10 @@ def strata(fractions: Sequence[Any]) -> tuple[int, ...]:
 
 
 class _Dividing:
-    """A flow of the rows of one part, computed piece by piece.
+    """A flow of the rows of one part, computed chunk by chunk of the input.
 
-    ``before`` has the counts by class at the start of the current piece (None: too many for a
-    state), ``earlier`` is the number of rows returned by then.
+    ``before`` has the counts by class before the current chunk (None: too many for a saved state),
+    ``earlier`` is the number of rows that were returned before this chunk.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class _Dividing:
             raise blamed(self._too_many(), block.ids, stop)
 
     def _room(self, codes: np.ndarray, keys: list[Key]) -> int:
-        """Return the first row whose class is one too many, else the number of rows."""
+        """Return the first row that exceeds the limit of classes; the row count if none does."""
         new = [code for code, key in enumerate(keys) if key not in self.counts]
         most = MOST_CLASSES - len(self.counts)
         if len(new) <= most:
@@ -199,7 +199,7 @@ class _Dividing:
         return block
 
     def position(self) -> Position:
-        """Return where the piece began, the counts there, and the rows returned since."""
+        """Return where the chunk began, the counts there, and the rows returned since then."""
         if self.before is None:
             return {"in": None, "drop": self.given, "counts": [], "given": 0}
         place = {"in": self.rows.before, "drop": self.given - self.earlier}

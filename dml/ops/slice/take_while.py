@@ -63,7 +63,7 @@ class TakeWhile(Skipping):
         return given
 
     def passing(self, block: Block, at: At) -> Iterator[np.ndarray]:
-        """Yield masks of the passing rows, at least up to the first that fails; then raise."""
+        """Yield masks of passing rows, up to the first failing row or later; raise errors last."""
         if isinstance(self.test, UserFunction):
             yield from _called(self.test, block)
             return
@@ -74,7 +74,7 @@ class TakeWhile(Skipping):
 
     @property
     def resume_cost(self) -> ResumeCost:
-        """Return the cost of resuming: a piece's position is saved, the piece is tested again."""
+        """Return the cost of resuming: a chunk's position is saved, the chunk is tested again."""
         return ResumeCost(state_bytes=48, work_rows=CHUNK, work=f"at most {CHUNK} rows")
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
@@ -82,7 +82,7 @@ class TakeWhile(Skipping):
         return _Passing(self, open_input, epoch, position, at)
 
     def parameters_text(self) -> str:
-        """Return the expression, or the function's name as text."""
+        """Return the test as text: the expression, or the function's name."""
         if isinstance(self.test, UserFunction):
             return f"{self.test.name}{self.skipping}"
         return value_text(self.test)

@@ -51,7 +51,7 @@ class RowOrder(Protocol):
         """Return the indices (n,) that sort the rows of ``block``."""
 
     def merged(self, runs: list[Iterator[Block]], at_once: int) -> Iterator[Block]:
-        """Yield the rows of sorted ``runs`` in one order; about ``at_once`` are sorted together.
+        """Yield the rows of sorted ``runs`` merged in this order, about ``at_once`` at a time.
 
         Rows that the order does not distinguish come in the order of their runs.
         """
@@ -71,7 +71,7 @@ class ById:
         return order_of(block.ids, self.keys)
 
     def merged(self, runs: list[Iterator[Block]], at_once: int) -> Iterator[Block]:
-        """Yield the rows of ``runs`` in one order, about ``at_once`` of them sorted together."""
+        """Yield the rows of sorted ``runs`` merged in this order, about ``at_once`` at a time."""
         return merged(runs, self.keys, at_once)
 
 
@@ -173,7 +173,7 @@ class Sorted(Again):
         return self._joined(spill.runs())
 
     def _joined(self, runs: list[Iterator[Block]]) -> Iterator[Block]:
-        """Yield the rows of ``runs`` in one order."""
+        """Yield the rows of ``runs`` merged into one sorted sequence."""
         at_once = self.at.budget // (2 * MERGE_HELD * self.row_bytes)
         each = max(block_bytes(self.at.budget), self.row_bytes)
         portion = self.at.budget // (AT_HAND * len(runs) * each)
@@ -207,8 +207,8 @@ def portions(run: Iterator[Block], blocks: int) -> Iterator[Block]:
 class RunHead:
     """The current block of one sorted run, with its keys; the block is None at the end of the run.
 
-    ``fresh`` is True while no row was taken from the block, ``over`` once no block is known to
-    follow. ``size`` is the number of rows in the run's first block.
+    ``fresh`` is True until a row is taken from the block, ``over`` once it is known that no block
+    follows. ``size`` is the number of rows in the run's first block.
     """
 
     def __init__(self, run: Iterator[Block], keyed: Callable[[Block], Any]) -> None:
@@ -274,7 +274,7 @@ class RunHead:
 
 
 def merged(runs: list[Iterator[Block]], keys: Keys, at_once: int) -> Iterator[Block]:
-    """Yield the rows of sorted ``runs`` in one order, about ``at_once`` of them sorted together.
+    """Yield the rows of sorted ``runs`` merged by ``keys``, about ``at_once`` at a time.
 
     Each round takes the rows up to one key from every run. The key is chosen so that these are
     about ``at_once`` rows, by the density of keys in the current blocks: keys are hashes or ranks,

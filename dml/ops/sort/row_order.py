@@ -81,7 +81,7 @@ class _Down:
 
 
 def _turned(value: Any) -> Any:
-    """Return a value that compares with its like in the reverse order of ``value``."""
+    """Return a stand-in for ``value``: stand-ins compare in the reverse order of their values."""
     if isinstance(value, str | bytes):
         return _Down(value)
     # "-" would round a decimal to the digits of some context
@@ -155,7 +155,7 @@ class Ordering:
             raise error.located(self.label) from None
 
     def odd_place(self, value: Any) -> int:
-        """Return the first part of the key of ``value``, which is null (None) or NaN."""
+        """Return the number that sorts null (``value`` None) or NaN before or after all others."""
         if self.nulls_last:
             return NULL if value is None else NAN
         return NULL_FIRST if value is None else NAN_FIRST
@@ -179,9 +179,9 @@ class Ordering:
         return np.asarray(compute().sort_indices(batch, sort_keys=keys))
 
     def starts(self, block: Block, keys: KeyedBlock) -> np.ndarray:
-        """Return the rows of a non-empty ``block`` whose ``keys`` differ from the row before.
+        """Return the indices of the rows of ``block`` whose ``keys`` differ from the row before.
 
-        These are indices, ascending, without the first row.
+        They ascend, and the first row is not among them. ``block`` must not be empty.
         """
         differs = np.zeros(max(block.n - 1, 0), bool)
         for column in keys.columns:
@@ -189,7 +189,7 @@ class Ordering:
         return np.flatnonzero(differs) + 1
 
     def merged(self, runs: list[Iterator[Block]], at_once: int) -> Iterator[Block]:
-        """Yield the rows of sorted ``runs`` in one order, those of equal keys run by run.
+        """Yield the rows of sorted ``runs`` merged in this order, rows of equal keys run by run.
 
         Each round takes from every run the rows up to a bound, the least last key of the runs'
         current blocks. If a run's next block begins with the bound, rows of that key in later runs
@@ -210,7 +210,7 @@ class Ordering:
 
 
 def _read_ahead(heads: list[RunHead], rows: int) -> None:
-    """Read about ``rows`` rows more than a block of each run, from the runs that end first."""
+    """Read on in the runs that end first, to one block for each run and ``rows`` rows more."""
     spare = rows + sum(head.size - head.rows for head in heads)
     going = [head for head in heads if not head.over]
     while going and spare > 0:

@@ -21,8 +21,8 @@ class Sort(Node):
     """Sort returns every row once, in order of the columns ``names``; equal rows keep their order.
 
     Keeps the rows in memory up to the run's budget, and in sorted runs on local disk beyond it.
-    With ``most``, which changes no row, at most that many first rows will be pulled. ``verb`` is
-    the verb that the user wrote, for errors.
+    ``most`` is the number of first rows that will be pulled at most (None: unknown); it changes no
+    row. ``verb`` is the verb that the user wrote, for errors.
     """
 
     input: Node
@@ -89,7 +89,7 @@ class Sort(Node):
 
     @property
     def spreads(self) -> bool:  # type: ignore[override]
-        """True without ``most``: for a few first rows, the others need not be written."""
+        """True if the sort can run in parts: without ``most``, since these parts write all rows."""
         return self.most is None
 
     def spread(self, at: At, epoch: int) -> Ordering:
@@ -97,7 +97,7 @@ class Sort(Node):
         return self.ordering
 
     def parameters_text(self) -> str:
-        """Return the columns, and the options that differ from the defaults as text."""
+        """Return as text the columns, and the options that differ from the defaults."""
         pairs = zip(self.names, self.descending, strict=True)
         names = ", ".join(f"{name!r}{' descending' if down else ''}" for name, down in pairs)
         nulls = "" if self.nulls_last else ", nulls_last=False"

@@ -29,7 +29,7 @@ PRIOR, SAMPLE, HISTORY = "p", "s", "h"
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """A normal distribution of a figure's log; ``source`` is the letter of its main source."""
+    """A normal distribution of a figure's log; ``source``: "p" prior, "s" sample, "h" history."""
 
     mean: float
     sigma: float
@@ -47,10 +47,10 @@ class Belief:
 
     @classmethod
     def learned(cls, found: Learned, apart: int = 0) -> Belief:
-        """Return a belief from runs of the fleet, with their spread; more runs reduce its noise.
+        """Return a belief with the mean and the spread that runs of the fleet have shown.
 
-        ``apart`` is the number of powers of two between the blocks of those runs and the blocks to
-        estimate.
+        ``apart`` is how often the block size of those runs is doubled or halved to get the block
+        size of the estimate; each time adds to the uncertainty.
         """
         return cls(found.mean, math.hypot(found.sigma, SIGMA_APART * apart), HISTORY)
 
@@ -102,10 +102,10 @@ def total(beliefs: Sequence[Belief]) -> Belief:
 
 
 def no_regret(usual: Belief, other: Belief) -> bool:
-    """Return True if ``other`` may replace ``usual``, which is chosen without knowledge.
+    """Return True if ``other`` may replace ``usual``, the choice that is made without estimates.
 
-    It must be cheaper by more than 5 % in the median, and no dearer at the 80th percentile: a guess
-    is never worth leaving a plan whose cost is known.
+    ``other`` must be cheaper by more than 5 % in the median, and no dearer at the 80th percentile:
+    a guess is no reason to leave a plan whose cost is known.
     """
     wins = other.typical < usual.typical * (1 - MARGIN)
     return wins and other.at(Z80) <= usual.at(Z80)

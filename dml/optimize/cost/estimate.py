@@ -1,8 +1,8 @@
-"""A plan's operators are estimated: the rows that each takes and gives, its bytes, its seconds.
+"""The work of a plan's operators is estimated: input rows, output rows, bytes and seconds.
 
 Rows are counted twice: upwards, as if all rows of every operator were wanted, and then downwards,
 since ``take`` wants fewer and ``repeat`` more. If the data does not say how many rows it has, the
-rows of an earlier run of the same pipeline are used, if one came to its end.
+rows of an earlier run of the same pipeline are used, if such a run was complete.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ASKED_UNITS = 256
 BLOCK_ROWS = 65_536
 # The fixed cost of a block, however few rows it has.
 BLOCK_S = 15e-6
-# The letter of row counts that are exact.
+# The value of ``Estimate.counted`` for exact row counts.
 EXACT = ""
 # Operators that give as many rows as they take, counted in rows of blocks.
 ALIKE = (Rows.SAME, Rows.PERMUTED, Rows.KEPT, Rows.STORED, Rows.GROUPED, Rows.REGROUPED)
@@ -36,12 +36,12 @@ ALIKE = (Rows.SAME, Rows.PERMUTED, Rows.KEPT, Rows.STORED, Rows.GROUPED, Rows.RE
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Estimate:
-    """The expected work of one operator; ``per_row`` is seconds per row taken (by a source: given).
+    """The expected work of one operator; ``per_row`` is seconds per input row (source: output row).
 
-    ``counted`` is the letter of the row counts' source, "" if they are exact. Rows are math.inf if
-    there is no last one; seconds are then None. ``reads`` is True for a source. ``work`` is the
-    name of the work per row, and ``runs`` the number of runs that have shown its cost, old ones
-    weighted less.
+    ``counted`` says how the rows were counted: "" exactly, "p" by a guess, "h" in earlier runs. An
+    endless stream has math.inf rows, and None for seconds. ``reads`` is True for a source. ``work``
+    is the name of the work per row in the cost domain, and ``runs`` the number of runs that
+    measured its cost, old ones weighted less.
     """
 
     ordinal: int
@@ -57,12 +57,12 @@ class Estimate:
 
     @property
     def worked_rows(self) -> float:
-        """The rows that cost time: those given by a source, else those taken."""
+        """The rows that cost time: the output rows of a source, else the input rows."""
         return self.rows_out if self.reads else self.rows_in
 
     @property
     def seconds(self) -> Belief | None:
-        """The total seconds; None without rows or without a last row."""
+        """The total seconds; None for no rows, or for an endless stream."""
         rows = self.worked_rows
         return self.per_row.times(rows) if 0 < rows < math.inf else None
 
@@ -77,8 +77,8 @@ def estimates(
 ) -> tuple[Estimate, ...]:
     """Return the estimates of all operators, in the order of ``work_names``.
 
-    They are those of this plan, then those of the plans beside it. Guessed shares of rows are
-    scaled so that the plan gives ``gives`` rows in all, unless that is None.
+    Operators of this plan come first, then those of the plans in ``plan.beside``. Unless ``gives``
+    is None, guessed shares of rows are scaled so that the plan outputs ``gives`` rows in all.
     """
     made = _Estimating(names, profile, plan.fingerprint, compiled=compiled)
     return tuple(made.chain(plan, 0, gives))
@@ -86,10 +86,10 @@ def estimates(
 
 @dataclasses.dataclass(slots=True)
 class _Step:
-    """One operator on the way up; ``per`` rows make an element, ``taken_bytes`` is a row taken.
+    """The row counts of one operator; ``per`` rows make an element of its output.
 
-    ``stage`` is the reading stage of a source, else None; ``guessed`` is True if the share of rows
-    is a guess.
+    ``taken_bytes`` are the bytes of an input row, ``row_bytes`` of an output row. ``stage`` is the
+    reading stage of a source, else None; ``guessed`` is True if the share of rows is a guess.
     """
 
     node: Node
@@ -105,7 +105,7 @@ class _Step:
 
     @property
     def elements(self) -> float:
-        """The number of elements that the operator gives."""
+        """The number of elements that the operator outputs."""
         return self.rows_out / self.per if self.per else self.rows_out
 
 
@@ -119,7 +119,7 @@ class _Estimating:
         self.compiled = compiled
 
     def chain(self, plan: Plan, first: int, gives: float | None = None) -> list[Estimate]:
-        """Estimate ``plan``, whose source has the ordinal ``first``, and the plans beside it."""
+        """Estimate ``plan``, whose source has the ordinal ``first``, then its ``beside`` plans."""
         operators = plan.operators
         begins, number = [], first + len(operators)
         for each in (other for plans in plan.beside for other in plans):
@@ -153,7 +153,7 @@ class _Estimating:
         others: list[Estimate],
         names: Names,
     ) -> _Step:
-        """Return ``node`` with its rows, as if all rows were wanted."""
+        """Return the row counts of ``node``, as if all rows were wanted."""
         if below is None or isinstance(node, Source):
             return self._read(plan.stage, names)
         rows_in = below.rows_out + sum(each.rows_out for each in others)
@@ -180,7 +180,7 @@ class _Estimating:
         elements: list[float],
         names: Names,
     ) -> tuple[float, str]:
-        """Return the number of rows that ``node`` gives, and the letter of the count's source."""
+        """Return how many rows ``node`` outputs, and how that was counted (see ``Estimate``)."""
         if node.rows in ALIKE or (isinstance(node, Segment) and not node.predicate):
             return rows_in, EXACT
         length = node.length(*map(_whole, elements))
@@ -256,7 +256,7 @@ def _scaled(one: Estimate, share: float) -> Estimate:
 
 
 def _lead_to(steps: list[_Step], gives: float) -> None:
-    """Scale the guessed shares, all by one factor, so that the last step gives ``gives`` rows."""
+    """Scale all guessed shares by one factor, so that the last step outputs ``gives`` rows."""
     found, guessed = steps[-1].rows_out, sum(step.guessed for step in steps)
     if not guessed or not (0 < found < math.inf and 0 < gives < math.inf):
         return
@@ -269,7 +269,7 @@ def _lead_to(steps: list[_Step], gives: float) -> None:
 
 
 def _asked_of(steps: list[_Step]) -> list[float]:
-    """Limit each step, downwards, to the rows wanted; return each step's share of its input."""
+    """Limit each step to the rows that are wanted above; return the share of input it reads."""
     wanted = steps[-1].rows_out
     shares = [1.0] * len(steps)
     for place in range(len(steps) - 1, -1, -1):
@@ -287,7 +287,7 @@ def _asked_of(steps: list[_Step]) -> list[float]:
 
 
 def _needed(step: _Step, wanted: float) -> float:
-    """Return the rows that ``step`` takes to give ``wanted`` rows."""
+    """Return how many input rows ``step`` needs to output ``wanted`` rows."""
     whole_in, whole_out = step.rows_in, step.rows_out
     if step.node.rows is Rows.REPEATED:
         return whole_in if wanted == math.inf else wanted
@@ -301,7 +301,7 @@ def _needed(step: _Step, wanted: float) -> float:
 
 
 def _rows_of(stage: Stage) -> tuple[float, str]:
-    """Return the rows that are read, without units that statistics rule out, and their letter."""
+    """Return how many rows are read in units that may match, and how that was counted."""
     source = stage.source
     rows, letter = _counted(source)
     if not stage.predicate or not source.unit_count:
@@ -341,7 +341,7 @@ def _rows_in(units: Sequence[Unit]) -> float:
 
 
 def _counted(source: Source) -> tuple[float, str]:
-    """Return the number of rows of a source, and the letter of the count's source."""
+    """Return the number of rows of a source, and how they were counted (see ``Estimate``)."""
     if source.row_count is not None:
         return float(source.row_count), EXACT
     units = _asked_units(source)

@@ -104,7 +104,7 @@ DRIVERS: Final = {
 def prior_s(
     node: Node, row_bytes: float, speed: Speed, *, compiled: bool = True, moved: bool = False
 ) -> float:
-    """Return the seconds that a row of ``row_bytes`` takes in ``node`` according to the table.
+    """Return the seconds that ``node`` takes for a row of ``row_bytes``, according to the table.
 
     ``moved`` is True if ``node`` is a source that is not read in its own order.
     """
@@ -175,7 +175,7 @@ def _operation_ns(value: Value) -> float:
 
 
 def kept_share(node: Node) -> float:
-    """Return the rows that ``node`` gives per row that it takes, according to the table."""
+    """Return how many rows ``node`` outputs per input row, according to the table."""
     if isinstance(node, Segment):
         return math.prod(map(kept_by, node.predicate))
     if node.rows is Rows.FEWER:

@@ -25,13 +25,13 @@ LEAST_RUNS: Final = 2.0
 LEAST_S: Final = 0.01
 TITLE_LETTERS: Final = 40
 
-# Estimates of the plan without one more rule; None if a saved position would not fit that plan.
+# Returns the estimates of the plan without this rule; None if a saved position would not fit it.
 Without = Callable[[NamedRule], "tuple[Estimate, ...] | None"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RuleGain:
-    """The operators that only the plan with a rule has, and those that only the other plan has."""
+    """The operators that a rule adds to a plan (``brings``), and those it removes (``spares``)."""
 
     rule: NamedRule
     brings: tuple[Estimate, ...]
@@ -39,17 +39,17 @@ class RuleGain:
 
     @property
     def now(self) -> Belief | None:
-        """The cost of the operators that the rule adds; None if they have no end."""
+        """The cost of the operators that the rule adds; None if their input is endless."""
         return _sum(self.brings)
 
     @property
     def instead(self) -> Belief | None:
-        """The cost of the operators that the rule removes; None if they have no end."""
+        """The cost of the operators that the rule removes; None if their input is endless."""
         return _sum(self.spares)
 
     @property
     def runs(self) -> float:
-        """The number of runs that measured these operators, for the one measured least."""
+        """The number of runs that measured these operators: the least number of any of them."""
         return min(map(_runs, (*self.brings, *self.spares)), default=0.0)
 
     @property
@@ -102,8 +102,9 @@ def gains(
 ) -> tuple[RuleGain, ...]:
     """Return the gain of every rule that fired, in order of use.
 
-    Return none if rules fired so often, or so many operators were left, that planning once more for
-    each rule would take more than ``most`` rewritings.
+    ``without(rule)`` estimates the plan that is made without ``rule``. The result is empty if rules
+    fired so often, or the plan has so many operators, that planning again without each rule would
+    take more than ``most`` rewritings.
     """
     rules = {entry.rule.name: entry.rule for entry in trace.applied}
     if len(rules) * max(len(used), len(trace.applied)) > most:

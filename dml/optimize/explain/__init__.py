@@ -1,1 +1,1 @@
-"""Texts for people show every station of a plan, costs, near misses, and differences of names."""
+"""Texts for people show a plan after each phase, costs, near misses, differences of names."""

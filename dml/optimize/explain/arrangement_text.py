@@ -29,7 +29,7 @@ def note(trace: RuleTrace, decision: ArrangementDecision, started: float) -> Non
 
 
 def decision_text(decision: ArrangementDecision | None, fixed: str) -> str:
-    """Return the choice with its expected time, the next best, the reason, and a cache that pays.
+    """Return as text: the choice, its expected time, the next best, the reason, a useful cache.
 
     ``fixed`` is the reason why nothing was left to choose, or "".
     """

@@ -110,7 +110,7 @@ def _from(each: Estimate) -> str:
 
 
 def _ending(found: Sequence[Estimate], events: Sequence[Event], whole: float) -> Iterator[str]:
-    """Yield the sum of expected and of measured work, and the time of the run."""
+    """Yield lines of text: the sums of expected and of measured work, and the run's time."""
     known = [each.seconds for each in found if each.seconds is not None]
     expected = seconds_text(total(known).typical) if known else ABSENT
     yield f"work: {expected} expected, {seconds_text(whole)} measured, on all threads together"
@@ -122,7 +122,7 @@ def _ending(found: Sequence[Estimate], events: Sequence[Event], whole: float) ->
 
 
 def _tiers(run: RunFinished, events: Sequence[Event]) -> Iterator[str]:
-    """Yield how many bytes came from sources and from a store, if a store had some of them."""
+    """Yield a line: bytes from sources, a store and local copies of it, if a store had some."""
     known = [each for each in events if isinstance(each, OperatorTotals)]
     far, near = sum(each.far_bytes for each in known), sum(each.near_bytes for each in known)
     if far or near:

@@ -31,7 +31,7 @@ MOST = 512  # most parts of an operator that are stored, and most nested parts o
 
 
 class NamedOperator(NamedTuple):
-    """One operator: ``name`` is the digest of its own part, ``seed`` the default seed it uses."""
+    """One operator; ``name`` is its digest without inputs, ``seed`` the default seed it uses."""
 
     title: str
     name: str
@@ -52,7 +52,7 @@ class NamedOperator(NamedTuple):
 
 
 class WrittenStep(NamedTuple):
-    """An operator as written: its label with the user's line, and the digest of its own part."""
+    """An operator as written: its label with the user's line, and its digest without inputs."""
 
     label: str
     name: str
@@ -167,7 +167,7 @@ def _operators(normal: Node, seed: int, indent: str, *, quick: bool) -> Iterator
 
 
 def _parts(node: Node, memo: Memo, *, quick: bool) -> Iterator[SpelledPart]:
-    """Yield the parts of an operator; those come first that a user would name first."""
+    """Yield the parts of an operator, in the order in which a user would name them."""
     if isinstance(node, Segment):
         yield _filters(node.predicate, memo)
         yield from _columns(node.env, memo)

@@ -123,7 +123,8 @@ def _text(value: object) -> str:
 def function_parts(name: str, fn: Callable[..., Any]) -> tuple[SpelledPart, ...]:
     """Return the parts of a function's fingerprint in the order of encoding, then its libraries.
 
-    Empty if something that the function refers to has no fingerprint, so that it has none either.
+    The result is empty if the function has no fingerprint, because something that it refers to has
+    none.
     """
     try:
         out = named(fn, partial(Spelling, name, fn))
@@ -149,7 +150,7 @@ class _Open:
 
 
 class Spelling(FunctionEncoder):
-    """Encodes like ``FunctionEncoder``, and records of which value each part of the encoding is."""
+    """Encodes like ``FunctionEncoder``, and records from which value each part of it is."""
 
     __slots__ = ("_open",)
 

@@ -1,7 +1,7 @@
 """The first difference between two pipelines with different fingerprints is located.
 
-The first operator that differs itself is searched down to one part: into an expression, into a
-function and everything that it refers to, down to one constant or one file.
+The first operator that differs in itself, not in its input, is searched down to one part: into an
+expression, into a function and everything that it refers to, down to one constant or one file.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ TRY = "the same in both, if the same rows are meant"
 class Difference:
     """The first difference between two pipelines; false if there is none.
 
-    ``kind`` is one word ("constant", "code", "content", "order" ...). ``path`` is the part that
-    differs, with the way that leads to it. ``operator`` and ``other`` are the lines where it was
-    written in each pipeline, ``here`` and ``there`` the two contents. ``also`` says what can be
-    reused from other entries, or is "". ``str`` has all of this in four lines, or five with
-    ``also``.
+    ``kind`` is one word ("constant", "code", "content", "order" ...). ``path`` names the part that
+    differs, and the parts that contain it. ``operator`` and ``other`` are the user's lines that
+    wrote this part in the first and the second pipeline; ``here`` and ``there`` are its contents in
+    them. ``also`` says what can be reused from other entries, or is "". ``str`` has all of this in
+    four lines, or five with ``also``.
     """
 
     kind: str
@@ -133,7 +133,7 @@ def first_difference(here: FingerprintText, there: FingerprintText) -> Differenc
 
 
 def nearest(here: FingerprintText, kept: Sequence[FingerprintText]) -> Difference:
-    """Return the first difference from the pipeline that has most operators in common."""
+    """Return the first difference from that one of ``kept`` which shares most operators."""
     if not kept:
         return Difference("nothing", here=f"{len(here.operators)} operators", there=NOTHING)
     return first_difference(here, max(kept, key=lambda each: common(here, each)))
@@ -202,7 +202,7 @@ def _only(mine: NamedOperator | None, theirs: NamedOperator | None) -> Differenc
 
 
 def _of_parts(mine: Sequence[SpelledPart], theirs: Sequence[SpelledPart]) -> Difference | None:
-    """Return the first difference at an equal path; else that of a part which one side lacks."""
+    """Return the first difference at an equal path, else a part that only one side has, or None."""
     others: dict[tuple[str, str], SpelledPart] = {}
     for each in theirs:
         others.setdefault(each.place, each)
@@ -301,7 +301,7 @@ def _written(
     normal: set[str],
     found: Difference,
 ) -> str:
-    """Return the user's step that became the operator ``title``, if only one side has it."""
+    """Return the label of the written step that became operator ``title``; "" if none is found."""
     kind, _, shown = title.strip().partition("(")
     same = [step for step in steps if title and _became(step.kind, kind, normal)]
     left = Counter(step.name for step in others)

@@ -26,7 +26,7 @@ from dml.physical.plan import Stage
 
 
 def refusals(root: Node, stage: Stage) -> list[Refused]:
-    """Return every near miss of ``root``, which became a plan over ``stage``, source first."""
+    """Return all near misses of ``root``, whose plan reads by ``stage``, source first."""
     found = [_at_node(node) for node in root.chain()[1:]]
     found += [_at_source(part, stage) for part in _first_predicate(stage)]
     return [refused for refused in found if refused is not None]
@@ -67,7 +67,7 @@ def _of_segment(node: Segment, below: Node) -> Refused | None:
 
 
 def _why_above(node: Segment, below: Node) -> str | None:
-    """Return why ``node`` must stay above ``below``; None if no reason is worth telling."""
+    """Return why ``node`` must stay above ``below``; None if there is no such reason to show."""
     if not node.total:
         cast = next(part for part in values_of(node) if not part.total)
         return f"{cast!r} may fail, and must not fail on a row that would not have reached it"

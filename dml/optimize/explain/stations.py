@@ -1,4 +1,4 @@
-"""The optimizer's work is shown as text: every station of a pipeline as a tree in one form."""
+"""The optimizer's work is shown as text: a pipeline after each phase, as a tree in one form."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ def _applied_lines(entry: Applied, *, micros: bool) -> list[str]:
 
 
 def _over(node: Shown) -> str:
-    """Return the input of ``node`` as text, as far down as a rule looks; "" if there is none."""
+    """Return " over " and the title of the first input of ``node``; "" if it has no input."""
     return f" over {node.inputs[0].title()}" if node.inputs else ""
 
 
 def physical_text(plan: Plan) -> str:
-    """Return a plan as text: the delivery, operators over the stream, on blocks, and the source.
+    """Return a plan as text: delivery, stream operators, operators on blocks, then the source.
 
     An operator on blocks of a later stage has the number of that stage.
     """

@@ -141,7 +141,7 @@ class _Known:
 
 
 def _without_literal(value: Value, op: str) -> Value:
-    """Return the other operand of a logic operation with a literal, or a literal that decides."""
+    """Return what ``and`` or ``or`` with a literal equals: the other operand, or a literal."""
     rules = op == "or"
     for arg, other in (value.args, value.args[::-1]):
         if arg.op == "lit":

@@ -121,9 +121,9 @@ def merge_shards(node: Node) -> Node | None:
 def _lowered(
     node: Segment, lower: Node, names: Collection[str], as_: dict[str, Value] | None = None
 ) -> Node | None:
-    """Return ``node`` with its parts over ``names`` moved below ``lower``, renamed by ``as_``.
+    """Return ``node`` with its parts that read only ``names`` moved below ``lower``.
 
-    None if there are no such parts.
+    ``as_`` has the value below ``lower`` of each renamed column. None if there are no such parts.
     """
     parts = [part for part in node.predicate if movable(part, names)]
     if not parts:

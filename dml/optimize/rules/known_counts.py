@@ -60,10 +60,10 @@ def most_elements(node: Node) -> int | None:
 
 
 def along_chain(node: Node, name: str, after: Callable[[Node, T], T], start: T) -> T:
-    """Return the result for ``node`` of ``after(step, result below)``, from the source on.
+    """Return the result of applying ``after(step, result below)`` from the source up to ``node``.
 
-    ``start`` is the result below the source. Results are memoized under ``name`` with each
-    node, which never changes, since long chains are evaluated often.
+    ``start`` is the result below the source. Long chains are evaluated often, so each node, which
+    never changes, memoizes its result under ``name``.
     """
     chain = [node]
     while name not in chain[-1].memo and chain[-1].inputs:

@@ -62,14 +62,14 @@ def zip_of_one_input(node: Node) -> Node | None:
 
 
 def _rows_of(side: Node) -> tuple[Node, tuple[Value, ...], Env]:
-    """Return the node that gives the rows of ``side``, the filters on them, and its columns."""
+    """Return the node that the rows of ``side`` come from, its filters on them, its columns."""
     if isinstance(side, Segment):
         return side.input, side.predicate, side.env
     return side, (), unchanged(side.schema)
 
 
 def paired(given: Node, sides: int, like: Zip) -> Node:
-    """Return ``given`` with the row ids that the zip ``like`` gives, in place of ``like``."""
+    """Return ``given`` with the row ids of the zip ``like``, as the node that replaces ``like``."""
     made = Paired(given, sides, ZIP + like.level)
     made.__dict__.update(ordinal=like.ordinal, level=like.level)
     return made.placed(like.where)

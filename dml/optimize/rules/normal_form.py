@@ -33,7 +33,7 @@ def column(name: str) -> Value:
 
 @lru_cache(maxsize=256)
 def unchanged(schema: Schema) -> Env:
-    """Return every column as it is; one tuple for equal schemas, to save memory."""
+    """Return columns that pass on every column of ``schema``; equal schemas share one tuple."""
     return tuple((name, column(name)) for name in schema)
 
 
@@ -158,5 +158,5 @@ def only(given: Node, names: Collection[str]) -> Node:
 
 
 def movable(part: Value, names: Collection[str]) -> bool:
-    """Return True if ``part`` reads ``names`` alone and has one result for a row at any place."""
+    """Return True if ``part`` reads only ``names``, and may be computed for a row at any place."""
     return bool(part.refs) and part.refs <= set(names) and part.total and not part.draws

@@ -73,7 +73,7 @@ def _rebuilt(node: Node, below: Node, env: Env | None) -> Node:
 
 
 def passes_columns(node: Node) -> bool:
-    """Return True if the operator passes on all columns, and reads only those that it names."""
+    """Return True if the operator passes on all columns, and reads only ``looks_at``."""
     return node.rows in BLIND or node.hands_on
 
 
@@ -93,7 +93,7 @@ def projection_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
 
 
 def wanted_by(nodes: Iterable[Node]) -> frozenset[str] | None:
-    """Return the columns that the operators ``nodes`` read; None if it may be all of them."""
+    """Return the columns that the operators ``nodes`` read; None if they may read all."""
     wanted = NOTHING
     for node in nodes:
         called, passes = node.calls is not None, passes_columns(node)

@@ -52,7 +52,7 @@ ENDLESS: Final = 10
 
 
 class CachePoint(NamedTuple):
-    """A cache that would save time: above which operator, on how many passes, its bytes."""
+    """A cache that would save time: the operator below it, the passes as text, and its bytes."""
 
     priced: Priced
     above: str
@@ -90,9 +90,10 @@ def decide(
     may: Allowed,
     clock: Clock,
 ) -> ArrangementDecision | None:
-    """Return the best arrangement that is clearly so, for a plan with the estimates ``found``.
+    """Return the fastest arrangement that is clearly faster than the usual one, else the usual one.
 
-    None if the seconds of all operators on blocks are unknown, as without a last row.
+    ``found`` has the plan's estimates. None if the seconds of all operators on blocks are unknown,
+    as for an endless source.
     """
     told = _pass_seconds(plan, found, _passes(plan)[1])
     if all(each is None for each in told[: len(plan.on_blocks)]):
@@ -131,9 +132,9 @@ def _cache(plan: Plan, chain: ChainProblem, kept: Priced) -> CachePoint:
 
 
 def _clear(usual: Sequence[float], other: Sequence[float]) -> bool:
-    """Return True if ``other`` is clearly faster, with costs low, likely and high, in this order.
+    """Return True if ``other`` is clearly faster; both have seconds at low, likely, high costs.
 
-    Both ways consist of the same operators, so these are cheap or dear for both.
+    Both ways consist of the same operators, so that a cost is low or high for both.
     """
     return no_regret(_belief(usual), _belief(other)) and other[0] <= usual[0]
 
@@ -147,7 +148,7 @@ def _belief(figures: Sequence[float]) -> Belief:
 
 
 def _passes(plan: Plan) -> tuple[int, int]:
-    """Return the number of passes to plan for, and by what estimates are divided for one pass."""
+    """Return the number of passes to plan for, and the number of passes in the estimates."""
     place = _repeat_place(plan)
     if place is None:
         return 1, 1
@@ -168,7 +169,7 @@ def _repeat_place(plan: Plan) -> int | None:
 def _pass_seconds(plan: Plan, found: Sequence[Estimate], divisor: int) -> list[Belief | None]:
     """Return each operator's seconds in one pass; None if they are unknown.
 
-    For operators without a last row, the rows of one pass of ``repeat`` count.
+    An operator of an endless stream counts with the rows of one pass of ``repeat``.
     """
     place = _repeat_place(plan)
     rows = 0.0 if place is None else found[len(plan.on_blocks) + place].rows_in
@@ -215,7 +216,7 @@ def _steps(
     machine: MachineLimits,
     may: Allowed,
 ) -> Iterator[StepCosts]:
-    """Yield the costs of every operator of the chain, then of those beside it."""
+    """Yield the costs of the plan's own operators, then of those of the plans beside it."""
     passes, divisor = _passes(plan)
     begins, widths = _begins(plan, told, may), _widths(plan, machine)
     keeps = _keeps(plan) if passes > 1 else 0
@@ -255,7 +256,7 @@ def _priced_at(chain: ChainProblem, told: Sequence[Belief | None], z: float) -> 
 
 
 def _begins(plan: Plan, told: Sequence[Belief | None], may: Allowed) -> dict[int, str]:
-    """Return where stages may begin (before heavy steps), and where they must."""
+    """Return, by index, the steps that may begin a stage (heavy ones), and those that must."""
     spent = [_typical(each) for each in told[: len(plan.on_blocks)]]
     heavy = HEAVY * math.fsum(spent)
     found = {i: MAY for i in may.begins if spent[i] >= heavy > 0}

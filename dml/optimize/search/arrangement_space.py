@@ -27,7 +27,7 @@ SIZES, LEAST_BYTES = 4, 64 << 10
 
 @dataclasses.dataclass(frozen=True)
 class MachineLimits:
-    """The resources of a run: the names of drivers, the usual one first, and shares of memory.
+    """The resources of a run: workers, drivers by name (the usual one first), shares of memory.
 
     ``size_of`` returns the usual partition size of a plan in bytes; ``sized`` is True if the user
     has fixed it. A read unit of up to ``whole_bytes`` is decoded at once; caches may hold
@@ -113,7 +113,7 @@ def allowed(plan: Plan, machine: MachineLimits, without: frozenset[str] = frozen
 
 
 def cut(plan: Plan, cuts: Sequence[int]) -> Plan:
-    """Return ``plan`` with stages that begin with the block operators ``cuts``, and no others.
+    """Return ``plan`` with stages that begin at the block operators of indices ``cuts`` alone.
 
     All other parts of the plan stay the same objects. Steps whose rows are stored unit by unit stay
     where units are read.

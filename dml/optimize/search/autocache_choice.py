@@ -59,7 +59,7 @@ class CacheState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """Cachew's measurements at an autocache op: elements, active seconds and bytes of each."""
+    """Cachew's measurements at an autocache op: elements, active seconds and bytes per element."""
 
     elements: float
     active_s: float
@@ -94,8 +94,8 @@ class Site:
     """A place where rows could be cached; seconds are those of a pass over all rows.
 
     ``epochs`` is how many more epochs will read the rows, including the next one. ``below_s`` are
-    the seconds to compute the rows from the source, ``hold_s`` is the value of their bytes to other
-    entries, and ``there`` is the share of the rows that is stored already.
+    the seconds to compute the rows from the source, ``hold_s`` are the seconds that the same bytes
+    could save for other entries, and ``there`` is the share of the rows that is stored already.
     """
 
     below_s: float
@@ -122,11 +122,11 @@ class CacheDecision:
 def decided(
     sites: Sequence[Site | None], whole_s: float = 0.0, near: float = NEAR
 ) -> tuple[CacheDecision, ...]:
-    """Return the decision for each site in the next pass, source first; None: not measured.
+    """Return the decision for each site in the next pass, source first; a None was not measured.
 
     A pass takes ``whole_s`` without any cache, including the operators above all sites. Rows whose
     caching saves less than the share ``near`` of a pass are not cached. Rows are cached at the site
-    that saves most of an epoch; sites below it read rows that are stored there.
+    that saves most of an epoch; sites below it may read rows that earlier runs stored.
     """
     found = [_alone(each) for each in sites]
     costs = [_spent(sites, number) for number in range(len(sites))]

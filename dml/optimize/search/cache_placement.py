@@ -2,9 +2,9 @@
 
 A point of the tree is a place where rows could be cached. A run reads rows from the nearest cached
 point below (the source has them always) and computes the rest. The first run that reaches a point
-to be cached computes its rows from the nearest cached point below it, and writes them. If that
-nearest point is given, the part above costs the same whatever else is cached. So the best choice at
-a price per byte is found exactly, in time proportional to the number of points times their depth.
+to be cached computes its rows from the nearest cached point below it, and writes them. For a fixed
+nearest point, the part above costs the same whatever else is cached. So the best choice at a price
+per byte is found exactly, in time proportional to the number of points times their depth.
 
 The limit of bytes is met by a price per byte (Everett, 1963): points are cached whose savings
 exceed the price of their bytes. Entries are cached part by part. So at the price at which the
@@ -27,10 +27,10 @@ STEPS = 64  # most steps of the search for a price; each finds a cheaper mixture
 class Point:
     """A place where rows could be cached; parents come before their children.
 
-    ``seconds`` is the time to compute its rows from the parent's rows. ``runs`` is how often
-    pipelines that end here will read the rows from now on. In a cache, the rows take ``nbytes``,
-    are written once in ``write_s`` and read in ``read_s``. A point that is not ``keepable`` is
-    never cached; a ``kept`` point is cached already.
+    ``parent`` is the index of the point below, ``seconds`` the time to compute this point's rows
+    from the parent's rows. ``runs`` is how often pipelines that end here will read the rows from
+    now on. In a cache, the rows take ``nbytes``, are written once in ``write_s`` and read in
+    ``read_s``. A point that is not ``keepable`` is never cached; a ``kept`` point already is.
     """
 
     parent: int
@@ -48,7 +48,7 @@ Kept = frozenset[int]
 
 @dataclass(frozen=True, slots=True)
 class PlacementShare:
-    """The points ``kept`` that are cached in the share ``part`` of all parts."""
+    """A choice of points, ``kept``, that are cached in the fraction ``part`` of all parts."""
 
     part: float
     kept: Kept
@@ -59,7 +59,7 @@ def gain(
 ) -> float:
     """Return the seconds that caching saves over ``times`` reads; the first computes the rows.
 
-    ``hold_s`` is the value of the cached bytes to other entries meanwhile, in seconds.
+    ``hold_s`` are the seconds that the same bytes could save for other entries meanwhile.
     """
     return max(times - 1, 0.0) * (compute_s - read_s) - write_s - hold_s
 
@@ -94,7 +94,7 @@ def best(points: Sequence[Point], price: float = 0.0) -> Kept:
 
 
 class _Search:
-    """The exact choice at one price: each point's least cost, by the nearest cached point below."""
+    """The exact choice at one price: least costs by point and nearest cached point below it."""
 
     def __init__(self, points: Sequence[Point], price: float) -> None:
         self.points, self.price = points, price
@@ -127,7 +127,7 @@ class _Search:
         return frozenset(found)
 
     def _costs(self) -> dict[tuple[int, int], tuple[float, bool]]:
-        """Return the seconds above each point and whether it is cached, by cached point below."""
+        """Return (least seconds, is cached) by (point, possible nearest cached point below)."""
         costs: dict[tuple[int, int], tuple[float, bool]] = {}
         for place in range(len(self.points) - 1, -1, -1):
             for below, path_s in self._below(place):
@@ -135,7 +135,7 @@ class _Search:
         return costs
 
     def _below(self, place: int) -> list[tuple[int, float]]:
-        """Return each point that may be the nearest cached one, and the seconds from its rows."""
+        """Return the possible nearest cached points, each with the seconds to compute from it."""
         found: list[tuple[int, float]] = []
         seconds, each = 0.0, place
         while True:

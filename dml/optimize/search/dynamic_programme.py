@@ -79,7 +79,7 @@ class ChainProblem:
 
     @cached_property
     def up_to(self) -> list[tuple[float, float]]:
-        """For each step, the seconds of all steps before it, and those that hold the GIL."""
+        """For each step: the seconds of all steps before it, and how many of them hold the GIL."""
         found = [(0.0, 0.0)]
         for step in self.steps:
             found.append((found[-1][0] + step.seconds, found[-1][1] + step.locked_s))
@@ -121,8 +121,8 @@ class Priced(NamedTuple):
 class SearchResult:
     """The result of a search; ``whole`` is False if time was up before all was searched.
 
-    ``usual`` is the way without a search. ``ranked`` has the best way of each driver, number of
-    stages and size, best first. ``kept`` is the best way with a cache, None if there is none.
+    ``usual`` is the way that is taken without a search. ``ranked`` has the best way of each driver,
+    number of stages and size, best first. ``kept`` is the best way with a cache, None without one.
     """
 
     usual: Priced
@@ -149,7 +149,7 @@ class PassSums(NamedTuple):
 
 
 def usual_way(chain: ChainProblem) -> ArrangedWay:
-    """Return the way without a search: first driver and size, stages where they must begin."""
+    """Return the default way: the first driver and size, stages only where they must begin."""
     cuts = tuple(i for i, step in enumerate(chain.steps) if step.begins == MUST)
     return ArrangedWay(chain.drivers[0], chain.sizes[len(cuts) + 1][0], cuts)
 

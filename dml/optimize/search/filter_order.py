@@ -79,7 +79,7 @@ def guarded(plan: Plan, profile: Profile, trace: RuleTrace) -> Plan:
 
 
 def tried_as(plan: Plan, choose: Callable[[Segment, bytes], FilterOrder]) -> Plan:
-    """Return the plan with filter orders from ``choose(filter, name of its input rows)``."""
+    """Return the plan with the filter order that ``choose(filter, its rows' name)`` returns."""
     changed: dict[int, Node] = {}
     for node, below in below_each(plan):
         if isinstance(node, Segment) and node.predicate:
@@ -175,7 +175,7 @@ def _one_by_one(groups: list[_Group]) -> Iterator[Belief]:
 
 
 def _after(node: Segment, groups: list[_Group], profile: Profile) -> Belief:
-    """Return the cost per row of the columns computed after the filter, which no order changes."""
+    """Return the cost per row of the columns computed after the filter, equal for all orders."""
     share = math.prod(min(1.0, group.share.typical) for group in groups)
     made_s = values_s(tuple(value for _, value in node.env), profile.speed) + FOUND_S
     return Belief.prior(made_s).times(max(share, 1e-6))

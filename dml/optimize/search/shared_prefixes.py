@@ -1,9 +1,9 @@
 """Pipelines that run together share prefixes: some first steps are run once for all of them.
 
-At the place where pipelines part, no rewrite moves operators across: a filter above can no longer
-skip units by statistics of files, and the operators above run in the caller's thread. So a place is
-shared if a function below must not be called twice for a row, or if sharing is expected to cost
-less.
+No rewrite moves operators across a shared place, the last step that pipelines have in common: a
+filter above it can no longer skip units by statistics of files, and the operators above it run in
+the caller's thread. So a place is shared only if a function below it must not be called twice for a
+row, or if sharing is expected to cost less.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Weigh = Callable[[Node], Weighed]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SharedStep:
-    """A shared place: ``takers`` are the indices of the pipelines that pass it."""
+    """A node whose rows are computed once for several pipelines, the indices ``takers``."""
 
     number: int
     node: Node
@@ -50,7 +50,7 @@ class SharedStep:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Together:
-    """Pipelines as they run together, and the places that they share: the deepest comes last."""
+    """Pipelines as they run together, and the steps they share, those nearest the source last."""
 
     nodes: tuple[Node, ...]
     steps: tuple[SharedStep, ...]
@@ -58,7 +58,7 @@ class Together:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Place:
-    """A node where the pipelines ``takers`` part; ``below`` is another such node under it."""
+    """The last common node of the pipelines ``takers``; ``below`` is another such node under it."""
 
     node: Node
     takers: tuple[int, ...]
@@ -102,7 +102,7 @@ def together(nodes: Sequence[Node], weigh: Weigh, workers: int) -> Together:
 
 
 def _places(nodes: Sequence[Node]) -> Iterator[_Place]:
-    """Yield the nodes where pipelines part, the ones furthest from the source first."""
+    """Yield the nodes above which pipelines differ, those furthest from the source first."""
     found: dict[Node, dict[object, list[int]]] = {}
     chains = [root.chain() for root in nodes]
     for i, chain in enumerate(chains):
@@ -122,7 +122,7 @@ def _places(nodes: Sequence[Node]) -> Iterator[_Place]:
 
 
 def _least(chain: Sequence[Node]) -> int:
-    """Return the index of the first node that may be shared; those below must see the source."""
+    """Return the index of the first node above which no operator must see the source itself."""
     first = max((k for k, node in enumerate(chain) if node.rows is Rows.ATOMS), default=0)
     while not _may_part(chain[-1], chain[first]):
         first += 1
@@ -139,7 +139,7 @@ def _may_part(root: Node, place: Node) -> bool:
 
 
 def _parted(nodes: Sequence[Node], places: Sequence[_Place], weigh: Weigh) -> tuple[Node, ...]:
-    """Return ``nodes`` with shared places marked; only columns that are read above pass there."""
+    """Return ``nodes`` with shared places marked, and unread columns dropped at these places."""
     made = tuple(
         _marked(root, {each.node: k for k, each in enumerate(places, 1) if i in each.takers})
         for i, root in enumerate(nodes)
@@ -192,13 +192,13 @@ def _narrowed(
 
 
 def _in_order(nodes: Sequence[Node], weigh: Weigh) -> bool:
-    """Return True if an operator with resource needs would run over the stream, without them."""
+    """Return True if an operator that needs resources would run over the stream, without them."""
     streams = (weigh(root).plan.stream for root in nodes)
     return any(node.needs != Needs() for stream in streams for node in stream)
 
 
 def _cost(nodes: Sequence[Node], weigh: Weigh, workers: int) -> float:
-    """Return the seconds of all pipelines: shared steps count once, blocks are split by workers."""
+    """Return the seconds of all pipelines; shared steps count once, workers divide block work."""
     seen: set[Node] = set()
     total = 0.0
     for root in nodes:
