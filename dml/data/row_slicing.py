@@ -45,7 +45,10 @@ def row_bytes(schema: Schema) -> int | None:
 
 
 class CallPace:
-    """Decides how many rows, ``step``, a function's next call gets; its results have ``schema``."""
+    """Chooses ``step``, the number of rows for the next call of a function, by result size.
+
+    ``schema`` is the schema of the results, or None if it is unknown.
+    """
 
     def __init__(self, schema: Schema | None) -> None:
         each = None if schema is None else row_bytes(schema)
@@ -92,7 +95,7 @@ def by_weight(
 
 
 class _Weighing:
-    """Blocks gathered so far, and their weight."""
+    """Blocks gathered so far, and ``weight``, the sum of their ``Block.weight``."""
 
     def __init__(self) -> None:
         self.blocks, self.weight = list[Block](), 0
@@ -103,7 +106,7 @@ class _Weighing:
             self.weight += block.weight
 
     def whole(self) -> Iterator[Block]:
-        """Yield all blocks as one, if there are any, and drop the references to them."""
+        """Yield all blocks joined to one, if there are any, and drop the references to them."""
         if self.blocks:
             made = concat(self.blocks)
             self.blocks.clear()
@@ -111,7 +114,10 @@ class _Weighing:
 
 
 class Weighing(CallPace):
-    """Detects when rows that arrive one by one reach ``PART_BYTES``; measures at ``due`` rows."""
+    """Detects when rows that arrive one by one reach ``PART_BYTES``.
+
+    Callers call ``enough`` as soon as they have ``due`` rows.
+    """
 
     def __init__(self) -> None:
         super().__init__(None)
@@ -135,14 +141,14 @@ class Weighing(CallPace):
 
 
 class NumberedRows:
-    """Reads the rows of ``blocks`` in order; blocks are computed on request."""
+    """Reads a given number of rows at a time from ``blocks``, an iterator that computes blocks."""
 
     def __init__(self, blocks: Iterator[Block]) -> None:
         self.blocks = blocks
         self.at_hand: Block | None = None
 
     def look(self) -> None:
-        """Compute the first block, if no block is at hand."""
+        """Compute the next block, unless rows of the current block are left."""
         if self.at_hand is None:
             self.at_hand = next(self.blocks, None)
 

@@ -170,7 +170,7 @@ def bottom_up(values: Iterable[Value], better: Callable[[Value], Value]) -> dict
 
 
 def operands(values: Iterable[Value], *ops: str) -> Iterator[Value]:
-    """Yield the operands of operations ``ops`` in ``values``, left to right, at any depth."""
+    """Yield ``values``, with each operation in ``ops`` replaced by its arguments, at any depth."""
     waiting = [*values][::-1]
     while waiting:
         value = waiting.pop()
@@ -242,7 +242,7 @@ def _value_text(value: Value, depth: int) -> str:
 
 
 def _several(kinds: tuple[Any, ...] | None, left: tuple[str, ...]) -> str:
-    """Return a selection of columns as a user writes it."""
+    """Return a selection as a user writes it: columns of ``kinds`` (None: all) except ``left``."""
     words = "" if kinds is None else ", ".join(repr(str(kind)) for kind in kinds)
     chosen = "all_columns()" if kinds is None else f"columns_of({words})"
     return f"{chosen}.exclude({', '.join(map(repr, left))})" if left else chosen
