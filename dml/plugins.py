@@ -18,7 +18,7 @@ SOURCES, OPS = "dml.sources", "dml.ops"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SourcePart:
-    """A part of a source that is read in order, on its own, maybe in parallel with other parts.
+    """A part of a source that one worker reads in order, maybe in parallel with other parts.
 
     ``name`` is unique among the parts of a source, and row ids derive from it: it stays the same
     wherever the data is. ``rows`` and ``nbytes`` (of all columns, in memory) are set where they
@@ -61,7 +61,7 @@ class DataSource:
         raise InternalError(f"{type(self).__name__} has no read()")
 
     def identity(self) -> object:
-        """Return a value that changes with the data, and not by copying the data; None if unknown.
+        """Return a value that is different for other data, and equal for a copy; None if unknown.
 
         Allowed are text, numbers and tuples of these, such as a version or a digest, or a function
         without arguments that reads such a value when it is needed. Without an identity the source
@@ -73,9 +73,9 @@ class DataSource:
     def take(self, index: np.ndarray, columns: tuple[str, ...]) -> pa.Table:
         """Return the rows at positions ``index`` (n,) int64, over all parts, in that order.
 
-        Define ``take`` only if it costs about as much as reading as many rows in sequence. Every
-        part must then have ``rows``, ``read`` is not called, and ``shuffle()`` reads rows in its
-        own order.
+        Define ``take`` only if it costs about as much as reading as many rows in sequence. If it is
+        defined, every part must have ``rows``, ``read`` is not called, and ``shuffle()`` reads rows
+        directly in shuffled order.
         """
         raise InternalError(f"{type(self).__name__} has no take()")
 

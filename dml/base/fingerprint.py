@@ -28,7 +28,7 @@ class Digestible(Protocol):
 
 
 class Domain(enum.Enum):
-    """The use of a fingerprint, which decides the differences that it must reflect."""
+    """What a fingerprint is used for, which decides which parts of a pipeline it includes."""
 
     FLEET = "fleet"  # the same program over the same file names: what reports count
     SHAPE = "shape"  # the same operators in the same structure: what templates are made of

@@ -164,10 +164,10 @@ class NumberedRows:
 
 
 def in_parts(block: Block, schema: Schema, sample: Callable[[Block], int]) -> Iterator[Block]:
-    """Yield ``block`` whole, or in parts if rows of ``schema`` computed from it would be large.
+    """Yield ``block`` whole, or in parts if the results computed from it would be large.
 
-    ``sample`` returns the bytes of the results for some rows; it is called only if ``schema`` gives
-    no size.
+    Results have ``schema``. If rows of ``schema`` have no fixed size, ``sample`` is called with the
+    first rows, and returns the bytes of their results.
     """
     each: float | None = row_bytes(schema)
     if each is None and block.n > SAMPLED_ROWS:
@@ -183,8 +183,9 @@ def in_parts(block: Block, schema: Schema, sample: Callable[[Block], int]) -> It
 def unfit(values: Sequence[Any], schema: Schema | None, most_bytes: int) -> tuple[int, int] | None:
     """Return index and bytes of the largest row, if it has more than ``most_bytes``.
 
-    If only the sum of all rows is too large, return the bytes of the sum. Return None if no row is
-    too large, and all together are at most twice ``most_bytes`` or twice ``SETTLING_BYTES``.
+    If only the sum of all rows is too large, return the sum in place of the row's bytes. The sum is
+    too large beyond twice the greater of ``most_bytes`` and ``SETTLING_BYTES``. Return None if
+    nothing is too large.
     """
     each = None if schema is None else row_bytes(schema)
     nbytes = _of_text(values, schema) if each is None else each * len(values)

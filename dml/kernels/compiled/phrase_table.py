@@ -158,7 +158,10 @@ def cast(row: PhraseArguments) -> Phrase:
 
 
 def conversion(a: str, source: str, target: str) -> tuple[str, str | None]:
-    """Return texts: ``a`` cast to ``target``, and the test that it does not fit (None: it does)."""
+    """Return two texts: ``a`` cast to ``target``, and the test that it does not fit.
+
+    The test is None if every value fits.
+    """
     if target == "b1":
         return f"({a} != {typed(source, 0)})", None
     if source == "b1":
