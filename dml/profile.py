@@ -16,10 +16,10 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 K = TypeVar("K")
 
 TURNS: Final = 8.0
-"""Seconds that a thread may wait, per second of its work, for threads that share the processor."""
+"""Seconds for which a thread may wait, per second of work, for processors that threads share."""
 HALF_LIFE_S: Final = 14 * 86_400.0
 NOISE: Final = math.log(1.2) ** 2
-"""Variance of the log of one observation that repetition alone explains."""
+"""Variance of the logarithm of a figure between repetitions of the same run."""
 
 
 class CostKey(NamedTuple):

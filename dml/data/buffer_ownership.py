@@ -17,10 +17,11 @@ from weakref import ref
 
 import numpy as np
 
-# A smaller part of lent memory is copied: it would keep the file mapped, and page faults cost more
-# than copying.
+# Smaller parts of a ``Lent`` are copied: each would keep the whole file mapped, and page faults
+# cost more than copying.
 LEAST = 1 << 20
-# An array is handed over if it is at least one PART-th of the lent file, which it keeps mapped.
+# An array is delivered without a copy only if it has at least 1/PART of the bytes of its ``Lent``,
+# all of which it keeps mapped.
 PART = 4
 
 

@@ -42,13 +42,16 @@ class Spill(Protocol):
 
     @property
     def count(self) -> int:
-        """Number of runs not yet read."""
+        """Number of stored runs: those written, less those that ``runs`` returned for removal."""
 
     def write(self, blocks: Iterator[Block]) -> None:
         """Append one sorted run."""
 
     def runs(self, most: int | None = None, *, keep: bool = False) -> list[Iterator[Block]]:
-        """Return iterators over the blocks of the first ``most`` runs (None: of all runs)."""
+        """Return an iterator over the blocks of each of the first ``most`` runs (None: all runs).
+
+        Unless ``keep``, these runs leave the store, and each is deleted when it has been read.
+        """
 
     def close(self) -> None:
         """Delete all runs."""
@@ -101,7 +104,10 @@ class NothingKept:
     """Caches no elements of any operator; the base class of stores that cache elements."""
 
     fills_disk = False
-    """True if the run has put elements on disk, where its thread identifies it to other runs."""
+    """True if the run computes elements for a cache on disk; it must then stay in its thread.
+
+    Other runs recognize the run that fills the cache by its thread.
+    """
 
     def __call__(self, node: Node) -> KeptPrefix | None:
         """Return the cached prefix of the input of the cache operator ``node``, or None."""
@@ -121,7 +127,7 @@ class NothingStored:
     """
 
     looks = False
-    """True if other runs had stored rows of this run when it began."""
+    """True if, when this run began, the cache had rows of it that other runs stored."""
 
     def __call__(self, node: Node, epoch: int) -> Any:
         """Return the store's entry for the rows of ``node`` in ``epoch``; None if there is none."""

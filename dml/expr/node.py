@@ -126,7 +126,8 @@ class Node:
         batch_size: int | None  # rows per call of its function; None: all there are
         root: str  # the folder or URL where its rows are stored; "" if it has none of its own
         seed: int | None  # seed of its draws, if ``takes_seed``; None: the seed of the run
-        # True if it has ``flow``, ``run``, ``returned`` and ``typed``, ``declared``, ``seed``
+        # True if the class has, in this order: ``flow``; ``run``; ``returned`` and ``typed``;
+        # ``declared``; ``seed``
         opens_flow: bool
         runs_blocks: bool
         returns_rows: bool

@@ -182,7 +182,7 @@ class _Lowering:
         return self.emit("lit", (), kind, params)
 
     def common(self, value: Value, args: Sequence[Value]) -> list[TypedRegister]:
-        """Return ``args``, the arguments of ``value``, in their common type, or raise SchemaError."""
+        """Return ``args`` of ``value`` in their common type; raise SchemaError if there is none."""
         typed = [self.typed(arg) for arg in args]
         kind = common_type(typed, value)
         return [self.settle(t, kind) for t in typed]

@@ -139,7 +139,10 @@ def rebuilt(value: Value, fn: Callable[[Value], Value]) -> Value:
 
 
 def bind_draws(value: Value, ordinal: int, place: int) -> Value:
-    """Return ``value`` with unbound draws bound to operator ``ordinal`` and column ``place``."""
+    """Return ``value`` with its random draws assigned to operator ``ordinal`` and column ``place``.
+
+    Draws that are assigned already stay as they are.
+    """
     if not value.draws:
         return value
     if value.op == "random":
@@ -198,7 +201,7 @@ def walk(values: Iterable[Value]) -> Iterator[Value]:
 
 
 def canonical(value: Value, memo: dict[int, Value]) -> Value:
-    """Return one form for all values that are equal by laws that hold bit for bit.
+    """Return a form that is the same for values that are equal by laws that hold bit for bit.
 
     ``a > b`` becomes ``b < a``; arguments of commutative operations are sorted by digest. No float
     is re-associated and no comparison negated, since that would change results for NaN.

@@ -33,7 +33,7 @@ RUN_BYTES = 1 << 21
 
 
 Own: TypeAlias = Callable[[np.ndarray], np.ndarray]
-"""Returns the elements of an array in memory that is not shared."""
+"""Returns the elements of an array in memory that nothing else uses, such as a copy."""
 
 
 class BatchConversion(Protocol):

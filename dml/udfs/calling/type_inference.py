@@ -88,8 +88,9 @@ class Returning(Mapping, Protocol):
 
 
 Calls: TypeAlias = Callable[[int, int, list[Any]], tuple[np.ndarray, BaseException | None]]
-"""Calls a function on the rows from a start to a stop of a block, and appends its results; returns
-the places of rows with a result, and the error raised after them."""
+"""Takes start and stop of rows of a block and a list; calls a function on these rows, and appends
+its results to the list. Returns the indices in the block of each result's row, and the error that
+the function raised after them, or None."""
 
 
 def called_apart(node: Any, block: Block, call: Calls) -> Iterator[Returned]:
