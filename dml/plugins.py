@@ -40,16 +40,16 @@ class DataSource:
     """
 
     name: str = ""
-    """Name of the source in row ids and messages; the name of the class if it is empty."""
+    """Name of the source, for row ids and messages; if it is "", the name of the class is used."""
     atom_rows: int | None = None
-    """Rows of an atom, unless ``atom_rows=`` is given; None: 65,536, or about 8 MiB."""
+    """Rows of an atom, unless ``atom_rows=`` is given; None is 65,536 rows, or about 8 MiB."""
 
     def schema(self) -> Any:
-        """Return an Arrow schema, or a dict of types; called once, when the pipeline is made."""
+        """Return an Arrow schema, or a dict of types; called once, when a pipeline is created."""
         raise InternalError(f"{type(self).__name__} has no schema()")
 
     def parts(self) -> Sequence[SourcePart]:
-        """Return the parts in the order of rows; called once, when the pipeline is made."""
+        """Return the parts in the order of rows; called once, when a pipeline is created."""
         return (SourcePart(""),)
 
     def read(self, part: SourcePart, columns: tuple[str, ...]) -> Iterable[Any]:

@@ -74,9 +74,9 @@ def by_weight(
 ) -> Iterator[Block]:
     """Run ``work`` on ``n`` rows, in blocks of ``CALLS`` rows, fewer where rows are large.
 
-    ``work`` is called with consecutive ranges of rows, and makes rows of ``schema`` of each row on
-    its own. If ``work`` raises, the rows made before are yielded first. A block that begins at row
-    i ends at row ``edge(i)`` at the latest, unless that is None.
+    ``work(start, stop)`` is called for consecutive ranges of rows, and yields blocks of ``schema``,
+    computed from each row separately. If it raises, its earlier results are yielded first. A block
+    that begins at row i ends at row ``edge(i)`` at the latest, unless that is None.
     """
     pace, start = CallPace(schema), 0
     while start < n:

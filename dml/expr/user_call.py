@@ -18,7 +18,7 @@ from dml.kernels.rows.ids import RowIds
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class UserFunction:
-    """A callable with the fingerprint ``digest``; with a ``reason``, it is valid in this run only.
+    """A callable and its fingerprint ``digest``, which with a ``reason`` is for this run only.
 
     ``purity`` is "" if the function is proven to be a pure function of its row, else the reason why
     it could not be proven. ``declared`` is the value of ``pure=``, which overrides ``purity``;
