@@ -42,7 +42,7 @@ class Spill(Protocol):
 
     @property
     def count(self) -> int:
-        """Number of stored runs: those written, less those that ``runs`` returned for removal."""
+        """Number of stored runs that ``runs`` can still return."""
 
     def write(self, blocks: Iterator[Block]) -> None:
         """Append one sorted run."""
@@ -104,9 +104,9 @@ class NothingKept:
     """Caches no elements of any operator; the base class of stores that cache elements."""
 
     fills_disk = False
-    """True if the run computes elements for a cache on disk; it must then stay in its thread.
+    """True if the run computes elements for a cache on disk.
 
-    Other runs recognize the run that fills the cache by its thread.
+    Such a run must stay in its thread, by which other runs recognize who fills the cache.
     """
 
     def __call__(self, node: Node) -> KeptPrefix | None:
@@ -136,8 +136,7 @@ class NothingStored:
     def level(self, entry: Any, steps: Any, first: int, below: Any) -> Any:
         """Return the level of ``steps``, which reads the level ``below`` (None: the source).
 
-        ``entry`` stores the rows of the last step. ``first`` is the number of the first step in its
-        stage, counted from 1.
+        ``entry`` stores the rows of the last step. Step ``first`` of the stage is the first one.
         """
         raise NotImplementedError
 

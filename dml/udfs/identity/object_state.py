@@ -155,7 +155,7 @@ def refuse_clock(cls: type, attribute: str, path: str) -> None:
 
 
 def refuse_dynamic(name: str, builtin: object) -> None:
-    """Raise UnnamedError for builtins that hide the dependencies of a function."""
+    """Raise UnnamedError for builtins, such as ``eval``, that hide what a function depends on."""
     if name in DYNAMIC and type(builtin) is types.BuiltinFunctionType:
         raise UnnamedError(
             f"it calls {name}()", f"{name}() {DYNAMIC[name]}", "do without it, or pass fingerprint="
