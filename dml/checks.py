@@ -46,7 +46,7 @@ def count(name: str, value: object, least: int) -> None:
 
 
 def element_count(name: str, n: object, least: int = 0, others: str = "") -> None:
-    """Raise PlanError unless ``n`` is an integer >= ``least``; ``others`` ends its suggestion."""
+    """Raise PlanError unless ``n`` is an integer >= ``least``; its advice ends with ``others``."""
     if isinstance(n, bool) or not isinstance(n, int) or n < least:
         raise PlanError(
             f"{name} needs an integer of at least {least}, got {n!r}",
@@ -56,7 +56,7 @@ def element_count(name: str, n: object, least: int = 0, others: str = "") -> Non
 
 
 def shard(num_shards: int, index: int) -> None:
-    """Raise PlanError unless there are shards, and ``index`` is the number of one."""
+    """Raise PlanError unless ``num_shards`` is at least 1, and ``index`` in 0 .. num_shards - 1."""
     element_count("shard num_shards", num_shards, least=1)
     element_count("shard index", index)
     if index >= num_shards:
@@ -68,7 +68,10 @@ def shard(num_shards: int, index: int) -> None:
 
 
 def offered(name: str, value: Any) -> tuple[tuple[str, float], ...]:
-    """Return checked (resource, amount) pairs, sorted; "GPU" in any case becomes "gpu"."""
+    """Return the resources in ``value``, a dict or pairs, as sorted (name, amount) pairs.
+
+    "GPU" becomes "gpu". Raise PlanError for invalid names or amounts.
+    """
     pairs = tuple(value.items()) if isinstance(value, Mapping) else value
     if value is None:
         return ()

@@ -35,12 +35,12 @@ class DmlError(Exception):
         self.what, self.at, self.why, self.try_ = what, at, why, try_
 
     def located(self, at: str) -> Self:
-        """Fill in ``at`` if the code that raised left it empty; return the error itself."""
+        """Set the location ``at`` if the error has none yet; return the error itself."""
         self.at = self.at or at
         return self
 
     def under(self, label: str) -> Self:
-        """Put the operator before ``at``, unless ``at`` names one; return the error itself."""
+        """Put ``label``, an operator, before ``at`` unless ``at`` names one; return the error."""
         if "written in" not in self.at and label not in self.at:
             self.at = f"{label}; {self.at}" if self.at else label
         return self
@@ -132,7 +132,7 @@ class WorkerLostError(DmlError):
 
 
 class ReplayError(WorkerLostError):
-    """Work of a function declared ``pure=False`` was lost; no call is repeated within a run."""
+    """A worker died with results of a ``pure=False`` function, whose calls may not be repeated."""
 
 
 class VerificationError(DmlError):
@@ -140,7 +140,7 @@ class VerificationError(DmlError):
 
 
 class VerificationWarning(UserWarning):
-    """With ``verify="sample"``, both plans differed, and the plan as written is run instead."""
+    """With ``verify="sample"``, both plans' rows differed, and the plan as written runs instead."""
 
 
 class QuarantineWarning(UserWarning):

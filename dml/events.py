@@ -38,7 +38,8 @@ class Event:
 class RunStarted(Event):
     """An iterator was created: its pipeline, with a fingerprint per domain, its data and machine.
 
-    ``job`` joins runs of a process; ``capability`` is a core's speed in normalised units, if known.
+    Runs of one process have the same ``job``; ``capability`` is the relative speed of a core, if
+    known.
     """
 
     kind: ClassVar[str] = "RunStarted"
@@ -65,8 +66,9 @@ class OperatorTotals(Event):
     measured. ``kept_elements`` and ``kept_bytes`` are the latest size of a cache; ``cache_hits``,
     ``cache_misses`` count blocks; cached rows were recomputed ``cache_checks`` times, and differed
     ``cache_wrong`` times; ``near_bytes`` were read from local copies, ``far_bytes`` from the store.
-    ``skipped`` rows were dropped for errors, ``spared_bytes`` not decoded. ``lifted`` is "yes",
-    "no: <why>", or "" without a function; ``medium`` is "local", "remote" ...
+    ``skipped`` is the number of rows dropped because of errors; ``spared_bytes`` were not read,
+    since a filter drops all their rows. ``lifted`` is "yes", "no: <why>", or "" without a function;
+    ``medium`` is the storage of a source: "local", "remote" ...
     """
 
     kind: ClassVar[str] = "OperatorTotals"
@@ -113,7 +115,7 @@ class Waits(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Warned(Event):
-    """A warning to the user, with a name that can be searched for."""
+    """A warning that the user received; ``name`` identifies its kind."""
 
     kind: ClassVar[str] = "Warned"
 
@@ -123,10 +125,10 @@ class Warned(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Verified(Event):
-    """Number of samples that the plan as written recomputed, and of those that were ``differing``.
+    """Number of samples recomputed by the plan as written, ``differing`` of them with a difference.
 
-    ``scope`` says which operators were compared, and why not more; ``unverified`` which samples
-    were skipped, and why.
+    ``scope`` is a text about the operators that were compared, and why not more; ``unverified`` is
+    one about the samples that were skipped, and why.
     """
 
     kind: ClassVar[str] = "Verified"
@@ -139,7 +141,7 @@ class Verified(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Scaled(Event):
-    """Number of workers after ``batches`` batches, the number requested, and the reason.
+    """Number of workers after ``batches`` batches, the number ``asked`` for, and the reason.
 
     Two figures are recent means: ``batch_time_s``, the seconds to get and process a batch, and
     ``result_queue_size``, the number of batches that were ready.
@@ -173,8 +175,9 @@ class RunFinished(Event):
     """The iterator ended: "finished", "stopped" by its user, "failed" or "interrupted".
 
     ``rows`` and ``bytes`` were delivered; ``bytes_read`` came from the sources. ``cpu_s`` is the
-    processor time of the pipeline, ``process_cpu_s`` that of the process meanwhile; None means not
-    measured. ``error_kind`` is the class of the error: its text may quote values and is not stored.
+    processor time of the pipeline, ``process_cpu_s`` that of the whole process in the same time;
+    None means not measured. ``error_kind`` is the class of the error; its text is not stored, since
+    it may quote values.
     """
 
     kind: ClassVar[str] = "RunFinished"
@@ -201,7 +204,7 @@ class Unknown(Event):
 
 
 def unsaid(event: Event) -> Event:
-    """Return the event without texts that may contain literals, paths or values; kinds stay."""
+    """Return the event without texts that may contain literals or paths; operator names stay."""
     match event:
         case RunStarted():
             kinds = re.findall(r"^\s*(\w*)", event.pipeline, re.MULTILINE)
@@ -256,7 +259,7 @@ def from_json(line: str) -> Event:
 
 
 def _take_fields(raw: dict[str, Any], types: Mapping[str, str]) -> dict[str, Any]:
-    """Remove and return the fields of ``raw`` whose values fit ``types``; others stay in it."""
+    """Remove the fields whose values fit ``types`` from ``raw``, and return them."""
     return {
         name: raw.pop(name)
         for name, annotation in types.items()
@@ -333,7 +336,7 @@ class Tally:
     """Sums per operator ordinal; each thread has its own tally, and :meth:`merge` adds them up.
 
     Counting a block takes 0.25 microseconds (tests/test_events.py). Only the owning thread may
-    count; any thread may read, and the sums that it reads may be of different moments.
+    count. Any thread may read while the owner counts; it may see a part of a count.
     """
 
     __slots__ = ("_cells", "_unkept")
@@ -370,7 +373,10 @@ class Tally:
         self._cell(ordinal).python_calls += count
 
     def tried(self, ordinal: int, bytes_in: int, spared: int, seconds: float, cpu_s: float) -> None:
-        """Count the cost of testing whether more must be read, and ``spared`` bytes not read."""
+        """Count a test whether a unit has any row that passes a filter: its cost and its saving.
+
+        ``bytes_in`` bytes were read for the test; if no row passes, ``spared`` bytes are not read.
+        """
         cell = self._cell(ordinal)
         cell.bytes_in, cell.spared_bytes = cell.bytes_in + bytes_in, cell.spared_bytes + spared
         cell.seconds, cell.cpu_s = cell.seconds + seconds, cell.cpu_s + cpu_s
@@ -387,15 +393,15 @@ class Tally:
         cell.cache_checks, cell.cache_wrong = cell.cache_checks + 1, cell.cache_wrong + wrong
 
     def stored(self, ordinal: int, wrong: str = "") -> None:
-        """Record that a cache has stored a part, or the reason ``wrong`` why it could not.
+        """Record that a cache has stored a part, or with ``wrong`` the reason why it could not.
 
-        Only the first reason is recorded, and none once the cache has a part.
+        Only the first reason counts, and none after the cache has stored a part.
         """
         if not wrong or ordinal not in self._unkept:
             self._unkept[ordinal] = wrong
 
     def unkept(self, ordinal: int) -> str:
-        """Return why a cache stored no part at all; "" if it stored one, or none was requested."""
+        """Return why a cache stored no part at all; "" if it stored one, or did not try."""
         return self._unkept.get(ordinal, "")
 
     def merge(self, *others: Tally) -> Tally:
@@ -427,7 +433,7 @@ class Tally:
         return tuple(events)
 
     def cells(self) -> list[tuple[int, _Cell]]:
-        """Return pairs of ordinal and sums in a copy, since the owner may be adding an operator."""
+        """Return a list of (ordinal, sums); it is a copy, as the owner may be adding operators."""
         return list(self._cells.items())
 
     def _cell(self, ordinal: int) -> _Cell:

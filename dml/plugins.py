@@ -18,7 +18,7 @@ SOURCES, OPS = "dml.sources", "dml.ops"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SourcePart:
-    """A part of a source that is read in order, on its own, maybe in parallel with other parts.
+    """A part of a source that one worker reads in order, maybe in parallel with other parts.
 
     ``name`` is unique among the parts of a source, and row ids derive from it: it stays the same
     wherever the data is. ``rows`` and ``nbytes`` (of all columns, in memory) are set where they
@@ -40,16 +40,16 @@ class DataSource:
     """
 
     name: str = ""
-    """Name of the source in row ids and messages; the name of the class if it is empty."""
+    """Name of the source, for row ids and messages; if it is "", the name of the class is used."""
     atom_rows: int | None = None
-    """Rows of an atom, unless ``atom_rows=`` is given; None: 65,536, or about 8 MiB."""
+    """Rows of an atom, unless ``atom_rows=`` is given; None is 65,536 rows, or about 8 MiB."""
 
     def schema(self) -> Any:
-        """Return an Arrow schema, or a dict of types; called once, when the pipeline is made."""
+        """Return an Arrow schema, or a dict of types; called once, when a pipeline is created."""
         raise InternalError(f"{type(self).__name__} has no schema()")
 
     def parts(self) -> Sequence[SourcePart]:
-        """Return the parts in the order of rows; called once, when the pipeline is made."""
+        """Return the parts in the order of rows; called once, when a pipeline is created."""
         return (SourcePart(""),)
 
     def read(self, part: SourcePart, columns: tuple[str, ...]) -> Iterable[Any]:
@@ -61,7 +61,7 @@ class DataSource:
         raise InternalError(f"{type(self).__name__} has no read()")
 
     def identity(self) -> object:
-        """Return a value that changes with the data, and not by copying the data; None if unknown.
+        """Return a value that is different for other data, and equal for a copy; None if unknown.
 
         Allowed are text, numbers and tuples of these, such as a version or a digest, or a function
         without arguments that reads such a value when it is needed. Without an identity the source
@@ -73,9 +73,9 @@ class DataSource:
     def take(self, index: np.ndarray, columns: tuple[str, ...]) -> pa.Table:
         """Return the rows at positions ``index`` (n,) int64, over all parts, in that order.
 
-        Define ``take`` only if it costs about as much as reading as many rows in sequence. Every
-        part must then have ``rows``, ``read`` is not called, and ``shuffle()`` reads rows in its
-        own order.
+        Define ``take`` only if it costs about as much as reading as many rows in sequence. If it is
+        defined, every part must have ``rows``, ``read`` is not called, and ``shuffle()`` reads rows
+        directly in shuffled order.
         """
         raise InternalError(f"{type(self).__name__} has no take()")
 

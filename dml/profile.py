@@ -1,8 +1,8 @@
 """A profile holds the costs learned from earlier runs; the optimizer takes it as an argument.
 
 Figures (seconds per row, output rows per input row, bytes of a row) are stored as an exponentially
-decayed mean and variance of their logarithm, so that one slow run moves a mean by a factor and not
-by a sum. Pure: the time of an observation is an argument.
+decayed mean and variance of their logarithm, so that one very slow run has a limited effect on the
+mean. Nothing here reads a clock: the time of an observation is an argument.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 K = TypeVar("K")
 
 TURNS: Final = 8.0
-"""Seconds that a thread may wait, per second of its work, for threads that share the processor."""
+"""Seconds for which a thread may wait, per second of work, for processors that threads share."""
 HALF_LIFE_S: Final = 14 * 86_400.0
 NOISE: Final = math.log(1.2) ** 2
-"""Variance of the log of one observation that repetition alone explains."""
+"""Variance of the logarithm of a figure between repetitions of the same run."""
 
 
 class CostKey(NamedTuple):
@@ -61,12 +61,11 @@ class TimedOperator(Protocol):
 
 
 def work_s(did: TimedOperator) -> float:
-    """Return the seconds of work of an operator, independent of other load: its processor seconds.
+    """Return an operator's own seconds: processor time, without waits for processors or the GIL.
 
-    Threads share processors and the GIL, and the time that a thread waits for either says nothing
-    about the operator. Sources and called Python functions may also wait for I/O: for them, the
-    time beyond ``TURNS`` seconds per second of work counts, since it is too long to come from
-    sharing.
+    Sources and called Python functions may also wait for I/O, which belongs to their work. So for
+    them, wall-clock time beyond ``TURNS`` times the processor time counts, too: sharing of
+    processors and the GIL does not explain so long a time. Without ``cpu_s``, all time counts.
     """
     if did.cpu_s is None:
         return did.seconds
@@ -78,7 +77,7 @@ def work_s(did: TimedOperator) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """Decayed mean and spread of the log of a figure, as of ``at`` seconds since 1970."""
+    """Decayed mean and spread of the logarithm of a figure, at time ``at`` (seconds since 1970)."""
 
     weight: float
     mean: float

@@ -75,7 +75,8 @@ class Autoscale:
     ----------
     min : least number of workers
     max : greatest number of workers
-    rho : a worker is added to w workers if it gains this fraction of the ideal gain, 1/(w+1)
+    rho : a worker is added to w workers if its gain is at least this fraction of 1/(w+1), the
+        ideal gain
     minimize : "time", or "cost", which counts the trainer as 30 workers
     policy : "gain" is dml's own; "cachew" adds workers one by one while each is worth 3 %; "cpu"
         keeps processors 80 % busy (docs/scaling.md)
@@ -115,87 +116,88 @@ class Settings:
 
     Parameters
     ----------
-    executor : "auto" is "threads", or "processes" where these are clearly expected, or measured
-        during the run, to be faster and functions are proven pure; "threads" alone; "processes"
-        (for functions that hold Python's lock), "distributed" (a Dask cluster), or "sync":
-        everything in the caller's thread, for pdb
-    scheduler : the cluster of "distributed", which naming one implies: an address, a
+    executor : "threads", "processes" (for functions that hold Python's lock), "distributed" (a Dask
+        cluster), or "sync" (everything in the caller's thread, for pdb). "auto" is "threads", or
+        "processes" if functions are proven pure and processes are expected, or measured during the
+        run, to be clearly faster
+    scheduler : the Dask cluster to run on, which implies executor "distributed": an address, a
         ``distributed.Client``, or a cluster object; None is the current client of this process
     num_workers : worker threads or processes; "auto" is the number of cores this process may use,
         or every thread of the cluster
     driver : where work outside of the workers runs: "here", in the caller's process, or in a
-        "process" of its own, from which the caller's process only takes finished elements
+        separate "process", from which the caller's process only takes finished elements
         (docs/clusters.md). Verbs that compute at once (``count``, writes) always run here
-    resources : resources of this host besides processors, such as {"GPU": 2, "disk": 1}: steps that
-        request them (``num_gpus=``, ``resources=``) run in parallel as far as they suffice. NVIDIA
-        GPUs are counted where none are declared; a cluster's workers declare their own
-        (``dask worker --resources``)
-    memory_limit : bytes that the whole run may use, one number; "auto" is a quarter of the memory
-        of the machine, of its control group if that is less, or of all workers of a cluster
+    resources : resources of this host besides processors, such as {"GPU": 2, "disk": 1}, which
+        limit how many steps that request them (``num_gpus=``, ``resources=``) run in parallel.
+        NVIDIA GPUs are counted if none are given. The workers of a cluster declare their resources
+        with ``dask worker --resources`` instead
+    memory_limit : bytes that all processes of the run may use together; "auto" is a quarter of the
+        memory of the machine, of its control group if that is less, or of all workers of a cluster
     target_partition_bytes : bytes of one partition; "auto" derives it from the memory limit
-    prefetch : batches made ahead of the consumer, in a thread; 0 makes each batch on request, in
-        the consumer's thread. "auto" begins with 0, and changes to two ahead once most batches kept
-        the consumer waiting for over 100 microseconds each (docs/options.md: what stays at 0)
-    scheduler_policy : order of the tasks that are ready; "adaptive" is for all work, the other
-        policies are those of other systems, for comparison (docs/scheduling.md)
-    deterministic : False delivers elements as they are made: each exactly once, and resumable,
-        and one slow row delays no other. It frees the topmost function below the last ``batch``
-        where only batches are gathered, changed and repeated above it; else order is kept, as it
-        is where rows are made in whole units (caches on disk, ``verify=``), in "sync", by writes
-        and by operators that hand over all rows at once. Which rows share a batch may then differ
-    seed : the seed that ``seed=None`` stands for everywhere
-    kernels : "auto" starts in NumPy and changes to compiled code; "numpy" and "compiled" pin a tier
+    prefetch : batches computed ahead of the consumer, in a thread; with 0 each batch is computed on
+        request, in the consumer's thread. "auto" begins with 0, and changes to 2 once the consumer
+        waited over 100 microseconds for most batches (docs/options.md says when it stays at 0)
+    scheduler_policy : order in which tasks that are ready start; "adaptive" is for all work, the
+        other policies are those of other systems, for comparison (docs/scheduling.md)
+    deterministic : False delivers elements as soon as they are computed, each exactly once, so that
+        a slow row delays no other; batches may then consist of other rows. It applies to the last
+        function before the last ``batch``, if later operators only form batches, change elements or
+        repeat. Otherwise order is kept, as it is with executor "sync" or ``verify="sample"``, for
+        caches on disk, for writes, and for operators that return all rows at once
+    seed : the seed of all operators with ``seed=None``
+    kernels : "auto" starts in NumPy and changes to compiled code; "numpy" and "compiled" use only
+        one of the two
     optimize : False runs the pipeline as it was written
-    cache_dir : folder of the rows of ``cache(tier="disk")``, and of compiled kernels, these in a
-        folder of this user alone; None is the user's cache folder, where kernels also lie if this
-        is an s3:// URL, or if other users could write to them here (docs/cache.md)
-    cache_quota : bytes of all rows in the namespace, as "1GiB"; None is no limit
+    cache_dir : folder of the rows of ``cache(tier="disk")``, and of compiled kernels, which are in
+        a subfolder private to this user. None is the user's cache folder. Kernels are stored there
+        too if ``cache_dir`` is an s3:// URL, or if other users could write to it (docs/cache.md)
+    cache_quota : limit in bytes of all rows in the namespace, as "1GiB"; None is no limit
     cache_namespace : the namespace in the cache store that rows are written to and read from
     cache_local_dir : a folder on a disk of each machine, for copies of cached rows that take longer
-        to read from the store. None is the user's cache folder for rows in an object store, and no
-        copies of other rows; "off" is none at all (docs/cache.md)
-    cache_local_quota : bytes of copies there; None is a tenth of the disk
-    autocache : as if ``autocache()`` stood above every function of rows or batches that is called,
-        uses neither clocks nor random numbers, and sees the same rows in every epoch: it may be
-        called in the first epochs alone
+        to read from the store. None copies rows of an object store to the user's cache folder, and
+        copies no other rows; "off" copies none at all (docs/cache.md)
+    cache_local_quota : limit in bytes of these copies; None is a tenth of the disk
+    autocache : True acts as if ``autocache()`` followed every Python function of rows or batches
+        that uses neither clocks nor random numbers, and gets the same rows in every epoch: it may
+        then be called in the first epochs alone
     epochs : number of iterations to come, from which ``autocache()`` estimates what is worth
         caching; None is unknown
     telemetry_dir : folder that events of runs are appended to; None is the user's cache folder,
         "off" writes none
-    plain_text : True writes the description of a pipeline to the store and telemetry with literals,
-        paths, and values of variables that functions reach. False writes digests in their place
-        (and the bounds of ranges of numbers, which are compared, in the index of the store)
+    plain_text : True writes literals, paths, and values of variables that functions read to the
+        cache store and telemetry, as text. False writes digests in their place, except for the
+        bounds of numeric ranges in the index of the store, which must be compared
     disable_rules : rules of the optimizer, or families of them, that are not used, such as
         ("filter_before_sort", "projection_pushdown"); all are in docs/optimizer.md
-    max_errors : a run in which functions with on_error="skip" raise more errors than this fails;
-        None is any number
+    max_errors : the run fails if functions with on_error="skip" raise more errors than this; None
+        is no limit
     verify : "kept" computes a few cached rows again when a process first uses an entry of a cache
-        on disk, and occasionally later; if they differ the entry is not used again, with a warning
-        (docs/cache.md). "sample" also makes some rows of every pass again by the plan as written
-        and compares the bytes before delivery; if they differ the epoch is restarted as written,
-        or ends with a VerificationError if rows of it were delivered already (docs/verify.md).
-        "off" compares nothing
-    verify_samples : most samples of a pass: its first rows, and rows drawn by the seed; each is
-        an atom of at most 65,536 rows and about 8 MiB, or several small atoms together
-    verify_dir : where a folder that shows a difference is written, WITH ROWS OF YOUR DATA in it;
-        nothing is sent anywhere. None is the folder of telemetry, or the user's cache folder
-    spread : a full shuffle, a sort and groups are computed by the workers of a cluster, on their
+        on disk, and occasionally later; if they differ, the entry is not used again, with a warning
+        (docs/cache.md). "sample" also computes some rows of every pass again by the plan as written
+        and compares the bytes before delivery; if they differ, the epoch is restarted as written,
+        or ends with a VerificationError if it has delivered rows already (docs/verify.md). "off"
+        compares nothing
+    verify_samples : maximum number of samples of a pass: its first rows, and rows drawn by the
+        seed; each is an atom of at most 65,536 rows and about 8 MiB, or several small atoms
+    verify_dir : where a report of a difference is written as a folder, WITH ROWS OF YOUR DATA in
+        it; nothing is sent anywhere. None is the folder of telemetry, or the user's cache folder
+    spread : whether the workers of a cluster compute full shuffles, sorts and groups, on their
         disks (docs/clusters.md). "auto" does so unless the input is small, True always, False
-        never: then rows are sorted where they are delivered
+        never: then these are computed in the process that delivers the rows
     spill_dir : the folder for rows that exceed the memory limit, here and on the workers of a
         cluster; None is the system's folder for temporary files, or Dask's own of each worker
-    autoscale : workers that a Dask cluster object is scaled to during a run: (min, max) or an
-        ``Autoscale``; None leaves their number alone
-    watchdog_s : after waiting this long, a consumer gets a message naming the unit it waits for
+    autoscale : numbers of workers between which a Dask cluster object is scaled during a run:
+        (min, max) or an ``Autoscale``; None does not scale it
+    watchdog_s : seconds of waiting after which a message names the unit that a consumer waits for
     connect_timeout_s : seconds after which a scheduler that does not answer is an error
     worker_wait_s : seconds after which a cluster without any worker is an error
-    worker_silent_s : seconds without a heartbeat of a cluster's worker, after which its running
-        tasks and stored results are computed elsewhere: it is stopped, unreachable, or its
-        process never releases Python's lock
-    speculative : a task of processes or a cluster that takes much longer than similar tasks is
-        started a second time while other workers are idle, and the first result counts. "auto"
-        does so where every function is proven pure; True where you know that yours may be called
-        twice for a row (never for classes, nor for sources of your own); False never
+    worker_silent_s : seconds without a heartbeat of a cluster's worker, after which other workers
+        compute its running tasks and stored results again. Such a worker is stopped, unreachable,
+        or its process never releases Python's lock
+    speculative : True starts a task of processes or a cluster a second time if it takes much longer
+        than similar tasks and other workers are idle; the first result counts. Use it if your
+        functions may be called twice for a row; it never applies to classes, nor to sources of your
+        own. "auto" does so if every function is proven pure; False never does
     shared_memory : workers of a cluster share results with processes of their host through shared
         memory (docs/clusters.md); False sends results to them as to all other hosts
     """
@@ -341,7 +343,7 @@ def address_of(scheduler: Any) -> str | None:
 
 
 def scales(scheduler: Any) -> Any:
-    """Return the scalable cluster object of a scheduler or client; None if there is none."""
+    """Return the cluster object with which a scheduler or client can be scaled, or None."""
     each = (scheduler, getattr(scheduler, "cluster", None))
     return next((one for one in each if hasattr(one, "scale")), None)
 

@@ -1,4 +1,4 @@
-"""Tests of Arrow types that several rooms ask."""
+"""Tests of Arrow types that several rooms use."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Before 3.12, a property had one lock for all instances. Threads that build and open pipelines at the
 same time would wait for each other's files, and deadlock where two properties of one class need
-each other on other instances. Two threads may compute a value at once: both are equal, the first
-stays.
+each other on other instances. Without a lock, two threads may compute a value at the same time; the
+two values are equal, and the first one is stored.
 """
 
 from __future__ import annotations

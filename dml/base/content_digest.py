@@ -1,4 +1,4 @@
-"""Arrays, Arrow types and Arrow data become pieces to hash that depend on content alone.
+"""Arrays, Arrow types and Arrow data are split into pieces to hash, which depend on content alone.
 
 The pieces are small values (type, length, names) and ``Bulk`` bytes, which ``dml.base.encoder``
 hashes in place. Layout has no influence: strides, slices, chunks, padding and the bytes under a

@@ -28,7 +28,7 @@ def cpu_quota(proc: Path = PROC, groups: Path = GROUPS) -> float | None:
 
 
 def memory(proc: Path = PROC, groups: Path = GROUPS) -> tuple[int | None, int | None]:
-    """Return the bytes in use and the limit of the tightest group of all levels.
+    """Return (bytes in use, limit in bytes) of the group with the tightest limit of all levels.
 
     Without a limit, return the usage of the process's own group, and None. An unknown usage is
     None, too. Usage includes cached pages of files, which the kernel can drop.

@@ -78,7 +78,7 @@ class Encoder:
             handler(self, value)
 
     def end(self) -> None:
-        """Append a mark for the end of a value with any number of parts."""
+        """Append the end mark of a value whose number of parts is not encoded before them."""
         self.tag(b"end")
 
     def step(self, path: str, value: object) -> None:
@@ -89,7 +89,7 @@ class Encoder:
             raise refusal.under(path) from None
 
     def tag(self, word: bytes, count: int = 0) -> None:
-        """Encode a structural mark that no user value can produce."""
+        """Append a mark that the encoding of no user value contains, with a number ``count``."""
         self.put(_HEAD(b"#", len(word)) + word + count.to_bytes(8, "little"))
 
     def digest(self) -> bytes:

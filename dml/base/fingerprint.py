@@ -28,12 +28,12 @@ class Digestible(Protocol):
 
 
 class Domain(enum.Enum):
-    """The use of a fingerprint, which decides the differences that it must reflect."""
+    """What a fingerprint is used for, which decides which parts of a pipeline it includes."""
 
-    FLEET = "fleet"  # the same program over the same file names: what reports count
-    SHAPE = "shape"  # the same operators in the same structure: what templates are made of
-    COST = "cost"  # the same work per row: what telemetry is keyed by
-    RESULT = "result"  # the same bytes: what the cache is keyed by
+    FLEET = "fleet"  # equal for the same program over the same file names; reports count these
+    SHAPE = "shape"  # equal for the same operators in the same structure
+    COST = "cost"  # equal for the same work per row; the key of measured costs
+    RESULT = "result"  # equal for the same bytes; the key of the cache
 
 
 class FingerprintPart(enum.Enum):

@@ -1,4 +1,4 @@
-"""Child processes that a user's function forks are ended where the call of the function returns.
+"""Child processes that a user's function forks are ended when the function returns in them.
 
 A forked child that returns from the function would go on with the rows, fork again for each of
 them, and reply in place of its parent. A child that exits by itself, or replaces itself with
@@ -33,7 +33,7 @@ COPY = _Flag()
 
 
 def guarded(work: Callable[[], T]) -> T:
-    """Run ``work``, which calls users' functions; children that it forked end as it returns."""
+    """Return ``work()``, which calls users' functions; end child processes forked by them."""
     _heed_others()
     thread, copy, process = threading.get_ident(), COPY[0], os.getpid()
     outer = thread in _CALLING
@@ -51,7 +51,7 @@ def guarded(work: Callable[[], T]) -> T:
 
 @functools.cache
 def _heed_others() -> None:
-    """Exempt processes that ``multiprocessing`` forks, which end when their work is done."""
+    """Exempt processes that ``multiprocessing`` forks, which end by themselves."""
     from multiprocessing import util  # noqa: PLC0415 - any process that runs a pipeline has it
 
     util.register_after_fork(COPY, _Flag.lower)

@@ -16,7 +16,7 @@ DEVICES: Final = Path("/dev")
 
 
 def cores(proc: Path = PROC, groups: Path = GROUPS) -> int:
-    """Return the cores that this process may use: its affinity, limited by its control groups."""
+    """Return the number of cores that this process may use, by its affinity and control groups."""
     affinity = getattr(os, "sched_getaffinity", None)
     there = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
     quota = cpu_quota(proc, groups)
@@ -24,7 +24,7 @@ def cores(proc: Path = PROC, groups: Path = GROUPS) -> int:
 
 
 def gpus(devices: Path = DEVICES) -> int:
-    """Return the NVIDIA GPUs that this process may use: those that CUDA_VISIBLE_DEVICES leaves."""
+    """Return the number of NVIDIA GPUs that this process may use, by CUDA_VISIBLE_DEVICES."""
     if not (devices / "nvidiactl").exists():
         return 0
     there = sum(1 for each in devices.glob("nvidia[0-9]*"))
@@ -50,7 +50,7 @@ def cgroup_bytes(proc: Path = PROC, groups: Path = GROUPS) -> int | None:
 
 
 def host_class() -> str:
-    """Name the class of machines with equal costs: system, processor, cores, 2**n GiB of memory."""
+    """Return a name for machines with equal costs: system, processor, cores, 2**n GiB of memory."""
     usable = [each for each in (machine_bytes(), cgroup_bytes()) if each]
     gib = 1 << max(0, round(min(usable) / GIB) - 1).bit_length() if usable else 0
     return f"{platform.system()}-{platform.machine()}-{cores()}c-{gib}g".lower()

@@ -55,8 +55,7 @@ def library_of_globals(namespace: Mapping[str, Any]) -> Library | None:
 def library_to_import(module: str) -> Library | None:
     """Return the library of a module that may not be imported yet, None for the user's own code.
 
-    The version is the distribution's, which is known without an import, and is equal before and
-    after one.
+    The version is that of the installed distribution, which is the same before and after an import.
     """
     top = module.partition(".")[0]
     loaded = sys.modules.get(top)
@@ -73,7 +72,7 @@ def library_to_import(module: str) -> Library | None:
 
 
 def to_look_at(module: str) -> types.ModuleType | None:
-    """Return a library's module, if it is loaded or part of Python; None for any other module."""
+    """Return a library's module if it is loaded, or is part of Python and can be; else None."""
     library = library_to_import(module)
     if library == PYTHON and module not in sys.modules:
         with suppress(ImportError):  # a part of Python that this system lacks
@@ -100,7 +99,7 @@ def _library(top: str, file: str, *, imported: bool = True) -> Library | None:
 
 
 def _stated(top: str) -> Library | None:
-    """Return the name of a loaded package and its ``__version__``; None if that is no text."""
+    """Return a loaded package's name and ``__version__``; None if it has no version as text."""
     module = sys.modules.get(top)
     stated = vars(module).get("__version__") if module is not None else None
     # torch has a str subclass for it, which has no fingerprint
@@ -148,7 +147,7 @@ FIRST_LEAVES = {
 
 
 def first_name(module: str) -> str:
-    """Return the name of a module in fingerprints; a module of dml keeps the first one it had."""
+    """Return the name of a module in fingerprints: for moved modules of dml, the original name."""
     folder, _, leaf = module.rpartition(".")
     if folder.startswith("dml.io."):
         folder = "dml.io"

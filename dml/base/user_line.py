@@ -31,7 +31,7 @@ def users_line() -> str:
 
 
 def warn(text: str, category: type[Warning]) -> None:
-    """Warn at the nearest line of the user's; if there is none, as in a worker, at a line of dml.
+    """Warn at the nearest line of the user's code; if there is none (in a worker), at dml's line.
 
     Frames of the standard library, where threads begin, are skipped.
     """
@@ -78,7 +78,7 @@ def door(verb: Callable[P, R]) -> Callable[P, R]:
 
 
 def by_name(mapping: Any, more: dict[str, Any]) -> dict[str, Any]:
-    """Merge a dict by column and keywords, either of which may be missing, into one dict."""
+    """Return a dict by column and keyword arguments as one dict; raise PlanError if it is empty."""
     if not isinstance(mapping, Mapping | None):
         raise PlanError(
             f"a dict by column is needed, got {mapping!r}",

@@ -3,8 +3,8 @@
 A decoded image is copied once, when its function returns it: to its place in a tray, an array as
 long as the delivered batch. If all rows of a batch are in their places, joining them copies
 nothing, and the tray is delivered. The position of rows in their epoch comes with each slice. If
-the position is unknown, or the place was taken before (the row is made a second time), rows get
-memory of their own, and are copied once more when the batch is gathered.
+that position is unknown, or the place is already used (because the row is computed a second time),
+rows get separate memory, and are copied once more when the batch is gathered.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ Found: TypeAlias = "np.ndarray | None"
 
 
 class Expected(NamedTuple):
-    """The operator with ``digest`` delivers each row once, only in batches of ``rows`` rows."""
+    """Rows of the operator with ``digest`` are delivered once each, in batches of ``rows`` rows."""
 
     digest: bytes
     rows: int
 
 
 class Trays:
-    """The trays of one run; unpickled in another process, they expect no rows."""
+    """Creates and finds the trays of one run; unpickled in another process, it has none."""
 
     def __init__(self) -> None:
         self.expected: Expected | None = None
@@ -58,14 +58,14 @@ class Trays:
         return Trays, ()
 
     def desk(self, digest: bytes, schema: Schema, ids: RowIds, epoch: int) -> TrayDesk:
-        """Return a desk without places, for rows whose positions in their epoch are unknown.
+        """Return an allocator without trays, for rows whose positions in their epoch are unknown.
 
-        The operator with ``digest`` makes the rows, of ``schema``, one for each of ``ids``.
+        The operator with ``digest`` computes the rows, of ``schema``, one for each of ``ids``.
         """
         return TrayDesk(_wide(schema))
 
     def fits(self, digest: bytes, schema: Schema) -> bool:
-        """Return True if rows of ``schema`` made by the operator ``digest`` have trays."""
+        """Return True if rows of ``schema`` from the operator with ``digest`` have trays."""
         expected = self.expected
         if expected is None or expected.digest != digest:
             return False
@@ -73,9 +73,9 @@ class Trays:
         return bool(sizes) and min(sizes) >= TRAY_BYTES and max(sizes) <= MOST_BYTES
 
     def part(self, epoch: int, length: int, column: tuple[str, Form], rows: range) -> Found:
-        """Return the places of ``rows`` of the epoch in the tray of a column; None if taken before.
+        """Return a view of the places of ``rows`` in a column's tray; None if any was used before.
 
-        A tray has ``length`` rows; ``rows`` do not cross its end.
+        ``rows`` are numbered from the start of the epoch, and lie in one tray of ``length`` rows.
         """
         name, form = column
         batch, row = divmod(rows.start, length)
@@ -93,9 +93,9 @@ class Trays:
 
 
 class Numbered(Trays):
-    """The ``trays`` of a run for rows with ``ids``, which begin at row ``first`` of their epoch.
+    """The ``trays`` of a run, for rows with known positions: ``ids`` begin at row ``first``.
 
-    A row that occurs twice has the place of its first occurrence.
+    ``first`` counts from the start of the epoch. An id that occurs twice has its first position.
     """
 
     def __init__(self, trays: Trays, ids: RowIds, first: int) -> None:
@@ -104,7 +104,7 @@ class Numbered(Trays):
         self._high, self._low = ids.arrays()
 
     def desk(self, digest: bytes, schema: Schema, ids: RowIds, epoch: int) -> TrayDesk:
-        """Return a desk for rows with ``ids``, with places if rows of the operator have trays."""
+        """Return an allocator for rows with ``ids``, with trays if the operator's rows have any."""
         expected = self.trays.expected
         if expected is None or not len(ids) or not self.trays.fits(digest, schema):
             return super().desk(digest, schema, ids, epoch)
@@ -117,7 +117,7 @@ class Numbered(Trays):
 
 
 class _Tray:
-    """A weakly referenced array of a batch, and the ranges of its rows that were taken."""
+    """A weakly referenced array of one batch column, and the ranges of its rows in use."""
 
     def __init__(self, array: np.ndarray, gone: Callable[[_Tray], None]) -> None:
         start = array.ctypes.data
@@ -131,9 +131,9 @@ class _Tray:
         self._taken: list[range] = []
 
     def take(self, rows: range) -> bool:
-        """Take the places of ``rows``; return True unless some were taken by an earlier call.
+        """Mark ``rows`` as used; return False if an earlier call used any of them.
 
-        Of concurrent threads, the first to append to the list is first.
+        If threads call this concurrently, the first to append to the list wins.
         """
         self._taken.append(rows)
         earlier = itertools.takewhile(lambda each: each is not rows, self._taken)
@@ -141,10 +141,10 @@ class _Tray:
 
 
 class TrayDesk:
-    """Allocates memory for the rows of a block; ``wide`` has the forms of its large columns.
+    """Allocates memory for the rows of a block; ``wide`` has types and shapes of large columns.
 
-    ``part`` finds places in trays of ``length`` rows; the block begins at row ``first`` of the
-    epoch.
+    ``part`` returns the places of rows in a tray of ``length`` rows; without it, there are no
+    trays. The block begins at row ``first`` of the epoch.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class TrayDesk:
         self.wide, self._part, self._first, self._length = wide, part, first, length
 
     def edge(self, start: int) -> int | None:
-        """Return the row of the block where the tray of row ``start`` ends; None without a tray."""
+        """Return the row of the block at which the tray with row ``start`` ends, or None."""
         if self._part is None:
             return None
         return start + self._length - (self._first + start) % self._length
@@ -165,14 +165,15 @@ class TrayDesk:
     def rows(self, start: int, stop: int, *, proven: bool = False) -> list[Any]:
         """Return an empty list, to which the results for rows ``start`` to ``stop`` are appended.
 
-        A function ``proven`` pure does not reuse its arrays, so its results are not copied.
+        Its ``append`` copies results, unless no column is large and the function is ``proven``
+        pure, so that the function does not reuse its arrays.
         """
         if not self.wide:
             return [] if proven else CopiedRows()
         return Placed({name: self._room(name, start, stop) for name in self.wide})
 
     def moved(self, block: Block, start: int) -> Block:
-        """Return ``block``, whose first row is ``start``, with its wide arrays copied to trays."""
+        """Return ``block``, whose first row is ``start``, with its large arrays copied to trays."""
         columns = list(block.columns)
         for at, (name, values) in enumerate(zip(block.schema, columns, strict=True)):
             if self._part is not None and name in self.wide and isinstance(values, Vec):
@@ -190,7 +191,7 @@ class TrayDesk:
 
 
 class _Counting(list[int]):
-    """Measures the reference count in ``append`` of a row that only the caller references."""
+    """Measures the reference count that ``append`` sees for a row without other references."""
 
     def append(self, row: Any) -> None:
         super().append(sys.getrefcount(row))
@@ -202,7 +203,7 @@ _APPEND = list.append
 
 
 class CopiedRows(list[Any]):
-    """Rows that a function returned; values that it may still reference and change are copied."""
+    """The rows that a function returned; values that the function could still change are copied."""
 
     def append(self, row: Any) -> None:
         """Append ``row``, with copies of the values that the function may still change."""
@@ -215,7 +216,10 @@ class CopiedRows(list[Any]):
 
 
 class Placed(CopiedRows):
-    """Copied rows; arrays of a column go to its entry in ``places`` as long as they all fit."""
+    """Copied rows, with large arrays copied into ``places``, one array per large column.
+
+    Once a value of a column does not fit, the column has no entry in ``places`` any more.
+    """
 
     def __init__(self, places: dict[str, np.ndarray]) -> None:
         super().__init__()
@@ -226,7 +230,7 @@ class Placed(CopiedRows):
         _APPEND(self, self._copied(row))
 
     def whole(self, name: str) -> np.ndarray | None:
-        """Return column ``name`` (n, ...); None if not all its arrays are in their places."""
+        """Return column ``name`` (n, ...); None if some of its values are not in ``places``."""
         found = self.places.get(name)
         return found[: len(self)] if found is not None and self._count == len(self) else None
 
@@ -250,7 +254,7 @@ class Placed(CopiedRows):
 
 
 def placed(rows: list[Any], name: str) -> Vec | None:
-    """Return column ``name`` of ``rows``; None if not all its arrays are in their places."""
+    """Return column ``name`` of ``rows``; None if some of its values are not in a tray's places."""
     found = rows.whole(name) if isinstance(rows, Placed) else None
     return None if found is None else Vec(found)
 
@@ -261,7 +265,7 @@ def _fits(value: Any, array: np.ndarray) -> bool:
 
 
 def _wide(schema: Schema) -> dict[str, Form]:
-    """Return the forms of the columns whose values have at least ``WIDE_BYTES`` each."""
+    """Return type and shape of the columns whose values have at least ``WIDE_BYTES`` each."""
     forms = zip(schema, schema.forms, strict=True) if schema.known else ()
     return {name: form for name, form in forms if _bytes(form) >= WIDE_BYTES}
 

@@ -28,9 +28,9 @@ Values: TypeAlias = "Vec | pa.Array"
 class Block:
     """``n`` rows: one ``Values`` per column of ``schema``, and the structural ids of the rows.
 
-    ``rows`` are the same rows as dicts, which a function has just returned, for a following
-    function that only reads items of the dicts. A block that leaves a stage or a flow has none
-    (``bare``).
+    ``rows``, if not None, are the same rows as dicts, which a function has just returned; a next
+    function that only reads items of its row receives them. A block that leaves a stage or a flow
+    has none (``bare``).
     """
 
     schema: Schema
@@ -85,7 +85,7 @@ class Block:
 
     @property
     def weight(self) -> int:
-        """Bytes of the values, or of ids if larger; independent of how the rows were computed.
+        """Bytes of the values, but at least 8 per row; independent of how rows were computed.
 
         Masks and stored ids do not count, since equal rows may have them or not.
         """
@@ -93,7 +93,7 @@ class Block:
 
     @property
     def additive_weight(self) -> int:
-        """Bytes of the values and of ids; the sum of two blocks' is that of their concatenation."""
+        """Bytes of the values plus 8 per row; the sum over blocks is that of the joined block."""
         return 8 * self.n + sum(map(_weight, self.columns))
 
     def to_arrow(self) -> pa.RecordBatch:
@@ -128,7 +128,7 @@ def concat(blocks: Sequence[Block]) -> Block:
 
 
 def neighbours(first: Block, second: Block) -> Block | None:
-    """Join two blocks without a copy; return None if their arrays are not adjacent in memory."""
+    """Join two blocks without a copy, or return None if their arrays are not adjacent in memory."""
     if first.schema is not second.schema and first.schema != second.schema:
         return None
     columns = list[Values]()
@@ -143,11 +143,10 @@ def neighbours(first: Block, second: Block) -> Block | None:
 
 
 def joined(parts: Iterable[Block]) -> Iterator[Block]:
-    """Yield all ``parts`` as one block, also before an error in them; nothing without parts.
+    """Yield all ``parts`` as one block; if computing them raises, yield those before the error.
 
-    Operators with several implementations use this function, so that the number of blocks is
-    independent of the implementation: a task that is restarted elsewhere counts the blocks that
-    were made before.
+    Operators with several implementations use this function, so that all of them yield equally many
+    blocks: a task that is restarted elsewhere counts the blocks that were computed before.
     """
     made: list[Block] = []
     try:
@@ -190,7 +189,7 @@ def join(parts: Sequence[Values]) -> Values:
 
 
 def mask(values: Vec) -> np.ndarray:
-    """Return the validity as a mask (n,) bool, also where there are no nulls."""
+    """Return the validity as a mask (n,) bool, even if there are no nulls."""
     if values.valid is not None:
         return values.valid
     return np.ones(len(values.values), dtype=bool)
@@ -231,7 +230,10 @@ def _nested(array: pa.Array) -> float:
 
 
 def decoded(array: pa.Array, name: str = "of values") -> pa.Array:
-    """Convert ``array`` to a layout of blocks: without views, dictionaries and run lengths."""
+    """Convert ``array`` to a layout of blocks: without views, dictionaries and run lengths.
+
+    ``name`` is the column in an error message.
+    """
     return usual_column(array, name)
 
 

@@ -1,10 +1,10 @@
-"""Memory that can be handed to users writable without a copy is registered here, by address.
+"""Memory that users may receive as writable arrays without a copy is registered here, by address.
 
 The pages of a private mapping are copied on write: neither the file nor another mapping of it
-changes. A cached file is mapped for one run *alone*: an array over it can be delivered as it is, if
-no other block of the run shows the same rows. Memory lent by another process has many readers, and
-is mapped a second time to be given away: each byte of this mapping is delivered once, since a user
-may write to it. The registry is by address, so that no block or operator has to carry a flag.
+changes. A cached file is mapped for one run alone (``Alone``): an array over the mapping can be
+delivered as it is, if no other block of the run has the same rows. Memory shared by another process
+(``Lent``) has many readers, so a second mapping is delivered to users instead: each byte only once,
+since a user may write to it. With a registry by address, blocks and operators carry no flag.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from weakref import ref
 
 import numpy as np
 
-# A smaller part of lent memory is copied: it would keep the file mapped, and page faults cost more
-# than copying.
+# Smaller parts of a ``Lent`` are copied: each would keep the whole file mapped, and page faults
+# cost more than copying.
 LEAST = 1 << 20
-# An array is handed over if it is at least one PART-th of the lent file, which it keeps mapped.
+# An array is delivered without a copy only if it has at least 1/PART of the bytes of its ``Lent``,
+# all of which it keeps mapped.
 PART = 4
 
 
 class Alone:
-    """Memory from address ``start`` on with a single reader; it lives as long as ``owner``."""
+    """Memory from address ``start`` on that one run alone reads; it lives as long as ``owner``."""
 
     def __init__(self, start: int, owner: Any) -> None:
         self.start, self.nbytes = start, memoryview(owner).nbytes
@@ -37,7 +38,7 @@ class Alone:
         return self.start <= place < self.start + self.nbytes
 
     def array(self, place: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray | None:
-        """Return an array from address ``place`` on; None if it is not inside this memory."""
+        """Return an array that begins at address ``place``; None if it exceeds this memory."""
         owner = self._owner()
         if owner is None or not self.holds(place):
             return None
@@ -48,16 +49,16 @@ class Alone:
 
 
 class Lent:
-    """A second mapping, ``memory``, of the bytes at address ``start``, without other readers."""
+    """A private mapping, ``memory``, of the bytes that other readers see at address ``start``."""
 
     def __init__(self, start: int, memory: memoryview) -> None:
         self.start, self.memory = start, memory
         self._asked: list[tuple[int, int]] = []
 
     def take(self, start: int, stop: int) -> memoryview | None:
-        """Return the bytes between two addresses; None if some are outside, or were taken before.
+        """Return the private bytes for two addresses; None if some are outside or returned before.
 
-        Of concurrent threads, the first to append to the list is first.
+        If threads call this concurrently, the first to append to the list wins.
         """
         first, last = asked = start - self.start, stop - self.start
         if first < 0 or last > len(self.memory):
@@ -81,7 +82,7 @@ def alone(start: int, owner: Any) -> None:
 
 
 def lent(start: int, memory: memoryview) -> None:
-    """Register ``memory``, to be given away, as a copy of the shared bytes at ``start``."""
+    """Register ``memory``, which users may receive, as a copy of the shared bytes at ``start``."""
     _register(Lent(start, memory))
 
 
@@ -95,7 +96,10 @@ def gone(start: int) -> None:
 
 
 def owned(array: np.ndarray) -> np.ndarray:
-    """Return the elements in private writable memory, copied unless they are lent."""
+    """Return the array in writable memory that nothing else uses: a copy, or a part of a ``Lent``.
+
+    A part of a ``Lent`` is returned only if it is large, and was not returned before.
+    """
     if array.nbytes < LEAST or not array.flags.c_contiguous:
         return array.copy()
     start = array.ctypes.data
@@ -109,7 +113,7 @@ def owned(array: np.ndarray) -> np.ndarray:
 
 
 def handed(array: np.ndarray) -> np.ndarray | None:
-    """Return a writable array over the memory of ``array``; None unless one run alone reads it."""
+    """Return a writable array over the memory of ``array`` if one run alone reads it, else None."""
     return _over(array, array.shape) if array.flags.c_contiguous else None
 
 
@@ -139,7 +143,7 @@ def overlapping(arrays: Sequence[np.ndarray]) -> bool:
 
 
 def finish(array: np.ndarray) -> None:
-    """Mark the run's memory that contains ``array`` as free of NaN: it needs no canonicalizing."""
+    """Mark the ``Alone`` that contains ``array`` as free of NaN, so that no NaN is normalized."""
     place = array.ctypes.data
     found = _near(place)
     if isinstance(found, Alone) and found.holds(place):
@@ -147,7 +151,7 @@ def finish(array: np.ndarray) -> None:
 
 
 def finished(array: np.ndarray) -> bool:
-    """Return True if the memory that contains ``array`` was marked by ``finish``."""
+    """Return True if ``finish`` marked the registered memory that contains ``array``."""
     if not _STARTS:
         return False
     place = array.ctypes.data
@@ -161,17 +165,17 @@ def _register(memory: Alone | Lent) -> None:
 
 
 def _over(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
-    """Return an array of ``shape`` over the registered memory that ``array`` begins in, or None."""
+    """Return an array of ``shape`` that begins where ``array`` does; None outside an ``Alone``."""
     place = array.ctypes.data
     found = _near(place)
     return found.array(place, array.dtype, shape) if isinstance(found, Alone) else None
 
 
 def _near(address: int) -> Alone | Lent | None:
-    """Return the registered memory with the greatest start up to ``address``, or None.
+    """Return the registered memory that starts last at or before ``address``, or None.
 
     During a concurrent change the result may be wrong, but memory that contains ``address`` is
-    always found: the caller has an array there.
+    always found: it stays registered, because the caller has an array in it.
     """
     try:
         return _PLACES.get(_STARTS[bisect_right(_STARTS, address) - 1])

@@ -1,6 +1,6 @@
 """Blocks are compared bit by bit: values, validity, ids and order; all NaNs are one value.
 
-A difference is reported by column and row, never by value: values go to the bundle.
+A difference is reported by column and row. Values are never part of the text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from dml.kernels.vec import Vec
 
 
 def difference(got: Sequence[Block], wanted: Sequence[Block], *, batched: bool) -> str:
-    """Return where the elements of ``got`` differ from those of ``wanted``; "" if nowhere."""
+    """Return as text where the rows of ``got`` differ from those of ``wanted``; "" if nowhere.
+
+    If ``batched``, each block is one batch, so the limits between blocks must be equal, too.
+    """
     one, two = ([block for block in blocks if block.n] for blocks in (got, wanted))
     if not batched:
         one, two = joined(one), joined(two)
@@ -50,7 +53,7 @@ def part(blocks: Sequence[Block], start: int, stop: int | None) -> list[Block]:
 
 
 def block_difference(got: Block, wanted: Block) -> str:
-    """Return where ``got`` differs from ``wanted``; "" if nowhere."""
+    """Return as text where ``got`` first differs from ``wanted``; "" if nowhere."""
     if got.schema != wanted.schema:
         return f"columns {got.schema} instead of {wanted.schema}"
     if got.n != wanted.n:

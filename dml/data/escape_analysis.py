@@ -47,16 +47,16 @@ class ReferenceCounts:
         self._dict, self._before = 0, list[tuple[int, int]]()
 
     def begun(self) -> ReferenceCounts:
-        """Count references now: in the constructor, the argument would be a further reference."""
+        """Count references and return this object; the constructor's own argument would count."""
         self._dict = sys.getrefcount(self._given)
         self._before = self._references()
         return self
 
     def safe(self, returned: list[Any]) -> set[int]:
-        """Return ids of arrays, and addresses of Arrow's memory, that need no copy.
+        """Return ids of arrays, and addresses of Arrow buffers, that need no copy.
 
-        Call it while only ``returned`` refers to the returned value ``returned[0]``, and only the
-        caller to the arguments.
+        ``returned[0]`` is the function's result. Call this while only ``returned`` refers to the
+        result, and only the caller to the arguments.
         """
         found = {each.address for each in self._buffers}
         kept = sys.getrefcount(self._given) - self._dict
@@ -72,7 +72,7 @@ class ReferenceCounts:
         self._given, self._arrays, self._buffers, self._before = {}, [], [], []
 
     def _passed(self, dicts: list[dict[str, Any]]) -> set[int]:
-        """Return ids of argument arrays that only ``dicts`` refer to, the given dict included."""
+        """Return ids of argument arrays to which the function added no reference but ``dicts``."""
         held = Counter(id(value) for each in dicts for value in list(each.values()))
         now, found = self._references(), set[int]()
         for place, (mine, below) in enumerate(self._before):
@@ -90,7 +90,10 @@ class ReferenceCounts:
         return sys.getrefcount(self._arrays[place].base)
 
     def _covered(self, place: int) -> bool:
-        """Return True for a read-only view of a NumPy array, both without weak references."""
+        """Return True if argument ``place`` is a read-only view of a NumPy array's own memory.
+
+        Neither the view nor the array may have weak references.
+        """
         array = self._arrays[place]
         below = array.base
         if _counts() is None or type(array) is not np.ndarray or type(below) is not np.ndarray:
@@ -106,9 +109,9 @@ def _buffers(table: pa.Table) -> list[pa.Buffer]:
 
 
 def _sole(returned: list[Any]) -> bool:
-    """Return True for a dict that only ``returned`` refers to.
+    """Return True if ``returned[0]`` is a dict to which only ``returned`` refers.
 
-    False on an interpreter whose reference counts are no evidence.
+    Return False on an interpreter whose reference counts are not reliable.
     """
     usual = _counts()
     if usual is None or type(returned[0]) is not dict:
@@ -117,7 +120,7 @@ def _sole(returned: list[Any]) -> bool:
 
 
 def _fresh(made: dict[str, Any]) -> set[int]:
-    """Return the ids of arrays that need no copy, in a dict without other references.
+    """Return the ids of the arrays in ``made`` that need no copy; nothing else refers to ``made``.
 
     Such an array owns its memory, is in C order and native byte order, and only the dict refers to
     it. A reference to the array, a view or a buffer of it would raise the count; weak references
@@ -147,7 +150,10 @@ def _plain(array: Any) -> bool:
 
 @functools.cache
 def _counts() -> tuple[int, int] | None:
-    """Return the counts of a dict and an array without other references; None if unreliable."""
+    """Return the reference counts of a dict and an array without other references.
+
+    Return None on an interpreter whose reference counts are not reliable.
+    """
     returned = [{"x": np.empty(0)}]
     found = _references(returned, 0), _references(returned[0], "x")
     kept = returned[0], returned[0]["x"]
@@ -230,7 +236,10 @@ ODD = (Mapping, list, tuple, set, deque, array, np.ndarray, np.void, memoryview)
 
 
 def _left_alone(row: Any, name: Any) -> bool:
-    """Return True if only the row refers to an array or plain list in it, and to its memory."""
+    """Return True if ``row[name]`` is an array or a list of plain values without other references.
+
+    Other references to an array's memory count as well.
+    """
     usual = _counts()
     if usual is None or sys.getrefcount(row[name]) != usual[1]:
         return False
@@ -241,7 +250,7 @@ def _left_alone(row: Any, name: Any) -> bool:
 
 
 def _alone(value: np.ndarray) -> bool:
-    """Return True for an array whose memory, its own or its base's, has no other reference."""
+    """Return True if nothing but ``value`` refers to its memory, which may be its base's."""
     below, flags = value.base, value.flags
     if weakref.getweakrefcount(value) or value.dtype.hasobject:
         return False
@@ -254,7 +263,7 @@ def _alone(value: np.ndarray) -> bool:
 
 @functools.cache
 def _below() -> int:
-    """Return the reference count of an array that only a view refers to, taken as in ``_alone``."""
+    """Return the count that ``_alone`` measures for a base to which only one view refers."""
     array = np.empty(2)[:1]
     below = array.base
     return sys.getrefcount(below)

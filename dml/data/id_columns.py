@@ -1,6 +1,7 @@
 """Row ids are written as extra columns of a record batch, and read back.
 
-A form is the number of id columns. Ids that fit one form also fit every later form.
+A form is RUN, PICKED or FREE, and is equal to its number of id columns (0, 1 or 2). Ids that can be
+written in one form can also be written in every later form.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ NAMES = {RUN: (), PICKED: ("pick",), FREE: ("hi", "lo")}
 
 
 def form_of(ids: RowIds) -> int:
-    """Return the smallest form in which ``ids`` can be written as they are stored."""
+    """Return the form with the fewest columns that ``ids`` need, without examining their values."""
     if not isinstance(ids.hi, int) or not isinstance(ids.lo, int):
         return FREE
     return RUN if ids.sel is None else PICKED
 
 
 def picked(ids: RowIds) -> np.ndarray:
-    """Return the offset of each id from the first id of the compact form: (n,) int64."""
+    """Return what each of the compact ``ids`` adds to ``ids.lo``, its row offset: (n,) int64."""
     steps = np.arange(len(ids)) if ids.sel is None else ids.sel
     return steps.astype(np.int64, copy=False)
 
@@ -61,7 +62,10 @@ def ids_of(form: int, columns: Sequence[np.ndarray], count: int, first: Sequence
 
 
 def written(ids: RowIds, form: int) -> tuple[list[np.ndarray], int, int] | None:
-    """Return the id columns and the first id's halves; None if the ids do not fit ``form``."""
+    """Return id columns, and high and low half of the first id; None if ``form`` cannot hold them.
+
+    The halves are 0 in the form FREE.
+    """
     if form == FREE:
         return list(ids.arrays()), 0, 0
     high, low, steps = _stepped(ids)
@@ -73,7 +77,7 @@ def written(ids: RowIds, form: int) -> tuple[list[np.ndarray], int, int] | None:
 
 
 def _stepped(ids: RowIds) -> tuple[int, int, np.ndarray | None]:
-    """Return the first id's halves and the offset of each id; None if high halves differ."""
+    """Return the first id's halves and each id's offset; offsets are None if high halves differ."""
     if form_of(ids) != FREE:
         return cast("int", ids.hi), cast("int", ids.lo), picked(ids)
     high, low = ids.arrays()

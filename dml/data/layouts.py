@@ -55,7 +55,7 @@ def _usual(kind: pa.DataType) -> pa.DataType:
 
 
 def _usual_field(field: pa.Field) -> pa.Field:
-    """Return a nullable field of usual type: whether writers declare nulls changes no value."""
+    """Return a nullable field of usual type; a declaration that nulls are absent is ignored."""
     return pa.field(field.name, _usual(field.type))
 
 
@@ -100,7 +100,7 @@ def usual_column(array: pa.Array | pa.ChunkedArray, name: str) -> pa.Array | pa.
 
 
 def _addressable(array: pa.Array) -> Iterator[pa.Array]:
-    """Split rows into arrays whose values fit offsets of 32 bits."""
+    """Yield parts of the rows whose values are few enough for offsets of 32 bits."""
     if array.nbytes <= MOST_TEXT or len(array) < 2:
         yield array
         return

@@ -1,4 +1,4 @@
-"""Marks are types of list columns to be delivered as padded arrays, or as values and offsets.
+"""Marks are types of list columns that are delivered as padded arrays, or as values and offsets.
 
 A mark is a type over lists of numbers. It changes only how a batch is delivered: in blocks, tables
 and files such a column still consists of lists, so that rows may leave or join a batch before it is
@@ -40,21 +40,24 @@ class Mark(ExactType):
 
 
 class Padded(Mark):
-    """Lists as one array (n, width), padded with ``fill``; width None is the longest list's."""
+    """Lists delivered as one array (n, width), padded with ``fill``.
+
+    If ``width`` is None, it is the length of the longest list in the batch.
+    """
 
     def __init__(self, storage: pa.DataType, *, fill: float, width: int | None) -> None:
         super().__init__(storage, fill=fill, width=width)
 
 
 class Ragged(Mark):
-    """Lists as two arrays: the values of all lists, and the offsets (n + 1,) i8."""
+    """Lists delivered as two arrays: the values of all lists, and the offsets (n + 1,) i8."""
 
 
 NOTE = b"dml.mark"
 
 
 def noted(name: str, kind: pa.DataType) -> pa.Field:
-    """Return a field of the plain type, with the mark in its metadata."""
+    """Return a field of type ``kind`` without its mark, which is stored in the field's metadata."""
     note = (
         {NOTE: json.dumps([type(kind).__name__, kind.params])} if isinstance(kind, Mark) else None
     )

@@ -46,7 +46,7 @@ def many_objects(kind: pa.DataType) -> bool:
 
 
 def shown_bytes(block: Block) -> int:
-    """Return the bytes of the arrays or Python lists that nested columns are delivered as.
+    """Return the bytes of nested columns of ``block`` in the form in which they are delivered.
 
     Padded arrays are as wide as their longest list; nested lists, and lists of non-numbers, are
     Python objects. Other columns are no larger than in the block.
@@ -65,7 +65,10 @@ def _shown_bytes(kind: pa.DataType, lists: Any) -> int:
 
 
 def rows_in_piece(block: Block) -> int:
-    """Return the number of rows to pass to a function at a time: all, unless many objects."""
+    """Return how many rows to pass to a function at a time.
+
+    These are all rows, unless nested columns would be over ``PIECE_BYTES`` of Python objects.
+    """
     nested = [c for c in block.columns if isinstance(c, pa.Array) and pa.types.is_nested(c.type)]
     nbytes = sum(map(object_bytes, nested))
     return block.n if nbytes <= PIECE_BYTES else max(1, block.n * PIECE_BYTES // nbytes)

@@ -41,8 +41,8 @@ class ExactType(pa.ExtensionType):  # type: ignore[misc]
 class OpenTensor(ExactType):
     """Tensors of one type and number of axes; an axis that is None in ``shape`` is of any length.
 
-    ``stacked`` tensors were made by a function of batches: rows of one batch with equal shapes are
-    delivered as one array.
+    ``stacked`` tensors come from a function of batches: if the rows of a batch have equal shapes,
+    they are delivered as one array.
     """
 
     def __init__(self, value_type: pa.DataType, shape: Shape, *, stacked: bool = False) -> None:
@@ -67,7 +67,7 @@ class OpenTensor(ExactType):
         return f"{self.value_type}[{self.axes}]"
 
     def parts(self) -> tuple[object, ...]:
-        """Return the type of the elements, the axes, and whether rows were made in batches."""
+        """Return the type of the elements, the axes, and ``stacked``."""
         return self.value_type, self.shape, self.stacked
 
     def holds(self, array: np.ndarray) -> bool:

@@ -45,7 +45,10 @@ def row_bytes(schema: Schema) -> int | None:
 
 
 class CallPace:
-    """Decides how many rows, ``step``, a function's next call gets; its results have ``schema``."""
+    """Chooses ``step``, the number of rows for the next call of a function, by result size.
+
+    ``schema`` is the schema of the results, or None if it is unknown.
+    """
 
     def __init__(self, schema: Schema | None) -> None:
         each = None if schema is None else row_bytes(schema)
@@ -71,9 +74,9 @@ def by_weight(
 ) -> Iterator[Block]:
     """Run ``work`` on ``n`` rows, in blocks of ``CALLS`` rows, fewer where rows are large.
 
-    ``work`` is called with consecutive ranges of rows, and makes rows of ``schema`` of each row on
-    its own. If ``work`` raises, the rows made before are yielded first. A block that begins at row
-    i ends at row ``edge(i)`` at the latest, unless that is None.
+    ``work(start, stop)`` is called for consecutive ranges of rows, and yields blocks of ``schema``,
+    computed from each row separately. If it raises, its earlier results are yielded first. A block
+    that begins at row i ends at row ``edge(i)`` at the latest, unless that is None.
     """
     pace, start = CallPace(schema), 0
     while start < n:
@@ -92,7 +95,7 @@ def by_weight(
 
 
 class _Weighing:
-    """Blocks gathered so far, and their weight."""
+    """Blocks gathered so far, and ``weight``, the sum of their ``Block.weight``."""
 
     def __init__(self) -> None:
         self.blocks, self.weight = list[Block](), 0
@@ -103,7 +106,7 @@ class _Weighing:
             self.weight += block.weight
 
     def whole(self) -> Iterator[Block]:
-        """Yield all blocks as one, if there are any, and drop the references to them."""
+        """Yield all blocks joined to one, if there are any, and drop the references to them."""
         if self.blocks:
             made = concat(self.blocks)
             self.blocks.clear()
@@ -111,7 +114,10 @@ class _Weighing:
 
 
 class Weighing(CallPace):
-    """Detects when rows that arrive one by one reach ``PART_BYTES``; measures at ``due`` rows."""
+    """Detects when rows that arrive one by one reach ``PART_BYTES``.
+
+    Callers call ``enough`` as soon as they have ``due`` rows.
+    """
 
     def __init__(self) -> None:
         super().__init__(None)
@@ -135,14 +141,14 @@ class Weighing(CallPace):
 
 
 class NumberedRows:
-    """Reads the rows of ``blocks`` in order; blocks are computed on request."""
+    """Reads a given number of rows at a time from ``blocks``, an iterator that computes blocks."""
 
     def __init__(self, blocks: Iterator[Block]) -> None:
         self.blocks = blocks
         self.at_hand: Block | None = None
 
     def look(self) -> None:
-        """Compute the first block, if no block is at hand."""
+        """Compute the next block, unless rows of the current block are left."""
         if self.at_hand is None:
             self.at_hand = next(self.blocks, None)
 
@@ -158,10 +164,10 @@ class NumberedRows:
 
 
 def in_parts(block: Block, schema: Schema, sample: Callable[[Block], int]) -> Iterator[Block]:
-    """Yield ``block`` whole, or in parts if rows of ``schema`` computed from it would be large.
+    """Yield ``block`` whole, or in parts if the results computed from it would be large.
 
-    ``sample`` returns the bytes of the results for some rows; it is called only if ``schema`` gives
-    no size.
+    Results have ``schema``. If rows of ``schema`` have no fixed size, ``sample`` is called with the
+    first rows, and returns the bytes of their results.
     """
     each: float | None = row_bytes(schema)
     if each is None and block.n > SAMPLED_ROWS:
@@ -177,8 +183,9 @@ def in_parts(block: Block, schema: Schema, sample: Callable[[Block], int]) -> It
 def unfit(values: Sequence[Any], schema: Schema | None, most_bytes: int) -> tuple[int, int] | None:
     """Return index and bytes of the largest row, if it has more than ``most_bytes``.
 
-    If only the sum of all rows is too large, return the bytes of the sum. Return None if no row is
-    too large, and all together are at most twice ``most_bytes`` or twice ``SETTLING_BYTES``.
+    If only the sum of all rows is too large, return the sum in place of the row's bytes. The sum is
+    too large beyond twice the greater of ``most_bytes`` and ``SETTLING_BYTES``. Return None if
+    nothing is too large.
     """
     each = None if schema is None else row_bytes(schema)
     nbytes = _of_text(values, schema) if each is None else each * len(values)

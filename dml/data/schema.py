@@ -83,7 +83,10 @@ def _by_alias(word: str) -> pa.DataType | None:
 
 
 def _tensor_type(kind: pa.DataType, axes: str, *, batched: bool) -> pa.DataType:
-    """Return the type of ``f4[3,?]``: ``?`` is an axis of any length; a single ``?`` is a list."""
+    """Return the type of ``kind[axes]`` such as ``f4[3,?]``, where ``?`` is an axis of any length.
+
+    With a single axis ``?`` it is a type of lists.
+    """
     shape = tuple(None if axis.strip() == "?" else int(axis) for axis in axes.split(","))
     if None not in shape:
         return pa.fixed_shape_tensor(kind, shape)
@@ -93,7 +96,7 @@ def _tensor_type(kind: pa.DataType, axes: str, *, batched: bool) -> pa.DataType:
 
 
 def data_type(word: object, *, batched: bool = False) -> pa.DataType:
-    """Return the Arrow type for an Arrow type, NumPy dtype, Python type or text of a user's.
+    """Return the Arrow type that a user means by an Arrow type, NumPy dtype, Python type or text.
 
     Alternative layouts of the same values, such as views or dictionaries, become the usual layout.
     Tensors are written as they are printed, ``f4[224,224,3]``, with ``?`` for axes of any length;

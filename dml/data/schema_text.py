@@ -30,14 +30,17 @@ def schema_of(stored: str) -> Schema:
 
 
 def marks_text(schema: Schema) -> str:
-    """Return the text of a schema with marks, which record batches do not carry; "" without."""
+    """Return ``schema_text`` of a schema with marks (``list_marks``), or "" for one without.
+
+    Record batches do not contain marks, so this text is stored in addition.
+    """
     return schema_text(schema) if any(isinstance(kind, Mark) for kind in schema.values()) else ""
 
 
 def marked(about: Mapping[str, Any]) -> Schema | None:
-    """Return the schema in the description ``about`` of a part, or None if there is none.
+    """Return the schema that ``marks_text`` stored under "marks" in ``about``, or None.
 
-    It is there if columns have marks, which Arrow types cannot express.
+    ``about`` describes a part. The result is None if no column has a mark.
     """
     text = about.get("marks")
     return schema_of(text) if text else None

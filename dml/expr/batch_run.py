@@ -1,4 +1,4 @@
-"""A batch run is several consecutive batches in one block, which a flow hands over together."""
+"""A batch run is several consecutive batches in one block, which a flow returns together."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from dml.data.block import Block
 from dml.expr.flow import Position
 
 Between: TypeAlias = Callable[[int], Position]
-"""Gives the flow's position after a number of rows of the block; cheap, and valid indefinitely."""
+"""Returns the flow's position after a number of rows of the block; cheap, and always callable."""
 
 Fits: TypeAlias = Callable[[Block], bool]
 """True if batches may be slices of a block; called before any batch is made of it."""
 
 
 class BatchRun(NamedTuple):
-    """Two or more batches of ``n`` rows each, which together are the rows of ``block``."""
+    """Two or more batches of ``n`` rows each, whose rows are those of ``block``.
+
+    ``between(rows)`` returns the flow's position after the first ``rows`` rows of ``block``.
+    """
 
     block: Block
     n: int
@@ -29,11 +32,11 @@ class SliceableFlow(Protocol):
     def at_hand(self) -> tuple[Block, int] | None:
         """Return the block that the next rows come from, and how many of its rows are left.
 
-        None if the next rows are not read yet.
+        Return None if the flow has not read that block yet.
         """
 
     def between(self) -> Between:
-        """Return a function to the flow's position after so many rows of the current block."""
+        """Return a function that gives the position after a number of rows of the current block."""
 
     def pull(self, most: int) -> Block | None:
         """See ``Flow.pull``."""

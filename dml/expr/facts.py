@@ -36,7 +36,7 @@ class Rows(enum.Enum):
 
     @property
     def local(self) -> bool:
-        """True if a row's outputs depend on its atom alone; for all but ATOMS, on the row alone."""
+        """True if each output depends on one input row alone or, for ATOMS, on one atom alone."""
         return self in (Rows.SAME, Rows.FEWER, Rows.MORE, Rows.ATOMS, Rows.STORED)
 
     @property

@@ -42,13 +42,16 @@ class Spill(Protocol):
 
     @property
     def count(self) -> int:
-        """Number of runs not yet read."""
+        """Number of stored runs that ``runs`` can still return."""
 
     def write(self, blocks: Iterator[Block]) -> None:
         """Append one sorted run."""
 
     def runs(self, most: int | None = None, *, keep: bool = False) -> list[Iterator[Block]]:
-        """Return iterators over the blocks of the first ``most`` runs (None: of all runs)."""
+        """Return an iterator over the blocks of each of the first ``most`` runs (None: all runs).
+
+        Unless ``keep``, these runs leave the store, and each is deleted when it has been read.
+        """
 
     def close(self) -> None:
         """Delete all runs."""
@@ -75,17 +78,17 @@ class KeptPrefix(Protocol):
 
     @property
     def elsewhere(self) -> bool:
-        """True if other processes also add elements, so that each read looks them up."""
+        """True if other processes also add elements, so that each read must look for new ones."""
 
     @property
     def schemas(self) -> dict[str, Schema]:
-        """The settled schemas with which the cached elements were computed, by operator."""
+        """The settled schemas (as ``At.schemas``) with which the cached elements were computed."""
 
     def find_block(self, place: int) -> CachedBlock | None:
         """Return the block that contains element number ``place``, or None if not cached."""
 
     def ends(self, place: int) -> bool:
-        """Return True if the stream is known to end before element number ``place``."""
+        """Return True if the stream is known to have no element number ``place``."""
 
     def offer(self, entry: CachedBlock, schemas: dict[str, Schema]) -> None:
         """Add a copy of ``entry`` if it continues the prefix and fits into the cache."""
@@ -101,39 +104,54 @@ class NothingKept:
     """Caches no elements of any operator; the base class of stores that cache elements."""
 
     fills_disk = False
-    """True if the run has put elements on disk, where its thread identifies it to other runs."""
+    """True if the run computes elements for a cache on disk.
+
+    Such a run must stay in its thread, by which other runs recognize who fills the cache.
+    """
 
     def __call__(self, node: Node) -> KeptPrefix | None:
-        """Return the cached prefix of the input of ``node``, a cache; None if there is none."""
+        """Return the cached prefix of the input of the cache operator ``node``, or None."""
         del node
         return None
 
     def kept_figures(self, node: Node) -> dict[str, int]:
-        """Return counts and byte sizes of the cache ``node``, by their names in accounts."""
+        """Return counts and byte sizes of the cache operator ``node``, by statistic name."""
         del node
         return {}
 
 
 class NothingStored:
-    """Stores no rows of any step; the base class of stores that do."""
+    """Stores no rows of any step; the base class of stores that cache the rows of steps.
+
+    A level is a sequence of consecutive steps of a stage, cut behind each step that is stored.
+    """
 
     looks = False
-    """True if other runs had stored rows of this run when it began."""
+    """True if, when this run began, the cache had rows of it that other runs stored."""
 
     def __call__(self, node: Node, epoch: int) -> Any:
         """Return the store's entry for the rows of ``node`` in ``epoch``; None if there is none."""
         del node, epoch
 
     def level(self, entry: Any, steps: Any, first: int, below: Any) -> Any:
-        """Return the level that runs ``steps``; ``entry`` stores the rows of the last step."""
+        """Return the level of ``steps``, which reads the level ``below`` (None: the source).
+
+        ``entry`` stores the rows of the last step. Step ``first`` of the stage is the first one.
+        """
         raise NotImplementedError
 
     def looking(self, entry: Any, steps: Any, first: int, below: Any) -> Any:
-        """Return the level of ``steps``, which store nothing; other entries may hold their rows."""
+        """Return the level of ``steps`` that store nothing, but may find their rows in the cache.
+
+        ``entry`` is used to look for these rows; other arguments are as for ``level``.
+        """
         raise NotImplementedError
 
     def served(self, job: Any, place: int, atom: int, tallies: Any, driven: Any) -> Any:
-        """Return partitions of ``job`` from an atom of unit ``place`` on; those of ``driven``."""
+        """Return the feed of ``job`` from atom number ``atom`` of unit number ``place`` on.
+
+        This class returns ``driven(place, atom)``, the partitions that a driver computes.
+        """
         del job, tallies
         return driven(place, atom)
 
@@ -142,7 +160,7 @@ nothing_kept, nothing_stored = NothingKept(), NothingStored()
 
 
 def nobody_counts(_error: DmlError, _rows: int) -> None:
-    """Do nothing with an error that cost rows: the default of ``At.lost``."""
+    """Ignore an error that cost rows: the default of ``At.lost``, without any count."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -151,12 +169,12 @@ class At:
 
     ``schemas`` is part of a checkpoint: for each function without a declared result type, it has
     the types that the first rows in source order settled, by the operator's digest in hex.
-    ``budget`` is how many bytes one stream operator may hold before it spills, ``hold_bytes`` how
-    many an operator may hold that cannot spill, or gather of one atom if it runs on blocks.
-    ``keep`` returns the cached prefix of a cache operator's input, ``store`` the entry for a stored
-    step's rows in an epoch. ``lost`` is called with each error that cost rows, and the number of
-    these rows; with ``bounded``, each call comes at the error's place among the returned rows.
-    ``nested`` opens pipelines that a function returned; ``trays`` has preallocated memory for
+    ``budget`` is the number of bytes that one stream operator may hold before it spills.
+    ``hold_bytes`` limits an operator that cannot spill, and what a block operator gathers of one
+    atom. ``keep`` returns the cached prefix of a cache operator's input, ``store`` the entry for a
+    stored step's rows in an epoch. ``lost`` is called with each error that cost rows, and the
+    number of these rows; with ``bounded``, each call comes at the error's place among the returned
+    rows. ``nested`` opens pipelines that a function returned; ``trays`` has preallocated memory for
     results of functions.
     """
 
@@ -175,7 +193,7 @@ class At:
     bounded: bool = False
 
     def key(self, seed: int | None) -> int:
-        """Return the seed of an operator that was written with ``seed``: the default for None."""
+        """Return an operator's parameter ``seed``; if it is None, the default seed of the run."""
         return self.seed if seed is None else seed
 
 
@@ -206,7 +224,7 @@ class RowLocal(Protocol):
         """Yield the output of ``block``."""
 
     def settling(self) -> int:
-        """Return how many rows must run together first to settle the types; 0 if settled."""
+        """Return how many rows the first block must have to settle the types; 0 if settled."""
 
 
 PieceReader: TypeAlias = Callable[[Flow], Iterator[Block] | None]
@@ -293,7 +311,7 @@ class Blockwise:
 
 
 def settling(node: Node, at: At) -> int:
-    """Return how many rows settle the types of ``node`` together; 0 if they are settled."""
+    """Return the number of rows that settle the types of ``node``; 0 if they are settled."""
     return SETTLING_ROWS if untyped(node, at) else 0
 
 
@@ -317,7 +335,7 @@ class BatchFlow:
         self.input = open_input(epoch, position)
 
     def pull(self, most: int) -> Block | None:
-        """Return the output of the next batch, whole; an error in any row is raised instead."""
+        """Return the whole output of the next batch; raise an error of any row, without output."""
         while (block := self.input.pull(1)) is not None:
             parts = [out for out in self.run(block) if out.n]
             if parts:

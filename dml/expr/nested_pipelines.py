@@ -19,18 +19,18 @@ class ReadingAhead(Protocol):
         meanwhile: Callable[[], Callable[[], None] | None],
         /,
     ) -> Any:
-        """Return the flow that ``opener`` opens at ``position``; it is a ``ReadAhead``, too.
+        """Return a flow that is also a ``ReadAhead``: ``opener`` opens it at ``position``.
 
-        The flow and its prefetched rows may hold ``most_bytes``. While a consumer waits for rows,
-        the callback that ``meanwhile`` returns is called from time to time, once there is one.
+        The flow and its prefetched rows may hold ``most_bytes`` together. While a consumer waits
+        for rows, ``meanwhile()`` is called, and if it returns a callback, so is the callback.
         """
 
     def own_bytes(self, most_bytes: int, /) -> int:
-        """Return the part of ``most_bytes`` that is left for the flow, without prefetched rows."""
+        """Return how many of ``most_bytes`` the flow itself may hold besides prefetched rows."""
 
 
 class ReadAhead(Protocol):
-    """The state of a prefetching flow, which callers read beside its rows."""
+    """The state of a prefetching flow, which callers read in addition to its rows."""
 
     @property
     def over(self) -> bool:
@@ -41,10 +41,10 @@ class ReadAhead(Protocol):
         """Size in bytes of the prefetched rows."""
 
     def look(self, *, wait: bool) -> int:
-        """Return the number of rows that ``pull`` returns without waiting; 0 at the end.
+        """Return the number of rows that ``pull`` can return without waiting; 0 at the end.
 
-        Unless ``wait``, the number is also 0 if no row has arrived yet, or if something else
-        precedes the next row.
+        With ``wait``, wait for the first row. Otherwise the number is also 0 if no row has arrived
+        yet, or if something else, such as an error, precedes the next row.
         """
 
 

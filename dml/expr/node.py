@@ -128,7 +128,8 @@ class Node:
         batch_size: int | None  # rows per call of its function; None: all there are
         root: str  # the folder or URL where its rows are stored; "" if it has none of its own
         seed: int | None  # seed of its draws, if ``takes_seed``; None: the seed of the run
-        # True if it has ``flow``, ``run``, ``returned`` and ``typed``, ``declared``, ``seed``
+        # True if the class has, in this order: ``flow``; ``run``; ``returned`` and ``typed``;
+        # ``declared``; ``seed``
         opens_flow: bool
         runs_blocks: bool
         returns_rows: bool
@@ -147,7 +148,10 @@ class Node:
         """Raise PlanError for invalid parameters; the default accepts all parameters."""
 
     def stands(self) -> bool:
-        """Return True if users' functions still agree with the facts derived from them."""
+        """Return True if facts that were derived from users' functions still hold.
+
+        They may not hold any more if a global that a function reads has changed.
+        """
         return True
 
     def infer(self) -> Schema:
@@ -165,14 +169,17 @@ class Node:
         return any(node.endless for node in self.inputs)
 
     def length(self, *given: Length) -> Length | None:
-        """Return the number of output elements for inputs of lengths ``given``; None if unknown."""
+        """Return the number of output elements for inputs of lengths ``given``; None if unknown.
+
+        ``given`` has one length per input, in the order of ``inputs``.
+        """
         # a function of batches may return a batch without rows, which is dropped
         vanishing = self.batched and self.calls is not None
         kept = self.rows in LASTING and len(given) == 1
         return given[0] if kept and not vanishing else None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the parameters and places that another process needs, without derived values."""
+        """Return the fields and written position that another process needs; derive the rest."""
         kept = (*self.field_names, "ordinal", "level", "batched", "where")
         return {name: self.__dict__[name] for name in kept if name in self.__dict__}
 
@@ -187,7 +194,7 @@ class Node:
 
     @cached_property
     def memo(self) -> dict[str, Any]:
-        """Values that this process derived from the node, for as long as it lives; not pickled."""
+        """A dict for values that this process derives from the node; never pickled."""
         return {}
 
     @cached_property
@@ -211,7 +218,10 @@ class Node:
 
     @cached_property
     def level(self) -> int:
-        """The number of operators below that derive row ids; part of the key of its own ids."""
+        """The number of operators below this one that derive row ids.
+
+        It is part of the key from which this operator derives ids.
+        """
         return sum(node.level + (node.rows in DERIVING) for node in self.inputs)
 
     @property
@@ -226,7 +236,7 @@ class Node:
 
     @property
     def decides(self) -> bool:
-        """True if each run decides again whether this step caches its input."""
+        """True if each run decides anew whether this step caches its input (as ``autocache``)."""
         return False
 
     @property
@@ -235,7 +245,7 @@ class Node:
         return ResumeCost()
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy with the fields ``changes``; the user's line and the place are kept."""
+        """Return a copy with the fields ``changes``; ``where``, ``ordinal`` and ``level`` stay."""
         made = object.__new__(type(self))
         for name in self.field_names:
             made.__dict__[name] = changes.pop(name) if name in changes else getattr(self, name)
@@ -259,7 +269,10 @@ class Node:
         return self.replace(**new) if new else self
 
     def turn(self, epoch: int) -> int:
-        """Return the epoch of the input rows that a row-local step needs for its ``epoch``."""
+        """Return the epoch of the input from which this step computes its output of ``epoch``.
+
+        This is ``epoch`` itself, except for row-local steps that reuse rows across epochs.
+        """
         return epoch
 
     def mapped(self, fn: Callable[[Node], Node]) -> dict[str, Any]:
@@ -274,7 +287,7 @@ class Node:
         return new
 
     def chain(self) -> list[Node]:
-        """Return this step and all steps below it along first inputs, source first."""
+        """Return this step, its first input, the first input of that, and so on, source first."""
         steps: list[Node] = [self]
         while steps[-1].inputs:
             steps.append(steps[-1].inputs[0])
@@ -317,7 +330,7 @@ class Node:
 
 
 def epochs_at(steps: Sequence[Node], epoch: int) -> list[int]:
-    """Return the epoch of each of ``steps``, if the last of them runs ``epoch``."""
+    """Return the epoch that each of consecutive ``steps`` runs when the last one runs ``epoch``."""
     found = [epoch] * len(steps)
     for number in range(len(steps) - 1, -1, -1):
         found[number], epoch = epoch, steps[number].turn(epoch)

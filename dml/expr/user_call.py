@@ -18,7 +18,7 @@ from dml.kernels.rows.ids import RowIds
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class UserFunction:
-    """A callable with the fingerprint ``digest``; with a ``reason``, it is valid in this run only.
+    """A callable and its fingerprint ``digest``, which with a ``reason`` is for this run only.
 
     ``purity`` is "" if the function is proven to be a pure function of its row, else the reason why
     it could not be proven. ``declared`` is the value of ``pure=``, which overrides ``purity``;
@@ -43,7 +43,7 @@ class UserFunction:
         return self.name
 
     def refusal(self) -> FingerprintError:
-        """Return the error for a request of a fingerprint that is valid in other processes."""
+        """Return the error for a caller that needs a fingerprint valid in other processes."""
         return FingerprintError(
             f"{self.name} has no fingerprint",
             why=self.reason,
@@ -81,7 +81,7 @@ def _each(fn: Callable[[Any], Any], rows: Sequence[Any], out: list[Any]) -> None
 def each_drawn(
     fn: Callable[[Any, Any], Any], rows: Sequence[Any], draws: Iterator[Any], out: list[Any]
 ) -> BaseException | None:
-    """Append ``fn(row, draw)`` of every row to ``out``, as ``each`` does; draws are generators."""
+    """Append ``fn(row, draw)`` for every row and its random generator to ``out``, as ``each``."""
     return caught(_each_drawn, fn, rows, draws, out)
 
 
@@ -98,9 +98,10 @@ def each_apart(
     out: list[Any],
     lost: Callable[[int, BaseException], None],
 ) -> list[int]:
-    """Append ``fn(*arguments)`` of each of ``given`` to ``out``; call ``lost`` where it raises.
+    """Append ``fn(*arguments)`` to ``out`` for all ``arguments`` in ``given``.
 
-    Return the indices in ``given`` of the calls that did not raise.
+    If a call raises, call ``lost`` with its index and the exception, and continue. Return the
+    indices of the calls that did not raise.
     """
     kept = []
     for place, arguments in enumerate(given):
@@ -163,6 +164,9 @@ def raised(
 
 
 def blamed(error: DmlError, ids: RowIds, row: int) -> DmlError:
-    """Return ``error`` with the id of the row that caused it; readers turn it into file and row."""
+    """Set ``error.row_id`` to the id of row ``row``, which caused it; return the error.
+
+    Readers derive file and row number from the id.
+    """
     error.row_id = ids.slice(row, row + 1)  # type: ignore[attr-defined]
     return error

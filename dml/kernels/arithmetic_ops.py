@@ -77,7 +77,10 @@ def _has_nonzero_literal(args: Sequence[Vec]) -> bool:
 def _zeros_by_sign(
     values: np.ndarray, left: np.ndarray, right: np.ndarray, merge: np.ufunc
 ) -> np.ndarray:
-    """Give zeros that are the minimum or maximum of two zeros the right sign."""
+    """Return ``values`` with the right sign of zero where both operands are zero.
+
+    ``merge`` combines the bits of the two zeros: "and" for the maximum, "or" for the minimum.
+    """
     ties = (values == 0) & (left == right)
     if not ties.any():
         return values

@@ -60,7 +60,10 @@ def through(function: str) -> ArrowOp:
 
 
 def if_else(args: Sequence[Register], code: str, _params: Params) -> Register:
-    """Return the second argument where the first is true, else the third (extensions: storage)."""
+    """Return the second argument where the first is true, else the third.
+
+    For extension types, the storage arrays are chosen from.
+    """
     test, *sides = map(as_arrow, args)
     kind = sides[0].type
     if not isinstance(kind, pa.BaseExtensionType):
@@ -124,9 +127,9 @@ def _has_bytes(kind: pa.DataType) -> bool:
 
 
 def cast(args: Sequence[Register], code: str, params: Params) -> Register:
-    """Convert to the Arrow type ``params[1]`` (default: that of ``code``), checked.
+    """Convert to the Arrow type ``params[1]`` (default: that of ``code``).
 
-    A value that does not convert raises CastFailure if ``params[0]`` is true, else becomes null.
+    A value that does not fit raises CastFailure if ``params[0]`` is true, else becomes null.
     """
     kind = params[1] if len(params) > 1 else ARROW_TYPES[code]
     if isinstance(kind, pa.ExtensionType) and isinstance(args[0], Vec):

@@ -53,7 +53,7 @@ def _never(arrays: Arrays) -> np.ndarray:
 
 
 def _integers(differs: Callable[[Arrays], Any]) -> Op:
-    """Make a check like ``outside`` for an operation whose result on floats is Python's."""
+    """Make a check like ``outside`` that is false on floats, where NumPy's result is Python's."""
     return outside(lambda arrays: _never(arrays) if _is_float(arrays) else differs(arrays))
 
 

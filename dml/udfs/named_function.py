@@ -24,7 +24,7 @@ def user_function(  # noqa: PLR0917 (the first four of any callable, the others 
     constructed: tuple[Any, Any] = ((), None),
     most: int | None = 1,
 ) -> UserFunction:
-    """Return ``fn`` with its fingerprint; ``nonce`` stands in for this run if there is none.
+    """Return ``fn`` with its fingerprint; if it has none, a digest of ``nonce``, for this run only.
 
     A class whose instances are callable is one stateful function: it is ``constructed`` from these
     positional and keyword arguments in each process that calls it, at most ``most`` times. ``verb``
@@ -74,8 +74,8 @@ def declared(fn: UserFunction, verb: str, nonce: bytes, *, pure: Any) -> UserFun
 def name_now(fn: UserFunction) -> bytes:
     """Return the digest of the current behaviour of ``fn``; a global it reads may have changed.
 
-    The first digest is returned if the user named the function, or if other processes cannot name
-    it. Classes keep theirs, since they are constructed from the original arguments.
+    The original digest is returned if the user gave a fingerprint, or if the digest is valid in
+    this run only. It is also returned for classes, since their arguments are the original ones.
     """
     from dml.udfs.calling.instances import Stateful  # noqa: PLC0415
     from dml.udfs.identity.function_fingerprint import identify  # noqa: PLC0415
@@ -91,7 +91,7 @@ def as_now(fn: UserFunction) -> UserFunction:
 
 
 def name_when_run(fn: UserFunction) -> bytes:
-    """Return ``name_now`` of ``fn``; a class counts with its current state and arguments."""
+    """Return ``name_now(fn)``, but for a class the digest of its current state and arguments."""
     from dml.udfs.calling.instances import Stateful  # noqa: PLC0415
     from dml.udfs.identity.function_fingerprint import identify  # noqa: PLC0415
 

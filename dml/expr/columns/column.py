@@ -160,7 +160,7 @@ class Column(Spelled, Namespaced, Aggregated):
 
     @door
     def clip(self, low: Any = None, high: Any = None) -> Column:
-        """Limit values to [low, high]; None is no limit. Null and NaN stay."""
+        """Limit values to [low, high]; None is no limit. Null and NaN are unchanged."""
         out = self
         if low is not None:
             out = apply("maximum", out, low)
@@ -186,7 +186,7 @@ class Column(Spelled, Namespaced, Aggregated):
         return Column(Value("bucketize", (self.value,), (edges(boundaries),)))
 
     def abs(self) -> Column:
-        """Absolute value; the least integer stays itself (wraps)."""
+        """Return the absolute value; for the least integer of its type, that integer (wraps)."""
         return apply("abs", self)
 
     def sqrt(self) -> Column:

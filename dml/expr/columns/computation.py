@@ -225,9 +225,10 @@ class ComputedSegment:
         return Block(schema, tuple(result.outputs), ids)
 
     def _later(self, first: Programs, given: Schema) -> tuple[Schema, ComputedSegment] | None:
-        """Return the schema with the shared values ``first`` as columns, and the segment over it.
+        """Return ``given`` with a column for each of the values ``first``, and a segment over it.
 
-        None where the type of an output column would change.
+        ``first`` are the values that predicate and columns share; the segment reads their columns.
+        Return None if the type of an output column would change.
         """
         if given not in self.later:
             names = {value: f"shared {n}" for n, value in enumerate(first.values, 1)}

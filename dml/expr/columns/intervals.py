@@ -56,14 +56,17 @@ def left(checks: Sequence[Value], known: Known) -> tuple[Value, ...]:
 
 
 def passed_on(env: Sequence[tuple[str, Value]], schema: Schema, known: Known) -> Known:
-    """Return the intervals, where known, of the int64 columns of ``env``, typed by ``schema``."""
+    """Return the known intervals of the int64 columns among ``env``, pairs of name and value.
+
+    ``schema`` has the types of these columns, ``known`` the intervals of the columns they read.
+    """
     reading = _Reading(known)
     found = ((name, reading.of(value)) for name, value in env if schema[name] == pa.int64())
     return {name: bounds for name, bounds in found if bounds is not None}
 
 
 class _Reading:
-    """One traversal of expressions over columns, whose intervals are ``known`` in part."""
+    """One traversal of expressions; ``known`` has the intervals of some of the columns."""
 
     def __init__(self, known: Known) -> None:
         self.known = known

@@ -1,6 +1,6 @@
-"""Methods give the operators of columns names, those of Polars.
+"""The operators of columns are also available as methods, with the names that Polars gives them.
 
-Each method is short for an expression, which is what is computed, shown and fingerprinted.
+Each method returns the expression in its docstring, which is computed, shown and fingerprinted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Aliased:
 
 
 class Spelled:
-    """The base of columns that gives operators method names."""
+    """The base of ``Column`` with methods that do the same as operators."""
 
     __slots__ = ()
 
@@ -45,8 +45,8 @@ class Spelled:
     def alias(self, name: str) -> Aliased:
         """Name the expression: ``select(e.alias("y"))`` is ``select(y=e)``.
 
-        For ``select``, ``with_columns``, ``agg`` and ``group_by``. Call it last, since the result
-        has no operators.
+        The result is for ``select``, ``with_columns``, ``agg`` and ``group_by``. It has no
+        operators, so call ``alias`` last.
         """
         if not isinstance(name, str):
             raise PlanError(

@@ -182,7 +182,7 @@ class _Lowering:
         return self.emit("lit", (), kind, params)
 
     def common(self, value: Value, args: Sequence[Value]) -> list[TypedRegister]:
-        """Return ``args`` in their common type; SchemaError for none quotes ``value``."""
+        """Return ``args`` of ``value`` in their common type; raise SchemaError if there is none."""
         typed = [self.typed(arg) for arg in args]
         kind = common_type(typed, value)
         return [self.settle(t, kind) for t in typed]
@@ -198,7 +198,7 @@ def _needs(typed: TypedRegister, codes: str, value: Value, wanted: str) -> None:
 
 
 def _instead(kind: pa.DataType, op: str) -> str:
-    """Return the advice for a column of ``kind``, which operation ``op`` does not accept."""
+    """Return the error's advice for a column of type ``kind``, which ``op`` does not accept."""
     if op == "add" and is_text(kind):
         return ".str.concat(...) of texts"
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
@@ -230,7 +230,10 @@ Handler = Callable[[_Lowering, Value], TypedRegister]
 
 
 def _alike(codes: str, wanted: str) -> Handler:
-    """Return the handler of an operation whose operands and result have one type."""
+    """Return the handler of an operation whose operands and result all have the same type.
+
+    ``codes`` are first letters of allowed type codes; ``wanted`` names them in the error.
+    """
 
     def handle(work: _Lowering, value: Value) -> TypedRegister:
         args = work.common(value, value.args)
@@ -443,7 +446,7 @@ def _function(work: _Lowering, value: Value) -> TypedRegister:
 
 
 def _over_elements(kind: pa.DataType, value: Value) -> tuple[Any, ...]:
-    """Return the parameters of ``list.eval``: program, its type, and True if it may fail."""
+    """Return the parameters of ``list.eval``: program, type of its results, True if it may fail."""
     lowered = lower([value], Schema({ELEMENT: kind.value_type}))
     program, (found,) = lowered.program, lowered.types
     if shape_of(found) or pa.types.is_null(found):

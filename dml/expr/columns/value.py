@@ -139,7 +139,10 @@ def rebuilt(value: Value, fn: Callable[[Value], Value]) -> Value:
 
 
 def bind_draws(value: Value, ordinal: int, place: int) -> Value:
-    """Return ``value`` with unbound draws bound to operator ``ordinal`` and column ``place``."""
+    """Return ``value`` with its random draws assigned to operator ``ordinal`` and column ``place``.
+
+    Draws that are assigned already stay as they are.
+    """
     if not value.draws:
         return value
     if value.op == "random":
@@ -170,7 +173,7 @@ def bottom_up(values: Iterable[Value], better: Callable[[Value], Value]) -> dict
 
 
 def operands(values: Iterable[Value], *ops: str) -> Iterator[Value]:
-    """Yield the operands of operations ``ops`` in ``values``, left to right, at any depth."""
+    """Yield ``values``, with each operation in ``ops`` replaced by its arguments, at any depth."""
     waiting = [*values][::-1]
     while waiting:
         value = waiting.pop()
@@ -198,7 +201,7 @@ def walk(values: Iterable[Value]) -> Iterator[Value]:
 
 
 def canonical(value: Value, memo: dict[int, Value]) -> Value:
-    """Return one form for all values that are equal by laws that hold bit for bit.
+    """Return a form that is the same for values that are equal by laws that hold bit for bit.
 
     ``a > b`` becomes ``b < a``; arguments of commutative operations are sorted by digest. No float
     is re-associated and no comparison negated, since that would change results for NaN.
@@ -242,7 +245,7 @@ def _value_text(value: Value, depth: int) -> str:
 
 
 def _several(kinds: tuple[Any, ...] | None, left: tuple[str, ...]) -> str:
-    """Return a selection of columns as a user writes it."""
+    """Return a selection as a user writes it: columns of ``kinds`` (None: all) except ``left``."""
     words = "" if kinds is None else ", ".join(repr(str(kind)) for kind in kinds)
     chosen = "all_columns()" if kinds is None else f"columns_of({words})"
     return f"{chosen}.exclude({', '.join(map(repr, left))})" if left else chosen

@@ -207,7 +207,7 @@ class _Writer:
         self.lines = [line for step in shape.steps for line in self.step(step)]
 
     def step(self, step: Step) -> list[str]:
-        """Add a register for ``step``; return lines that assign its value, validity and failure."""
+        """Add a register for ``step``; return lines for its value, validity and failed casts."""
         index = len(self.values)
         row = PhraseArguments(
             step=step,
@@ -230,7 +230,7 @@ class _Writer:
         return lines
 
     def has_one_nan(self, step: Step) -> bool:
-        """Return True if no NaN in the result of ``step`` can have other than canonical bits."""
+        """Return True if every NaN in the result of ``step`` has the canonical bits."""
         if step.code[0] != "f" or step.op not in PHRASES:
             return True
         if step.op in ("minimum", "maximum"):
@@ -263,9 +263,10 @@ class _Writer:
         return lines
 
     def root_known(self) -> list[str | None]:
-        """Return the variable with the validity of each root (an output of the kernel).
+        """Return for each root the variable that is true where the root is not null, or None.
 
-        It is None for a check or ``keep``, and for an output that has no nulls.
+        A root is an output of the kernel. None stands for a check, for ``keep``, and for an output
+        without nulls.
         """
         return [
             None if root.kind in (CHECK, KEEP) else self.known[root.register]
@@ -296,7 +297,7 @@ class _Writer:
         return "\n".join(lines) + "\n"
 
     def counted(self) -> list[str]:
-        """Store the number of kept rows at the address in the validity slot of ``keep``."""
+        """Store the number of kept rows where the kernel table has the validity of ``keep``."""
         if self.keep is None:
             return []
         slot = self.first_root + len(self.shape.roots) + self.keep
@@ -321,11 +322,14 @@ class _Writer:
         ]
 
     def strides(self) -> list[str]:
-        """Read matrix widths ahead of all loops, since LLVM must assume that stores change them."""
+        """Read matrix widths before all loops, as LLVM must assume that stores change them."""
         return [f"stride{i} = strides[{i}]" for i in self.matrices]
 
     def group(self) -> list[str]:
-        """Move ``last`` past instances with adjacent matrix columns; without matrices, past one."""
+        """Return lines that move ``last`` to the end of a group of instances.
+
+        A group has instances with adjacent matrix columns; without matrices, it has one instance.
+        """
         if not self.matrices:
             return ["last += 1"]
         tests = ["last < table.shape[0]", "last - first < LANES"]
@@ -343,7 +347,7 @@ class _Writer:
         return lines
 
     def loads(self) -> list[str]:
-        """Load a tile of each input: in place if full and without selection, else into scratch."""
+        """Load a tile of each input: full tiles without selection in place, others into scratch."""
         inputs = self.shape.inputs
         columns = [("p", "s", "t", i, i, code) for i, code in enumerate(inputs)]
         if self.nullable:
@@ -374,7 +378,7 @@ class _Writer:
         return lines
 
     def compute(self) -> list[str]:
-        """Compute the roots of one tile into scratch, and the flags of the tile."""
+        """Compute the roots of one tile into scratch, and the flags of the tile (see ``flags``)."""
         lines = [f"x{i} = t{i}[j]" for i in range(len(self.shape.inputs))]
         if self.nullable:
             lines += [f"e{i} = u{i}[j]" for i in range(len(self.shape.inputs))]
@@ -394,14 +398,17 @@ class _Writer:
         return [*started, "for j in range(TILE):", *(f"    {line}" for line in lines)]
 
     def flags(self) -> list[str]:
-        """Name the flags of a tile: a cast failed, a cast may have failed, a check is true."""
+        """Return the flags that a tile needs: "bad" (a cast failed), "doubt" (may have), "held".
+
+        The last means that a check is true in some row.
+        """
         bad = ["bad"] if self.failures or self.doubts else []
         doubt = ["doubt"] if self.doubts else []
         held = ["held"] if any(root.kind == CHECK for root in self.shape.roots) else []
         return [*bad, *doubt, *held]
 
     def delivered(self, register: int, kind: str) -> str:
-        """Return the text of a root's value: NaN is canonical; nulls of checks are false."""
+        """Return the expression for a root's value: NaN made canonical, null checks made false."""
         value, known = self.values[register], self.known[register]
         if kind in (CHECK, KEEP):
             return value if known is None else f"{value} & {known}"
@@ -423,7 +430,7 @@ class _Writer:
         return lines
 
     def stores(self) -> list[str]:
-        """Store columns and all validity of a tile from scratch; ``turned`` stores matrices."""
+        """Copy columns and validity of a tile from scratch to outputs; ``turned`` does matrices."""
         if self.keep is not None:
             return self.append_kept(self.keep)
         first, roots = self.first_root, len(self.shape.roots)
@@ -444,7 +451,7 @@ class _Writer:
     def append_kept(self, keep: int) -> list[str]:
         """Append the kept rows of a tile to those of earlier tiles, without a branch.
 
-        Every row is written, and overwritten by the next row unless it is kept.
+        Every row is written, and the next row overwrites it if it is not kept.
         """
         first, roots = self.first_root, len(self.shape.roots)
         places = [(f"y{keep}", first + keep, "np.int64", "start + j")]
@@ -463,7 +470,7 @@ class _Writer:
         return [*lines, f"    count += o{keep}[j]"]
 
     def turned(self) -> list[str]:
-        """Store the buffered columns of each matrix from scratch, row by row."""
+        """Copy the columns of each matrix from scratch to the outputs, row by row."""
         lines = []
         for i in self.matrices:
             code, slot = self.shape.codes[self.shape.roots[i].register], self.first_root + i

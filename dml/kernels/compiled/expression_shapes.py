@@ -36,9 +36,10 @@ def divisors(program: Program) -> set[Any]:
 
 
 def divisible(program: Program, step: Step) -> Divisible | None:
-    """Return the divisibility test that ``step`` is; None for other steps.
+    """Return ``step`` as a divisibility test; None if it is another operation.
 
-    The step compares with 0 the remainder of an i8 register and a constant, no power of two.
+    Such a step compares ``x % c`` with 0, for an i8 register x and a constant c that is no power of
+    two.
     """
     first = len(program.inputs)
     if step.op not in ("eq", "ne"):
@@ -54,7 +55,10 @@ def divisible(program: Program, step: Step) -> Divisible | None:
 
 
 def multiples(by: int) -> tuple[int, int, int, int]:
-    """Return inverse, addend, turn and most of ``is_multiple`` for ``by``, no power of two."""
+    """Return the arguments inverse, addend, turn and most of the kernel function ``is_multiple``.
+
+    They test divisibility by ``by``, which is no power of two.
+    """
     turn = (by & -by).bit_length() - 1
     odd = by >> turn
     addend = (2**63 - 1) // odd & -(2**turn)
@@ -84,9 +88,9 @@ COLUMN, MATRIX, CHECK, KEEP = "column", "matrix", "check", "keep"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Root:
-    """A register to deliver: as a ``column``, a column of a ``matrix``, a ``check``, or ``keep``.
+    """A register that a kernel outputs as ``kind``: column, matrix column, check or keep.
 
-    If a shape has a ``keep`` root, its columns contain only the rows in which that root is true.
+    If a shape has a root of kind ``keep``, its columns contain only the rows in which it is true.
     """
 
     register: int
@@ -97,8 +101,8 @@ class Root:
 class ExpressionShape:
     """An expression without its columns and constants; all expressions of a shape share a kernel.
 
-    Registers count the inputs, then the constants, then the steps. Of a step's parameters, values
-    become ``constants``; those left in ``params`` determine the generated code.
+    Registers count the inputs, then the constants, then the steps. Values among a step's parameters
+    become ``constants``; the parameters left in ``params`` determine the generated code.
     """
 
     inputs: tuple[str, ...]
@@ -135,9 +139,10 @@ class ShapeGroup:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SplitProgram:
-    """A program as kernel calls (``groups``) and outputs and checks left to NumPy (``rest``).
+    """A program as kernel calls (``groups``), and indices of what they do not compute.
 
-    ``passed`` are the outputs that are inputs. Outputs and checks are given by their indices.
+    ``passed`` are outputs that are inputs of the program; ``rest`` and ``rest_checks`` are outputs
+    and checks that NumPy computes.
     """
 
     groups: tuple[ShapeGroup, ...]
@@ -148,7 +153,7 @@ class SplitProgram:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Target:
-    """A register of the program to deliver; ``place`` is a target as in ``ShapeInstance``."""
+    """A register that a kernel outputs, and its ``place``, a target as in ``ShapeInstance``."""
 
     register: int
     kind: str
@@ -177,7 +182,7 @@ def split(program: Program, supported: frozenset[str]) -> SplitProgram:
 
 
 def split_kept(program: Program, supported: frozenset[str]) -> SplitProgram | None:
-    """Split a program with ``keep`` into one kernel; None without ``keep``, or if not possible."""
+    """Return a program with ``keep`` as one kernel call; None without ``keep``, or if it is not."""
     if program.keep is None:
         return None
     reader = _Reader(program, supported)
@@ -237,7 +242,10 @@ class _Reader:
         return step.op in self.supported or (name in self.supported and codes <= {"f4", "f8"})
 
     def targets(self, output: int) -> list[_Target]:
-        """Return the targets of ``output``: one, or one per matrix column; [] if any is unfit."""
+        """Return the targets of ``output``: one, or one per matrix column.
+
+        Return [] if a kernel cannot compute all of them.
+        """
         register = self.program.outputs[output]
         step = self.step(register)
         if step is None or step.op == "lit":
@@ -249,7 +257,7 @@ class _Reader:
         return found if all(self.fusible(t.register) for t in found) else []
 
     def below(self, register: int) -> set[int]:
-        """Return the registers of the steps, without literals, that compute ``register``."""
+        """Return the registers of all steps that ``register`` depends on, except literals."""
         found: set[int] = set()
         waiting = [register]
         while waiting:
@@ -307,7 +315,7 @@ class _Parts:
         self.steps = 0
 
     def constant(self, code: str, value: Any) -> tuple[str, int]:
-        """Add a constant of type ``code``; return its place, ("constant", index)."""
+        """Add a constant of type ``code``; return its place ("constant", its index)."""
         self.constants.append((code, value))
         return ("constant", len(self.constants) - 1)
 
@@ -322,7 +330,10 @@ class _Parts:
             self.names[register] = self.constant(step.code, value[()])
 
     def lower(self, register: int, step: Step) -> tuple[Step, tuple[tuple[str, int], ...]]:
-        """Return ``step`` without its constants, and the places of its arguments and constants."""
+        """Return ``step`` without its constants, and the places of its arguments and constants.
+
+        A place is a kind ("input", "constant", "null" or "step") and an index within this kind.
+        """
         places = [self.names[arg] for arg in step.args]
         params: tuple[Any, ...] = step.params
         asked = divisible(self.program, step)
@@ -344,7 +355,10 @@ class _Parts:
         return Step(step.op, (), step.code, params), tuple(places)
 
     def taken_out(self, step: Step) -> list[tuple[str, Any]] | None:
-        """Return the parameters of ``step`` as constants (type code, value); None: they stay."""
+        """Return the parameters of ``step`` as constants (type code, value).
+
+        Return None for operations whose parameters stay in the generated code.
+        """
         code = self.program.codes[step.args[0]] if step.args else ""
         match step.op:
             case "hash":
@@ -359,15 +373,18 @@ class _Parts:
         return None
 
     def divisor(self, place: tuple[str, int]) -> tuple[int, ...]:
-        """Return (divisor,) if ``place`` is a constant, unless the program has many, else ()."""
+        """Return (divisor,) if the divisor at ``place`` is to be a literal in the kernel, else ().
+
+        It is, if it is constant and the program has at most ``MOST_DIVISORS`` constant divisors.
+        """
         if place[0] != "constant" or len(divisors(self.program)) > MOST_DIVISORS:
             return ()
         return (int(self.constants[place[1]][1]),)
 
     def kind_of(self, place: tuple[str, int]) -> str:
-        """Classify ``place``: "any", or a float constant that is "nonzero" or a zero by its sign.
+        """Return "nonzero", "positive zero" or "negative zero" for a float constant, else "any".
 
-        The kinds decide how minimum and maximum order zeros.
+        Minimum and maximum need to know it, since they order zeros by sign. NaN is "any", too.
         """
         if place[0] != "constant" or self.constants[place[1]][0][0] != "f":
             return "any"
@@ -383,7 +400,7 @@ class _Parts:
         lowered: Sequence[tuple[Step, tuple[tuple[str, int], ...]]],
         targets: Sequence[_Target],
     ) -> tuple[ExpressionShape, ShapeInstance]:
-        """Return shape and instance, with registers for inputs, constants, nulls, then steps."""
+        """Return shape and instance; registers number inputs, constants, nulls, then steps."""
         start = {"input": 0, "constant": len(self.inputs)}
         start["null"] = start["constant"] + len(self.constants)
         start["step"] = start["null"] + len(self.nulls)

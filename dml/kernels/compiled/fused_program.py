@@ -119,7 +119,7 @@ def _take_arrays() -> dict[tuple[int, str], np.ndarray]:
 
 
 def _machines(program: Program) -> list[tuple[Step, ByteMachine]]:
-    """Return each text chain of ``program`` that a kernel can run, with its machine."""
+    """Return each text chain of ``program`` that a kernel can run, with its ``ByteMachine``."""
     if not program.has_chain:
         return []
     from dml.kernels.functions.text_chain import machine_for  # noqa: PLC0415 most programs have no text
@@ -202,7 +202,7 @@ class _Block:
         return made
 
     def again(self, index: int, code: str) -> np.ndarray:
-        """Return reused memory for output ``index``, (rows,), for the lifetime of this block."""
+        """Return memory (rows,) for output ``index``, which may be reused after this block ends."""
         if self.rows > MOST_AGAIN:
             return np.empty(self.rows, code)
         found = self.memory.get((index, code))
@@ -211,12 +211,12 @@ class _Block:
         return found[: self.rows]
 
     def keeping(self) -> tuple[int, int]:
-        """Return the addresses to which a kernel writes the numbers and the count of kept rows."""
+        """Return two addresses for a kernel: for the row numbers of kept rows, and their count."""
         self.kept = self.again(-1, "i8")
         return address(self.kept), address(self.count)
 
     def cut(self) -> np.ndarray:
-        """Return the numbers of the kept rows, and cut computed outputs to their count."""
+        """Return the row numbers of the kept rows; shorten the computed outputs to their count."""
         count = int(self.count[0])
         for i, made in self.outputs.items():
             # copied: the next block writes to the same memory
@@ -256,9 +256,10 @@ class _Call:
         self.filled = {nullable: _pairs(*layout) for nullable, layout in self.layouts.items()}
 
     def targets(self) -> dict[tuple[int, int], int]:
-        """Return for each (root, output) the offset of two addresses: its values, its validity.
+        """Return for each (root, output) the index of its values' address; its validity's follows.
 
-        Offsets count from the first output address of a block. Instances share their matrices.
+        Indices count from the first output address of a block. Instances that write to the same
+        matrix share an entry.
         """
         found: dict[tuple[int, int], int] = {}
         for i, root in enumerate(self.shape.roots):
@@ -267,7 +268,7 @@ class _Call:
         return found
 
     def layout(self, *, nullable: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return the kernel's table as indices into a block's addresses, and bytes to add to each.
+        """Return the kernel's address table: indices into a block's addresses, and bytes to add.
 
         Both are (instances, slots) i8; a slot is one address of a kernel (see ``KernelSource``).
         """
@@ -355,7 +356,7 @@ class _Call:
 
 
 def _pairs(places: np.ndarray, beyond: np.ndarray) -> list[list[tuple[int, int]]]:
-    """Return a layout as rows of (index, bytes to add); [] if it is larger than ``FEW``."""
+    """Return a layout as a list of (index, bytes to add) per instance; [] beyond ``FEW`` slots."""
     if places.size > FEW:
         return []
     rows = zip(places.tolist(), beyond.tolist(), strict=True)

@@ -257,7 +257,10 @@ class KernelCache:
                 self._changed.notify_all()
 
     def _compile(self, batch: dict[str, str]) -> tuple[dict[str, Kernel], dict[str, str]]:
-        """Return loaded kernels by name, and, for each other kernel of ``batch``, the reason."""
+        """Compile and load ``batch``, source texts by name.
+
+        Return the loaded kernels by name, and the reason of failure for each of the others.
+        """
         loaded: dict[str, Kernel] = {}
         try:
             message = self._make(batch)
@@ -319,7 +322,7 @@ class KernelCache:
         return there and all(map(is_own, (*self._folders, *self._files(name))))
 
     def _clear(self, names: Iterable[str]) -> None:
-        """Make the folders; delete, unread, each kernel with a file that others may write."""
+        """Create the folders; delete, without reading it, each kernel that others could change."""
         if any(os.path.lexists(each) and not is_own(each) for each in self._folders):
             link = self.directory.is_symlink()
             self.directory.unlink() if link else shutil.rmtree(self.directory)
@@ -334,7 +337,7 @@ class KernelCache:
 def publish(path: Path, text: str) -> None:
     """Write ``path`` atomically unless it exists, so that its time stamp never changes.
 
-    (numba drops compiled code whose source has another time stamp.)
+    numba discards compiled code if its source has another time stamp.
     """
     if path.exists():
         return

@@ -33,10 +33,10 @@ REMAINDER = by_kind(
 
 
 def by_constant(operation: str, otherwise: Writer) -> Writer:
-    """Make a writer of a division by a literal in the kernel's text, which LLVM multiplies by.
+    """Make a writer of a division whose constant divisor is a literal in the kernel's text.
 
-    If the divisor is no constant, or 0 or -1, ``otherwise`` writes the phrase. So the literal
-    neither traps nor makes a row null.
+    LLVM turns such a division into a multiplication. If the divisor is no constant, or is 0 or -1,
+    which could trap or give null, ``otherwise`` writes the phrase.
     """
 
     def write(row: PhraseArguments) -> Phrase:
@@ -65,8 +65,8 @@ def shift_right(row: PhraseArguments) -> Phrase:
 def extreme(sign: str, winning_zero: str, both: str) -> Writer:
     """Make a writer of minimum (``sign`` "<") or maximum (">").
 
-    Two zeros give ``winning_zero``. ``both`` names the function for floats without a literal; with
-    one, a comparison suffices.
+    Of two zeros with different signs, ``winning_zero`` is the result. ``both`` names the function
+    for two float columns; if one operand is a literal, a comparison suffices.
     """
 
     def write(row: PhraseArguments) -> Phrase:
@@ -86,9 +86,10 @@ def extreme(sign: str, winning_zero: str, both: str) -> Writer:
 
 
 def kleene(row: PhraseArguments, settles: str) -> str | None:
-    """Return the test that a logical result is not null: both sides are not, or one decides it.
+    """Return the test that a logical result is not null; None if it never is.
 
-    ``settles`` is the template of the test that a side decides. None: the result is never null.
+    It is not null if both sides are not null, or if one side alone decides it. ``settles`` is the
+    template of the test that a side decides.
     """
     a, b = row.args
     known_a, known_b = row.known
@@ -157,7 +158,10 @@ def cast(row: PhraseArguments) -> Phrase:
 
 
 def conversion(a: str, source: str, target: str) -> tuple[str, str | None]:
-    """Return texts: ``a`` cast to ``target``, and the test that it does not fit (None: it does)."""
+    """Return two texts: ``a`` cast to ``target``, and the test that it does not fit.
+
+    The test is None if every value fits.
+    """
     if target == "b1":
         return f"({a} != {typed(source, 0)})", None
     if source == "b1":
@@ -250,7 +254,7 @@ def divisible(row: PhraseArguments) -> Phrase:
 
 
 def outside(template: str, floats: str = "False") -> Writer:
-    """Make a check: true where an operand is null, or ``template`` (on floats: ``floats``) is."""
+    """Make a check: true where an operand is null, or ``template`` (floats: ``floats``) is true."""
 
     def write(row: PhraseArguments) -> Phrase:
         text = filled(floats if row.codes[0][0] == "f" else template, row)

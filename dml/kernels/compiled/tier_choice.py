@@ -74,9 +74,9 @@ class Counts:
 
 @dataclasses.dataclass(slots=True)
 class _Entry:
-    """The counts of ``program``, with a reference to it, so that its ``id`` stays unique.
+    """The counts of ``program``; the reference to it keeps its ``id`` unique.
 
-    ``made``: whether the program's kernels were on disk at the only check; None before the check.
+    ``made`` is None before the only check whether the kernels are on disk, then its result.
     """
 
     program: Program
@@ -121,7 +121,7 @@ class KernelTiers:
         n: int,
         sel: np.ndarray | None = None,
     ) -> Result:
-        """Return what ``interpreter.run`` returns, computed by the tier that is due."""
+        """Return what ``interpreter.run`` returns, computed by the tier chosen for this block."""
         entry = self._entry(program)
         rows = n if sel is None else len(sel)
         text_steps = _text_steps(program, inputs)
@@ -152,7 +152,7 @@ class KernelTiers:
         return entry
 
     def _has_compiled_kernels(self, entry: _Entry, inputs: Sequence[Register]) -> bool:
-        """Return True if all kernels of a program were on disk at the first call for ``entry``."""
+        """Return True if the first call for ``entry`` found all kernels of its program on disk."""
         if entry.made is None:
             entry.fused = entry.fused or _fused(entry.program)
             entry.made = all(

@@ -28,7 +28,7 @@ _ONE = re.compile(rf"(?P<one>{_PLAIN}|{_ESCAPED}|{_CLASS})(?P<many>\+?)", re.ASC
 class ByteSet(NamedTuple):
     """A set of characters: ASCII by ``ranges`` (first, last); with ``others``, all non-ASCII too.
 
-    With ``runs``, consecutive members are one match.
+    With ``runs``, consecutive members together are one match of the pattern.
     """
 
     ranges: tuple[tuple[int, int], ...]

@@ -90,10 +90,10 @@ LOWERED, RAISED = Letters(ord("A")), Letters(ord("a"))
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Replaced:
-    """Replace matches of ``members`` by ``byte``, or remove them if it is None.
+    """Replace matches of ``members`` by ``byte``, or remove them if ``byte`` is None.
 
-    With ``lead`` or ``trail``, ``byte`` is then stripped from the start or the end of rows; it is
-    then a member, so it never occurs twice in succession.
+    With ``lead`` or ``trail``, ``byte`` is also stripped from the start or the end of rows. In that
+    case ``byte`` is itself a member, so it occurs only once in succession.
     """
 
     members: ByteSet
@@ -112,7 +112,7 @@ class Replaced:
         return made if dropped is None else _select_bytes(made, ~dropped)
 
     def dropped(self, rows: Bytes, found: np.ndarray) -> np.ndarray:
-        """Mask the bytes to drop: all but the first of each run, and runs at stripped ends."""
+        """Mask the bytes to drop: all but the first of each run, or all at a stripped end."""
         after = np.empty(len(found) + 1, bool)
         after[1:] = found
         after[rows.edges[:-1]] = self.lead
@@ -125,7 +125,10 @@ class Replaced:
 
 
 def _run_starts(found: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Return the index at which the run of ``found`` begins that reaches to each row's end."""
+    """Return where each row's last run of ``found`` begins: (rows,) indices of bytes.
+
+    Row i is ``starts[i]`` to ``ends[i]``, and its last byte is ``found``.
+    """
     firsts = ends - 1
     going = np.arange(len(ends))
     for _ in range(STRIPPED):
@@ -149,7 +152,7 @@ def _replace(pattern: str, value: str, literal: bool, n: int | None) -> Step | N
 
 
 def _filled(data: np.ndarray, found: np.ndarray, byte: int) -> np.ndarray:
-    """Return ``data`` with ``byte`` where ``found``: by bit operations, three times as fast."""
+    """Return ``data`` with ``byte`` where ``found``, computed by bit operations, for speed."""
     every = np.negative(found.view("u1"))
     turned = np.bitwise_xor(data, np.uint8(byte))
     np.bitwise_and(turned, every, out=turned)
@@ -182,7 +185,10 @@ def _moved(
     row: tuple[np.ndarray, np.ndarray],
     by: int,
 ) -> bool:
-    """Move one end of each row past members, in place; False if a row has ``STRIPPED`` or more."""
+    """Move one end of each row, ``moving``, past bytes whose ``table`` entry is true, in place.
+
+    ``by`` is 1 or -1. Return False if a row has ``STRIPPED`` or more bytes to skip.
+    """
     starts, ends = row
     going = np.arange(len(moving))
     for _ in range(STRIPPED):
@@ -245,7 +251,7 @@ MAKERS: dict[str, Callable[..., Step | None]] = {
 
 
 def joined(first: Step, second: Step) -> Step | None:
-    """Merge a replacement of runs and a strip of the replacing byte; return None for others."""
+    """Merge a replacement of runs with a strip of the replacing byte; None for other steps."""
     match first, second:
         case Replaced(members, int(byte), False, False), Stripped(stripped, lead, trail):
             made = ((byte, byte),)
@@ -255,7 +261,7 @@ def joined(first: Step, second: Step) -> Step | None:
 
 
 def _between(rows: Bytes, starts: np.ndarray, ends: np.ndarray) -> Bytes:
-    """Cut row i to ``data[starts[i] : ends[i]]``, a part of the row."""
+    """Shorten row i to ``data[starts[i] : ends[i]]``, which is a part of it."""
     lengths = ends - starts
     changed = np.flatnonzero(lengths < np.diff(rows.edges))
     if not len(changed):
@@ -270,7 +276,7 @@ def _between(rows: Bytes, starts: np.ndarray, ends: np.ndarray) -> Bytes:
 
 
 def _spliced(rows: Bytes, changed: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Copy the bytes of all rows, but of the rows ``changed`` only the part from start to end."""
+    """Copy the bytes of all rows; of each row in ``changed``, copy only its start to its end."""
     pieces: list[np.ndarray] = []
     after = 0
     spans = (rows.edges[changed], starts[changed], ends[changed], rows.edges[changed + 1])
@@ -289,7 +295,7 @@ def _select_bytes(rows: Bytes, flags: np.ndarray) -> Bytes:
 
 
 def counted(flags: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Return the number of true flags before each place, counted in words of 64."""
+    """Return the number of true flags before each index in ``places``; 64 are counted at once."""
     words = np.zeros(len(flags) // 64 + 1, "<u8")
     bits = np.packbits(flags, bitorder="little")
     words.view("u1")[: len(bits)] = bits

@@ -24,7 +24,10 @@ class Runnable(Protocol):
 
 
 def evaluate(arrays: Arrays, params: Params) -> pa.Array:
-    """Run a program over all elements; ``params``: the program, its result type, may it fail."""
+    """Run a program over all elements of lists; return lists of its results.
+
+    ``params`` are the program, the type of its results, and True if it may fail.
+    """
     program: Runnable
     program, kind, _ = params
     lists = lists_of(arrays[0])
@@ -44,7 +47,7 @@ def _register(elements: pa.Array) -> Vec | pa.Array:
 
 
 def _may_fail(params: Params) -> bool:
-    """Return True if a row may raise; ``params`` are as written, or as lowered."""
+    """Return True if some element may raise; ``params[0]`` is a ``Value``, or its program."""
     return bool(params[2]) if isinstance(params[0], Program) else not params[0].total
 
 

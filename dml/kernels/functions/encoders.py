@@ -50,14 +50,14 @@ SINGLE = Kinds("single values", _is_single)
 
 
 def one_hot(columns: Sequence[Register], params: Params) -> Vec:
-    """Return vectors (n, k), each with a one at its row's number; all zeros if that is outside."""
+    """Return vectors (n, k), with a one at the row's index; all zeros if it is not in 0 .. k-1."""
     (places,) = columns
     n = len(places.values)
     return Vec(_ones_at(places, np.arange(n), n, params), places.valid)
 
 
 def _ones_at(places: Vec, rows: np.ndarray, n: int, params: Params) -> np.ndarray:
-    """Return zeros (n, k), with a one in row ``rows[i]`` at ``places[i]`` if it is in range."""
+    """Return zeros (n, k), with a one at [``rows[i]``, ``places[i]``] for each place in range."""
     k, kind = params
     out = np.zeros((n, k), kind.to_pandas_dtype())
     values = places.values
@@ -72,7 +72,7 @@ def _ones_at(places: Vec, rows: np.ndarray, n: int, params: Params) -> np.ndarra
 
 
 def multi_hot(columns: Sequence[Register], params: Params) -> Vec:
-    """Return vectors (n, k), each with ones at the numbers in 0 .. k-1 of its row's list."""
+    """Return vectors (n, k), with ones at the indices in the row's list that are in 0 .. k-1."""
     lists = lists_of(columns[0])
     elements, rows = lists.flat()
     out = _ones_at(from_arrow(elements), rows, len(lists.starts), params)
@@ -118,7 +118,10 @@ def replace_strict(
     kind: pa.DataType,
     default: tuple[Any, ...],
 ) -> pa.Array:
-    """Replace ``keys`` by the values at their indices, others by ``default[0]``, else fail."""
+    """Replace each of ``keys`` by the value at its index, and other values by ``default[0]``.
+
+    Without a default, which is (), another value raises RefusedFailure. Nulls stay.
+    """
     found = _position(array, keys)
     new = pa.array(values, kind).take(found)
     other = compute().and_(found.is_null(), array.is_valid())

@@ -197,7 +197,10 @@ def truncate(moment: pa.Array, count: int, unit: str) -> pa.Array:
 
 
 def _span(kind: pa.DataType, count: int, unit: str) -> tuple[int, int]:
-    """Return, in ticks of ``kind``, ``count`` units and the start of a span (weeks: a Monday)."""
+    """Return the length of ``count`` units, and the start of one span, both in ticks of ``kind``.
+
+    Spans start at 1970-01-01, those of weeks at the Monday after it.
+    """
     per_day = 1 if kind == pa.date32() else DAY * PER_SECOND[kind.unit]
     top, bottom = SPANS[unit]
     if count * per_day * top % bottom:

@@ -121,7 +121,10 @@ def lists_of(array: pa.Array) -> ListColumn:
 
 
 def _loosened(array: pa.Array) -> pa.Array:
-    """Convert to lists of variable length; those are not cast, since pyarrow's cast is wrong."""
+    """Convert lists of fixed size to lists of variable length; return other lists unchanged.
+
+    They are not cast to their own type, since pyarrow's cast is wrong.
+    """
     kind = loose(array.type, ())
     return array if array.type == kind else array.cast(kind)
 

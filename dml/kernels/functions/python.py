@@ -117,7 +117,10 @@ CALLS: dict[str, Callable[..., Any]] = {
 
 
 def called(arrays: Arrays, params: Params) -> pa.Array:
-    """Call a function per row; ``params``: its name, its result's key in ``GIVES``, arguments."""
+    """Call a function per row, and return its results as a column.
+
+    ``params`` are its name, the key of its result type in ``GIVES``, and its further arguments.
+    """
     name, letter, *rest = params
     quick = QUICK.get(name)
     if quick is not None and all(array.type in SIZED.get(name, TEXTS) for array in arrays):
@@ -139,7 +142,10 @@ def called(arrays: Arrays, params: Params) -> pa.Array:
 
 
 def _inside(arrays: Arrays, takes: Inside | None) -> np.ndarray | None:
-    """Return a mask of rows without nulls whose numbers are in the domain, or NaN; None if all."""
+    """Return a mask of the rows for which the function is called, or None for all rows.
+
+    These are rows without nulls, whose numbers are in the function's domain ``takes``, or NaN.
+    """
     inside = np.ones(len(arrays[0]), bool)
     for array in arrays:
         if array.null_count:

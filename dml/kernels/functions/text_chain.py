@@ -123,7 +123,7 @@ def apply(
 
 
 def _by_kernel(way: Compiled, links: Links, given: pa.Array, filled: pa.Array) -> pa.Array | None:
-    """Return the chain's result from its kernel; None if it needs ASCII, and the text is not."""
+    """Return the chain's result from its kernel; None if text that must be ASCII is not."""
     machine, kernel = way
     rows = bytes_of(filled)
     if not machine.others and not bytewise.is_ascii(rows.data):
@@ -144,9 +144,9 @@ def _by_numpy(links: Links, given: pa.Array, filled: pa.Array) -> Register:
 
 
 def machine_for(step: Step) -> ByteMachine | None:
-    """Return the machine of a chain; None for other steps, and for chains without a machine.
+    """Return the tables with which a kernel runs a chain; None if ``step`` has none.
 
-    An expression of elements that ends the chain becomes part of the machine's table.
+    If the chain ends with ``list.eval``, its expression becomes part of the tables.
     """
     if step.op != CHAIN:
         return None
@@ -174,7 +174,7 @@ def _one_by_one(links: Links, given: Register, rows: int) -> Register:
 
 @functools.lru_cache(maxsize=256)
 def _steps(links: Links) -> tuple[tuple[Links, bytewise.Step], ...]:
-    """Return the steps over bytes that compute ``links``, each with the links that it computes."""
+    """Return the steps over bytes that compute ``links``, each with the functions it computes."""
     made: list[tuple[Links, bytewise.Step]] = []
     for link in links:
         step = bytewise.step_of(*link)
@@ -189,7 +189,7 @@ def _steps(links: Links) -> tuple[tuple[Links, bytewise.Step], ...]:
 
 
 def _through(links: Links, part: Bytes, kind: pa.DataType) -> Bytes:
-    """Run all steps on ``part``; if a step is not valid for it, its text functions run instead."""
+    """Run all steps on ``part``; where a step cannot handle it, run its text functions instead."""
     for meant, step in _steps(links):
         found = step(part)
         if found is None:

@@ -72,11 +72,11 @@ def source(width: int) -> KernelSource:
 
 @dataclasses.dataclass(frozen=True)
 class ByteMachine:
-    """The kernel's tables: byte b becomes ``given[b]``, and of a run of ``members`` one is kept.
+    """The kernel's tables: byte b becomes ``given[b]``; of a run of ``members``, only one stays.
 
-    With ``always``, no member is kept; with ``lead`` or ``trail``, none at the start or the end of
-    a row. ``others``: the machine is valid for bytes above 127, too. A row gets at most ``most``
-    values.
+    With ``always``, no member stays; with ``lead`` or ``trail``, none at the start or the end of a
+    row. If ``others`` is false, the tables are valid for ASCII text only. A row gets at most
+    ``most`` values.
     """
 
     given: np.ndarray
@@ -89,11 +89,11 @@ class ByteMachine:
 
     @property
     def source(self) -> KernelSource:
-        """The source of the kernel that runs this machine."""
+        """The source of the kernel that uses these tables."""
         return source(self.given.itemsize)
 
     def before(self, step: Any) -> ByteMachine | None:
-        """Return this machine followed by ``step``; None if one machine cannot do both."""
+        """Return one machine that does what this one does, then ``step``; None if impossible."""
         match step:
             case Same():
                 return self
@@ -107,7 +107,7 @@ class ByteMachine:
         return None
 
     def replacing(self, step: Replaced) -> ByteMachine:
-        """Return this machine, which drops no byte yet, followed by the replacement ``step``."""
+        """Return the machine for this one, which drops no bytes, then the replacement ``step``."""
         found = step.members.table[self.given]
         others = self.others and not step.members.others
         given = self.given if step.byte is None else np.where(found, step.byte, self.given)
@@ -156,7 +156,7 @@ def _through(step: Letters, given: np.ndarray) -> np.ndarray:
 
 
 def machine_of(steps: Sequence[bytewise.Step]) -> ByteMachine | None:
-    """Return one machine for all steps, None if one cannot do all of them."""
+    """Return one machine that does what ``steps`` do in this order; None if impossible."""
     made: ByteMachine | None = ByteMachine(np.arange(256, dtype="u1"), np.zeros(256, bool))
     for step in steps:
         made = None if made is None else made.before(step)

@@ -118,7 +118,7 @@ def ngrams(text: pa.Array, least: int, most: int) -> pa.Array:
 def _texts_at(
     raw: np.ndarray, starts: np.ndarray, sizes: np.ndarray, kind: pa.DataType
 ) -> pa.Array:
-    """Return texts that are parts of ``raw``, which may overlap."""
+    """Return texts of ``sizes`` bytes from ``starts`` on in ``raw``; they may overlap."""
     none = np.zeros(len(starts), bool)
     copied = raw[ListColumn(kind, None, starts, sizes, none).places()]
     edges = np.concatenate(([0], np.cumsum(sizes)))
@@ -139,7 +139,10 @@ def list_ngrams(array: pa.Array, least: int, most: int, separator: str) -> pa.Ar
 
 
 def _windows(lists: ListColumn, least: int, most: int, pieces: Pieces) -> pa.Array:
-    """Return lists of the elements that ``pieces`` makes of all windows of each width."""
+    """Return for each list its windows of ``least`` elements, then of one more, up to ``most``.
+
+    ``pieces(windows, width)`` returns the new elements for windows that begin at given elements.
+    """
     made, rows = [], []
     for width in range(least, most + 1):
         windows = lists._replace(lengths=np.maximum(lists.lengths - width + 1, 0))

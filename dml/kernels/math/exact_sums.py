@@ -163,7 +163,7 @@ def _short_floats(found: list[ExactSums], values: np.ndarray, starts: np.ndarray
 
 
 def _fill(found: list[ExactSums], whole: np.ndarray, starts: np.ndarray, place: int) -> None:
-    """Set the sums of each run of ``whole``, Python integers, times two to the power ``place``."""
+    """Set the sums in ``found``: of each run of Python integers ``whole``, times 2**``place``."""
     for each, total in zip(found, np.add.reduceat(whole, starts), strict=True):
         each.sum = int(total) << place
     if found[0].squared:
@@ -183,12 +183,12 @@ def _products(high: np.ndarray, middle: np.ndarray, low: np.ndarray) -> list[np.
 
 
 def _joined(limbs: Any, bits: int) -> int:
-    """Return the sum of all values that are given by arrays of limbs, the lowest first."""
+    """Return the sum of integers that are split into limbs of ``bits`` bits, the lowest first."""
     return sum(int(limb.sum()) << bits * number for number, limb in enumerate(limbs))
 
 
 def _by_place(places: np.ndarray, limbs: list[np.ndarray], bits: int) -> list[tuple[int, int]]:
-    """Return each exponent in ``places`` with the sum of the values that have it."""
+    """Return each exponent in ``places``, and the sum of the values (as ``limbs``) with it."""
     used = np.flatnonzero(np.bincount(places))
     # weights are doubles, which represent these sums exactly
     sums = [np.bincount(places, limb)[used].astype(np.int64).tolist() for limb in limbs]

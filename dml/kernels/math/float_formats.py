@@ -75,5 +75,5 @@ def two_sum(a: StepValue, b: StepValue) -> tuple[StepValue, StepValue]:
 
 
 def with_sign_of(magnitude: StepValue, x: StepValue, form: FloatFormat) -> StepValue:
-    """Return ``magnitude`` with x's sign bit or-ed in: positive, or of x's sign already."""
+    """Return ``magnitude`` with x's sign; its own sign must be positive, or that of x."""
     return (magnitude.bits() | (x.bits() & form.sign_bits)).from_bits()

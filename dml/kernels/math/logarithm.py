@@ -95,7 +95,7 @@ def _reduce(x: StepValue, form: FloatFormat) -> ReducedArgument:
 
 
 def _positive(x: StepValue, form: FloatFormat) -> tuple[StepValue, ReducedArgument, StepValue]:
-    """Return whether x is positive and normal, its parts, and the result where it has no log."""
+    """Return whether x is positive and normal, the parts of x, and log x at 0, inf and below 0."""
     usual = (x.bits() - form.min_normal_bits) < (form.inf_bits - form.min_normal_bits)
     shift = _CONSTANTS[form.code].denormal_shift
     part = _reduce(usual.patch(x, x * 2.0**shift), form)

@@ -33,7 +33,7 @@ def _convert(source: Array, out: Array) -> None:
 
 
 def _look_up(index: Array, table: Array, out: Array) -> None:
-    """Gather entries of ``table``; the index is always inside, and "clip" only saves a check."""
+    """Gather entries of ``table``; every index is valid, and "clip" only spares NumPy a check."""
     np.take(table, index.view(np.int64), out=out, mode="clip")
 
 
@@ -113,14 +113,14 @@ def numpy_apply(table: StepTable, x: Array) -> Array:
 
 @dataclass(slots=True)
 class _Rare:
-    """The unusual elements of a block under one mask, and the values computed for them."""
+    """The elements of a block for which one mask is false, and the values computed for them."""
 
     places: NDArray[np.intp]
     values: dict[int, Array]
 
 
 class _Work:
-    """The scratch memory of one call, with ufunc calls bound once for all blocks of a length."""
+    """The scratch memory of one call, and ufunc calls that are bound to it once for all blocks."""
 
     def __init__(self, ready: _Ready, length: int) -> None:
         self.ready = ready

@@ -51,7 +51,7 @@ def usual_source(table: StepTable, name: str) -> str:
     Where the first is true, the second has the bits of the full function; it omits the special
     sides (for sin and cos the reduction of huge arguments, without which a loop around them is
     vectorised). A loop may test a whole tile with the first and then run the second, or the full
-    function, on all of it. Both compile as the text of ``numba_source`` does.
+    function, on all of it. Compile both in the same way as the text of ``numba_source``.
     """
     main = usual_steps(table)
     masks = sorted(

@@ -77,8 +77,9 @@ def _operand(value: Key) -> Any:
 
 
 def derive(hi: Key, lo: Key, a: Key, b: Key) -> tuple[Key, Key]:
-    """Return the id (hi1, lo1) of row (a, b) made from the row with id (hi, lo).
+    """Return the id (hi1, lo1) of a new row, derived from the id (hi, lo) and the pair (a, b).
 
+    The pair is an operator's key and the number of the new row, or the id of a second row.
     Two rounds of a Feistel network: ``lo1 = lo + mix64(hi ^ mix64(a + G))``, ``hi1 = hi +
     mix64(lo1 ^ mix64(b + 2 G))``, modulo 2**64, with G = ``GOLDEN``. For fixed (a, b) this is a
     bijection of 128 bits, so that different ids stay different. Arguments are integers or (n,)
@@ -90,7 +91,7 @@ def derive(hi: Key, lo: Key, a: Key, b: Key) -> tuple[Key, Key]:
 
 
 def underive(hi: U64, lo: U64, a: Key, b: Key) -> tuple[U64, U64]:
-    """Invert ``derive``: return the ids (n,) from which it makes (hi, lo) with the same (a, b)."""
+    """Invert ``derive``: return the ids (n,) for which ``derive`` with (a, b) gives (hi, lo)."""
     high = hi - mix64(np.asarray(xor(lo, mixed(plus(b, 2 * GOLDEN)))))
     low = lo - mix64(np.asarray(xor(high, mixed(plus(a, GOLDEN)))))
     return high, low
@@ -202,16 +203,19 @@ class RowIds:
         return RowIds(count, hi, self.lo[start:stop])
 
     def derive(self, a: Key, b: Key) -> RowIds:
-        """Return the ids of rows (a, b) made from these rows: integers, or (n,) arrays of them."""
+        """Return the ids that the function ``derive`` gives for each of these ids and (a, b).
+
+        ``a`` and ``b`` are integers, or (n,) arrays of integers.
+        """
         hi, lo = derive(self.hi, self.low(), _key(a), _key(b))
         return RowIds(self.count, np.asarray(hi, np.uint64), np.asarray(lo, np.uint64))
 
 
 class LateIds(RowIds):
-    """Ids of rows from several runs, computed on first access, which is rare.
+    """Ids of rows that are not consecutive, such as joined blocks; computed if they are accessed.
 
-    ``make`` returns the two arrays, and is released after the call; until then the values that it
-    refers to occupy ``row_bytes`` bytes per row.
+    Access is rare. ``make`` returns the two arrays, and is released after the call; until then the
+    values that it refers to occupy ``row_bytes`` bytes per row.
     """
 
     __slots__ = ("_made", "_make", "_row_bytes")
@@ -251,7 +255,7 @@ class LateIds(RowIds):
 
     @property
     def sel(self) -> None:
-        """None: the ids are no selection from a run."""
+        """None, as these ids are not in the compact form."""
 
     @property
     def nbytes(self) -> int:

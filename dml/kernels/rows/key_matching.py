@@ -72,7 +72,7 @@ def keys_of(columns: Sequence[Register], n: int, *, nulls_equal: bool) -> Keys:
 
 
 def _plain(column: Register) -> tuple[np.ndarray | pa.Array, np.ndarray | None]:
-    """Return words or bytes that are equal for equal values, and the validity of the rows."""
+    """Return words (u8) or bytes that are equal for equal values, and the validity of the rows."""
     if isinstance(column, Vec):
         return as_bits(column.values), column.valid
     kind = column.type
@@ -129,10 +129,10 @@ def same(one: Keys, two: Keys, rows: np.ndarray) -> np.ndarray:
 
 
 class KeyIndex:
-    """An index of row numbers by key; key number g is the position of its code in sorted order.
+    """An index of row numbers by key; keys are numbered by the order of their codes, integers.
 
-    ``order[starts[g] : starts[g] + counts[g]]`` are the rows of key g, ascending. ``first[g]`` is
-    the first of these rows; if ``single``, every key has only one row.
+    ``order[starts[g] : starts[g] + counts[g]]`` are the rows of key number g, ascending.
+    ``first[g]`` is the first of these rows; if ``single``, every key has only one row.
     """
 
     def __init__(self, keys: Keys) -> None:
@@ -171,15 +171,15 @@ class KeyIndex:
         return hashed(keys, self.salt)
 
     def _pure(self, keys: Keys, order: np.ndarray) -> bool:
-        """Return True if all rows with equal codes have equal keys."""
+        """Return True if all rows with equal codes have equal keys, so that no hash collides."""
         first = np.repeat(order[self.starts], self.counts)
         return bool(same(keys.take(order), keys, first).all())
 
     def _build_table(self) -> tuple[np.ndarray, np.uint64]:
         """Return a table of key numbers, and the shift from a code to its index in the table.
 
-        Entries of a dense table are the key of each code (-1: none), others the first key with the
-        prefix.
+        A dense table has an entry for each possible code: its key number, or -1. Another table has
+        an entry for each prefix of a code: the first key number whose prefix is at least this one.
         """
         number = np.int32 if len(self.codes) < 2**31 else np.int64
         if self.dense:
@@ -192,9 +192,9 @@ class KeyIndex:
         return (np.cumsum(heads) - heads).astype(number), shift
 
     def find(self, keys: Keys) -> np.ndarray:
-        """Return the place of each of ``keys`` among the distinct keys of the index, (n,) int64.
+        """Return the key number of each of ``keys`` in this index, (n,) integers.
 
-        It is -1 for a key that the index does not have.
+        The number is -1 for a key that the index does not have.
         """
         if not len(self.codes):
             return np.full(keys.n, -1)
@@ -208,7 +208,7 @@ class KeyIndex:
         return np.asarray(self.table[np.minimum(codes, np.uint64(self.span)).view("i8")])
 
     def _hash_found(self, codes: np.ndarray, keys: Keys) -> np.ndarray:
-        """Return key numbers of ``codes``, -1 if unknown: search on from the first equal prefix."""
+        """Return key numbers of ``codes``, -1 if unknown: search from the first equal prefix on."""
         last = len(self.codes) - 1
         found = np.minimum(self.table[(codes >> self.shift).view("i8")], last)
         behind = np.flatnonzero((self.codes[found] < codes) & (found < last))
@@ -223,7 +223,7 @@ class KeyIndex:
 
 
 def _span(words: np.ndarray) -> tuple[int, int]:
-    """Return the least of ``words`` as signed integers, and the length of their range."""
+    """Return the least of ``words``, as signed integers, and greatest - least + 1."""
     if not len(words):
         return 0, 0
     least, most = int(words.view("i8").min()), int(words.view("i8").max())

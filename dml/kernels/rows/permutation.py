@@ -1,4 +1,4 @@
-"""Permutations are made for windows by sorting hashes, and for up to 2**62 rows without a table."""
+"""Permutations: of windows by sorting hashes, and of up to 2**62 rows without any stored table."""
 
 from __future__ import annotations
 

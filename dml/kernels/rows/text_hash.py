@@ -23,9 +23,10 @@ TOGETHER = 8192
 
 
 def hash_bytes(array: pa.Array, seed: int) -> tuple[np.ndarray, pa.Array | None]:
-    """Return xxh64 of each value, (n,) u8, and None; or of distinct values, and each row's index.
+    """Return xxh64 hashes, u8, and the index of each row's hash; None if row i has hash i.
 
-    The result for a null is meaningless. ``array`` has text or bytes, with offsets of any width.
+    If many values repeat, only distinct values are hashed. The hash of a null is meaningless.
+    ``array`` has text or bytes, with offsets of any width.
     """
     sample = array.slice(0, SAMPLE)
     if len(sample.unique()) * 2 > len(sample):

@@ -56,8 +56,8 @@ class Calling(Protocol):
 def views(block: Block) -> dict[str, np.ndarray]:
     """Return the columns of ``block`` as arrays that are flagged read-only.
 
-    The arrays lie in memory that is not shared, since the flag can be set back, and other libraries
-    ignore it.
+    The arrays do not share memory with other blocks, because a function can remove the flag, and
+    other libraries ignore it.
     """
     out = {name: array.view() for name, array in arrays_of(block, "keep", own=owned).items()}
     for array in out.values():
@@ -68,11 +68,12 @@ def views(block: Block) -> dict[str, np.ndarray]:
 def called(
     node: Calling, given: dict[str, np.ndarray] | pa.Table, ids: RowIds, key: int, at: At
 ) -> Block | None:
-    """Return the function's result; rows keep their ``ids`` if their number stays.
+    """Call the function of ``node`` on ``given``, a batch of rows with ``ids``; return its result.
 
-    With another count, ids are derived from the first row's id, ``key`` and the row's index. Return
-    None if the function raises and ``node`` skips errors. Raise UDFError if it raises otherwise, or
-    returns neither a dict of arrays of one length nor an Arrow table or data frame.
+    A result with as many rows keeps ``ids``; otherwise ids are derived from the first row's id,
+    ``key`` and the row's index. Return None if the function raises and ``node`` skips errors. Raise
+    UDFError if it raises otherwise, or returns neither a dict of arrays of one length nor an Arrow
+    table or data frame.
     """
     handed = ReferenceCounts(given).begun()
     out = _tried(node, lambda: node.fn.call(given), ids, at)
@@ -85,11 +86,11 @@ def called(
 def all_called(
     node: Calling, given: dict[str, np.ndarray] | pa.Table, ids: RowIds, key: int, at: At
 ) -> Iterator[Block]:
-    """Yield the result as in ``called``, in several blocks if it has a new row count and is large.
+    """Yield the result of ``called``, in several blocks if it is large and has a new row count.
 
     If the function returns an iterator, each of its batches gives at least one block. The number of
     rows is then unknown until the last batch, so all ids are derived from the first row's id,
-    ``key`` and the row's index. If the function raises, the batches before stay.
+    ``key`` and the row's index. If the function raises, the batches before the error are yielded.
     """
     handed = ReferenceCounts(given).begun()
     out = _tried(node, lambda: node.fn.call(given), ids, at)
@@ -139,9 +140,9 @@ class ColumnValues(NamedTuple):
 
 
 def _numbered(made: ColumnValues, ids: RowIds, key: int, number: int = 0) -> Iterator[Block]:
-    """Yield new rows with ids derived from the first of ``ids``; large results in parts.
+    """Yield the rows ``made`` as blocks with ids derived from the first of ``ids`` and ``key``.
 
-    The first row has the index ``number``.
+    Large results are yielded in parts. The first row has the index ``number``.
     """
     rows, nbytes = made.rows, ID_BYTES * made.rows + sum(map(column_bytes, made.values))
     step = rows if nbytes <= LARGE_BYTES else max(1, rows * LARGE_PART_BYTES // nbytes)
@@ -197,10 +198,10 @@ def _read(node: Calling, made: Any, given: Container[int]) -> dict[str, tuple[pa
 
 
 def fitted(node: Calling, made: Block, at: At, *, padded: bool = False) -> Block:
-    """Return the batch in the columns and types that were declared, or settled by the first batch.
+    """Return ``made`` in the columns and types that were declared, or settled by the first batch.
 
-    Columns may be in another order, and numbers of a type that NumPy considers the same kind.
-    Results of ``padded`` batches may differ in width.
+    ``made`` may have its columns in another order, and numbers of another type that the wanted type
+    can represent. Results of ``padded`` batches may differ in width.
     """
     wanted = node.schema
     if not wanted.known:
@@ -218,7 +219,10 @@ def fitted(node: Calling, made: Block, at: At, *, padded: bool = False) -> Block
 
 
 def is_padded(schema: Schema) -> bool:
-    """Return True if arrays of a batch are as wide as its longest list, or derived from those."""
+    """Return True if the width of a column's array differs by batch: that of the longest list.
+
+    Such columns are padded lists without a fixed width, and results that were computed from them.
+    """
     return any(
         (isinstance(kind, Padded) and kind.params["width"] is None)
         or (isinstance(kind, OpenTensor) and kind.stacked)
@@ -227,7 +231,7 @@ def is_padded(schema: Schema) -> bool:
 
 
 def _as_padded(kind: pa.DataType) -> pa.DataType:
-    """Return the type of results for padded batches: all axes but that of rows are open."""
+    """Return ``kind``, a result's type, with axes of any length, for results of padded batches."""
     shape = shape_of(kind)
     if len(shape) > 1:
         return OpenTensor(kind.value_type, (None,) * len(shape), stacked=True)
@@ -275,7 +279,7 @@ def _cast(
 
 
 def _recoded(values: Vec, code: str) -> Vec | None:
-    """Return the numbers as type ``code``; None if this type cannot hold them."""
+    """Return the numbers as type ``code``; None if it cannot represent some number exactly."""
     with np.errstate(all="ignore"):
         cast = values.values.astype(code)
         present = slice(None) if values.valid is None else values.valid
@@ -283,7 +287,7 @@ def _recoded(values: Vec, code: str) -> Vec | None:
 
 
 def _opened(node: Calling, name: str, values: Values, wanted: OpenTensor) -> Values:
-    """Return tensors of one or several shapes as a column of open shape."""
+    """Return tensors, whose shapes may differ, as a column of the type ``wanted``."""
     try:
         if isinstance(values, Vec):
             rows: list[Any] = _rows(values)
@@ -295,7 +299,10 @@ def _opened(node: Calling, name: str, values: Values, wanted: OpenTensor) -> Val
 
 
 def _lists(values: Vec, wanted: pa.DataType) -> Vec | None:
-    """Return rows of a tensor as lists of equal length; None if ``wanted`` cannot hold them."""
+    """Return the rows of a matrix with the element type of the lists ``wanted``, or None.
+
+    Return None if that type cannot represent some number exactly.
+    """
     code = code_of(wanted.value_type)
     if not values.values.shape[1]:
         return values
@@ -303,7 +310,7 @@ def _lists(values: Vec, wanted: pa.DataType) -> Vec | None:
 
 
 def _same(cast: np.ndarray, values: np.ndarray) -> bool:
-    """Return True if both hold the same numbers exactly, also integers that floats cannot hold."""
+    """Return True if both have exactly the same numbers; one may be floats, the other integers."""
     if not np.array_equal(cast, values, equal_nan=cast.dtype.kind == "f"):
         return False
     floats, whole = (cast, values) if cast.dtype.kind == "f" else (values, cast)

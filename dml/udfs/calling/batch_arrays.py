@@ -33,11 +33,11 @@ RUN_BYTES = 1 << 21
 
 
 Own: TypeAlias = Callable[[np.ndarray], np.ndarray]
-"""Returns the elements of an array in memory that is not shared."""
+"""Returns the elements of an array in memory that nothing else uses, such as a copy."""
 
 
 class BatchConversion(Protocol):
-    """Converts a block to a batch; ``own`` copies arrays that lie in shared memory."""
+    """Converts a block to a batch; ``own`` copies arrays whose memory others may use."""
 
     def __call__(self, block: Block, *, own: Own = np.ndarray.copy) -> dict[str, np.ndarray]:
         """Return the columns of ``block`` as arrays, by name."""
@@ -49,8 +49,7 @@ def arrays_of(
     """Return the columns of ``block`` as arrays (n, *element shape), by name.
 
     Raise NullValueError for a null integer or boolean; with ``nulls="keep"`` such a column becomes
-    an object array that holds None. ``own`` returns the elements of an array in memory that is not
-    shared.
+    an object array that holds None. ``own`` copies an array whose memory others may use.
     """
     out: dict[str, np.ndarray] = {}
     for name, values in zip(block.schema, block.columns, strict=True):
@@ -65,8 +64,8 @@ def arrays_of(
 def own_arrays_of(block: Block, made: BatchConversion) -> dict[str, np.ndarray]:
     """Return ``made(block)`` for rows that are delivered once, with few copies.
 
-    Arrays in memory that belongs to this run alone are not copied. A consumer that keeps such an
-    array keeps only the memory that was written to.
+    Arrays in memory that only this run reads (see ``buffer_ownership``) are not copied. A consumer
+    that keeps such an array keeps only the pages that were written to.
     """
     found = dict[int, np.ndarray]()
     for values in block.columns:
@@ -80,13 +79,13 @@ def own_arrays_of(block: Block, made: BatchConversion) -> dict[str, np.ndarray]:
 
 
 def _handed(found: Mapping[int, np.ndarray], array: np.ndarray) -> np.ndarray:
-    """Return the array that ``found`` has for ``array``, else a copy of ``array``."""
+    """Return the value in ``found`` with the id of ``array``, else a copy of ``array``."""
     handed = found.get(id(array))
     return array.copy() if handed is None else handed
 
 
 def batch_of(block: Block, *, own: Own = np.ndarray.copy) -> dict[str, np.ndarray]:
-    """Return ``arrays_of`` a block whose columns are ``finished``: 1 microsecond per column."""
+    """Return ``arrays_of(block)`` for a block from ``finished``, in a microsecond per column."""
     out: dict[str, np.ndarray] = {}
     for name, values in zip(block.schema, block.columns, strict=True):
         if isinstance(values, Vec) and values.valid is None:
@@ -103,9 +102,9 @@ def batch_of(block: Block, *, own: Own = np.ndarray.copy) -> dict[str, np.ndarra
 def separable(block: Block, *, once: bool = False) -> bool:
     """Return True if batches of a ``finished`` block may be slices of its arrays.
 
-    Its arrays are not shared and have no nulls to refuse, and a consumer that keeps one batch keeps
-    little memory of other batches. Rows that are delivered ``once`` may also lie in memory that
-    belongs to this run alone.
+    This requires that nothing else uses the arrays, that no value is null, and that a consumer that
+    keeps one batch keeps little memory of other batches. Rows that are delivered ``once`` may also
+    be in memory that only this run reads.
     """
     seen, mapped = set[int](), list[np.ndarray]()
     for values in block.columns:
@@ -128,7 +127,10 @@ def batches_of(block: Block, n: int) -> list[dict[str, np.ndarray]]:
 
 
 def _parts(array: np.ndarray, n: int) -> list[np.ndarray]:
-    """Return slices of ``n`` rows of ``array``, in pieces of memory of at most ``SHARED_BYTES``."""
+    """Return consecutive batches of ``n`` rows of ``array``.
+
+    Batches share memory only up to ``SHARED_BYTES``, or in memory that only this run reads.
+    """
     batches = array.reshape(len(array) // n, n, *array.shape[1:])
     if array.nbytes <= SHARED_BYTES and _owned(array):
         return list(batches)
@@ -262,7 +264,7 @@ def _flat(lists: pa.Array, code: str) -> np.ndarray | None:
 
 
 def _first_null(lists: pa.Array, gone: np.ndarray, lengths: np.ndarray) -> int:
-    """Return the index of the first row that is in ``gone``, or that contains a null."""
+    """Return the index of the first list that ``gone`` marks, or that contains a null."""
     inside = lists.flatten().is_null().to_numpy(zero_copy_only=False)
     rows = np.repeat(np.arange(len(lists)), lengths)[inside]
     return int(np.concatenate([rows, np.flatnonzero(gone)]).min())
@@ -295,7 +297,7 @@ def _object_array(values: pa.Array) -> np.ndarray:
 
 
 def _tensors(values: pa.ExtensionArray) -> np.ndarray:
-    """Return tensors as an object array; as one array if they were stacked in one, and can be."""
+    """Return tensors as an array of arrays; of type ``stacked`` and equal shapes, as one array."""
     whole = stacked_in(values) if values.type.stacked else None
     if whole is not None:
         return _one_nan(whole)

@@ -78,7 +78,10 @@ def _of_pandas(frame: Any) -> pa.Table:
 
 
 def _tensors(column: Any) -> pa.ExtensionArray | None:
-    """Return a column of arrays of several axes, or missing, as open tensors; else None."""
+    """Return an object column of arrays with several axes as tensors; other columns give None.
+
+    Missing values become null.
+    """
     if column.dtype != object or not any(map(_is_array, column)):
         return None
     rows = [row if _is_array(row) else None for row in column]

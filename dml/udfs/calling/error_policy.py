@@ -61,10 +61,10 @@ class Skipping(Node):
         rows: int = 1,
         made: int | None = None,
     ) -> None:
-        """Count ``rows`` rows that ``error`` cost; raise errors that every further row would raise.
+        """Count ``rows`` rows that ``error`` cost; raise the error if every other row would get it.
 
-        ``made`` is the number of output rows of the block before the error, where ids do not tell
-        its place.
+        ``made`` is the number of the block's output rows before the error; it is given where ids of
+        output rows do not tell where the error occurred.
         """
         found = raised(error, self.fn, ids, row).located(self.label())
         if isinstance(error, NotConstructedError):
@@ -73,10 +73,10 @@ class Skipping(Node):
         at.lost(found, rows)
 
     def survivors(self, block: Block, error: BaseException, out: list[Any], at: At) -> np.ndarray:
-        """Continue after the row on which the function raised: the first one not in ``out``.
+        """Call the function on the rows of ``block`` after the row on which it raised ``error``.
 
-        Append the results of the other rows to ``out``; return the indices of all rows with a
-        result.
+        That row has number ``len(out)``. Append the other results to ``out``; return the indices of
+        all rows with a result.
         """
         first = len(out)
         self.lose(error, block.ids, first, at)
@@ -88,9 +88,9 @@ class Skipping(Node):
     def spared(
         self, given: Iterable[tuple[Any, ...]], ids: RowIds, out: list[Any], at: At
     ) -> np.ndarray:
-        """Append the function's results for ``given``, rows with ``ids``, to ``out``.
+        """Append the function's results for ``given`` to ``out``; ``given`` are arguments per row.
 
-        Rows on which the function raises are dropped; return the indices of the other rows.
+        Rows on which the function raises are dropped. Return the indices of the other rows.
         """
 
         def lost(place: int, error: BaseException) -> None:

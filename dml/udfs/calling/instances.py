@@ -30,7 +30,7 @@ class PooledInstance:
 
 
 class InstancePool:
-    """The instances in this process of a class with its arguments, shared by equal functions."""
+    """The instances that this process has of a class and arguments, shared by equal functions."""
 
     def __init__(self) -> None:
         self.instances: list[PooledInstance] = []
@@ -40,8 +40,8 @@ class InstancePool:
     def acquire(self, most: int | None) -> PooledInstance:
         """Return an instance, locked for the caller, who must release ``instance.lock``.
 
-        If all instances are locked, create a new one; if there are ``most`` already (None: no
-        limit), wait.
+        If all instances are locked, create a new one; but if there are ``most`` already, wait for
+        one of them. None is no limit.
         """
         for instance in self.instances:
             if instance.lock.acquire(blocking=False):
@@ -65,7 +65,7 @@ _KEPT: collections.OrderedDict[bytes, InstancePool] = collections.OrderedDict()
 
 @dataclasses.dataclass(eq=False)
 class Stateful:
-    """``made(*args, **kwargs)`` as a function, constructed by the first call in a process.
+    """A class as a function: instances of ``made(*args, **kwargs)`` that calls construct and share.
 
     ``key`` is the digest of class and arguments; functions of equal keys share instances. A process
     has as many instances as there are concurrent calls, up to ``most``. With ``many`` each call

@@ -67,7 +67,7 @@ TAKEN: dict[str, frozenset[type]] = {
 
 
 class UnfitError(Exception):
-    """The value at index ``row`` does not fit its column; the operator adds the function's name."""
+    """The value at index ``row`` does not fit its column; ``as_error`` adds the function's name."""
 
     def __init__(self, row: int, what: str, try_: str = RETURN) -> None:
         super().__init__(what)
@@ -92,8 +92,8 @@ def to_rows(block: Block) -> list[Row]:
 def call_each(fn: UserFunction, block: Block, out: list[Any]) -> None:
     """Append ``fn(row)`` for every row of ``block`` to ``out``, until a call raises.
 
-    A function that only looks up constants receives the dicts that an earlier function returned,
-    without a copy.
+    A function that only reads items of its row (``fn.looks_up``) receives the very dicts that an
+    earlier function returned, if ``block.rows`` has them.
     """
     given = None if fn.lookups is None else block.rows
     if given is not None and type(out) is list:
@@ -179,8 +179,8 @@ def _in_microseconds(array: pa.Array) -> pa.Array:
 def to_block(rows: list[Any], schema: Schema | None, ids: RowIds, fresh: int = 0) -> Block:
     """Return ``rows`` as a block; without a ``schema``, the rows settle it.
 
-    ``fresh``, if not 0, is the number of items of each row, and says that the rows are separate
-    dicts. Raise UnfitError for a row that does not fit.
+    If ``fresh`` is not 0, the rows are different dicts, which have ``fresh`` items each. Raise
+    UnfitError for a row that does not fit.
     """
     try:
         return _to_block(rows, schema, ids, fresh)
@@ -192,7 +192,7 @@ def to_block(rows: list[Any], schema: Schema | None, ids: RowIds, fresh: int = 0
 
 
 def _read(rows: Sequence[Any], schema: Schema | None) -> None:
-    """Try to make a block of ``rows``; raise UnfitError if that raises anything but a DmlError."""
+    """Test whether rows can be read; raise UnfitError if that raises anything but a DmlError."""
     try:
         _to_block(list(rows), schema, RowIds.run(0, 0, len(rows)), 0)
     except DmlError:
@@ -228,8 +228,8 @@ def _to_block(rows: list[Any], schema: Schema | None, ids: RowIds, fresh: int) -
 def _exact(kinds: Sequence[frozenset[type]], made: Sequence[Values], schema: Schema) -> bool:
     """Return True if converting the block back to rows gives equal plain dicts.
 
-    False for NaN, which ``in`` finds by identity: only the dict that the function made has this
-    object.
+    Return False if there is a NaN: NaN does not equal NaN, so Python's ``in`` finds only the very
+    object that the function returned.
     """
     pairs = zip(kinds, schema.values(), strict=True)
     if not all(present <= EXACT.get(kind, NO_TYPES) for present, kind in pairs):
@@ -257,7 +257,7 @@ def _column_of(rows: Sequence[Any], name: str, names: tuple[str, ...]) -> list[A
 
 
 def _settled(name: object, column: Sequence[Any]) -> pa.DataType:
-    """Return ``settle(column)``; an UnfitError names the first row without a type in common."""
+    """Return ``settle(column)``; an UnfitError has the first row that rows before it do not fit."""
     if not isinstance(name, str):
         raise UnfitError(0, f"a column called {text_of(name, repr)}, and names are text")
     try:
@@ -303,7 +303,7 @@ def settle(column: Sequence[Any]) -> pa.DataType:
 
 
 def _unsettled(kinds: Set[type]) -> UnfitError:
-    """Return the error for Python types that no column has, or that no column has together."""
+    """Return the error for Python types that a column cannot have, or not together."""
     names = ", ".join(sorted(kind.__name__ for kind in kinds))
     if len(kinds) > 1:
         what = f"values of the types {names} in one column"
@@ -337,7 +337,7 @@ def _settle_by_arrow(column: Sequence[Any]) -> pa.DataType:
 
 
 def roomy(kind: pa.DataType) -> pa.DataType:
-    """Return ``kind`` with the greatest precision of its decimals, as later values may be larger.
+    """Return ``kind`` with the greatest possible precision if it has decimals, for later values.
 
     The number of digits after the decimal point stays.
     """
@@ -404,7 +404,10 @@ def _numbers(
 
 
 def _coerced(value: Any, at: int, code: str, kind: pa.DataType, name: str) -> Any:
-    """Return one value as ``code`` accepts it; bools are no numbers, and numbers no bools."""
+    """Return one value as a Python value for a column of ``code``; raise UnfitError if it is unfit.
+
+    Bools are not accepted as numbers, nor numbers as bools.
+    """
     plain = value.item() if isinstance(value, np.generic) else value
     if code[0] in "iu" and type(plain) is float and plain.is_integer():
         return int(plain)

@@ -1,12 +1,12 @@
 """The first results of functions are buffered here until they settle the functions' types.
 
 Law (SEMANTICS, "Values"): the types of a function settle on its results for the first 64 rows that
-the pipeline as written gives it, or on the first results that have 4 MiB together, and on as many
-more rows as it takes to get one result. Which rows these are depends on values alone, so the
+the pipeline as written gives it, or on the first results that have 4 MiB together; if there is no
+result, on further rows up to the first result. Which rows these are depends on values alone, so the
 function may be called on them anywhere, and in blocks of any size.
 
-Where a function is called on rows before their turn, its results are recorded, and returned later
-instead of a second call.
+If a function is called on rows early, to settle its types, its results are recorded, and returned
+later instead of a second call.
 """
 
 from __future__ import annotations
@@ -41,11 +41,10 @@ MOST_BYTES = 4 * SETTLING_BYTES
 
 
 class Returned(NamedTuple):
-    """Results of some rows: the first ``ends[i]`` results are those of the first ``i + 1`` rows.
+    """Results ``out`` of some rows: the first ``i + 1`` rows have the first ``ends[i]`` results.
 
-    ``ids`` are the ids of the results, ``parents`` those of the rows from which each was computed.
-    ``nbytes`` is the size of the results. ``error`` was raised after them, and stopped the
-    function.
+    ``ids`` are the ids of the results, ``parents`` the id of each result's input row. ``nbytes`` is
+    the size of the results. If the function raised ``error``, the results are those before it.
     """
 
     out: list[Any]
@@ -82,12 +81,16 @@ class Returning(Mapping, Protocol):
         """Yield the function's results for the rows of ``block``, in consecutive parts."""
 
     def typed(self, made: Returned, at: At) -> Iterator[Block]:
-        """Yield the results ``made`` as blocks, once types are settled; then raise its error."""
+        """Yield the results ``made`` as typed blocks, then raise ``made.error``, if there is one.
+
+        If the types are not settled yet, these results settle them.
+        """
 
 
 Calls: TypeAlias = Callable[[int, int, list[Any]], tuple[np.ndarray, BaseException | None]]
-"""Calls a function on the rows from a start to a stop of a block, and appends its results; returns
-the places of rows with a result, and the error raised after them."""
+"""Takes start and stop of rows of a block and a list; calls a function on these rows, and appends
+its results to the list. Returns the indices in the block of each result's row, and the error that
+the function raised after them, or None."""
 
 
 def called_apart(node: Any, block: Block, call: Calls) -> Iterator[Returned]:
@@ -134,14 +137,14 @@ class Firsts:
 
     @property
     def enough(self) -> bool:
-        """True if the results so far settle the types."""
+        """True if the results so far suffice to settle the types, or the function raised."""
         many = self.rows >= SETTLING_ROWS or self.nbytes >= SETTLING_BYTES
         return self.failed or (many and self.results > 0)
 
     def settle(self, node: Returning, at: At) -> tuple[int, DmlError] | None:
         """Settle the types by the first results; if one does not fit, by the results before it.
 
-        In that case return the number of results that fit, and the error; else None.
+        If one does not fit, return the number of results before it, and the error; else None.
         """
         out, ids, parents = self.first()
         fitting = 0
@@ -170,7 +173,10 @@ class Firsts:
 
 
 def _needed(made: Returned, rows: int, nbytes: int, *, begun: bool) -> int:
-    """Return the number of results that settle types: those of ``rows`` rows, or of ``nbytes``."""
+    """Return how many of the results ``made`` settle types: those of ``rows`` rows or ``nbytes``.
+
+    With ``begun``, there are results of earlier rows; else at least one result is needed.
+    """
     ends: Sequence[int] = made.ends
     count = len(made.out)
     if len(ends) > rows > 0:
@@ -183,7 +189,7 @@ def _needed(made: Returned, rows: int, nbytes: int, *, begun: bool) -> int:
 
 
 def heavy(out: Sequence[Any], nbytes: int) -> int:
-    """Return how many of the results ``out`` reach ``nbytes`` bytes together."""
+    """Return how many of the first results ``out`` reach ``nbytes`` bytes; all, if none do."""
     total = 0
     for number, row in enumerate(out, 1):
         total += weighed([row])
@@ -212,7 +218,7 @@ class Recording:
         return made if tape is None else tape.first()
 
     def _copied(self, value: Any) -> Any:
-        """Return a deep copy of ``value``, since callers may modify it; None if recording ended."""
+        """Return a deep copy of ``value``, which others may modify; None after the recording."""
         if not self.on:
             return None
         try:
@@ -231,7 +237,7 @@ class RecordingQuota:
         self.left = MOST_BYTES
 
     def takes(self, nbytes: int) -> bool:
-        """Count ``nbytes`` more; return True if they are within the quota."""
+        """Count ``nbytes`` more; return True if the total is within the quota."""
         self.left -= nbytes + PLAIN_BYTES
         return self.left >= 0
 

@@ -1,10 +1,10 @@
 """Bytecode is normalized here, so that equal programs have equal digests.
 
-Two spellings of one program should have one digest, so all that formatting can change is undone:
-line numbers, file names, docstrings and names of local variables are left out, ``NOP`` is dropped,
-constants stand where they are used, jumps have the index of an instruction as target, jumps to
-jumps are followed, and superinstructions of newer versions are split. Bytecode differs between
-minor versions of Python, and so do these digests.
+Two spellings of one program should have one digest, so all that formatting can change is removed:
+line numbers, file names, docstrings, names of local variables and ``NOP`` are left out, constants
+are encoded where they are used, the target of a jump is the index of an instruction, jumps to jumps
+are followed, and superinstructions of newer versions are split. Bytecode differs between minor
+versions of Python, and so do these digests.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ READS_LOCALS = {"locals", "vars", "dir", "eval", "exec"}
 
 
 class Instruction(NamedTuple):
-    """One instruction; ``target`` is the index in its list to which it jumps, -1 if it does not."""
+    """One instruction; ``target`` is the index of the instruction to which it jumps, or -1."""
 
     name: str
     arg: int
@@ -61,7 +61,7 @@ class Instruction(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def code_name(code: types.CodeType, *, describes: bool = False) -> bytes:
-    """Return 16 bytes, equal for code that does the same in this minor version of Python.
+    """Return a digest of ``code``, 16 bytes, which its formatting does not change.
 
     With ``describes``, the names of the code and of its variables count as well.
     """
@@ -101,8 +101,8 @@ CodeEncoder.table = {**Encoder.table, types.CodeType: put_code}
 class NormalizedCode(NamedTuple):
     """The normalized steps of a code object, and its exception handlers.
 
-    A handler is (first step, step after the last, handler's step, twice the stack depth plus a
-    flag); steps are indices.
+    A handler is (first protected step, step after the last, first step of the handler, twice the
+    stack depth plus a flag); steps are indices.
     """
 
     steps: tuple[Instruction, ...]
@@ -111,7 +111,7 @@ class NormalizedCode(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def program(code: types.CodeType) -> NormalizedCode:
-    """Return the steps of ``code``, with all that formatting can change undone."""
+    """Return the steps of ``code`` without anything that formatting can change."""
     steps, places = _numbered(code)
     handlers = [
         (places[start], places[end], places[target], depth)
@@ -149,7 +149,7 @@ def _merged(rows: list[tuple[int, int, int, int]]) -> Iterator[tuple[int, int, i
 
 
 def _numbered(code: types.CodeType) -> tuple[list[Instruction], dict[int, int]]:
-    """Return instructions without the silent ones, and the index for each byte offset."""
+    """Return instructions without those in ``SILENT``, and the index for each byte offset."""
     places: dict[int, int] = {}
     jumps: dict[int, int] = {}
     steps: list[Instruction] = []
@@ -227,7 +227,7 @@ def _straightened(steps: list[Instruction]) -> tuple[list[Instruction], set[int]
 
 
 def _exception_table(code: types.CodeType) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (start, end, handler), in byte offsets, and depth with flag of each handler."""
+    """Yield (start, end, handler, depth and flag) for each handler; the first three are offsets."""
     table = iter(code.co_exceptiontable)
     for byte in table:
         start, length = 2 * _varint(table, byte), 2 * _varint(table)

@@ -46,7 +46,7 @@ CHANGEABLE = (
 
 @dataclasses.dataclass
 class Looks:
-    """What visited code observes (see ``reflection.Sight``), and all visited sets by path."""
+    """What all visited code observes (see ``reflection.Sight``), and the visited sets by path."""
 
     describe: bool = False
     ordered: set[str] = dataclasses.field(default_factory=set)
@@ -115,7 +115,7 @@ class FunctionEncoder(Encoder):
                 put_items(self, value)
 
     def met(self, value: object) -> bool:
-        """Encode a reference and return True if ``value`` was visited, else number it."""
+        """Return True if ``value`` was visited before, and encode its number; else number it."""
         number = self._seen.get(id(value))
         if number is None:
             self._seen[id(value)] = len(self._seen)
@@ -174,7 +174,7 @@ Encoding = TypeVar("Encoding", bound=FunctionEncoder)
 
 
 def named(fn: object, encoder: Callable[..., Encoding]) -> Encoding:
-    """Return the encoder that ``encoder`` makes, after it encoded all that ``fn`` depends on."""
+    """Return an encoder of the class ``encoder``, which has encoded all that ``fn`` depends on."""
     out = encoder()
     out.add(fn)
     if out.looks.describe:
@@ -294,7 +294,7 @@ def _put_reference(
 
 
 def _put_builtin(out: FunctionEncoder, name: str, namespace: Mapping[str, Any]) -> None:
-    """Encode a builtin by its name; raise UnnamedError if no builtin has this name either."""
+    """Encode a builtin by its name; raise UnnamedError if there is no builtin of this name."""
     builtins = namespace.get("__builtins__", sys.modules["builtins"])
     known = builtins if isinstance(builtins, dict) else vars(builtins)
     if name not in known:
@@ -308,7 +308,10 @@ def _put_builtin(out: FunctionEncoder, name: str, namespace: Mapping[str, Any]) 
 
 
 def _put_chain(out: FunctionEncoder, name: str, value: object, attributes: list[str]) -> None:
-    """Encode a value with the ``attributes`` read from it; a module counts by these alone."""
+    """Encode ``value``, or, if it is a module, only the one of its attributes that is read.
+
+    ``attributes`` are the names that are read from it in a chain.
+    """
     path = f".{name}"
     while attributes and isinstance(value, types.ModuleType):
         inner = _inner(value, attributes[0])
@@ -328,9 +331,9 @@ def _inner(module: types.ModuleType, name: str) -> object:
 
 
 def _put_import(out: FunctionEncoder, ref: Reference, namespace: Mapping[str, Any]) -> None:
-    """Encode an ``import`` in a function: a library by version, a user's module by its content.
+    """Encode an ``import`` in a function: of a library by name, of a user's module by its content.
 
-    Whether a library is loaded yet must have no effect: the call itself may load it.
+    The result is the same whether a library is loaded or not, since the call itself may load it.
     """
     name = _imported(ref, namespace)
     library = library_to_import(name)
@@ -348,7 +351,7 @@ def _put_import(out: FunctionEncoder, ref: Reference, namespace: Mapping[str, An
 
 
 def _refuse_taken(ref: Reference, namespace: Mapping[str, Any]) -> None:
-    """Raise UnnamedError if a function imports a clock or the like from a library."""
+    """Raise UnnamedError if an import in a function gives a clock, random generator or similar."""
     name, *attributes = _imported(ref, namespace), *ref.names[1:]
     value: object = to_look_at(name)
     while attributes and isinstance(value, types.ModuleType):
@@ -425,7 +428,7 @@ def _put_builtin_function(out: FunctionEncoder, fn: types.BuiltinFunctionType) -
 
 
 def _put_array(out: FunctionEncoder, value: np.ndarray) -> None:
-    """Encode an array with its memory layout, which ``ravel("K")`` and last bits of sums show."""
+    """Encode an array with its memory layout, which affects ``ravel("K")`` and bits of sums."""
     Encoder.table[np.ndarray](out, value)
     if not value.flags.c_contiguous:
         out.tag(b"laid")
@@ -433,7 +436,7 @@ def _put_array(out: FunctionEncoder, value: np.ndarray) -> None:
 
 
 def _once(put: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-    """Return an encoding of a mutable value that encodes it by ``put`` on the first visit only."""
+    """Return a function that encodes a mutable value by ``put`` on the first visit only."""
 
     def put_once(out: FunctionEncoder, value: object) -> None:
         if not out.met(value):

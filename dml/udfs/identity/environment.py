@@ -1,7 +1,7 @@
 """A lifted function is valid as long as the outside values that it was lifted with are unchanged.
 
 Outside values are the globals, variables of enclosing functions, defaults and called functions. If
-one has changed, the function is called.
+one has changed, the function itself is called instead of its expressions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def surroundings(fn: Callable[..., Any]) -> tuple[object, ...]:
 
 
 def unchanged(before: tuple[object, ...], fn: Callable[..., Any]) -> bool:
-    """Return True if ``fn`` reads the values from outside that ``before`` has."""
+    """Return True if ``surroundings(fn)`` still has the values of ``before``."""
     now = surroundings(fn)
     return len(now) == len(before) and all(map(_same, now, before))
 

@@ -3,8 +3,8 @@
 A user's function is its bytecode (see ``dml.udfs.identity.bytecode`` for the parts left out),
 defaults, closure, and every global it reads, through the user's own modules at any depth. An object
 of a library is encoded by its name and, in the domain RESULT, the library's version. Values are
-encoded as elsewhere, but in the order in which a program would see them. Raise for objects without
-a meaning outside this process: locks, generators of random numbers, loggers, open files.
+encoded as by ``dml.base.encoder``, but dictionaries in their own order. Objects without a meaning
+outside this process raise: locks, generators of random numbers, loggers, open files.
 
 Names, annotations, and the order of attributes and of sets count where the code observes them (see
 ``dml.udfs.identity.reflection``).
@@ -32,9 +32,10 @@ TRY = 'pass fingerprint="..." with a name of your own, or define __dml_fingerpri
 class FunctionIdentity:
     """The portable fingerprint of a function, or the ``reason`` why there is none.
 
-    ``name`` is for people and for the SHAPE domain; ``code`` is 16 bytes; ``libraries`` are those
-    that the function uses. With a ``reason``, the fingerprint is valid in this run only: results
-    are not cached, and neither resumption elsewhere nor fleet reports can refer to the function.
+    ``name`` is for people and for the SHAPE domain; ``code`` is a digest of 16 bytes; ``libraries``
+    are those that the function uses. With a ``reason``, the fingerprint is valid in this run only:
+    results are not cached, and other processes cannot refer to the function in positions or in
+    telemetry.
     """
 
     name: str
@@ -48,7 +49,10 @@ class FunctionIdentity:
         return self.digest_in(Domain.RESULT)
 
     def digest_in(self, domain: Domain) -> bytes:
-        """Return 16 bytes: SHAPE covers the name, FLEET and COST the code, RESULT versions, too."""
+        """Return a digest, 16 bytes, of the parts of the function that ``domain`` includes.
+
+        SHAPE includes the name, FLEET and COST the code, RESULT the code and library versions.
+        """
         return digest_in(
             domain,
             (FingerprintPart.OPERATOR, "function"),

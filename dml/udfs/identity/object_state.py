@@ -128,7 +128,10 @@ def refuse_volatile(module: str, name: str) -> None:
 
 
 def refuse_unsteady(value: object) -> None:
-    """Raise UnnamedError for volatile functions, and for methods of meaningless objects."""
+    """Raise UnnamedError for what ``refuse_volatile`` or ``refuse_meaningless`` would refuse.
+
+    A method is refused if its object is.
+    """
     if isinstance(value, types.ModuleType | type):
         return
     owner = getattr(value, "__self__", None)
@@ -152,7 +155,7 @@ def refuse_clock(cls: type, attribute: str, path: str) -> None:
 
 
 def refuse_dynamic(name: str, builtin: object) -> None:
-    """Raise UnnamedError for builtins that hide the dependencies of a function."""
+    """Raise UnnamedError for builtins, such as ``eval``, that hide what a function depends on."""
     if name in DYNAMIC and type(builtin) is types.BuiltinFunctionType:
         raise UnnamedError(
             f"it calls {name}()", f"{name}() {DYNAMIC[name]}", "do without it, or pass fingerprint="
@@ -221,7 +224,10 @@ def _slots(kind: type) -> Iterator[str]:
 
 
 def _hides(kind: type, base: type, slots: int) -> bool:
-    """Return True if instances exceed their visible state in size (see ``object.__getstate__``)."""
+    """Return True if instances are larger than ``base``, ``slots`` slots, dict and weak references.
+
+    They then have state that Python cannot read (see ``object.__getstate__``).
+    """
     size = base.__basicsize__ + POINTER * slots
     own_dict = kind.__dictoffset__ != base.__dictoffset__ and not kind.__flags__ & MANAGED_DICT
     size += POINTER * (own_dict + (kind.__weakrefoffset__ > base.__weakrefoffset__))
@@ -250,7 +256,7 @@ def members(cls: type) -> Iterator[tuple[str, object]]:
 
 
 def ufunc_place(value: np.ufunc) -> tuple[str, str]:
-    """Return the module and the name of a ufunc, which may lack a module attribute; else ""."""
+    """Return the module ("" if unknown) and the name of a ufunc, which may not know its module."""
     name = value.__name__
     for module in ("numpy", "scipy.special"):
         if resolve(module, name) is value:

@@ -1,4 +1,4 @@
-"""Values of programs that are no data are encoded here: partials, methods, patterns, descriptors.
+"""Values of programs other than data are encoded here: partials, methods, patterns, descriptors.
 
 Unlike in ``dml.base.encoder``, the order of a dictionary counts, since a program can observe it.
 """
@@ -26,7 +26,10 @@ class _Pair(NamedTuple):
 def _putting(
     tag: bytes, steps: Mapping[str, str], *, named: bool = False
 ) -> Callable[[Encoder, Any], None]:
-    """Return an encoder of the attributes ``steps``, by path; of the name first, if ``named``."""
+    """Return a function that encodes ``tag`` and a value's attributes; ``steps`` has them by path.
+
+    With ``named``, the value's ``__name__`` is encoded as well.
+    """
 
     def put(out: Encoder, value: Any) -> None:
         out.tag(tag)

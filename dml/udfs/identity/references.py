@@ -22,8 +22,9 @@ class Reference(NamedTuple):
     """A name that code reads from outside itself, and the attributes that it reads from this name.
 
     ``kind`` is "global", "free" (a variable of an enclosing function), "import" (``names`` are a
-    module and the name imported from it; ``level`` is that of ``import_module``), "taken" (as
-    "import", with the attributes that are read where the import is used), or "write".
+    module and the name imported from it; ``level`` is that of a relative import), "taken" (as
+    "import", with the attributes that are read where the imported name is used), or "write" (the
+    code changes a variable that outlives the call).
     """
 
     kind: str
@@ -87,13 +88,16 @@ def _imports(steps: Sequence[Instruction], place: int) -> Iterator[Reference]:
 
 
 def _import_arguments(steps: Sequence[Instruction], place: int) -> tuple[int, tuple[str, ...]]:
-    """Return the level and the names of the import at ``place``, loaded just before it."""
+    """Return level and names of the import at ``place``: the two constants loaded before it."""
     level, wanted = steps[place - 2].constant, steps[place - 1].constant
     return level if isinstance(level, int) else 0, wanted if isinstance(wanted, tuple) else ()
 
 
 def _imported(steps: Sequence[Instruction]) -> Iterator[tuple[int | str, Reference]]:
-    """Yield the imports bound to local variables, by variable number and, for cells, by name."""
+    """Yield (variable, import) for imports into local variables.
+
+    A variable is its number or, for a variable that inner functions use, its name.
+    """
     for place, step in enumerate(steps):
         if step.name == "IMPORT_NAME":
             bind = _bound_names if _import_arguments(steps, place)[1] else _bound_module
@@ -131,7 +135,7 @@ def _bound_names(
 def _uses(
     steps: Sequence[Instruction], known: Mapping[int | str, Reference]
 ) -> Iterator[Reference]:
-    """Yield the attributes read from variables that imports bind; ``known`` has these imports."""
+    """Yield imports of ``known`` with the attributes read where their variables are used."""
     for place, step in enumerate(steps if known else ()):
         if step.name.startswith(("LOAD_FAST", "LOAD_DEREF")) and step.arg in known:
             yield _with_attributes(known[step.arg], tuple(attributes(steps, place)))

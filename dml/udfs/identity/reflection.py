@@ -46,10 +46,10 @@ PLAIN = frozenset({int, float, bool, complex})  # their hash is the same in ever
 class Sight(NamedTuple):
     """What code observes, including the functions in it.
 
-    ``describes`` is True if names or annotations of functions or classes are observed.
-    ``unknowable`` is an attribute that makes a fingerprint impossible, or "". ``ordered`` are the
-    variables and attributes whose members' order is observed. ``own`` is True if code observes the
-    order of a set that it creates.
+    ``describes`` is True if the code observes names or annotations of functions or classes.
+    ``unknowable`` is an attribute that it reads and that makes a fingerprint impossible, or "".
+    ``ordered`` are the names of variables and attributes that may be sets whose order it observes.
+    ``own`` is True if it observes the order of a set that it creates.
     """
 
     describes: bool
@@ -60,7 +60,7 @@ class Sight(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def sight(code: types.CodeType) -> Sight:
-    """Return what ``code`` observes."""
+    """Return what ``code`` and functions in it observe."""
     texts = {*code.co_names, *(each for each in code.co_consts if type(each) is str)}
     inner = [sight(each) for each in code.co_consts if isinstance(each, types.CodeType)]
     order = _Order()
@@ -83,8 +83,8 @@ class _Label(NamedTuple):
     """The known origin of a value on the stack.
 
     ``kind`` is "name" (read from the variable or attribute ``text``), "method" (of the value above
-    it), "set" (created here), "constant" (a set in the code), "function" (created here, from code
-    called ``text``), or "flow" (iterates over the members of ``of``).
+    it), "set" (created by this code), "constant" (a constant set), "function" (created by this
+    code, with the name ``text``), or "flow" (an iterator over the members of ``of``).
     """
 
     kind: str
@@ -123,7 +123,7 @@ class _Order:
                 self.held = []
 
     def shows(self, label: _Label | None, *, loop: bool = False) -> None:
-        """Record that a value's order is observed; ignore a ``loop`` over a set created here."""
+        """Record that code observes a value's order; ignore a ``loop`` over a set of its own."""
         if label is None:
             return
         if label.kind == "name":

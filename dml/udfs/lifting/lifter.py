@@ -51,10 +51,10 @@ class Lifted:
     """The expressions that a function computes, over the columns of its schema.
 
     ``columns`` are the names and values that a ``map`` function returns, in order; None for a
-    filter, which has a ``predicate`` instead. The proof does not hold in a row in which one of
-    ``checks`` is true, nor in any row once the outside values that the function reads differ from
-    ``given``. If ``sure``, columns that the function returns unchanged are unchanged in rows
-    without proof too, unless it raises.
+    filter, which has a ``predicate`` instead. The expressions are not proven in a row in which one
+    of ``checks`` is true, nor in any row once the outside values that the function reads differ
+    from ``given``. If ``sure``, a column that the expressions return unchanged is unchanged in
+    unproven rows as well, unless the function raises.
     """
 
     columns: tuple[tuple[str, Value], ...] | None
@@ -105,8 +105,8 @@ def lift(fn: Callable[..., Any], schema: Schema) -> Lifted | Refusal:
 class _Run:
     """One traced path: questions and checks in order, and the result (None if the path raised).
 
-    ``leaves`` is True if Python may take an unknown path where a check is true. ``why`` is a reason
-    for the author, if the exception may have been caused by tracing.
+    ``leaves`` is True if Python may take a path that was not traced in rows where a check is true.
+    ``why`` is a reason for the function's author, if tracing itself may have caused the exception.
     """
 
     events: Sequence[tuple[Value, bool | None]]
@@ -117,7 +117,7 @@ class _Run:
 
 
 def _runs(fn: Callable[..., Any], schema: Schema) -> list[_Run]:
-    """Run ``fn`` once per path, each time with answers that lead down another path."""
+    """Run ``fn`` once per path: every run gives its questions another combination of answers."""
     memo: dict[int, types.FunctionType] = {}
     patched = _patched(fn, memo)
     codes = [code for part in memo.values() for code in within(part.__code__)]
@@ -174,7 +174,7 @@ def _run(fn: Callable[..., Any], tracer: Tracer, schema: Schema) -> _Run:
 
 
 def _column(tracer: Tracer, name: str, kind: pa.DataType) -> Traced | Unreadable:
-    """Return a column as the Python value that row functions receive, traced."""
+    """Return the traced value that stands for column ``name`` in a row, or an ``Unreadable``."""
     code = code_of(kind)
     letter = {"b": "b", "i": "i", "u": "i", "f": "f"}.get(code[0], "")
     if code == "arrow":
@@ -216,7 +216,10 @@ def _scalar(tracer: Tracer, name: Any, value: Any) -> Traced | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Outcome:
-    """Paths merged from one question on; ``outside`` is true in rows that Python must compute."""
+    """The result of paths with equal answers up to a question, merged into conditional values.
+
+    ``outside`` is true in rows that Python must compute (None: in none).
+    """
 
     outside: Value | None
     result: Any
@@ -224,7 +227,7 @@ class _Outcome:
 
 
 def _merged(runs: Sequence[_Run], place: int) -> _Outcome:
-    """Merge runs with equal answers up to event ``place`` into one conditional outcome."""
+    """Merge runs whose events are equal before index ``place`` into one conditional outcome."""
     events = runs[0].events
     checks: list[Value] = []
     while place < len(events) and events[place][1] is None:

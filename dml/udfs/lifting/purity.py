@@ -30,7 +30,8 @@ IN_PLACE = range(13, SUBSCRIPT)  # the BINARY_OP arguments of +=, -= and so on
 class Own(NamedTuple):
     """Values that the function itself created (results, constants, displays), at one instruction.
 
-    ``stack`` has a flag per entry from the top down, as far as known; ``variables`` are numbers.
+    ``stack`` has a flag per entry of Python's stack from the top down, as far as known;
+    ``variables`` are the numbers of the local variables that have such values.
     """
 
     stack: tuple[bool, ...] = ()
@@ -44,7 +45,7 @@ class Own(NamedTuple):
         return self._replace(stack=pushed + self.stack[pops:])
 
     def met(self, other: Own | None) -> Own:
-        """Return the facts that hold on both paths to a place; ``self`` if ``other`` is None."""
+        """Return what is known on both of two paths to an instruction (None: there is one path)."""
         if other is None:
             return self
         both = zip(self.stack, other.stack, strict=False)
@@ -52,7 +53,10 @@ class Own(NamedTuple):
 
 
 def in_place(steps: tuple[Instruction, ...]) -> str:
-    """Return the objection to in-place operators on values of the caller, in code without loops."""
+    """Return the objection to an in-place operator on a value that may be the caller's, or "".
+
+    The code has no loops.
+    """
     if not any(step.name == "BINARY_OP" and step.arg in IN_PLACE for step in steps):
         return ""
     arriving: dict[int, Own] = {}
@@ -74,7 +78,7 @@ def in_place(steps: tuple[Instruction, ...]) -> str:
 
 
 def _stepped(now: Own, step: Instruction) -> Own:
-    """Return the facts after ``step``; an instruction without a description clears the stack."""
+    """Return what is known after ``step``; after an unknown instruction, nothing of the stack."""
     if step.name == "STORE_FAST":
         one = frozenset({step.arg})
         kept = now.variables | one if now.at(1) else now.variables - one
@@ -248,7 +252,7 @@ def lookups(fn: object) -> frozenset[object] | None:
 
 
 def fresh_dict(fn: object) -> int:
-    """Return n if every ``return`` of ``fn`` creates a dict of n items (a display); else 0."""
+    """Return n if every ``return`` of ``fn`` is a dict display with n items; else 0."""
     if not isinstance(fn, types.FunctionType) or fn.__code__.co_flags & inspect.CO_GENERATOR:
         return 0
     steps = program(fn.__code__).steps
@@ -330,7 +334,10 @@ def _of_code(
     *,
     edits: bool,
 ) -> Iterator[str]:
-    """Yield objections to ``code``, of ``fn`` or a comprehension; ``around`` are its variables."""
+    """Yield objections to ``code``, that of ``fn`` or of a function in it; "" is none.
+
+    ``around`` are the variables of enclosing code that inner functions use.
+    """
     steps, handlers = program(code)
     own = around | set(code.co_cellvars)
     if edits:
@@ -374,7 +381,7 @@ def _named(steps: Sequence[Instruction], place: int) -> bool:
 
 
 def _refused(steps: Sequence[Instruction], allowed: set[str]) -> str:
-    """Return the first objection to an instruction as such; a loop is a backward jump."""
+    """Return the objection to the first loop, set, or instruction not in ``allowed``; else ""."""
     for place, step in enumerate(steps):
         if 0 <= step.target <= place and allowed is ALLOWED:
             return "it has a loop"
@@ -451,7 +458,7 @@ def _value_objection(name: str, value: object, callers: tuple[object, ...], *, e
 
 
 def _attribute_objection(module: object, name: str) -> str:
-    """Return why an attribute of a module, or a method of a pattern, is refused, or ""."""
+    """Return why ``name`` of a module in ``MODULES`` is refused; "" if pure, or of a pattern."""
     if isinstance(module, re.Pattern):
         return ""
     called, known = MODULES[module]

@@ -1,8 +1,9 @@
 """A symbolic row stands in for a row while a function is traced; its tracer records decisions.
 
-A truth value is a question, which the tracer answers as prescribed: running the function again with
-other answers visits the other paths. A check is a condition under which Python's result would
-differ from that of the expressions (``dml.udfs.lifting.traced_value``), or Python would raise.
+Where the function needs the truth of a traced value, this is a question, which the tracer answers
+as prescribed: running the function again with other answers visits the other paths. A check is a
+condition under which Python's result would differ from that of the expressions
+(``dml.udfs.lifting.traced_value``), or Python would raise.
 """
 
 from __future__ import annotations
@@ -49,9 +50,10 @@ def checked_constant(given: Any) -> Any:
 
 
 class Tracer:
-    """One run: gives the prescribed answers, then True, and records questions and checks in order.
+    """One run of a function: answers its questions, and records questions and checks in order.
 
-    ``events`` are (value, answer): an answer of None marks a check.
+    The first answers are prescribed, further ones are True. ``events`` are (value, answer); an
+    answer of None marks a check.
     """
 
     def __init__(
@@ -82,19 +84,19 @@ class Tracer:
         return answer
 
     def check(self, outside: Value) -> None:
-        """Record that Python computes the rows on this path in which ``outside`` is true."""
+        """Record that rows on this path in which ``outside`` is true must be computed by Python."""
         if self.known.get(outside.digest) is not False:
             self.known[outside.digest] = False
             self.checked.add(outside.digest)
             self.events.append((outside, None))
 
     def trap(self, question: Value, error: type[Exception]) -> None:
-        """Raise ``error``, as Python does where ``question`` holds, if the function has a try."""
+        """In a function with ``try``, ask ``question``, and raise the trap of ``error`` if true."""
         if self.catches and self.ask(question):
             raise TRAPS[error]
 
     def here(self, value: Value, kind: pa.DataType) -> Value:
-        """Return ``value`` in rows on this path, and null in others, for which no call is made."""
+        """Return ``value`` for rows that take this path, else null, for which no call is made."""
         answered = [(question, answer) for question, answer in self.events if answer is not None]
         taken = [q if answer else Value("not", (q,)) for q, answer in answered]
         return Value("if_else", (joined("and", taken), value, lit(None, kind))) if taken else value
@@ -107,7 +109,7 @@ class Tracer:
 
 
 def bounded(fn: Callable[..., Any], codes: set[types.CodeType]) -> Callable[..., Any]:
-    """Return ``fn``, refused if it and the functions it calls execute too many lines."""
+    """Return ``fn``, which raises UnliftableError after ``LINES`` lines and calls in ``codes``."""
 
     def run(row: object) -> Any:
         passed = 0
@@ -162,10 +164,11 @@ ODD_MADE = "it makes an exception of a class that is not like the others"
 
 
 class SymbolicRow(dict[str, Any]):
-    """The traced row: a dict of traced values that asks on each read whether the value is null.
+    """The traced row: a dict of traced values.
 
-    It asks only if the function tests for None somewhere; a copy of the whole row adds a check
-    instead. Values that the function stores are ``edited``, and read without a question.
+    If the function tests for None anywhere, each read asks whether the value is null, and a copy of
+    the whole row adds a check instead. Values that the function has stored (``edited``) are read
+    without a question.
     """
 
     def __init__(self, tracer: Tracer, columns: Mapping[str, object]) -> None:
@@ -198,7 +201,7 @@ class SymbolicRow(dict[str, Any]):
         dict.__delitem__(self, name)
 
     def pop(self, name: Any, *default: Any) -> Any:
-        """Remove the column and return its value."""
+        """Remove the column and return its value, or ``default`` if there is no such column."""
         if name not in self and default:
             return default[0]
         value = self[name]
@@ -243,7 +246,7 @@ class SymbolicRow(dict[str, Any]):
         return self.through()
 
     def through(self) -> Iterator[str]:
-        """Yield the names; refuse the removal of a column meanwhile (Python refuses adding)."""
+        """Yield the names; a column that is removed during the iteration is refused."""
         self.passing += 1
         return self._through(iter(dict.keys(self)))
 

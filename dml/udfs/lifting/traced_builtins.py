@@ -48,7 +48,7 @@ def to_float(value: Any = 0.0, /) -> Any:
 
 
 def _read(text: Traced, name: str, kind: str) -> Traced:
-    """Return the number that ``text`` spells; on other texts ValueError is raised, as by Python."""
+    """Return the number that ``text`` spells; other texts trap ValueError, as in Python."""
     tracer = text.tracer
     wanted = tracer.here(text.used().value, KINDS["s"])
     made = text.derive("python.call", wanted, kind=kind, params=(name, kind))
@@ -79,7 +79,10 @@ def size(values: Any, /) -> Any:
 
 
 def total(values: Any, /, start: Any = 0) -> Any:
-    """Return ``sum(values)`` by repeated addition; refuse floats where Python sums more exactly."""
+    """Return ``sum(values)`` by repeated addition; refuse floats from Python 3.12 on.
+
+    From then on, Python sums floats more exactly than by repeated addition.
+    """
     items = list(values)
     if isinstance(start, str | bytes) or not any(isinstance(each, Traced) for each in items):
         return sum(items, start)
@@ -168,7 +171,7 @@ def _class_test(op: str, exact: Callable[[Any], bool]) -> Callable[[Any], Any]:
 
 
 def _by_value(name: str) -> Callable[..., Any]:
-    """Return the function ``math.name`` of floats, which is called value by value."""
+    """Return a replacement of ``math.name`` whose expression calls it for one value at a time."""
 
     def call(*args: Any) -> Any:
         tracer = RUNNING.get()
@@ -192,7 +195,7 @@ def _scaled(function: Callable[[float], float], factor: float) -> Callable[[Any]
 
 
 def _checksum(name: str, function: Callable[..., int]) -> Callable[..., Any]:
-    """Return a checksum of bytes; of traced text encoded as bytes, it is called value by value."""
+    """Return a replacement of a checksum, which also accepts traced text encoded as bytes."""
 
     def call(data: Any, *rest: Any) -> Any:
         if not isinstance(data, Encoded):
@@ -205,7 +208,7 @@ def _checksum(name: str, function: Callable[..., int]) -> Callable[..., Any]:
 
 
 class Pattern:
-    """A compiled pattern, which searches traced text value by value."""
+    """A compiled pattern whose methods accept traced text as well as plain text."""
 
     def __init__(self, pattern: re.Pattern[str]) -> None:
         self.pattern = pattern

@@ -42,7 +42,7 @@ class Traced:
         self.tracer, self.value, self.kind, self.source = tracer, value, kind, source
 
     def used(self) -> Traced:
-        """Return this value as an operand, with a check for null: Python would raise, or differ."""
+        """Return this value as an operand, with a check for null, on which Python would differ."""
         if self.source is not None:
             self.tracer.check(Value("is_null", (self.source,)))
         return self
@@ -124,8 +124,8 @@ class Traced:
     ) -> Traced:
         """Return the result of Python's function ``name``, called value by value (``python.call``).
 
-        Rows in which the function raises, or returns a value that a column cannot hold, are outside
-        the proof; with ``total``, there are none.
+        A check finds the rows in which the function raises, or returns a value that a column cannot
+        hold; with ``total``, there are no such rows.
         """
         params = tuple(map(checked_constant, params))
         first, *others = (each.used().value for each in (self, *more))
@@ -147,7 +147,7 @@ class Traced:
         return self.whole("trunc")
 
     def whole(self, op: str, params: tuple[Any, ...] = ()) -> Traced:
-        """Return a float rounded to an int by ``op``; check for NaN, inf and beyond 64 bits."""
+        """Return this number rounded to an int by ``op``; a check finds NaN, inf and large ones."""
         this = self.number()
         if this.kind == "i":
             return this
@@ -266,7 +266,7 @@ def equality(op: str, left: Traced, other: object) -> Any:
 
 
 def comparison(op: str, left: Traced, right: Traced) -> Traced:
-    """Return a comparison; Python compares int with float exactly, so large ints are checked."""
+    """Return a comparison; a check finds ints that cannot be compared with a float exactly."""
     left, right = left.used(), right.used()
     if left.kind == "s" or right.kind == "s":
         if left.kind != right.kind:

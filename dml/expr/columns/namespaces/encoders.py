@@ -63,7 +63,7 @@ class Encoders(Namespace[C]):
 
 
 def looked_up(vocabulary: Any, default: Any, buckets: object) -> tuple[Any, ...]:
-    """Return the parameters of ``lookup``: distinct words, number for other values, buckets."""
+    """Return checked parameters of ``lookup``: words, index of other values, number of buckets."""
     if isinstance(vocabulary, str | bytes | Mapping) or not isinstance(vocabulary, Iterable):
         raise PlanError(
             f"lookup needs a list of words, got {vocabulary!r}",
