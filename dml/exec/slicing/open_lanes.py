@@ -112,9 +112,8 @@ def open_lane(  # noqa: PLR0917 (an Opener, once the first are bound)
     hearing = Hearing(run, lane, below, DeferredLosses(run.allowance))
     taking = _taking(lane, job, cutting, _heard(below_it, job, hearing.deferred), units=units)
     work = LaneWork(job, feed, taking, pace, hearing)
-    if not lane.free and "free" not in (position or ()):
-        return SlicedFlow(work, position)
-    return UnorderedFlow(work, position)
+    free = lane.free or "free" in (position or ())
+    return UnorderedFlow(work, position) if free else SlicedFlow(work, position)
 
 
 def _heard(flow: Flow, job: SliceJob, deferred: DeferredLosses) -> Sequence[Any]:
