@@ -67,7 +67,7 @@ class KeptEntry(NamedTuple):
 class CachePlace(NamedTuple):
     """One ``autocache()`` of a plan: ``node`` is operator ``number`` of ``chain``.
 
-    ``chain`` is the plan of one input, which a run passes ``passes`` times at this node. The
+    ``chain`` is the plan of one input, and a run makes ``passes`` passes over the node's rows. The
     operators of all chains are numbered in sequence; those of ``chain`` begin at ``first``.
     """
 
@@ -92,7 +92,7 @@ class Choosing:
     """Decides for one run of a plan, pass by pass, which ``autocache()`` stores or reads its rows.
 
     ``epoch`` is the first epoch of the run. ``keep`` finds the rows that are cached where elements
-    are delivered, ``store`` those that are cached by workers.
+    are delivered, ``store`` those that workers cache.
     """
 
     def __init__(
@@ -242,7 +242,7 @@ class Choosing:
             parts = max(1, place.chain.stage.source.unit_count)
         store = store_at(where)
         hold = 0.0
-        if where.quota_bytes is not None:  # the value of an evicted byte
+        if where.quota_bytes is not None:  # storing these rows may evict as many other bytes
             hold = store.uses.floor * nbytes
         each, epochs = nbytes / parts, self._epochs(place, rows, epoch, entry)
         read_s, write_s = (parts * seconds for seconds in _takes(where.root, store, each, nbytes))
@@ -380,7 +380,7 @@ class AutoStoring(StoredLevels):
 
 
 class AutoKeeping(Keeping):
-    """Keeps cached elements; those of an ``autocache()`` only in passes that decided to keep."""
+    """The element caches of a run; an ``autocache()`` takes part in passes that store or read."""
 
     def __init__(self, keep: Keeping, choosing: Choosing) -> None:
         how: dict[str, Any] = {"where": keep.where, "describe": keep.describe, "later": keep.later}
@@ -397,7 +397,10 @@ class AutoKeeping(Keeping):
 def chosen_of(
     plan: Plan, settings: Settings, keep: Keeping, store: Any, epoch: int
 ) -> tuple[Keeping, Any, Choosing]:
-    """Return the caches, the store and the decision maker of a run with ``autocache()``."""
+    """Return element caches, stored entries and the ``Choosing`` of a run that has ``autocache()``.
+
+    ``keep`` and ``store`` are the caches without decisions.
+    """
     choosing = Choosing(plan, settings, epoch, keep, store)
     stored = AutoStoring(choosing, getattr(store, "names", {}))
     return AutoKeeping(keep, choosing), stored, choosing

@@ -362,7 +362,7 @@ def _written(given: object, name: str, verb: str) -> tuple[Node, Settings]:
             why=f"it is of type {type(given).__name__}",
             try_=f"{verb}(dml.read_parquet(...).map(...))",
         )
-    return given._node, given._settings  # noqa: SLF001 - its own kind
+    return given._node, given._settings  # noqa: SLF001 - a class of this package
 
 
 def _store_path(path: object) -> str:

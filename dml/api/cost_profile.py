@@ -34,11 +34,11 @@ from dml.settings import Settings
 
 # Seconds that explain waits for the figures of runs that have just ended.
 FLUSH_S = 1.0
-# Bytes that may be read for the name of a result, for telemetry alone: some 10 ms.
+# Most bytes that are read for a result's fingerprint if only telemetry needs it: some 10 ms.
 NAMED_BYTES = 32 << 20
-# Rules that may be switched off in one plan; rewrites up to which that is tried, and gains shown.
+# Most rules switched off in one plan; most rewrites for which that is tried, or gains are shown.
 MOST_OFF, MOST_TRIED, MOST_SHOWN = 4, 200, 2_000
-# Part of a run that may go into planning it again without each of its rules; how that is measured.
+# Largest share of a run's time for planning it again without each of its rules; the clock for it.
 TRYING, CLOCK = 0.02, time.perf_counter
 
 _COLLECTORS: dict[str, Collector] = {}
@@ -193,8 +193,8 @@ def gains_of(made: Optimized, used: Sequence[Estimate], settings: Settings) -> t
 class Used(NamedTuple):
     """The plan in use, with which plans without some rule are compared.
 
-    ``name`` is the name that those plans must have (None: any), ``gives`` is the rows that it
-    outputs.
+    ``name`` is the name that those plans must have (None: any), and ``gives`` the number of rows
+    that the plan outputs.
     """
 
     name: str | None

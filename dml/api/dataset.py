@@ -47,7 +47,7 @@ class Dataset(
 
     @door
     def epoch(self, k: object) -> Self:
-        """Return the same pipeline, every iteration of which delivers epoch ``k`` (from 0)."""
+        """Return the same pipeline, whose iterations all deliver epoch ``k`` (0 is the first)."""
         if isinstance(k, bool) or not isinstance(k, int) or k < 0:
             raise PlanError(
                 f"epoch needs an integer of at least 0, got {k!r}",

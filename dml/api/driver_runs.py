@@ -57,7 +57,7 @@ def _aside(made: Elements, node: Node, settings: Settings, form: str) -> Element
     return made.handed_over(Aside(node, opened, depth, made))
 
 
-def begun(  # noqa: PLR0917 - the driver gives the last two
+def begun(  # noqa: PLR0917 - the driver process passes the last two
     settings: Settings, config: dict[str, Any], form: str, process: str, node: Node, epoch: int
 ) -> Elements:
     """Open the run in the driver process, under the process name ``process`` of its parent."""

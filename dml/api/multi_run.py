@@ -29,7 +29,10 @@ from dml.settings import Settings
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WantedRun:
-    """One of the pipelines: ``epoch`` of ``node``, as rows or as the files of ``write``."""
+    """A pipeline to run: ``epoch`` of ``node``.
+
+    Its rows are written to files as ``write`` says, or returned as a table if ``write`` is None.
+    """
 
     node: Node
     settings: Settings
@@ -102,7 +105,7 @@ def _alike(one: WantedRun, other: WantedRun) -> bool:
 
 
 def _together(nodes: Sequence[Node], settings: Settings) -> Together:
-    """Choose the steps to share; none if sharing is off or would escape verification."""
+    """Choose the steps to share; none if sharing is off, or if samples of the rows are verified."""
     off = not settings.optimize or run_shared_once.name in without(settings)
     if off or verifies(settings) or len(nodes) < 2:
         return Together(tuple(nodes), ())

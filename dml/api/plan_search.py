@@ -64,7 +64,10 @@ def arranged(made: Optimized, settings: Settings, without: frozenset[str]) -> Ar
 def explain_arrangement(
     made: Optimized, settings: Settings, without: frozenset[str], run: Arrangement
 ) -> str:
-    """Explain the arrangement as text; search for one even if ``run`` had nothing to choose."""
+    """Return as text the arrangement ``run`` of ``made``, the next best one, and the reason.
+
+    If ``run`` was not chosen among several arrangements, search for the best one now.
+    """
     from dml.optimize.explain.arrangement_text import decision_text
 
     decision, fixed = run.decision, ""

@@ -65,7 +65,7 @@ class SummaryVerbs(Results):
 
     @door
     def std(self, column: str) -> float | None:
-        """Return the sample standard deviation of ``column``, of which the divisor is n - 1.
+        """Return the sample standard deviation of ``column``, computed with the divisor n - 1.
 
         None for fewer than two values. Otherwise as ``mean``.
         """

@@ -387,7 +387,7 @@ class _Foreseeing:
     # The workers for a requested rate
 
     def _reaching(self, target: float) -> Outlook:
-        """Forecast with the fewest workers that give ``target`` rows/s, or the highest rate."""
+        """Forecast a run with the fewest workers for ``target`` rows/s, or for the highest rate."""
         rates: dict[int, float] = {}
 
         def rate(workers: int) -> float:

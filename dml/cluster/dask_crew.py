@@ -55,7 +55,8 @@ class DaskCrew(RemoteCrew):
         self.wait_s = self.silent_s = 60.0
         self.limit_bytes = loop.core.state.limit_bytes
         self.queue: list[Run] = []
-        self.lends, self.gathering, self.flying = True, False, 0  # tasks submitted to Dask
+        # whether results may be lent memory, whether messages are being handled, tasks in Dask
+        self.lends, self.gathering, self.flying = True, False, 0
         self.tickets: dict[int, Ticket] = {}  # tickets without a result yet
         self.live: weakref.WeakSet[Ticket] = weakref.WeakSet()
         self.cargo = Cargo(hub, self.name, job)

@@ -40,7 +40,7 @@ class MadeBlocks(NamedTuple):
 NOTHING = MadeBlocks(())
 # Copies of an atom's blocks at one time: as read, as made by both plans, and in between.
 COPIES = 6
-# A sample is an atom, or several small atoms that have some rows together.
+# A sample is one atom, or several small atoms: up to so many rows, atoms and bytes.
 LEAST_ROWS, MOST_ATOMS, MOST_BYTES = 4096, 64, 8 << 20
 Bottom = Callable[[int], MadeBlocks]
 """Returns the output of a plan's stages for the sampled atoms in an epoch."""
@@ -171,7 +171,7 @@ def gathered(blocks: Iterable[Block], most_bytes: int) -> MadeBlocks:
 
 
 class _Handed:
-    """A flow of blocks in memory, all of which are one piece; an error follows the last block."""
+    """A flow of blocks in memory, which together are one piece; an error follows the last block."""
 
     def __init__(self, made: MadeBlocks) -> None:
         self.error = made.error

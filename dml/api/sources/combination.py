@@ -88,7 +88,7 @@ def _wanted(verb: str, datasets: Any) -> list[Any]:
     made: list[Any] = []
     for each in datasets:
         dataset, write = (each, None) if isinstance(each, Dataset) else _written(verb, each)
-        made.append(together.WantedRun(*dataset._asked_whole(verb), write))  # noqa: SLF001 - of this house
+        made.append(together.WantedRun(*dataset._asked_whole(verb), write))  # noqa: SLF001
     return made
 
 

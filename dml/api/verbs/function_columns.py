@@ -70,7 +70,7 @@ class SplitSteps:
         self.spare = (name for i in itertools.count() if (name := f"udf:{i}") not in given)
         self.drop: list[str] = []
         self.done: dict[Value, Value] = {}
-        # calls alone make new columns where they stand, and the others keep their order
+        # if all values are calls that make new columns, the calls use the final names at once
         alone = given.known and all(v.op == "udf" and name not in given for name, v in values)
         self.names = {value: name for name, value in reversed(values)} if alone else {}
         made = [(name, self.without(value)) for name, value in values]

@@ -49,7 +49,7 @@ def _with(rows: Any, made: dict[str, Column]) -> Any:
 
 def _columns(rows: Any) -> frozenset[str]:
     """Return the names of the columns, as far as they are known."""
-    return frozenset(rows._node.schema)  # noqa: SLF001 - a handle of the same house
+    return frozenset(rows._node.schema)  # noqa: SLF001 - a handle of this package
 
 
 def spare(name: str, taken: Collection[str]) -> str:
@@ -88,14 +88,14 @@ def _ways(descending: Any, keys: int) -> tuple[bool, ...]:
 
 
 def _then(rows: Any, kind: Any, *fields: Any) -> Any:
-    return rows._then(kind, *fields)  # noqa: SLF001 - a handle of the same house
+    return rows._then(kind, *fields)  # noqa: SLF001 - a handle of this package
 
 
 class Groups(Generic[D]):
     """The rows of a pipeline grouped by keys; an aggregate makes one row of each group.
 
-    Groups come in ascending order of the keys: numbers, then NaN, then null, each of which is a
-    group like any other. All NaNs are one group, and so are -0.0 and 0.0, whose key is shown as
+    Groups come in ascending order of the keys: numbers, then NaN, then null. NaN and null are
+    groups like any other. All NaNs are one group, and so are -0.0 and 0.0, whose key is shown as
     0.0.
     """
 
@@ -150,12 +150,18 @@ class Groups(Generic[D]):
 
     @door
     def std(self, *columns: str, ddof: int = 1) -> D:
-        """Compute the standard deviation of each of ``columns`` by group, under its name."""
+        """Compute the standard deviation of each of ``columns`` by group, under the column's name.
+
+        The divisor is the number of values less ``ddof``.
+        """
         return self.agg(**{name: col(name).std(ddof) for name in _some(columns)})
 
     @door
     def var(self, *columns: str, ddof: int = 1) -> D:
-        """Compute the variance of each of ``columns`` by group, under the column's name."""
+        """Compute the variance of each of ``columns`` by group, under the column's name.
+
+        The divisor is the number of values less ``ddof``.
+        """
         return self.agg(**{name: col(name).var(ddof) for name in _some(columns)})
 
     @door

@@ -90,7 +90,7 @@ class OrderVerbs(StepVerbs):
     def sort(
         self,
         by: Any,
-        descending: bool | Sequence[bool] = False,  # noqa: FBT001, FBT002 - as peers have it
+        descending: bool | Sequence[bool] = False,  # noqa: FBT001, FBT002 - as elsewhere
         *,
         nulls_last: bool = True,
     ) -> Self:

@@ -45,7 +45,7 @@ def accepted(target: Mapping[Any, float], initial: Mapping[Any, float]) -> dict[
 
 
 def draw_mask(classes: Column, shares: Mapping[Any, float], seed: int | None) -> Column:
-    """Return a boolean column: True where a draw is below the share of the row's class."""
+    """Return a boolean column: True where a random draw is below the share of the row's class."""
     draw = random(seed=seed)
     parts = [
         _is(classes, name) if share >= 1 else _is(classes, name) & (draw < share)

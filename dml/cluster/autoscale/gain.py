@@ -69,7 +69,8 @@ class GainPolicy:
     def _forget(self) -> None:
         """Forget all measurements, as the load has changed."""
         self.step_s, self.floor_s, self.needed_s = Log(self.scatter), 0.0, math.inf
-        self.short, self.kept = 0, 0  # workers known to be too few: for the floor, for any speed
+        # the most workers known to be too few for ``floor_s``; the least to which to reduce them
+        self.short, self.kept = 0, 0
         self._arrive()
 
     def _arrive(self) -> None:

@@ -76,7 +76,7 @@ class RunsJob(Job):
     root: str | None = None
 
     def starts(self, mine: Callable[[], Tally]) -> tuple[Start, ...]:
-        """Return the start function of each stage, of which the last one writes runs."""
+        """Return the start function of each stage; that of the last stage writes runs."""
         *before, last = super().starts(mine)
         return (*before, partial(self._written, last))
 

@@ -248,7 +248,7 @@ class Graph:
             yield tables.add(place, attrgetter("rows"), before)
 
     def parts(self, found: Sequence[Ref]) -> list[DelayedPart]:
-        """Return the values of the tasks ``found``, each of which refers to the whole graph."""
+        """Return the tasks ``found`` as delayed values; each has the whole graph."""
         whole = layered(self.tasks, self.annotations)
         return [_part(each.key, whole) for each in found]
 

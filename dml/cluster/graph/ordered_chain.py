@@ -54,10 +54,10 @@ class ChainLink:
 
 @dataclasses.dataclass
 class PieceTape:
-    """The available pieces, with their epochs, which stand in for the output of a driver.
+    """The available pieces, with their epochs, which replace the output of a driver.
 
-    ``whole`` returns True for epochs of which all pieces are available. ``cut`` is (epoch, unit,
-    atoms to skip) from which the flow requested pieces when it was first opened; None before that.
+    ``whole`` returns True for an epoch that has no further pieces. ``cut`` is (epoch, unit, atoms
+    to skip) from which the flow requested pieces when it was first opened; None before that.
     """
 
     pieces: Sequence[tuple[int, Piece]]

@@ -154,8 +154,8 @@ MEMORY_GAIN = 0.05
 class BusyShare(NamedTuple):
     """The share of a run, 0 to 1, for which a resource is busy.
 
-    ``kind`` is the resource of which more would help, ``of`` describes it for people, and ``title``
-    is the operator that uses most of it.
+    ``kind`` is the resource to add if it is the bottleneck, ``of`` describes the resource for
+    people, and ``title`` is the operator that uses most of it.
     """
 
     kind: str

@@ -123,7 +123,7 @@ class Model:
 
     @property
     def partitions(self) -> int:
-        """The number of partitions that the last stage gives."""
+        """The number of partitions that the last stage outputs."""
         return self.tasks * math.prod(step.truth.slices for step in self.steps)
 
     def slices(self, stage: int) -> int:
