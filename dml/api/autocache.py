@@ -116,7 +116,7 @@ class Choosing:
         return expected(self.plan, self.profile, self.settings)
 
     def watch(self, run: Streaming, workers: int) -> None:
-        """Record the operator costs that ``run`` measures."""
+        """Record the operator costs that ``run`` measures with ``workers`` workers."""
         named = ((each, self.entry(each, self.epoch)) for each in self.places)
         rows = {at.first + at.number - 1: entry.fingerprint for at, entry in named if entry}
         SEEN.watch(run, self.names, workers, rows)
@@ -304,8 +304,8 @@ class Choosing:
     def _past(self, place: CachePlace, rows: list[float], entry: KeptEntry | None) -> float:
         """Return the number of whole passes computed so far, by this job or another.
 
-        Passes are counted by the fingerprint of the rows: an operator's name is the same for any
-        data.
+        Passes are counted by the fingerprint of the rows, as an operator's telemetry name does not
+        depend on the data.
         """
         if entry is None:
             return 0.0
@@ -330,7 +330,7 @@ def _takes(root: str, store: PartStore, each: float, nbytes: float) -> tuple[flo
 
 
 def key_of(node: Node) -> Key:
-    """Return what identifies the ``autocache()`` ``node`` in a run."""
+    """Return the key of an ``autocache()`` in a run: the node's digest and its store's root."""
     return node.digest, node.root
 
 

@@ -54,7 +54,7 @@ class WorthKeeping:
 
     @property
     def nbytes(self) -> int:
-        """The bytes that would be newly stored."""
+        """The bytes that the advised caches would add to the store."""
         return int(sum(each.part * each.nbytes for each in self.places if not each.there))
 
     def __str__(self) -> str:

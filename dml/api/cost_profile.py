@@ -98,7 +98,7 @@ def _machine() -> str:
 
 
 def _learned(settings: Settings) -> Profile:
-    """Return the profile that the fleet has learned."""
+    """Return the profile learned from telemetry; an empty one if telemetry is off."""
     root = telemetry_root(settings.telemetry_dir)
     return Profile() if root is None else _learner(root).profile()
 
@@ -215,7 +215,7 @@ def names_of(plan: Plan) -> tuple[Names, ...]:
 
 
 def named_as(plan: Plan, other: Plan) -> None:
-    """Give ``plan`` the telemetry names of ``other``, which has the same operators."""
+    """Give ``plan`` the telemetry names of ``other``, which has the same operators, if known."""
     if other in _NAMES:
         _NAMES[plan] = _NAMES[other]
 

@@ -93,7 +93,10 @@ def _offered(settings: Settings) -> tuple[int, int]:
 
 
 def limit_of(settings: Settings) -> int:
-    """Return the limit in bytes: as set, else a quarter of the cluster's, machine's or cgroup's."""
+    """Return the memory limit in bytes: as set, else a quarter of the memory.
+
+    That is the memory of the cluster's workers, or the lesser of the machine's and the cgroup's.
+    """
     if settings.memory_limit != AUTOTUNE:
         return int(settings.memory_limit)
     there = _offered(settings)[1]

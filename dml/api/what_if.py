@@ -291,7 +291,7 @@ class _Foreseeing:
             return None
 
     def _usual(self) -> int | None:
-        """Return the number of workers in the settings; None if only a cluster's run knows it."""
+        """Return the number of workers in the settings; None if only a cluster's run shows it."""
         if self.settings.executor == "distributed" and self.settings.num_workers == AUTOTUNE:
             return None
         return RunResources.of(self.settings, self.plan).workers

@@ -41,7 +41,7 @@ def cache() -> None:
 @cache.command()
 @in_store
 def ls(output: Output, *, root: str | None, namespace: str) -> None:
-    """List every entry: parts, rows, bytes, what it cost, uses, and its last operator."""
+    """List every entry: parts, rows, bytes, what computing it cost, uses, and its last operator."""
     catalog = Catalog(root, namespace)
     entries = list(catalog)
     value = {"root": catalog.path, "namespace": namespace, "entries": [*map(entry_json, entries)]}

@@ -149,7 +149,10 @@ def stepped(
 
 
 def gathered(blocks: Iterable[Block], most_bytes: int) -> MadeBlocks:
-    """Collect ``blocks`` until one raises; beyond ``most_bytes``, return a MemoryContractError."""
+    """Return ``blocks`` up to the first error, and that error, if any.
+
+    If they exceed ``most_bytes``, return no blocks and a MemoryContractError.
+    """
     found: list[Block] = []
     held_bytes = 0
     try:

@@ -30,7 +30,7 @@ SUFFIX = "_of"
 
 
 def sorted_by(rows: D, by: Any, descending: Any, *, nulls_last: bool) -> D:
-    """Sort ``rows`` by the keys ``by``."""
+    """Sort ``rows`` by the keys ``by``; the other arguments are those of ``OrderVerbs.sort``."""
     given = list(by) if isinstance(by, list | tuple) else [by]
     ways = _ways(descending, len(given))
     made: dict[str, Column] = {}

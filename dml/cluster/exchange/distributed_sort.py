@@ -192,6 +192,7 @@ class SpreadRun:
     """The first operators of a run's stream, executed in two rounds of tasks on workers.
 
     ``sorting`` is the operator that orders rows; ``groups`` groups rows in that order, or is None.
+    If ``finishing``, columns get the form in which they are delivered.
     """
 
     run: Streaming

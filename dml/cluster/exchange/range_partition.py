@@ -87,7 +87,7 @@ class ByColumns(Ordering):
     by_run: ClassVar[bool] = True  # equal rows stay run by run
 
     def stored(self, block: Block) -> Block:
-        """Return the rows unchanged."""
+        """Return ``block`` unchanged, as its own columns are the keys."""
         return block
 
     def shortened(self, heads: Block) -> tuple[Block, int]:

@@ -179,7 +179,7 @@ UNBOUNDED = 1 << 62
 
 @dataclass(slots=True)
 class _Slice:
-    """One slice: its earliest start, and the time that must follow its end."""
+    """One slice: its earliest start ``head_s``, and the time ``tail_s`` that follows its end."""
 
     stage: int
     seconds: float
