@@ -67,8 +67,7 @@ def read_parquet(
         none. Values are int64 if all are whole numbers, date32 if all are dates (2024-02-29), else
         text, percent-decoded; ``__HIVE_DEFAULT_PARTITION__`` is null. If the files have a column of
         that name too, it has the values of the path, in the files' type.
-    path_column : the name of a column with the path of each row's file, relative or absolute as in
-        ``paths``
+    path_column : the name of a column with the path of each row's file, written as in ``paths``
     atom_rows : rows of an atom, the unit in which groups and positions are counted
     storage_options : options of fsspec for opening URLs; never shown
 

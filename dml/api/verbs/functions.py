@@ -169,11 +169,11 @@ class FunctionVerbs(StepVerbs):
         groups across atoms. The arrays are read-only unless ``writable``; ``batch_format`` "arrow"
         passes a ``pyarrow.Table``, "pandas" or "polars" a ``DataFrame``. ``fn`` returns a dict of
         arrays, Arrow data or a data frame (NaN of pandas is null) of any number of rows, or an
-        iterator of those. A class is constructed with ``fn_constructor_args`` and
-        ``fn_constructor_kwargs`` once per concurrent call. A task occupies ``num_cpus`` (1),
-        ``num_gpus``, ``memory`` (bytes or "2GiB", in addition to the rows) and ``resources`` (a
-        dict); at most ``concurrency``, also called ``num_parallel_calls``, run at once. With
-        ``on_error="skip"`` each group for which ``fn`` raises is lost; ``pure`` is as in ``map``.
+        iterator of those. A class is constructed (``fn_constructor_args``) once per concurrent
+        call. A task occupies ``num_cpus`` (1), ``num_gpus``, ``memory`` (bytes or "2GiB", in
+        addition to the rows) and ``resources`` (a dict); at most ``concurrency``
+        (``num_parallel_calls``) run at once. With ``on_error="skip"`` each group for which ``fn``
+        raises is lost; ``pure`` is as in ``map``.
         """
         from dml.ops.row.map_batches import MapBatches, atoms_are_gone
 
