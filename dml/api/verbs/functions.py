@@ -165,15 +165,14 @@ class FunctionVerbs(StepVerbs):
     ) -> Self:
         """Replace each group of rows by the result of ``fn`` for its dict of arrays.
 
-        A group is ``batch_size`` rows (1,024) of one atom of the source; ``batch(n).map(f)`` has
-        groups across atoms. The arrays are read-only unless ``writable``; ``batch_format`` "arrow"
-        passes a ``pyarrow.Table``, "pandas" or "polars" a ``DataFrame``. ``fn`` returns a dict of
-        arrays, Arrow data or a data frame (NaN of pandas is null) of any number of rows, or an
-        iterator of those. A class is constructed (``fn_constructor_args``) once per concurrent
-        call. A task occupies ``num_cpus`` (1), ``num_gpus``, ``memory`` (bytes or "2GiB", in
-        addition to the rows) and ``resources`` (a dict); at most ``concurrency``
-        (``num_parallel_calls``) run at once. With ``on_error="skip"`` each group for which ``fn``
-        raises is lost; ``pure`` is as in ``map``.
+        A group is ``batch_size`` rows (1,024) of one atom (``batch(n).map(f)`` groups across
+        atoms). The arrays are read-only unless ``writable``; ``batch_format`` "arrow" passes a
+        ``pyarrow.Table``, "pandas" or "polars" a ``DataFrame``. ``fn`` returns a dict of arrays,
+        Arrow data or a data frame (NaN of pandas is null) of any number of rows, or an iterator of
+        those. A class is constructed (``fn_constructor_args``) per concurrent call. A task occupies
+        ``num_cpus`` (1), ``num_gpus``, ``memory`` (bytes or "2GiB", besides the rows) and
+        ``resources`` (a dict); at most ``concurrency`` (``num_parallel_calls``) run at once.
+        ``on_error="skip"`` drops each group for which ``fn`` raises; ``pure`` is as in ``map``.
         """
         from dml.ops.row.map_batches import MapBatches, atoms_are_gone
 
