@@ -127,8 +127,8 @@ class CacheVerbs(StepVerbs):
         Raise PlanError for an endless stream. Raise CacheError, with the reason, if afterwards the
         store does not hold all rows: the store failed, ``cache_quota`` is used up, or rows were
         skipped because of errors; rows that were stored remain. If nothing can be stored at all, it
-        is raised before anything is computed. On a cluster without a shared store, each machine
-        stores its part in its own folder, and completeness is not checked.
+        is raised before anything is computed. On a cluster each machine may have a cache folder of
+        its own; missing rows are then not detected.
         """
         from dml.exec.delivery import tables
 

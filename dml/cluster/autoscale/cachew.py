@@ -1,7 +1,7 @@
 """Cachew's scaling policy adds one worker as long as that makes batches three percent faster.
 
-Source: Cachew (USENIX ATC 2022), section 4.3. Users can choose this policy instead of dml's own, to
-which it is the baseline.
+Source: Cachew (USENIX ATC 2022), section 4.3. Users can choose this policy, which is the baseline
+for dml's own.
 """
 
 from __future__ import annotations

@@ -164,8 +164,8 @@ class RunIndex:
     For each batch, ``heads`` has its first key, ``run`` the number of its run, ``row`` the number
     of its first row in the run, ``rows`` and ``nbytes`` its size. The batches of run j begin at
     ``offsets[j]``. For each run, ``names`` has its name and ``places`` the place of its partition
-    in the source. ``short`` is the number of key columns up to the first one with cut values; 0 if
-    no value was cut.
+    in reading order. ``short`` is the number of key columns up to the first one with cut values; 0
+    if no value was cut.
     """
 
     schema: Schema
