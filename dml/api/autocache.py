@@ -1,7 +1,8 @@
-"""Decide at each ``autocache()`` whether to store rows: from costs, epochs and the store.
+"""Decide at each ``autocache()`` whether rows are stored, read from the store, or only computed.
 
-A run decides at the beginning of each pass. Compute costs are those that this process measured,
-else those that the fleet has learned; costs of the store were measured on the store.
+A run decides at the beginning of each pass, from the cost of computing the rows, the cost of
+storing and reading them, and the number of coming passes. Compute costs are those that this process
+measured, else those learned from telemetry; read and write times were measured on the store.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ Key = tuple[bytes, str]
 
 @cache
 def times_of(root: str) -> tuple[ReadTimes, ReadTimes]:
-    """Return how long a part takes to read, and to write, in the store ``root``, by its size."""
+    """Return the seconds to read and to write a part in store ``root``, as functions of bytes."""
     read, write = measured(root, host_class())
     return ReadTimes.measured(read), ReadTimes.measured(write)
 
@@ -64,9 +65,10 @@ class KeptEntry(NamedTuple):
 
 
 class CachePlace(NamedTuple):
-    """An ``autocache()``, operator ``number`` of ``chain``; a run passes it ``passes`` times.
+    """One ``autocache()`` of a plan: ``node`` is operator ``number`` of ``chain``.
 
-    ``first`` is the number of the chain's first operator among those of all chains.
+    ``chain`` is the plan of one input, and a run makes ``passes`` passes over the node's rows. The
+    operators of all chains are numbered in sequence; those of ``chain`` begin at ``first``.
     """
 
     node: Node
@@ -77,16 +79,20 @@ class CachePlace(NamedTuple):
 
 
 class SiteChain(NamedTuple):
-    """The places of one chain, source first; a pass without any of the caches takes ``whole_s``."""
+    """Each ``autocache()`` of one chain with its costs (None if unknown), source first.
+
+    A pass over the chain takes ``whole_s`` seconds if nothing is cached; 0.0 if unknown.
+    """
 
     sites: list[tuple[CachePlace, Site | None]]
     whole_s: float
 
 
 class Choosing:
-    """Decides for one run of a plan which rows each ``autocache()`` keeps, from ``epoch`` on.
+    """Decides for one run of a plan, pass by pass, which ``autocache()`` stores or reads its rows.
 
-    ``keep`` and ``store`` look up the rows that are stored already.
+    ``epoch`` is the first epoch of the run. ``keep`` finds the rows that are cached where elements
+    are delivered, ``store`` those that workers cache.
     """
 
     def __init__(
@@ -101,23 +107,23 @@ class Choosing:
 
     @cached_property
     def profile(self) -> Profile:
-        """The profile of the fleet at the start of the run."""
+        """The costs and sizes learned from telemetry, read once for the run."""
         return profile_of(self.settings)
 
     @cached_property
     def expected(self) -> tuple[Estimate, ...]:
-        """The fleet's cost estimate of every operator."""
+        """The cost estimate of every operator of all chains, from ``profile``."""
         return expected(self.plan, self.profile, self.settings)
 
     def watch(self, run: Streaming, workers: int) -> None:
-        """Record the operator costs that ``run`` measures."""
+        """Record the operator costs that ``run`` measures with ``workers`` workers."""
         named = ((each, self.entry(each, self.epoch)) for each in self.places)
         rows = {at.first + at.number - 1: entry.fingerprint for at, entry in named if entry}
         SEEN.watch(run, self.names, workers, rows)
         rows_named(self.plan, rows)
 
     def begin(self, node: Node, epoch: int) -> CacheDecision:
-        """Return the decision at ``node`` for pass ``epoch``, which begins, and count that pass."""
+        """Return the decision at ``node`` for the pass of ``epoch`` that begins; count the pass."""
         made = self.decisions(node, epoch)[key_of(node)]
         place = next(each for each in self.places if key_of(each.node) == key_of(node))
         entry, known = self.entry(place, epoch), self._declared_reads(place, epoch)
@@ -129,7 +135,11 @@ class Choosing:
     def decisions(
         self, asking: Node | None = None, epoch: int | None = None
     ) -> dict[Key, CacheDecision]:
-        """Return the decision at each place for the next pass, which is ``epoch`` at ``asking``."""
+        """Return the decision at each ``autocache()`` for its next pass, by the key of its node.
+
+        If ``asking`` is given, the next pass at that node is one of ``epoch``; at other nodes, and
+        without ``asking``, it is one of the run's first epoch.
+        """
         given = {key_of(asking): epoch} if asking is not None and epoch is not None else {}
         found = {
             key_of(each.node): CacheDecision(CacheState.COMPUTE, nameless.what)
@@ -145,7 +155,12 @@ class Choosing:
         return found
 
     def chains(self, epochs: Mapping[Key, int]) -> Iterator[SiteChain]:
-        """Yield each chain with its known costs; ``epochs`` overrides the epoch at some places."""
+        """Yield each chain that has an ``autocache()``, with the costs there.
+
+        Costs are those of the epoch that ``epochs`` gives for the key of a node, else of the run's
+        first epoch. Rows without a fingerprint, and rows that were quarantined as wrong, are left
+        out.
+        """
         for plan in {id(each.chain): each.chain for each in self.places}.values():
             places = [each for each in self.places if each.chain is plan]
             rows = self._rows(places[0])
@@ -163,7 +178,10 @@ class Choosing:
         return entry is not None and entry.store.quarantined(entry.fingerprint) is not None
 
     def _rows(self, place: CachePlace) -> list[float]:
-        """Return the rows that each operator of a chain outputs per pass: measured or estimated."""
+        """Return the rows that each operator of the chain of ``place`` outputs per pass.
+
+        They are measured, or else estimated.
+        """
         count = len(place.chain.operators)
         did = SEEN.of(self.names[place.first : place.first + count])
         rows: list[float] = []
@@ -180,7 +198,10 @@ class Choosing:
         return rows
 
     def _seconds(self, first: int, count: int, rows: list[float]) -> float | None:
-        """Return the seconds of a chain's first ``count`` operators; None if one is unmeasured."""
+        """Return the seconds of a pass over ``count`` operators from ``first`` on; None if unknown.
+
+        ``rows`` are the rows that each of them outputs. Caches count as 0 seconds.
+        """
         whole = 0.0
         for number, did in enumerate(SEEN.of(self.names[first : first + count])):
             guess, taken = self.expected[first + number], rows[max(0, number - 1)]
@@ -221,7 +242,7 @@ class Choosing:
             parts = max(1, place.chain.stage.source.unit_count)
         store = store_at(where)
         hold = 0.0
-        if where.quota_bytes is not None:  # the value of an evicted byte
+        if where.quota_bytes is not None:  # storing these rows may evict as many other bytes
             hold = store.uses.floor * nbytes
         each, epochs = nbytes / parts, self._epochs(place, rows, epoch, entry)
         read_s, write_s = (parts * seconds for seconds in _takes(where.root, store, each, nbytes))
@@ -242,7 +263,7 @@ class Choosing:
     def _stored_state(
         self, place: CachePlace, rows: list[float], entry: KeptEntry | None
     ) -> tuple[float, float, float]:
-        """Return the stored share of the rows at ``place``, its bytes, and its compute seconds."""
+        """Return the share of rows at ``place`` that is stored, its bytes and compute seconds."""
         if entry is None:
             return 0.0, 0.0, 0.0
         records = entry.store.records(entry.fingerprint)
@@ -260,7 +281,7 @@ class Choosing:
     ) -> float:
         """Return how often this job will read the rows at ``place``, the next pass included.
 
-        If that was not declared, as many passes are expected as there have been.
+        If the user has not declared that, as many more passes are expected as there have been.
         """
         known = self._declared_reads(place, epoch)
         if known is not None:
@@ -283,8 +304,8 @@ class Choosing:
     def _past(self, place: CachePlace, rows: list[float], entry: KeptEntry | None) -> float:
         """Return the number of whole passes computed so far, by this job or another.
 
-        Passes are counted by the fingerprint of the rows: an operator's name is the same for any
-        data.
+        Passes are counted by the fingerprint of the rows, as an operator's telemetry name does not
+        depend on the data.
         """
         if entry is None:
             return 0.0
@@ -296,9 +317,9 @@ class Choosing:
 
 
 def _takes(root: str, store: PartStore, each: float, nbytes: float) -> tuple[float, float]:
-    """Return the seconds to read and to write a part of ``each`` bytes, of ``nbytes`` in all.
+    """Return the seconds to read and to write one part of ``each`` bytes of an entry of ``nbytes``.
 
-    Copies on this host make reads faster.
+    Reads are faster for the share of the entry that fits into copies on a disk of this host.
     """
     read, write = (times(each) for times in times_of(root))
     copies = store.tiers.copies
@@ -309,12 +330,12 @@ def _takes(root: str, store: PartStore, each: float, nbytes: float) -> tuple[flo
 
 
 def key_of(node: Node) -> Key:
-    """Return what identifies the ``autocache()`` ``node`` in a run."""
+    """Return the key of an ``autocache()`` in a run: the node's digest and its store's root."""
     return node.digest, node.root
 
 
 def _places(plan: Plan) -> Iterator[CachePlace]:
-    """Yield every ``autocache()`` of a plan and of the plans beside it, each chain source first."""
+    """Yield every ``autocache()`` of a plan and of the plans of its other inputs."""
     first = 0
     for each in plan.all:
         for number, node in enumerate(each.operators):
@@ -325,7 +346,10 @@ def _places(plan: Plan) -> Iterator[CachePlace]:
 
 @dataclasses.dataclass(frozen=True)
 class AutoStoring(StoredLevels):
-    """Finds entries of stored steps, as decided for each pass; pickling fixes the decisions."""
+    """Finds the cache entries of stored steps, except where an ``autocache()`` decides to compute.
+
+    Each pass decides anew. A pickled copy keeps the decisions made so far.
+    """
 
     choosing: Choosing
     names: Mapping[Key, EntryName]
@@ -339,7 +363,7 @@ class AutoStoring(StoredLevels):
 
     @property
     def looks(self) -> bool:  # type: ignore[override]
-        """The value of ``Storing.looks``, whatever was decided for this pass."""
+        """True if entries of other pipelines held some of the rows when the run began."""
         return Storing(self.names).looks
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -356,7 +380,7 @@ class AutoStoring(StoredLevels):
 
 
 class AutoKeeping(Keeping):
-    """Keeps cached elements; those of an ``autocache()`` only in passes that decided to keep."""
+    """The element caches of a run; an ``autocache()`` takes part in passes that store or read."""
 
     def __init__(self, keep: Keeping, choosing: Choosing) -> None:
         how: dict[str, Any] = {"where": keep.where, "describe": keep.describe, "later": keep.later}
@@ -373,7 +397,10 @@ class AutoKeeping(Keeping):
 def chosen_of(
     plan: Plan, settings: Settings, keep: Keeping, store: Any, epoch: int
 ) -> tuple[Keeping, Any, Choosing]:
-    """Return the caches, the store and the decision maker of a run with ``autocache()``."""
+    """Return element caches, stored entries and the ``Choosing`` of a run that has ``autocache()``.
+
+    ``keep`` and ``store`` are the caches without decisions.
+    """
     choosing = Choosing(plan, settings, epoch, keep, store)
     stored = AutoStoring(choosing, getattr(store, "names", {}))
     return AutoKeeping(keep, choosing), stored, choosing
@@ -389,9 +416,11 @@ def cache_status(plan: Plan, settings: Settings, epoch: int = 0) -> CacheStatus:
 
 
 def placed(root: Node, settings: Settings, off: frozenset[str]) -> Optimized:
-    """Plan the pipeline ``root`` with an ``autocache()`` wherever one may pay.
+    """Plan the pipeline ``root`` with an ``autocache()`` wherever one may save time.
 
-    Names and positions are those of the pipeline without these steps, so that states fit both.
+    Fingerprints and positions are those of the pipeline without these steps, so that a position
+    saved with them can be resumed without them, and the reverse. ``off`` are the rules that are
+    disabled.
     """
     usual = planned(root, settings, off)
     above = hinted(usual.chosen)
@@ -412,6 +441,6 @@ def decisions(plan: Plan, settings: Settings, epoch: int = 0) -> list[tuple[Node
 
 
 def looking(plan: Plan, settings: Settings, epoch: int = 0) -> Choosing:
-    """Return the ``Choosing`` of a run that would begin now."""
+    """Return the ``Choosing`` of a run that would begin now with ``epoch``."""
     keep, store = keeping_of(plan, settings, 0), storing_of(plan, settings, runs=False)
     return Choosing(plan, settings, epoch, keep, store)

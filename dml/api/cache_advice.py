@@ -19,10 +19,10 @@ LEAST_PARTS = 16  # least number of parts of an entry that can be kept separatel
 
 @dataclasses.dataclass(frozen=True)
 class Worth:
-    """One place where rows could be kept: ``part`` is the share of its ``nbytes`` worth keeping.
+    """A place where rows could be cached: the share ``part`` of its ``nbytes`` is worth that.
 
-    ``pipelines`` is how many pipelines pass it, ``fingerprint`` names its entry; ``there`` is true
-    if the whole entry is in the store already.
+    ``pipelines`` is the number of given pipelines that compute these rows, ``fingerprint``
+    identifies the cache entry; ``there`` is true if the whole entry is in the store already.
     """
 
     operator: str
@@ -41,9 +41,10 @@ class Worth:
 
 @dataclasses.dataclass(frozen=True)
 class WorthKeeping:
-    """The rows of several pipelines to keep; the ``seconds`` of all epochs with and without that.
+    """Where to cache rows of several pipelines, and the time that this saves.
 
-    ``unknown`` are places that were never measured. ``print`` it for people.
+    All coming epochs take ``seconds`` with these caches and ``uncached_s`` without any. ``unknown``
+    are places that were never measured. ``print`` it for people.
     """
 
     places: tuple[Worth, ...]
@@ -53,7 +54,7 @@ class WorthKeeping:
 
     @property
     def nbytes(self) -> int:
-        """The bytes that would be newly stored."""
+        """The bytes that the advised caches would add to the store."""
         return int(sum(each.part * each.nbytes for each in self.places if not each.there))
 
     def __str__(self) -> str:
@@ -67,7 +68,7 @@ class WorthKeeping:
 
 
 class _Tree:
-    """The merged tree of several pipelines: a place that two of them share is one point."""
+    """The places of several pipelines as one tree, in which places with equal rows are one."""
 
     def __init__(self) -> None:
         self.points: list[Point] = []
@@ -77,7 +78,7 @@ class _Tree:
         self.unknown: list[str] = []
 
     def add(self, choosing: Choosing) -> None:
-        """Add one pipeline, with all of its chains."""
+        """Add the places of one pipeline, on all of its inputs."""
         for sites, whole_s in choosing.chains({}):
             below, below_s, epochs = SOURCE, 0.0, 1.0
             for place, site in sites:
@@ -104,7 +105,11 @@ class _Tree:
 def worth_keeping(
     jobs: Sequence[tuple[Node, Settings, int]], room: float | None, parts: int = LEAST_PARTS
 ) -> WorthKeeping:
-    """Choose steps of ``jobs`` (with their next epochs) to cache in ``room`` bytes (None: any)."""
+    """Choose the rows of ``jobs`` to cache in ``room`` bytes; None is unlimited.
+
+    A job is a pipeline's node, its settings and its next epoch. A limited store may keep some of
+    the ``parts`` equal parts of an entry.
+    """
     tree = _Tree()
     for node, settings, epoch in jobs:
         tree.add(looking(optimized(node, settings).plan, settings, epoch))

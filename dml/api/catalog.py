@@ -32,10 +32,11 @@ def why_miss(a: Dataset, b: Dataset) -> Difference:
     """Return the first difference between two pipelines, source first: why they share no entry.
 
     ``print`` it for people: what differs, in which operators and lines, both values, what to try.
-    Its fields are for programs: ``kind`` ("constant", "code", "content", "order" ...), ``path`` (of
-    the difference: a file, or a value by the way from your function to it), ``here``, ``there``. It
-    is false if both have one fingerprint. Reads files as ``fingerprint()`` does, and computes
-    nothing. ``Catalog.why_miss`` compares with the entries of a store.
+    Programs read its fields: ``kind`` ("constant", "code", "content", "order" ...), ``path`` (a
+    file, or how a function refers to the value that differs), and the value in ``a`` as ``here``
+    and in ``b`` as ``there``. It is false if both pipelines have one fingerprint. Files are read as
+    by ``fingerprint()``; nothing is computed. ``Catalog.why_miss`` compares with the entries of a
+    store.
 
     >>> import dml
     >>> data = dml.range(10)
@@ -51,12 +52,13 @@ def why_miss(a: Dataset, b: Dataset) -> Difference:
 
 @door
 def worth_keeping(*pipelines: Dataset, room: int | str | None = None) -> WorthKeeping:
-    """Return which rows of several pipelines are worth keeping in a store of ``room`` bytes.
+    """Return which rows of several pipelines are worth caching in a store of ``room`` bytes.
 
-    The ``autocache()`` places of all pipelines are merged where the steps below are the same. Of
-    all ways to keep them, whole or in part, the answer takes the least time for all coming epochs
-    of all pipelines together; ``print`` it for people. It rests on measurements of this process or
-    on telemetry; it computes and keeps nothing. ``room=None`` is room for all.
+    Candidates are the rows at each ``autocache()``; rows that several pipelines compute are one
+    candidate. The answer names the rows, or shares of them, with which all coming epochs of all
+    pipelines together take the least time; ``print`` it for people. It is estimated from
+    measurements of this process or telemetry: nothing runs or is stored. ``room=None`` is a store
+    without a limit.
 
     Raise PlanError for an argument that is no pipeline, or a ``room`` that is no size.
     """
@@ -71,10 +73,10 @@ def worth_keeping(*pipelines: Dataset, room: int | str | None = None) -> WorthKe
 
 
 class Lookup(NamedTuple):
-    """Result of a cache lookup: ``parts`` of the entry are there, out of ``of``.
+    """The result of a cache lookup: ``parts`` of the ``of`` parts of an entry are stored.
 
-    ``reuse`` says how the missing parts could be computed from entries of other pipelines,
-    ``quarantined`` why the entry must not be read, if that is so.
+    ``of`` is None if unknown. ``reuse`` says how the missing parts could be computed from entries
+    of other pipelines; ``quarantined`` says why the entry must not be read, and is "" if it may be.
     """
 
     fingerprint: str
@@ -85,7 +87,7 @@ class Lookup(NamedTuple):
 
     @property
     def state(self) -> str:
-        """One of "hit": all parts are there, "partial": some are, "miss": none is."""
+        """The word "hit" if all parts are stored, "partial" if some are, "miss" if none is."""
         if not self.parts:
             return "miss"
         return "hit" if self.of is not None and self.parts >= self.of else "partial"
@@ -98,12 +100,13 @@ class Lookup(NamedTuple):
 
 
 class Catalog:
-    """The entries that one namespace of a store keeps, by fingerprint.
+    """The cache entries in one namespace of a store, by fingerprint.
 
-    ``path`` is the folder or ``s3://`` URL of a snapshot, of a store, or a ``cache_dir``, in which
-    the store is ``store``; without it, the store in the user's cache folder. ``catalog.path`` is
-    the store that is read. Reading writes nothing there. Raise CacheError if there is no store, or
-    it cannot be read; raise PlanError for an invalid path, namespace or fingerprint.
+    ``path`` is a folder or ``s3://`` URL: that of a store, of a snapshot, or of a ``cache_dir``,
+    where the store is the folder ``store``. None is the store in the user's cache folder.
+    ``catalog.path`` is the store that was found. Creating a catalog writes nothing. Raise
+    CacheError if there is no store, or it cannot be read; raise PlanError for an invalid path,
+    namespace or fingerprint.
 
     A fingerprint may be given as its first letters, 4 or more, if only one entry begins with them.
     """
@@ -128,7 +131,8 @@ class Catalog:
 
         The namespace's folder is created for you alone, whatever the umask. Call this before the
         first run that uses the namespace; for a ``cache_dir``, pass ``<cache_dir>/store`` as
-        ``path``. Raise CacheError if the folder belongs to another user, or is in a bucket.
+        ``path``. Raise CacheError if the folder belongs to another user, or ``path`` is in a
+        bucket.
         """
         from dml.cache.eviction import catalogue
         from dml.cache.store import private_folder
@@ -149,11 +153,11 @@ class Catalog:
     ) -> Catalog:
         """Create a namespace, on a disk, that a group of users shares, and no other user can read.
 
-        ``group`` is one of your groups, None your usual one. The group may read and evict all that
-        is kept there; descriptions of entries hold digests that only the group can compare with
-        others. Call this before the first run that uses the namespace; for a ``cache_dir``, pass
-        ``<cache_dir>/store`` as ``path``. Raise CacheError if the folder belongs to another user or
-        is in a bucket, or if there is no such group.
+        ``group`` is one of your groups; None is your primary one. The group may read and evict all
+        entries. Descriptions of entries contain keyed digests, which only the group can compare
+        with those of other pipelines. Call this before the first run that uses the namespace; for a
+        ``cache_dir``, pass ``<cache_dir>/store`` as ``path``. Raise CacheError if the folder
+        belongs to another user, if ``path`` is in a bucket, or if there is no such group.
         """
         from dml.cache.eviction import catalogue
         from dml.cache.store import private_folder
@@ -168,7 +172,7 @@ class Catalog:
 
     @door
     def __iter__(self) -> Iterator[Entry]:
-        """Iterate over every entry of which at least one part is there, by fingerprint."""
+        """Iterate, in order of fingerprints, over every entry that has at least one stored part."""
         return self._kept.entries()
 
     @door
@@ -184,9 +188,9 @@ class Catalog:
     def lookup(self, ds: Dataset) -> Lookup:
         """Look up the rows of the ``cache()`` nearest to the end of a pipeline.
 
-        For a pipeline without ``cache()``, look up its own rows. One folder is listed, however much
-        the store keeps, and a few more to find reusable entries for missing parts; files that the
-        pipeline reads are read if their content has not been fingerprinted yet.
+        For a pipeline without ``cache()``, look up its output rows. The cost does not grow with the
+        number of entries: one folder is listed, and a few more to find entries that could supply
+        missing parts. Files of the pipeline are read if they have not been fingerprinted yet.
         """
         from dml.cache.eviction import quarantine
 
@@ -199,11 +203,11 @@ class Catalog:
 
     @door
     def why_miss(self, ds: Dataset, fingerprint: str | None = None) -> Difference:
-        """Return the first difference of a pipeline to an entry; false if the entry is its own.
+        """Return the first difference between a pipeline and an entry; false if there is none.
 
         Without ``fingerprint``, compare with the entry that shares most operators with the
-        pipeline, from the source on: the descriptions of all entries are read for that. If the
-        pipeline's own entry was quarantined, return what was wrong with it.
+        pipeline, from the source on; this reads the descriptions of all entries. If the pipeline's
+        own entry was quarantined, return what was wrong with it.
         """
         from dml.optimize.explain import fingerprint_text, name_differences
 
@@ -246,7 +250,7 @@ class Catalog:
 
     @door
     def evict(self, fingerprint: str) -> bool:
-        """Remove an entry, whose rows are computed again when needed; return False without one.
+        """Remove an entry, whose rows are computed again when needed; return False if none exists.
 
         Safe while other processes read the entry. Raise CacheError if the entry is pinned.
         """
@@ -266,8 +270,8 @@ class Catalog:
     def gc(self, *, grace_s: float = 600.0) -> Swept:
         """Remove garbage: files of dead processes, and rows without a record.
 
-        Rows that were not written to for ``grace_s`` seconds and that no entry names were left by a
-        writer that died. Safe while other processes read and write.
+        Rows that no entry refers to, and that were not written to for ``grace_s`` seconds, were
+        left by a writer that died. Safe while other processes read and write.
         """
         from dml.cache.eviction import janitor
 
@@ -309,7 +313,7 @@ class Catalog:
         return told
 
     def _whole(self, prefix: str) -> str:
-        """Return the one fingerprint that begins with ``prefix``. Raise CacheError without one."""
+        """Return the full fingerprint for ``prefix``. Raise CacheError unless exactly one fits."""
         if len(prefix) < SHORTEST or not _is_hex(prefix):
             raise PlanError(
                 f"{prefix!r} is not a fingerprint",
@@ -358,7 +362,7 @@ def _written(given: object, name: str, verb: str) -> tuple[Node, Settings]:
             why=f"it is of type {type(given).__name__}",
             try_=f"{verb}(dml.read_parquet(...).map(...))",
         )
-    return given._node, given._settings  # noqa: SLF001 - its own kind
+    return given._node, given._settings  # noqa: SLF001 - a class of this package
 
 
 def _store_path(path: object) -> str:

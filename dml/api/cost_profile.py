@@ -34,11 +34,11 @@ from dml.settings import Settings
 
 # Seconds that explain waits for the figures of runs that have just ended.
 FLUSH_S = 1.0
-# Bytes that may be read for the name of a result, for telemetry alone: some 10 ms.
+# Most bytes that are read for a result's fingerprint if only telemetry needs it: some 10 ms.
 NAMED_BYTES = 32 << 20
-# Rules that may be switched off in one plan; rewrites up to which that is tried, and gains shown.
+# Most rules switched off in one plan; most rewrites for which that is tried, or gains are shown.
 MOST_OFF, MOST_TRIED, MOST_SHOWN = 4, 200, 2_000
-# Part of a run that may go into planning it again without each of its rules; how that is measured.
+# Largest share of a run's time for planning it again without each of its rules; the clock for it.
 TRYING, CLOCK = 0.02, time.perf_counter
 
 _COLLECTORS: dict[str, Collector] = {}
@@ -65,9 +65,9 @@ def _learner(root: Path) -> Learner:
 
 
 def identified(stations: Optimized, settings: Settings, events: list[Event]) -> list[Event]:
-    """Return the events of a finished run, with the fingerprints of its results.
+    """Return the events of a finished run, with the fingerprints of its output and operators' rows.
 
-    A result has no fingerprint if a function has none, or if more than 32 MiB would be read for it.
+    No fingerprint is added if a function has none, or if computing them would read over 32 MiB.
     """
     names, named = iter(_results(stations, settings)), list[Event]()
     for each in events:
@@ -79,7 +79,7 @@ def identified(stations: Optimized, settings: Settings, events: list[Event]) -> 
 
 
 def _results(stations: Optimized, settings: Settings) -> list[str]:
-    """Return the fingerprints of the result of a run and of each of its operators."""
+    """Return the fingerprints of a run's output and each operator's rows; [] if unavailable."""
     nodes = list(stations.normalized.walk())
     nameless = any(fn.reason for node in nodes if (fn := node.calls) is not None)
     if nameless or sum(n.identity_bytes() for n in nodes if isinstance(n, Source)) > NAMED_BYTES:
@@ -98,7 +98,7 @@ def _machine() -> str:
 
 
 def _learned(settings: Settings) -> Profile:
-    """Return the profile that the fleet has learned."""
+    """Return the profile learned from telemetry; an empty one if telemetry is off."""
     root = telemetry_root(settings.telemetry_dir)
     return Profile() if root is None else _learner(root).profile()
 
@@ -111,14 +111,14 @@ def profile_of(settings: Settings) -> Profile:
 
 
 def capability_of(settings: Settings) -> float | None:
-    """Return the speed of a core relative to that of the default costs; None without telemetry."""
+    """Return a core's speed as a multiple of the default costs' speed; None without telemetry."""
     if telemetry_root(settings.telemetry_dir) is None:
         return None
     return 1 / _machine_speed(settings).work
 
 
 def _machine_speed(settings: Settings) -> Speed:
-    """Return the speed of this machine, measured once and kept beside the telemetry store."""
+    """Return the speed of this machine, measured once and stored in the telemetry folder."""
     root = telemetry_root(settings.telemetry_dir)
     speed = _SPEEDS.get(str(root))
     if speed is None:
@@ -129,8 +129,8 @@ def _machine_speed(settings: Settings) -> Speed:
 def planned(root: Node, settings: Settings, without: frozenset[str]) -> Optimized:
     """Plan a pipeline in the way that is expected to cost least, without the rules ``without``.
 
-    Rules that cost more than they save, as several runs have shown, are not used either, and the
-    trace says so. Names and saved positions do not depend on the rules.
+    Rules that cost more than they save, as several runs have shown, are left out too, and the trace
+    records that. Fingerprints and saved positions do not depend on which rules are used.
     """
     started = CLOCK()
     made = _by_cost(root, settings, without)
@@ -171,7 +171,7 @@ def _by_cost(root: Node, settings: Settings, without: frozenset[str]) -> Optimiz
 def _other(
     made: Optimized, settings: Settings, profile: Profile, used: Used, rule: NamedRule
 ) -> tuple[Estimate, ...] | None:
-    """Return the estimates of ``made`` without ``rule``; None if that plan has another name."""
+    """Return the estimates of the plan without ``rule``; None if its name is not ``used.name``."""
     plans: dict[tuple[object, ...], Plan] = made.written.memo.setdefault("without", {})
     off = made.without | {rule.name}
     key = (settings.seed, settings.kernels, off)
@@ -184,21 +184,25 @@ def _other(
 
 
 def gains_of(made: Optimized, used: Sequence[Estimate], settings: Settings) -> tuple[RuleGain, ...]:
-    """Return the seconds that each applied rule saves in a plan whose estimates are ``used``."""
+    """Return the seconds that each applied rule saves; ``used`` are the plan's estimates."""
     profile = profile_of(settings)
     others = partial(_other, made, settings, profile, Used(None, _output_rows(made.plan, used)))
     return gains(made.trace, used, others, MOST_SHOWN)
 
 
 class Used(NamedTuple):
-    """The plan in use: the name that plans compared with it must have, if any, and its rows."""
+    """The plan in use, with which plans without some rule are compared.
+
+    ``name`` is the name that those plans must have (None: any), and ``gives`` the number of rows
+    that the plan outputs.
+    """
 
     name: str | None
     gives: float
 
 
 def _output_rows(plan: Plan, found: Sequence[Estimate]) -> float:
-    """Return the number of rows that a plan gives."""
+    """Return the number of rows that a plan outputs, according to its estimates ``found``."""
     return found[len(plan.operators) - 1].rows_out
 
 
@@ -211,13 +215,13 @@ def names_of(plan: Plan) -> tuple[Names, ...]:
 
 
 def named_as(plan: Plan, other: Plan) -> None:
-    """Give ``plan`` the telemetry names of ``other``, which has the same operators."""
+    """Give ``plan`` the telemetry names of ``other``, which has the same operators, if known."""
     if other in _NAMES:
         _NAMES[plan] = _NAMES[other]
 
 
 def rows_named(plan: Plan, rows: Mapping[int, str]) -> None:
-    """Set the telemetry names of the rows that some operators give for the current data."""
+    """Set the telemetry names of operators' output rows for the current data, by number."""
     _NAMES[plan] = tuple(
         {**names, "rows": rows.get(number, "")} for number, names in enumerate(names_of(plan))
     )
@@ -234,7 +238,10 @@ def estimates_of(plan: Plan, settings: Settings) -> tuple[Estimate, ...]:
 def expected(
     plan: Plan, profile: Profile, settings: Settings, gives: float | None = None
 ) -> tuple[Estimate, ...]:
-    """Estimate every operator from ``profile``; without history no names are computed."""
+    """Estimate every operator's cost from ``profile``, scaled to ``gives`` output rows if not None.
+
+    If the profile is empty, operators are not looked up in it by name, which saves computing names.
+    """
     names = names_of(plan) if profile.figures else _nameless(plan)
     return _estimated(plan, names, profile, settings, gives)
 

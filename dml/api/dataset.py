@@ -28,15 +28,18 @@ from dml.settings import AUTOTUNE
 class Dataset(
     CacheVerbs, ColumnVerbs, CombineVerbs, ElementVerbs, OrderVerbs, Collecting, SummaryVerbs, Sinks
 ):
-    """A pipeline; iterate it for batches (dict of arrays) or, before ``batch``, rows (dicts)."""
+    """A pipeline; iterating it gives batches (dicts of arrays), or, before ``batch``, rows."""
 
     def prefetch(self, n: int | str = AUTOTUNE) -> Self:
-        """Make ``n`` elements ahead of the consumer, in a thread; "auto": if they take long."""
+        """Compute up to ``n`` elements ahead of the consumer, in a thread.
+
+        "auto" computes ahead only once the consumer has to wait for elements.
+        """
         return self.with_options(prefetch=n)
 
     @door
     def with_options(self, **options: Any) -> Self:
-        """Set options of the run (see ``dml.Settings``); the resulting rows stay the same."""
+        """Return this pipeline with other options of the run; see ``dml.Settings``."""
         made = self._settings.merged(options)
         if options.get("disable_rules"):
             wiring().without(made)  # a name that no rule has is an error now
@@ -44,7 +47,7 @@ class Dataset(
 
     @door
     def epoch(self, k: object) -> Self:
-        """Return the same pipeline with every iteration being epoch ``k``."""
+        """Return the same pipeline, whose iterations all deliver epoch ``k`` (0 is the first)."""
         if isinstance(k, bool) or not isinstance(k, int) or k < 0:
             raise PlanError(
                 f"epoch needs an integer of at least 0, got {k!r}",
@@ -77,7 +80,10 @@ class Dataset(
 
     @door
     def fingerprint(self, domain: str = "result", *, explain: bool = False) -> str:
-        """Return the result's fingerprint: equal text, equal bytes; its parts if ``explain``."""
+        """Return the fingerprint of ``domain``; equal fingerprints of "result" mean equal bytes.
+
+        With ``explain``, return a line for each operator instead: its fingerprint and title.
+        """
         session = wiring()
         name = session.fingerprint_parts if explain else session.fingerprint
         found: str = name(self._node, self._settings, domain)
@@ -85,18 +91,18 @@ class Dataset(
 
     @door
     def explain(self, stage: str | None = None, *, analyze: bool = False) -> str:
-        """Show the pipeline at a station, as text that fits a screen and shows well in notebooks.
+        """Return a text that shows the pipeline after a step of compilation.
 
-        Stations are "written", "normalized", "chosen", "physical", "graph", "rules", "arranged" and
-        "costs"; without one, the main ones. "arranged" shows the executor, the number of stages,
+        A ``stage`` is "written", "normalized", "chosen", "physical", "graph", "rules", "arranged"
+        or "costs"; None shows the main ones. "arranged" shows the executor, the number of stages,
         the partition sizes, the expected time, and that of the next best arrangement. "costs" shows
         what is expected of each operator: rows (``~`` where they are guessed), seconds, and the
         source of the estimate: ``p`` a table, ``h`` earlier runs, with how far off it may be
         (``+-8%``; ``x/3`` is a factor of three either way).
 
         ``analyze=True`` runs the pipeline to its end, which does not count as an epoch, and shows
-        measurements beside estimates; then each rewriting that was done, and those refused with
-        reasons. It costs what iterating costs. Raise PlanError if the pipeline has no end.
+        measurements beside estimates, then each rewrite that was applied or refused, with reasons.
+        It takes as long as iterating. Raise PlanError if the pipeline has no end.
         """
         session = wiring()
         if not analyze:

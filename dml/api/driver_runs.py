@@ -26,7 +26,7 @@ def run(node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], 
 def tabled(
     node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], None], form: str
 ) -> Elements:
-    """Open a run as ``session.run`` does, with each batch as a table in ``form``.
+    """Open a run as ``session.run`` does, with each batch as a table in the batch format ``form``.
 
     ``settings`` say whether this process or a driver process runs it.
     """
@@ -48,7 +48,7 @@ def tabled(
 
 
 def _aside(made: Elements, node: Node, settings: Settings, form: str) -> Elements:
-    """Return ``made`` as an iterator whose elements a driver process produces."""
+    """Return ``made`` as an iterator whose elements are produced by a separate driver process."""
     scheduler, config = scheduler_address(settings)
     choices: dict[str, Any] = {"prefetch": AUTOTUNE, "scheduler": scheduler}
     there = dataclasses.replace(settings.here, **choices)
@@ -57,10 +57,10 @@ def _aside(made: Elements, node: Node, settings: Settings, form: str) -> Element
     return made.handed_over(Aside(node, opened, depth, made))
 
 
-def begun(  # noqa: PLR0917 - the driver gives the last two
+def begun(  # noqa: PLR0917 - the driver process passes the last two
     settings: Settings, config: dict[str, Any], form: str, process: str, node: Node, epoch: int
 ) -> Elements:
-    """Open the run in the driver process, under the process name of its parent."""
+    """Open the run in the driver process, under the process name ``process`` of its parent."""
     session.PROCESS = process
     if config or "dml.cluster.cluster" in sys.modules:  # an earlier run may have configured it
         from dml.cluster import cluster

@@ -29,7 +29,10 @@ from dml.settings import Settings
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WantedRun:
-    """One of the pipelines: ``epoch`` of ``node``, as rows or as the files of ``write``."""
+    """A pipeline to run: ``epoch`` of ``node``.
+
+    Its rows are written to files as ``write`` says, or returned as a table if ``write`` is None.
+    """
 
     node: Node
     settings: Settings
@@ -39,7 +42,10 @@ class WantedRun:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunGroup:
-    """Pipelines with equal settings, by their numbers among all, and how they run together."""
+    """Pipelines with equal settings and epoch, and the steps that they share.
+
+    ``numbers`` are their numbers among all pipelines of the call.
+    """
 
     numbers: tuple[int, ...]
     settings: Settings
@@ -52,7 +58,7 @@ class RunGroup:
 
 
 def collected(wanted: Sequence[WantedRun]) -> list[Any]:
-    """Return a table or a written folder for each pipeline; if one fails, no folder remains."""
+    """Return a table or a written folder for each pipeline; if one fails, no folder appears."""
     _refuse_twice(wanted)
     parts = [part for group in groups_of(wanted) for part in _parts(group)]
     with ExitStack() as stack:
@@ -99,7 +105,7 @@ def _alike(one: WantedRun, other: WantedRun) -> bool:
 
 
 def _together(nodes: Sequence[Node], settings: Settings) -> Together:
-    """Choose the steps to share; none if sharing is off or would escape verification."""
+    """Choose the steps to share; none if sharing is off, or if samples of the rows are verified."""
     off = not settings.optimize or run_shared_once.name in without(settings)
     if off or verifies(settings) or len(nodes) < 2:
         return Together(tuple(nodes), ())
@@ -114,7 +120,10 @@ def _weighed(settings: Settings, node: Node) -> Weighed:
 
 
 def _parts(group: RunGroup) -> Iterator[tuple[RunGroup, tuple[int, ...]]]:
-    """Yield ``group`` with each set of its pipelines that share steps, alone if they share none."""
+    """Yield ``group`` with each set of pipelines that are connected by shared steps.
+
+    A pipeline that shares no step is a set by itself. Pipelines are given by their numbers.
+    """
     sets = [{number} for number in group.numbers]
     for step in group.plan.steps:
         takers = {group.numbers[i] for i in step.takers}
@@ -125,7 +134,10 @@ def _parts(group: RunGroup) -> Iterator[tuple[RunGroup, tuple[int, ...]]]:
 
 
 def _receivers(wanted: Sequence[WantedRun], stack: ExitStack) -> list[Receiver]:
-    """Return tables, and folders that appear in the given order when ``stack`` is left."""
+    """Return what collects each pipeline's rows: a table, or files in a new folder.
+
+    The folders appear, in the order of ``wanted``, when ``stack`` is left without an error.
+    """
     made: list[Receiver] = []
     for each in reversed(wanted):
         if each.write is None:
@@ -145,7 +157,10 @@ def _members(
     wanted: Sequence[WantedRun],
     receivers: Sequence[Receiver],
 ) -> tuple[list[RunMember], Taps]:
-    """Open the runs of some pipelines of a group, each with an equal part of the memory limit."""
+    """Open the runs of some pipelines of a group, each with an equal part of the memory limit.
+
+    The second result hands the rows of shared steps to each of these runs.
+    """
     settings, epoch = group.settings, group.epoch
     runs: dict[int, tuple[Streaming, int]] = {}
     for number in numbers:
@@ -176,7 +191,7 @@ def _run(node: Node, settings: Settings, epoch: int, among: int = 1) -> tuple[St
 
 
 def _takers(runs: dict[int, Streaming]) -> dict[bytes, list[Hashable]]:
-    """Return the consumers of each shared node: a run, or the next shared node above it."""
+    """Return the consumers of each shared node, by its digest: runs, or shared nodes above it."""
     passed = {
         number: [node.digest for node in run.plan.stream if isinstance(node, Shared)]
         for number, run in runs.items()

@@ -24,9 +24,10 @@ USUAL = "threads"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Arrangement:
-    """The stations of a pipeline, its plan cut into stages, and settings with no choice left open.
+    """A pipeline after all steps of compilation, and settings in which no choice is left open.
 
-    ``decision`` is None where there was nothing to choose.
+    ``stations`` are the results of these steps; their plan is cut into stages. ``decision`` is None
+    where there was nothing to choose.
     """
 
     stations: Optimized
@@ -35,7 +36,7 @@ class Arrangement:
 
 
 def arranged(made: Optimized, settings: Settings, without: frozenset[str]) -> Arrangement:
-    """Return how to run ``made``: as usual, unless another arrangement is clearly faster."""
+    """Return how to run ``made``: as by default, unless another arrangement is clearly faster."""
     from dml.optimize.explain.arrangement_text import note
 
     plain = Arrangement(made, settings)
@@ -63,7 +64,10 @@ def arranged(made: Optimized, settings: Settings, without: frozenset[str]) -> Ar
 def explain_arrangement(
     made: Optimized, settings: Settings, without: frozenset[str], run: Arrangement
 ) -> str:
-    """Explain the arrangement as text; search for one even if ``run`` had nothing to choose."""
+    """Return as text the arrangement ``run`` of ``made``, the next best one, and the reason.
+
+    If ``run`` was not chosen among several arrangements, search for the best one now.
+    """
     from dml.optimize.explain.arrangement_text import decision_text
 
     decision, fixed = run.decision, ""
@@ -92,7 +96,7 @@ def _since(started: float) -> float:
 
 
 def _machine(plan: Plan, settings: Settings) -> MachineLimits:
-    """Return the resources that the run may use, as far as the user has not fixed them."""
+    """Return the limits within which the run may be arranged: executors, workers, memory."""
     resources = RunResources.of(settings, plan)
     free = settings.executor == AUTOTUNE
     moves = free and resources.workers > 1 and not plan.links and movable(plan.stage)

@@ -18,9 +18,11 @@ VERIFYING = 8
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunResources:
-    """Settings with every "auto" decided for this machine and this plan.
+    """Settings with every "auto" replaced by a value for this machine and this plan.
 
-    If ``ahead`` is None, the run decides how many elements to make ahead, from the time they take.
+    ``ahead`` is the number of elements to make ahead of the consumer; if None, the run decides it
+    from the time that elements take. ``target`` is the user's bytes per partition, None if "auto".
+    ``kept_bytes`` is the memory for caches of elements.
     """
 
     workers: int
@@ -31,10 +33,10 @@ class RunResources:
 
     @staticmethod
     def of(settings: Settings, plan: Plan, among: int = 1) -> RunResources:
-        """Decide on the cores of this process, a quarter of its memory, and partitions to match.
+        """Use the cores of this process, a quarter of its memory, and a partition size to match.
 
         On a cluster, use the workers' threads and a quarter of the workers' memory, once they are
-        known. The memory is divided ``among`` so many runs side by side.
+        known. The memory is divided equally among ``among`` runs side by side.
         """
         workers = _workers(settings)
         target = settings.target_partition_bytes
@@ -50,7 +52,7 @@ class RunResources:
 
     @staticmethod
     def met(settings: Settings, plan: Plan, among: int = 1) -> RunResources:
-        """Decide as ``of``, but look up the cluster's workers first, if the driver is here."""
+        """Decide as ``of``, after connecting to the cluster if this process is to run it."""
         if settings.executor == "distributed" and settings.driver == "here":
             _on_dask().met(settings)
         return RunResources.of(settings, plan, among)
@@ -62,7 +64,7 @@ class RunResources:
 
 
 def slots_of(settings: Settings, workers: float) -> dict[str, float]:
-    """Return what tasks can occupy: workers, and the resources that this host has or declares."""
+    """Return the amount of each resource for tasks: workers ("cpu"), GPUs, declared resources."""
     found = 0 if settings.executor == "distributed" else gpus()
     slots = {"cpu": float(workers), "gpu": float(found)} if found else {"cpu": float(workers)}
     return slots | dict(settings.resources or ())
@@ -91,7 +93,10 @@ def _offered(settings: Settings) -> tuple[int, int]:
 
 
 def limit_of(settings: Settings) -> int:
-    """Return the limit in bytes: as set, else a quarter of the cluster's, machine's or cgroup's."""
+    """Return the memory limit in bytes: as set, else a quarter of the memory.
+
+    That is the memory of the cluster's workers, or the lesser of the machine's and the cgroup's.
+    """
     if settings.memory_limit != AUTOTUNE:
         return int(settings.memory_limit)
     there = _offered(settings)[1]
@@ -105,12 +110,12 @@ def verifying_bytes(settings: Settings) -> int:
 
 
 def verifies(settings: Settings) -> bool:
-    """Return True if samples are compared: never if the plan runs as written."""
+    """Return True if samples are compared with the plan as written, and another plan may run."""
     return settings.verify == "sample" and settings.optimize
 
 
 def nested_settings(settings: Settings, most_bytes: int) -> Settings:
-    """Return a run's settings, changed for a nested pipeline: one thread, less memory."""
+    """Return a run's settings for a pipeline nested in it: one thread, ``most_bytes`` of memory."""
     return dataclasses.replace(
         settings,
         executor="sync",

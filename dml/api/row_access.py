@@ -27,13 +27,13 @@ FORMATS = ("numpy", "arrow", *LIBRARIES)
 
 
 class Collecting(Results):
-    """Verbs that return elements, rows, batches, arrays, data frames."""
+    """Verbs that return elements, rows, batches, arrays or data frames."""
 
     @door
     def first(self) -> dict[str, Any] | None:
-        """Run now, and return the first element, or None; does not count as an epoch.
+        """Run now, and return the first element, or None if there is none.
 
-        One element is held in memory.
+        This does not count as an epoch, and keeps one element in memory.
         """
         rows = self.take_rows(1)
         return rows[0] if rows else None
@@ -70,9 +70,9 @@ class Collecting(Results):
     def take_batch(self, n: int = 20, *, batch_format: str = "numpy") -> Any:
         """Run now, and return the first ``n`` rows as one batch in the given ``batch_format``.
 
-        A batch is a dict of arrays, or as in ``iter_batches``. It is shorter where there are fewer
-        rows; its arrays have length 0 where there are none. This does not count as an epoch, and
-        holds the batch in memory. Raise PlanError after ``batch``.
+        A batch is a dict of arrays, or a table as in ``iter_batches``. It has fewer rows if the
+        pipeline has; with no rows, its arrays have length 0. This does not count as an epoch, and
+        keeps the batch in memory. Raise PlanError after ``batch``.
         """
         from dml.api import head_step
         from dml.exec.delivery import tables
@@ -100,19 +100,20 @@ class Collecting(Results):
 
     @door
     def as_numpy_iterator(self) -> Elements:
-        """Iterate as ``iter(ds)``, under the name of tf.data: batches are dicts of NumPy arrays."""
+        """Iterate as ``iter(ds)``: batches are dicts of NumPy arrays. The name is tf.data's."""
         return self.__iter__()
 
     @door
     def iter_batches(
         self, batch_size: int = 256, *, drop_last: bool = False, batch_format: str = "numpy"
     ) -> Any:
-        """Iterate as ``iter(ds.batch(batch_size, drop_last=drop_last))``: resumable, next epoch.
+        """Iterate over the next epoch as ``iter(ds.batch(batch_size, drop_last=drop_last))`` does.
 
         A batch is a dict of arrays; with ``batch_format="arrow"`` a ``pyarrow.Table``, with
         ``"pandas"`` or ``"polars"`` a ``DataFrame`` of that library; in these three, integers may
-        be null. States are interchangeable between formats. One batch is held in memory beside what
-        the run may hold. ``stats()`` reports batches of arrays only.
+        be null. A state that was saved in one format can be loaded in another. One batch is in
+        memory in addition to what the run may hold. ``stats()`` reports only iterations over
+        arrays.
         """
         check_format("iter_batches", batch_format)
         node = self._batched_as(batch_size, drop_last)
@@ -121,7 +122,7 @@ class Collecting(Results):
         return self._tabled(node, batch_format)
 
     def _tabled(self, node: Node, batch_format: str) -> Elements:
-        """Open the next epoch of ``node``, whose elements are batches, as tables of a format."""
+        """Open the next epoch of ``node``, with each batch as a table in ``batch_format``."""
         from dml.api import driver_runs
 
         epoch = self._coming
@@ -131,7 +132,7 @@ class Collecting(Results):
         return made
 
     def _batched_as(self, n: int, drop_last: object) -> Node:
-        """Return this pipeline with ``batch``; cached, so that epochs share measured costs."""
+        """Return the node of ``batch``; cached, so that epochs share measured costs."""
         from dml.api import head_step
 
         head_step.check_count("iter_batches", n, least=1)
@@ -143,7 +144,7 @@ class Collecting(Results):
 
     @door
     def to_numpy(self) -> dict[str, np.ndarray]:
-        """Return all rows as a dict of arrays; they are in memory twice while they are joined."""
+        """Return all rows as a dict of arrays; the peak memory is twice the size of the rows."""
         from dml.api import head_step
 
         self._must_end("to_numpy")
@@ -161,8 +162,9 @@ class Collecting(Results):
     def to_pandas(self) -> Any:
         """Return all rows as a pandas ``DataFrame`` (needs pandas).
 
-        The rows are in memory twice, as Arrow and as pandas. In pandas, integers with nulls become
-        floats, and texts become Python objects; ``to_arrow`` keeps the types.
+        The peak memory is twice the size of the rows: once as Arrow, once as pandas. In pandas,
+        integers with nulls become floats, and texts become Python objects; ``to_arrow`` keeps
+        types.
         """
         from dml.exec.delivery import tables
 
@@ -188,7 +190,7 @@ class Collecting(Results):
 
     @door
     def to_list(self) -> list[dict[str, Any]]:
-        """Run now, and return all elements as a list, in memory; does not count as an epoch."""
+        """Run now, and return all elements as a list; does not count as an epoch."""
         self._must_end("to_list")
         with self._quietly() as elements:
             return list(elements)
@@ -197,8 +199,8 @@ class Collecting(Results):
     def reduce(self, initial: S, fn: Callable[[S, dict[str, Any]], S]) -> S:
         """Fold elements: ``fn(fn(initial, first), second)`` and so on, in order, in this thread.
 
-        Only the state and some elements are in memory. Errors of ``fn`` are raised unchanged. This
-        does not count as an epoch.
+        Only the running result and some elements are in memory. Errors of ``fn`` are raised
+        unchanged. This does not count as an epoch.
         """
         self._must_end("reduce")
         state = initial

@@ -37,7 +37,8 @@ class Cached:
 
     ``name`` is the fingerprint of the cached rows in the store ``where``. ``parts`` of ``of`` parts
     are stored; both are None for a cache of elements, which has no parts. ``rows`` counts elements
-    if batches are cached. ``reuse`` says which missing parts entries of other pipelines provide.
+    if batches are cached. ``whole`` is True if everything is stored. ``reuse`` says which missing
+    parts can be computed from entries of other pipelines.
     """
 
     operator: str
@@ -61,7 +62,7 @@ class Cached:
 
     @property
     def summary(self) -> str:
-        """The decision, the contents, their location and reusable entries, in one line."""
+        """One line with the decision, the contents, their location, and reusable entries."""
         return "; ".join(filter(None, (self.decision, self._there, self.reuse, self.changed)))
 
     @property
@@ -96,7 +97,7 @@ class CacheStatus(tuple[Cached, ...]):
 
 
 def cache_folder(settings: Settings) -> Path:
-    """Return the folder of data that outlives a run: kernels, and stored rows unless at a URL."""
+    """Return the local folder of compiled kernels, and of stored rows unless these are at a URL."""
     given = settings.cache_dir or ""
     if given and "://" not in given:
         return Path(given).expanduser().absolute()
@@ -130,7 +131,10 @@ def keeping_of(plan: Plan, settings: Settings, most_bytes: int, epoch: int = 0) 
 
 
 def passes_at(plan: Plan, number: int) -> float:
-    """Return how often a run passes operator ``number``: the product of the repeats above it."""
+    """Return how many passes a run makes over the output of operator ``number``.
+
+    That is the product of the passes of every ``repeat`` from there on; infinite if one is endless.
+    """
     above = plan.operators[number:]
     passes = (max(1, each.passes) for each in above)
     return math.prod(math.inf if each == ENDLESS else float(each) for each in passes)
@@ -145,7 +149,7 @@ def _later(plan: Plan, settings: Settings, epoch: int, node: Node) -> float:
 
 
 def store_of(settings: Settings, root: str = "") -> Where:
-    """Return where the store is: at the folder or URL ``root``, by default in the cache folder."""
+    """Return the location of the store: folder or URL ``root``, or by default the settings'."""
     from dml.cache.store import open_stores
 
     given, folder = settings.cache_dir or "", settings.cache_local_dir
@@ -164,8 +168,8 @@ def storing_of(
 ) -> NothingStored:
     """Return the stored rows of a plan: of its stored steps, and of the steps below disk caches.
 
-    ``runs`` is True for a run, which looks for reusable entries of other pipelines. Warn of steps
-    whose rows have no lasting name.
+    ``runs`` is True for a run, which looks for entries of other pipelines to reuse. Warn of steps
+    whose rows have no fingerprint that other processes could find.
     """
     looking = any(_keeps_on_disk(node) for each in plan.all for node in each.stream)
     names = {}
@@ -243,7 +247,7 @@ def status(plan: Plan, settings: Settings) -> CacheStatus:
 
 
 def cache_contents(plan: Plan, settings: Settings, epoch: int = 0) -> Iterator[tuple[Node, Cached]]:
-    """Yield each cache of a plan with its present contents; of ``epoch``, if epochs differ."""
+    """Yield each cache of a plan with its contents; for a cache by epoch, those of ``epoch``."""
     storing = storing_of(plan, settings, runs=False)
     for each in plan.all:
         yield from _of_plan(each, settings, storing, epoch)
@@ -265,7 +269,7 @@ def _of_plan(
 
 
 def _streamed(found: CacheFigures, name: str, node: Node, settings: Settings, reuse: str) -> Cached:
-    """Describe the cache ``node`` over a stream, whose entry is ``name``."""
+    """Describe the cache ``node``, filled where elements are delivered; its entry is ``name``."""
     where, copied = store_of(settings), 0
     place = ("disk", name, where.root)
     if node.keeps_in_memory:
@@ -280,7 +284,7 @@ def _streamed(found: CacheFigures, name: str, node: Node, settings: Settings, re
 
 
 def _stored(entry: Any, node: Node, plan: Plan, seed: int) -> Cached:
-    """Describe the ``entry`` of a stored step."""
+    """Describe the cache ``node``, filled by workers; ``entry`` None: nothing can be stored."""
     of = plan.stage.source.unit_count
     if entry is None:  # nothing can be stored
         return Cached(node.label(), "disk", "", "", 0, of, 0, 0, whole=False)
@@ -300,7 +304,7 @@ def _stored(entry: Any, node: Node, plan: Plan, seed: int) -> Cached:
 
 
 def _describe_reusable(entry: Any, node: Node, plan: Plan, seed: int) -> str:
-    """Describe in one line the entries of other pipelines that a step of workers can reuse."""
+    """Return a line on entries of other pipelines that ``node`` can reuse; "" if there are none."""
     from dml.cache.lookup import reuse_report
 
     found = None if entry is None else _finding(entry, node, plan, seed)
@@ -309,7 +313,7 @@ def _describe_reusable(entry: Any, node: Node, plan: Plan, seed: int) -> str:
 
 
 def _finding(entry: Any, node: Node, plan: Plan, seed: int) -> Any:
-    """Find stored rows of other pipelines for ``node``, a step of workers; None if unknown."""
+    """Find stored rows of other pipelines for ``node``, a step on workers; None if unknown."""
     from dml.cache.lookup import reuse_report
 
     steps, asked = plan.on_blocks, node.rows is Rows.STORED
@@ -318,9 +322,9 @@ def _finding(entry: Any, node: Node, plan: Plan, seed: int) -> Any:
 
 
 def reused(plan: Plan, settings: Settings, root: str, namespace: str) -> str:
-    """Describe the entries of a store that a plan's last cache could reuse; "" without a cache.
+    """Describe the entries that a plan's last disk cache could reuse; "" without a cache.
 
-    The store may be another one than that of the settings.
+    The store is the one at ``root``, which need not be that of the settings.
     """
     names = getattr(storing_of(plan, settings, runs=False), "names", {})
     if not names:
@@ -365,7 +369,7 @@ def _clear_workers(settings: Settings, entries: list[tuple[Where, str, str]]) ->
 
 
 def _entries(plan: Plan, settings: Settings) -> Iterator[tuple[PartStore, Where, str]]:
-    """Yield the store, place and fingerprint of each entry of the plan's caches, under any name."""
+    """Yield the store, location and fingerprint of each entry of the plan's caches."""
     from dml.cache.lookup import reuse_report
     from dml.cache.store import open_stores
 
@@ -390,7 +394,7 @@ def must_keep(plan: Plan, settings: Settings) -> None:
 
 
 def must_hold(plan: Plan, settings: Settings, lost: int) -> None:
-    """Raise CacheError unless a plan's last cache is complete; errors skipped ``lost`` rows."""
+    """Raise CacheError unless a plan's last cache is complete; errors cost ``lost`` rows."""
     storing, (root, store, standing) = storing_of(plan, settings, runs=False), _standing(settings)
     node, cached = [*_of_plan(plan, settings, storing, 0)][-1]
     whole, told = cached.whole, f"the first {cached.rows:,} elements of more"
@@ -408,7 +412,7 @@ def must_hold(plan: Plan, settings: Settings, lost: int) -> None:
 
 
 def _standing(settings: Settings) -> tuple[str, PartStore, Any]:
-    """Return the root of the store, the store, and the module that reports its health."""
+    """Return the root of the store, the store, and the module that reports on its health."""
     from dml.cache.store import health, open_stores
 
     where = store_of(settings)
@@ -417,14 +421,18 @@ def _standing(settings: Settings) -> tuple[str, PartStore, Any]:
 
 
 def said_of(cache: Node, *, seed: int, plain: bool = False) -> dict[str, Any]:
-    """Return the description of the rows of a cache over a stream, as stored with its entry."""
+    """Return the description, for the store, of the rows that ``cache`` receives from a stream."""
     return describe_rows(cache.inputs[0], "stream", seed=seed, plain=plain)
 
 
 def describe_rows(
     below: Node, tier: str, parts: int | None = None, *, seed: int, plain: bool = False
 ) -> dict[str, Any]:
-    """Describe for the store how the rows of ``below`` are computed; ``plain`` shows values."""
+    """Return the description that the store keeps of how the rows of ``below`` are computed.
+
+    ``tier`` is the kind of cache, ``parts`` the number of parts of the entry (None: unknown).
+    Constants are shown as values if ``plain``.
+    """
     from dml.optimize.explain import fingerprint_text
 
     telling = fingerprint_text
@@ -443,7 +451,7 @@ def describe_rows(
 
 
 def _lasts(node: Node) -> bool:
-    """Return True if the rows below ``node`` have a lasting name; otherwise warn of the reason."""
+    """Return True if rows below ``node`` have a lasting fingerprint; else warn of the reason."""
     reason = unnamed(node.inputs[0])
     if reason is not None:
         text = f"{node.label()} stores nothing: {reason.what}: {reason.why}; try {reason.try_}"

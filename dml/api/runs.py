@@ -44,7 +44,7 @@ def running(settings: Settings) -> ModuleType:
 
 
 def graphs() -> ModuleType:
-    """Return the module that compiles to Dask, loaded by the first graph: a third of a second."""
+    """Return the module that compiles to Dask; loading it takes a third of a second, once."""
     from dml.cluster.graph import graph
 
     return graph
@@ -58,7 +58,7 @@ def splitting() -> ModuleType:
 
 
 class Results:
-    """The part of a Dataset that runs it: iteration, collecting, reports of runs."""
+    """The part of a Dataset that runs it: iteration, results as a whole, reports of runs."""
 
     def __init__(
         self, node: Node, settings: Settings | None = None, pinned: int | None = None
@@ -72,7 +72,7 @@ class Results:
         self._grouped: dict[tuple[int, bool], Node] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for pickling, without the report of the last run in this process."""
+        """Return the state for pickling, without the report of this process's last run."""
         return {**self.__dict__, "_last": None, "_run": None, "_grouped": {}}
 
     @door
@@ -89,7 +89,7 @@ class Results:
         return made
 
     def _ran(self, node: Node, report: Report) -> None:
-        """Record the last run, that of ``node``, so that handles with other settings find it."""
+        """Record the report of the last run, that of ``node``, for all handles of that node."""
         self._last = node.memo["report"] = report
 
     @property
@@ -101,7 +101,10 @@ class Results:
         self._next_epoch = epoch + 1
 
     def _quietly(self, node: Node | None = None) -> Elements:
-        """Return an iterator over ``node`` (None: this) without prefetch, which counts no epoch."""
+        """Return an iterator over ``node`` (None: this pipeline) that does not count as an epoch.
+
+        It makes no element ahead of the consumer.
+        """
         chosen = self._node if node is None else node
         opened = running(self._settings).run
         run: Elements = opened(chosen, self._settings, self._pinned or 0, lambda _: None)
@@ -123,13 +126,16 @@ class Results:
         return made
 
     def _asked_whole(self, verb: str) -> tuple[Node, Settings, int]:
-        """Return node, settings and epoch for ``verb``. Raise PlanError for an endless stream."""
+        """Return node, settings and epoch for ``verb``, which needs all rows.
+
+        Raise PlanError for an endless stream.
+        """
         self._must_end(verb)
         return self._node, self._settings.here, self._pinned or 0
 
     @door
     def take_rows(self, n: int) -> list[dict[str, Any]]:
-        """Return the first ``n`` elements, now."""
+        """Run now, and return the first ``n`` elements; does not count as an epoch."""
         from dml.api import head_step
 
         with self._quietly(head_step.first(self._node, n)) as elements:
@@ -137,7 +143,7 @@ class Results:
 
     @door
     def count(self) -> int:
-        """Return the number of elements; reads them unless the source knows."""
+        """Return the number of elements; elements are read unless the source knows their number."""
         if isinstance(self._node, Source) and self._node.row_count is not None:
             return self._node.row_count
         self._must_end("count")
@@ -158,21 +164,21 @@ class Results:
         """Return the rows as a Dask graph, not yet computed: a list of ``dask.delayed`` values.
 
         Each computes to a ``pyarrow.Table``; together, in order, they are the rows of
-        ``to_arrow()``, on any Dask scheduler. A task is a run of read units of about
-        ``target_partition_bytes`` (64 MiB); ``num_gpus`` and ``resources`` are annotations of every
-        task of the functions that ask for them (a worker needs the resource "GPU"), and stay
-        through ``dask.optimize``, ``persist`` and submission. ``num_cpus`` and ``concurrency`` mean
-        nothing in a static graph. Operators that depend on the order of rows (``batch``, ``take``,
-        windows) become a chain of tasks, one after the other, which holds a window at a time. Where
-        a function's types are unknown, one task runs the first rows and all other tasks wait for
-        the types; without rows before that, tables have no columns.
+        ``to_arrow()``, on any Dask scheduler. A task reads consecutive read units of about
+        ``target_partition_bytes`` (64 MiB). Tasks of functions with ``num_gpus`` or ``resources``
+        are annotated with these (a worker needs the resource "GPU"), and stay so through
+        ``dask.optimize``, ``persist`` and submission; ``num_cpus`` and ``concurrency`` have no
+        effect in a static graph. Operators that depend on the order of rows (``batch``, ``take``,
+        windows) become a chain of tasks, one after the other, which holds one window at a time.
+        Where a function's types are unknown, one task runs the first rows, and all other tasks wait
+        for the types; a table has no columns if no row has been computed before it.
 
-        ``kind="dataframe"`` gives a ``dask.dataframe`` of the same rows (needs pandas), its columns
-        in their Arrow types, tensors as lists. Does not count as an epoch.
+        ``kind="dataframe"`` returns a ``dask.dataframe`` of the same rows (needs pandas), its
+        columns in their Arrow types, tensors as lists. Does not count as an epoch.
 
-        Raise PlanError for endless streams, full shuffles that need all rows at one place,
-        functions that cannot be sent; for data frames of unknown types or of functions with
-        ``resources``.
+        Raise PlanError for endless streams, full shuffles that need all rows at one place, and
+        functions that cannot be pickled; for data frames also if types are unknown or a function
+        has ``resources``.
         """
         if kind not in DASK_KINDS:
             raise PlanError(
@@ -185,7 +191,7 @@ class Results:
 
     @door
     def persist(self) -> list[Any]:
-        """Compute ``to_dask()``: on the workers of the current Dask client, else in this process.
+        """Compute ``to_dask()`` on the workers of the current Dask client, else in this process.
 
         As ``dask.persist`` does, return the same list of ``dask.delayed`` values, which now hold
         their rows, or wait for them while the workers go on. Errors of rows are raised when a value
@@ -196,7 +202,7 @@ class Results:
         return made
 
     def _graphed(self, verb: str) -> tuple[Recipe, int, int | None]:
-        """Return the recipe, the epoch and the partition size (None: automatic) of a Dask graph."""
+        """Return the recipe, the epoch and the bytes per task (None: automatic) of a Dask graph."""
         self._must_end(verb)
         session, settings, graph = wiring(), self._settings, graphs()
         plan = session.optimized(self._node, settings).plan
@@ -235,12 +241,12 @@ class Results:
     def memory_report(self) -> MemoryReport:
         """Return how ``memory_limit`` is divided, and how much of it the last iteration used.
 
-        ``print`` it for people; its attributes and ``to_dict()`` are for programs. It shows for
-        every stage the memory promised, the memory that its slices took, and the most that it held;
-        the bytes spilled to disk; and, beside the account, the system's own figures: counted memory
-        (which the limit is about), resident memory and the control group. An iterator has the same
-        as ``it.memory_report()``, at any moment. Before the first iteration only the parts are
-        known.
+        ``print`` it for people; its attributes and ``to_dict()`` are for programs. For every stage
+        it shows the memory that was reserved, the memory of its slices, and the most that it held,
+        and for the run the bytes spilled to disk. For comparison it shows the system's own figures:
+        the memory that ``memory_limit`` is about, resident memory, and that of the control group.
+        An iterator has the same as ``it.memory_report()``, at any moment. Before the first
+        iteration only the division is known.
         """
         found: MemoryReport = (
             wiring().memory(self._node, self._settings, self._coming)
@@ -261,28 +267,29 @@ class Results:
     ) -> Any:
         """Return ``n`` iterables over one run, for ``n`` ranks: element g goes to rank g mod n.
 
-        No row is dropped: the first ranks get one element more where it does not come out even.
+        No row is dropped: the first ranks get one element more if n does not divide their number.
         ``equal="drop"`` cuts all to the shortest rank, ``"pad"`` gives ranks that are short a copy
         of the stream's last element. Each iteration of a rank is its part of the next epoch. A slow
-        rank holds the other ranks up once 1,024 elements, or a tenth of the memory limit, wait for
+        rank delays the other ranks once 1,024 elements, or a tenth of the memory limit, wait for
         it. ``state_dict()`` of a rank is the state of all ranks after as many steps: after a
-        restart every rank of a split, into whatever number, loads a state of the same step. A rank
+        restart, every rank of a split, into whatever number, loads a state of the same step. A rank
         that is closed, or whose iterator is dropped, gives up the rest of its share of that epoch.
 
         Without ``job_name`` the ranks are threads of this process, and a list is returned. With
         ``job_name``, they are processes that all make this call, and each gets its own iterable:
-        ``rank`` and ``n`` are read from RANK and WORLD_SIZE if not given. Rank 0 runs the pipeline
-        (its own, whatever the other ranks wrote) and serves the other ranks: on one host through
+        ``rank`` and ``n`` are read from RANK and WORLD_SIZE if not given. Rank 0 runs its own
+        pipeline, whatever the other ranks wrote, and serves the other ranks: on one host through
         loopback, on several at ``address="host:port"`` of rank 0, with the same secret in DML_TOKEN
-        everywhere. Elements that a dead reader has not acknowledged (by asking for the next
-        element) go to the process that takes its rank after it. Rank 0 ends, or its ``close()``
-        returns, once every connected reader has read its share to the end or has closed it, however
-        slow it is.
+        everywhere. A reader acknowledges an element by asking for the next one; elements that a
+        dead reader has not acknowledged go to the process that takes its rank after it. Rank 0
+        ends, or its ``close()`` returns, once every connected reader, however slow, has read its
+        share to the end or has closed it.
 
-        Raise PlanError where the ranks are not known or one thread draws them in turn without end;
-        raise ResumeMismatchError for states of different steps; raise WorkerLostError when rank 0
-        is gone, or a rank that the other ranks wait for, and from ``close()`` of rank 0 where its
-        share came to the end and that of a rank without a reader did not.
+        Raise PlanError where the ranks are not known, or if one thread reads ranks in turn and
+        would wait without end. Raise ResumeMismatchError for states of different steps. Raise
+        WorkerLostError when rank 0 is gone, or a rank that the other ranks wait for, and from
+        ``close()`` of rank 0 if its own share came to the end and that of a rank without a reader
+        did not.
         """
         ways, known = splitting(), self._settings.watchdog_s
         if job_name is None:
@@ -291,15 +298,15 @@ class Results:
         return ways.member(job_name, self._dealt, equal, known, **asked)
 
     def _dealt(self) -> Elements:
-        """Return the next epoch's iterator for ranks, which makes no element before it is asked."""
+        """Return the next epoch's iterator for ranks, which makes elements only on request."""
         return iter(self).when_asked()
 
     @door
     def to_torch(self, **options: Any) -> Any:
         """Return a ``torch.utils.data.IterableDataset`` of the elements as tensors (needs torch).
 
-        The options are those of ``dml.interop.torch.to_torch``, which also takes one rank of a
-        ``streaming_split``.
+        The options are those of ``dml.interop.torch.to_torch``. That function also accepts one rank
+        of a ``streaming_split`` instead of a pipeline.
         """
         from dml.interop import torch
 

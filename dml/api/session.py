@@ -89,9 +89,9 @@ SHARING = ("auto", "threads", "processes")
 def optimized(node: Node, settings: Settings) -> Optimized:
     """Return the results of all steps of compilation of ``node``; cached with the node.
 
-    What runs learn about the program (compiled kernels, trust in a lifted function) is attached to
-    the objects of the result, so that all epochs share it. The pipeline is optimized again if a
-    function's behaviour changed through a global variable.
+    What runs learn about the program (compiled kernels, whether a lifted function agrees with the
+    original) is attached to the objects of the result, so that all epochs share it. The pipeline is
+    optimized again if a function's behaviour changed through a global variable.
     """
     held: dict[tuple[object, ...], Optimized] = node.memo.setdefault("stations", {})
     key = (settings.seed, settings.optimize, settings.disable_rules, settings.autocache)
@@ -138,7 +138,7 @@ def _cluster(settings: Settings) -> ClusterRun | None:
 
 
 def explain(node: Node, settings: Settings, stage: str | None) -> str:
-    """Return the text of the station ``stage``, or of all main stations if ``stage`` is None."""
+    """Return the text of one step of compilation, ``stage``, or of all main ones if None."""
     from dml.optimize.explain.cost_table import costs_text, rewrites_text
 
     run = arrangement(node, settings)
@@ -181,12 +181,12 @@ def cache_status(plan: Plan, settings: Settings, epoch: int = 0) -> CacheStatus:
 
 
 def estimated(node: Node, settings: Settings) -> tuple[Estimate, ...]:
-    """Estimate the cost of every operator, from the profile as it is now."""
+    """Estimate the cost of every operator from what has been learned so far."""
     return estimates_of(optimized(node, settings).plan, settings)
 
 
 def gained(node: Node, settings: Settings, expected: tuple[Estimate, ...]) -> tuple[RuleGain, ...]:
-    """Return the expected saving of each rule that was applied; ``expected``: costs of the plan."""
+    """Return the seconds that each applied rule saves; ``expected`` are the costs of the plan."""
     return gains_of(optimized(node, settings), expected, settings)
 
 
@@ -197,7 +197,7 @@ def analyzed(
     gains: tuple[RuleGain, ...],
     events: list[Event],
 ) -> str:
-    """Compare ``expected`` costs with a run's ``events``; add the rewrites and their ``gains``."""
+    """Return a text: a run's ``events`` beside ``expected`` costs, and each rule's ``gains``."""
     from dml.optimize.explain.cost_table import analyzed_text
 
     trace = arrangement(node, settings).stations.trace
@@ -205,7 +205,7 @@ def analyzed(
 
 
 def fingerprint(node: Node, settings: Settings, domain: str) -> str:
-    """Return ``node``'s fingerprint. Raise FingerprintError if a function has no portable name."""
+    """Return ``node``'s fingerprint; raise FingerprintError if a function has no portable one."""
     for each in node.walk():
         fn = each.calls
         if fn is not None and fn.reason:
@@ -226,7 +226,10 @@ def _domain(name: str) -> Domain:
 
 
 def run(node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], None]) -> Elements:
-    """Return a new iterator over ``epoch`` of the pipeline; work begins with its first element."""
+    """Return a new iterator over ``epoch`` of the pipeline; work begins with its first element.
+
+    ``on_restore`` is called with the epoch of a position that the iterator is set to.
+    """
     made = arrangement(node, settings)
     stations, plan = made.stations, made.stations.plan
     refuse_nulls(plan)
@@ -357,7 +360,7 @@ def _begun(  # noqa: PLR0917 (a run; inside of another also that one)
 
 
 def _watched(run: Streaming, stations: Optimized, settings: Settings) -> Streaming:
-    """Return ``run`` with a guard that compares samples with the plan as it was written."""
+    """Return ``run`` with checks that compare samples of rows with the plan as written."""
     naive = _written(stations.written, settings)
     tiers = tiers_of(dataclasses.replace(settings, kernels="numpy"))
 
@@ -450,10 +453,10 @@ def _streamed(
 
 
 def _cutting(plan: Plan, settings: Settings, resources: RunResources) -> Cutting | None:
-    """Choose how slices are cut: on a cluster whole units, if there are enough for all workers.
+    """Choose how slices are cut: on a cluster as whole units, if all workers get one.
 
-    Whole units are not used if some schema is unknown and a function is impure: the function must
-    not be called again for the rows that settle the types.
+    Slices are not whole units if a schema is unknown and a function is impure: the rows that settle
+    the types must not pass through that function again.
     """
     enough = plan.stage.source.unit_count >= resources.workers
     twice = impure(plan.on_blocks) and not all(node.schema.known for node in plan.on_blocks)
@@ -471,7 +474,10 @@ def _shared(
     ledger: Ledger | None,
     stage_bytes: int,
 ) -> Ledger | None:
-    """Return the ledger of slots that a plan, its other inputs and nested plans share, or None."""
+    """Return the ledger of slots that a plan, its other inputs and nested plans share.
+
+    It is None if nothing runs in parallel.
+    """
     if ledger is None and any(map(has_parallel_work, plan.all)):
         ledger = Ledger(slots=settings.executor in SHARING)
         ledger.declare(slots)
@@ -482,12 +488,12 @@ def _shared(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Nesting:
-    """Runs the pipelines that functions return, inside a run with ``settings`` and ``workers``.
+    """Runs the pipelines that users' functions return, inside a run with ``settings``.
 
     Rows lost in nested pipelines count against the ``allowance`` of the outer run. The thread that
-    asks for rows computes them. If the outer run has worker processes and reads nested pipelines
-    side by side, these processes call the functions, within the slots of ``ledger``, unless the
-    pipelines are too short for that to pay or cannot be sent to processes.
+    requests rows computes them, unless the outer run has worker processes and reads nested
+    pipelines side by side: then these processes call the functions, within the slots of ``ledger``,
+    except for pipelines that are too short to profit or cannot be sent to processes.
     """
 
     settings: Settings
@@ -525,7 +531,7 @@ class Nesting:
         return NestedFlow(run, epoch, position, self.allowance)
 
     def reading(self, flows: int, at_once: int | None) -> SideBySide | None:
-        """Return a reader that opens flows ahead, in threads, if there are several workers."""
+        """Return a reader that opens ``flows`` flows ahead, in threads; None to read one by one."""
         from dml.exec.streams.read_ahead import side_by_side
 
         side = side_by_side(flows, self.workers, at_once, self.allowance)
@@ -534,7 +540,7 @@ class Nesting:
 
 
 def fingerprint_parts(node: Node, settings: Settings, domain: str) -> str:
-    """Return the fingerprint and title of each operator by itself, one per line, for comparison."""
+    """Return the fingerprint and title of each operator by itself, one operator per line."""
     normal = optimize(node, settings.seed).normalized
     return "\n".join(f"{name[:16]}  {title}" for title, name in parts_of(normal, _domain(domain)))
 

@@ -32,20 +32,23 @@ class Sinks(Results):
     ) -> Written:
         """Write all rows, in order, as Parquet files of about 128 MiB into the folder ``path``.
 
-        The folder appears when it is complete: files are made in a hidden sibling, brought to disk,
-        and renamed at once. An error or a kill before that leaves ``path`` as it was, and the next
-        write removes the remains. ``overwrite`` replaces a folder of rows as a whole. Files are
-        ``part-00000.parquet`` and so on, with checksums, and ``read_parquet(path)`` gives the same
-        rows. Batches are written as their rows. Holds a row group at a time: 32 MiB,
-        ``row_group_size`` rows, or what ``memory_limit`` allows. Does not count as an epoch.
+        The folder appears only when it is complete: files are written to a hidden folder next to
+        it, synced to disk, and renamed in one step. An error or a kill before that leaves ``path``
+        as it was, and the next write removes the remains. ``overwrite`` replaces a folder of rows
+        as a whole. Files are ``part-00000.parquet`` and so on, with checksums, and
+        ``read_parquet(path)`` gives the same rows. Batches are written as their rows. One row group
+        is in memory at a time: 32 MiB, ``row_group_size`` rows, or what ``memory_limit`` allows.
+        Does not count as an epoch.
 
         ``path`` may be a URL such as "s3://bucket/folder", which ``storage_options`` open. Files
-        are then made in the folder for temporary files, and uploaded when all are made; uploaded
-        files are removed if that fails, and nothing is replaced. ``lazy`` writes nothing yet:
-        ``dml.collect_all`` writes together with other pipelines that have steps in common.
+        are then written to the folder for temporary files, and uploaded when all are complete; if
+        that fails, the uploaded files are removed, and nothing is replaced. ``lazy`` writes nothing
+        yet: give the result to ``dml.collect_all``, which runs steps shared with other pipelines
+        once.
 
         Raise PlanError if ``path`` is not empty, or an option makes no sense; raise SchemaError for
-        columns that Parquet cannot hold; raise SourceError if the disk is full or refuses.
+        columns that Parquet cannot hold; raise SourceError if the disk is full or cannot be
+        written.
         """
         from dml.io.files import write_formats
 
@@ -68,7 +71,7 @@ class Sinks(Results):
     ) -> Written:
         """Write as ``write_parquet`` does, but Arrow IPC files, ``part-00000.arrow`` and so on.
 
-        Every Arrow type is kept; ``row_group_size`` is the number of rows of a record batch.
+        Every Arrow type is preserved; ``row_group_size`` is the number of rows of a record batch.
         """
         from dml.io.files import write_formats
 
@@ -111,9 +114,9 @@ class Sinks(Results):
     ) -> Written:
         """Write as ``write_parquet`` does, but CSV files with headers: ``part-00000.csv`` ...
 
-        Texts and timestamps with a time zone are in double quotes, a null is empty without quotes;
-        dates and times are in ISO 8601. Types are not stored. Raise SchemaError for bytes, lists,
-        structs, tensors and durations.
+        Texts and timestamps with a time zone are in double quotes; a null is an empty value without
+        quotes. Dates and times are in ISO 8601. Types are not stored. Raise SchemaError for bytes,
+        lists, structs, tensors and durations.
         """
         from dml.io.files import write_formats
 
@@ -132,8 +135,8 @@ class Sinks(Results):
     ) -> Written:
         """Write as ``write_parquet`` does, but JSON, an object per line: ``part-00000.jsonl`` ...
 
-        NaN is written as null, for JSON has no such number; dates and times in ISO 8601, decimals
-        as texts, tensors as nested lists. No columns are stored where there are no rows.
+        NaN is written as null, as JSON has no NaN; dates and times are in ISO 8601, decimals are
+        texts, tensors are nested lists. If there are no rows, the names of columns are not stored.
         Raise SchemaError for bytes, durations and infinities.
         """
         from dml.io.files import write_formats
@@ -158,10 +161,11 @@ class Sinks(Results):
     ) -> Written:
         """Write as ``write_parquet`` does, but TFRecord files, ``part-00000.tfrecord`` and so on.
 
-        A row is a ``tf.train.Example``: whole numbers and booleans as int64, float32, texts and
-        bytes, lists and tensors of these; a null is a feature that is absent. Types and shapes are
-        not stored. ``raw`` writes one column of bytes as the records. Raise SchemaError for
-        float64, uint64, dates and times, structs, nulls in lists, and rows of more than 32 MiB.
+        A row is a ``tf.train.Example``. Its features hold integers and booleans as int64, float32,
+        texts and bytes, and lists and tensors of these; a null is a missing feature. Types and
+        shapes are not stored. With ``raw``, the values of the only column, bytes, are the records.
+        Raise SchemaError for float64, uint64, dates and times, structs, nulls in lists, and rows of
+        more than 32 MiB.
         """
         from dml.io.tfrecord import tfrecord_writer
 
@@ -181,11 +185,12 @@ class Sinks(Results):
     ) -> Written:
         """Write as ``write_parquet`` does, but WebDataset shards, ``part-00000.tar`` and so on.
 
-        A row is a sample: its column "__key__" (its number in nine digits, if there is none) and
-        the name of each other column make the name of a file, and the suffix of that name says how
-        values are written: .txt, .cls (whole numbers), .json, .npy (numbers, lists, tensors); bytes
-        under any name. A null is a file that is absent. Raise SchemaError for columns of other
-        names, rows without files, and neighbouring rows with the same key.
+        A row is a sample, and each column except "__key__" is one file of it, named by the key and
+        the column's name. Without a column "__key__", the key is the row's number in nine digits.
+        The suffix of a column's name says how values are written: .txt, .cls (integers), .json,
+        .npy (numbers, lists, tensors); bytes may have any suffix. A null is a missing file. Raise
+        SchemaError for columns of other names, rows without files, and neighbouring rows with the
+        same key.
         """
         from dml.io.webdataset import webdataset_writer
 
@@ -205,9 +210,9 @@ class Sinks(Results):
     ) -> Written:
         """Write as ``write_parquet`` does, but .npy files, ``part-00000.npy`` and so on.
 
-        A file is an array of rows whose fields are the columns, or an array of one ``column``. A
-        null is NaN or NaT. Raise SchemaError for texts, bytes, lists, structs, and nulls in whole
-        numbers, booleans and tensors.
+        A file is a structured array of rows, with a field per column, or a plain array of the one
+        ``column``. A null becomes NaN or NaT. Raise SchemaError for texts, bytes, lists, structs,
+        and nulls in integers, booleans and tensors.
         """
         from dml.io.numpy import npy_writer
 
@@ -216,10 +221,10 @@ class Sinks(Results):
 
     @door
     def write_datasink(self, sink: DataSink) -> Any:
-        """Give all rows, in order, to a ``dml.DataSink``; return the result of its ``finish``.
+        """Pass all rows, in order, to a ``dml.DataSink``; return the result of its ``finish``.
 
         Rows come in groups of about 32 MiB or less, from this process. If anything fails, ``abort``
-        of the sink is called. Batches are given as their rows. Does not count as an epoch.
+        of the sink is called. Batches are passed as their rows. Does not count as an epoch.
 
         Raise PlanError if ``sink`` is no DataSink; raise SourceError for errors that the sink
         raises.
@@ -247,11 +252,12 @@ class Sinks(Results):
         partition_by: str | Iterable[str] | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> int:
-        """Write all rows as one commit to a Delta table, made if need be; return the new version.
+        """Write all rows to a Delta table in one commit, and return the table's new version.
 
-        ``mode`` says what happens to an existing table: "error", "append", or "overwrite", which
-        leaves the versions before readable. A run that fails commits nothing; files that it wrote
-        are removed by a vacuum. Does not count as an epoch. Needs the extra "delta".
+        The table is created if it does not exist; otherwise ``mode`` says what happens: "error",
+        "append", or "overwrite", after which earlier versions can still be read. A run that fails
+        commits nothing; a vacuum of the table removes files that it wrote. Does not count as an
+        epoch. Needs the extra "delta".
 
         Raise PlanError for another mode; raise SourceError for errors of the library.
         """

@@ -1,4 +1,4 @@
-"""Verbs that compute figures: of columns in one pass, of pipelines without reading."""
+"""Verbs that compute figures of columns in one pass, and verbs that answer without reading."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def foresight() -> ModuleType:
-    """Return the module that forecasts runs, loaded at the first question."""
+    """Return the module that forecasts runs; it is loaded by the first forecast."""
     from dml.api import what_if as foreseeing
 
     return foreseeing
@@ -30,54 +30,54 @@ def foresight() -> ModuleType:
 class SummaryVerbs(Results):
     """Verbs that return figures; none of them counts as an epoch.
 
-    Figures of columns are exact and rounded once, so they have the same bits with any executor,
-    number of workers and size of partitions. A missing value (null) is left out; NaN is a value.
+    Figures of columns are computed exactly and rounded once, so they have the same bits with any
+    executor, number of workers and size of partitions. Nulls are left out; NaN is a value. Verbs
+    that read hold one batch in memory.
     """
 
     @door
     def min(self, column: str) -> Any:
-        """Return the least value of ``column``, None if it has none; NaN if it contains NaN.
+        """Return the least value of ``column``; None if it has none, NaN if it contains NaN.
 
-        For numbers, texts, bytes, dates and times; raise SchemaError for other types. Holds a
-        batch.
+        For numbers, texts, bytes, dates and times; raise SchemaError for other types.
         """
         return self._figure("min", column)
 
     @door
     def max(self, column: str) -> Any:
-        """Return the greatest value of ``column``; otherwise as ``min``."""
+        """Return the greatest value of ``column``; None, NaN and errors are as in ``min``."""
         return self._figure("max", column)
 
     @door
     def sum(self, column: str) -> Any:
         """Return the sum of ``column``: an int for integers and booleans; else a float.
 
-        An int has any size; 0 if there are no values. The exact sum, rounded once, in whatever
-        order rows come. Holds a batch. Raise SchemaError if the column holds no numbers.
+        An int has any size. The sum of no values is 0. It is the exact sum, rounded once, in
+        whatever order rows come. Raise SchemaError if the column holds no numbers.
         """
         return self._figure("sum", column)
 
     @door
     def mean(self, column: str) -> float | None:
-        """Return the exact mean of ``column``, rounded once, or None if empty; else as ``sum``."""
+        """Return the exact mean of ``column``, None without values; errors are as in ``sum``."""
         found: float | None = self._figure("mean", column)
         return found
 
     @door
     def std(self, column: str) -> float | None:
-        """Return the sample standard deviation of ``column`` (divided by n - 1); as ``mean``.
+        """Return the sample standard deviation of ``column``, computed with the divisor n - 1.
 
-        None for fewer than two values.
+        None for fewer than two values. Otherwise as ``mean``.
         """
         found: float | None = self._figure("std", column)
         return found
 
     @door
     def describe(self) -> dict[str, dict[str, Any]]:
-        """Describe numeric columns: count, null_count, mean, std, min, max by column, in one pass.
+        """Describe columns of integers or floats in one pass: a dict of figures for each column.
 
-        Only columns of integers or floats. ``count`` is of values that are not null. As ``mean``,
-        ``std``, ``min``; holds a batch.
+        The figures are count (of values that are not null), null_count, mean, std, min and max, as
+        the verbs of these names return them.
         """
         from dml.exec.delivery import column_figures
 
@@ -95,9 +95,10 @@ class SummaryVerbs(Results):
     def unique(self, column: str) -> list[Any]:
         """Return the distinct values of ``column``, null included, in order of first appearance.
 
-        All NaNs are one value, and so are 0.0 and -0.0, of which the first is returned. Holds the
-        values and a batch: MemoryContractError if they do not fit into their part of
-        ``memory_limit``. Raise SchemaError for lists, structs and tensors.
+        All NaNs are one value; 0.0 and -0.0 are one value too, returned as the one that comes
+        first. Holds the distinct values and one batch in memory. Raise MemoryContractError if the
+        values do not fit into their part of ``memory_limit``; raise SchemaError for lists, structs
+        and tensors.
         """
         from dml.exec.delivery import column_figures
 
@@ -106,10 +107,10 @@ class SummaryVerbs(Results):
 
     @door
     def value_counts(self, column: str, *, name: str = "count") -> pa.Table:
-        """Return the distinct values of ``column`` and, in column ``name``, the count of each.
+        """Return a table of the distinct values of ``column`` and their counts, in column ``name``.
 
-        The most frequent first, equally frequent ones in order of first appearance. Otherwise as
-        ``unique``.
+        The most frequent values come first, equally frequent ones in order of first appearance.
+        Otherwise as ``unique``.
         """
         if name == column:
             raise PlanError(
@@ -184,8 +185,8 @@ class SummaryVerbs(Results):
     def size_bytes(self) -> int:
         """Return the bytes that the values of all rows take in memory, without masks and padding.
 
-        Known without reading where the number of rows is, and types have a fixed size (no texts, no
-        lists); else reads all rows, holding a batch.
+        Nothing is read if the number of rows is known and all types have a fixed size (no texts, no
+        lists); else all rows are read, one batch in memory at a time.
         """
         from dml.exec.delivery import column_figures
 
@@ -210,19 +211,19 @@ class SummaryVerbs(Results):
         step_s: float | None = None,
         rows_per_s: float | None = None,
     ) -> WhatIf:
-        """Forecast a run elsewhere: its time, its bottleneck, and how good that is.
+        """Forecast a run with other resources: its time, its bottleneck, and how good that is.
 
-        Arguments not given are as in the settings. More ``workers`` come with a core each; ``gpus``
-        and ``resources`` are those of all workers together; ``storage_gbps`` is the bandwidth of
-        storage, in Gbit/s, beside the reading time so far; a training loop takes ``step_s`` per
-        element (None: as in the last run here). ``rows_per_s`` asks for the number of workers that
-        such a rate needs.
+        Arguments not given are as in the settings. Each worker beyond the present ones brings its
+        own core; ``gpus`` and ``resources`` are those of all workers together; ``storage_gbps`` is
+        the bandwidth of storage, in Gbit/s, a limit in addition to the reading time measured so
+        far; a training loop takes ``step_s`` seconds per element (None: as in the last run here).
+        With ``rows_per_s``, find the number of workers that reaches this rate.
 
-        Nothing is run and no epoch counted. Tasks are simulated on a hypothetical cluster, by the
-        scheduler of real runs; the answer also gives the bound that no schedule could beat. Figures
-        are those of the last iteration of this pipeline here, else of earlier runs, else guesses,
-        and the answer says which (docs/what_if.md: what is left out). Raise PlanError for numbers
-        that make no sense, for resources that the pipeline needs and no worker has, for a cluster
+        Nothing runs, and no epoch is counted. The scheduler of real runs schedules simulated tasks
+        on a hypothetical cluster; the answer also gives a bound that no schedule could beat.
+        Figures are those of the last iteration of this pipeline here, else of earlier runs, else
+        guesses, and the answer says which (docs/what_if.md: what is left out). Raise PlanError for
+        invalid numbers, for resources that the pipeline needs and no worker has, and for a cluster
         without ``workers=``. Takes up to a second.
         """
         asked = (workers, memory, gpus, resources, storage_gbps, step_s, rows_per_s)

@@ -36,8 +36,8 @@ class Last:
     """The measured last run of a pipeline, which took ``seconds``.
 
     ``sums`` holds, by operator number: rows in, rows out, bytes out, seconds, CPU seconds.
-    ``whole`` is True if the run covered all rows. Each second of Python code waited ``turns``
-    seconds for other threads. The training loop took ``step_s`` seconds per element.
+    ``whole`` is True if the run computed all rows. While Python code ran for one second, it waited
+    ``turns`` seconds for other threads. The training loop took ``step_s`` seconds per element.
     """
 
     sums: Mapping[int, tuple[float, float, float, float, float]] = dataclasses.field(
@@ -50,7 +50,7 @@ class Last:
 
     @staticmethod
     def of(events: Sequence[Event], fingerprint: str) -> Last:
-        """Read the last run from ``events``; empty unless it ended and is of ``fingerprint``."""
+        """Read the last run from ``events``; no data unless it ended and is of ``fingerprint``."""
         started = [each for each in events if isinstance(each, RunStarted)]
         ended = [each for each in events if isinstance(each, RunFinished)]
         same = started and started[-1].fingerprints.get("fleet") == fingerprint
@@ -111,7 +111,11 @@ def _measured(
     last: Last,
     believed: tuple[float, float, float],
 ) -> ModelWork:
-    """Return an operator's work in the last run, less waits for other threads, for present rows."""
+    """Return the work of ``node`` in the last run, scaled to the present number of rows.
+
+    ``seen`` is a value of ``Last.sums``; waits for other threads are subtracted. ``believed`` are
+    the estimated rows in, rows out and bytes out.
+    """
     rows_in, gave, nbytes, seconds, cpu_s = seen
     called = node.calls is not None or each.reads
     waited = max(0.0, seconds - cpu_s * (1 + last.turns)) if called else 0.0
@@ -135,7 +139,7 @@ def _measured(
 
 
 def _finite(found: Sequence[Estimate]) -> Iterator[tuple[float, float, float]]:
-    """Yield worked rows, rows out and bytes out of each operator; of one pass if it is endless."""
+    """Yield rows worked on, rows out and bytes out of each operator; of one pass if endless."""
     passing = 1.0
     for each in found:
         rows, out, nbytes = each.worked_rows, each.rows_out, each.bytes_out
@@ -212,7 +216,7 @@ def _whole(name: str, value: object) -> None:
 
 
 def _figure(name: str, value: object, least: float | None = None) -> None:
-    """Raise PlanError unless ``value`` is None, or a number above 0, or from ``least`` on."""
+    """Raise PlanError unless ``value`` is None or a number above 0, or at least ``least``."""
     if value is None:
         return
     good = isinstance(value, int | float) and not isinstance(value, bool)
@@ -259,7 +263,7 @@ class _Foreseeing:
         self.rows = self.works[len(self.plan.operators) - 1].rows_out
 
     def answer(self) -> WhatIf:
-        """Forecast the present run, the requested one, and that with more of its bottleneck."""
+        """Forecast the present run, the requested one, and one with more of its bottleneck."""
         asked = self.asked
         now = self._now()
         if asked.rows_per_s is not None:
@@ -287,7 +291,7 @@ class _Foreseeing:
             return None
 
     def _usual(self) -> int | None:
-        """Return the number of workers in the settings; None if only a cluster's run knows it."""
+        """Return the number of workers in the settings; None if only a cluster's run shows it."""
         if self.settings.executor == "distributed" and self.settings.num_workers == AUTOTUNE:
             return None
         return RunResources.of(self.settings, self.plan).workers
@@ -311,7 +315,8 @@ class _Foreseeing:
     def at(self, workers: int, asked: WhatIfSettings, *, bounded: bool) -> tuple[Foreseen, int]:
         """Return the simulated run with ``workers`` workers, and its memory limit in bytes.
 
-        If ``bounded``, as for results that are reported, raise MemoryContractError as a run would.
+        If ``bounded``, as for results that are reported, raise MemoryContractError as a run would,
+        and compute the solver's bound.
         """
         changed: dict[str, Any] = {"num_workers": workers}
         if asked.memory is not None:
@@ -382,7 +387,7 @@ class _Foreseeing:
     # The workers for a requested rate
 
     def _reaching(self, target: float) -> Outlook:
-        """Forecast with the fewest workers that give ``target`` rows/s, or the highest rate."""
+        """Forecast a run with the fewest workers for ``target`` rows/s, or for the highest rate."""
         rates: dict[int, float] = {}
 
         def rate(workers: int) -> float:
@@ -404,7 +409,10 @@ class _Foreseeing:
 
 
 def _growing(rate: Callable[[int], float], target: float) -> int:
-    """Return a number of workers that gives ``target`` rows/s, or the highest rate."""
+    """Return a number of workers whose rate reaches ``target`` rows/s, or no longer grows.
+
+    ``rate`` returns the rows/s of a number of workers.
+    """
     workers = 1
     # without rows the rate is 0 for any number of workers
     while 0 < (found := rate(workers)) < REACHED * target and workers < MOST_WORKERS:
@@ -417,7 +425,7 @@ def _growing(rate: Callable[[int], float], target: float) -> int:
 
 
 def _ahead_from_s(settings: Settings) -> float:
-    """Return the seconds per element from which on a run makes elements ahead."""
+    """Return the seconds per element above which a run makes elements ahead of the consumer."""
     if settings.executor == "sync" or settings.prefetch == 0:
         return math.inf
     return SLOW_S if settings.prefetch == AUTOTUNE else 0.0

@@ -1,7 +1,7 @@
 """The command ``dml``: its subcommands, exit codes and error output.
 
 Exit codes: 0 all went well; 1 the pipeline or the machine has a fault, described in four lines; 2
-the command was not understood; 130 interrupted by the user. Data goes to standard output,
+the command was not understood; 130 interrupted by the user. Results go to standard output,
 everything else to standard error, and with ``--json`` standard output is exactly one JSON value.
 """
 
@@ -38,7 +38,7 @@ def _version() -> str:
 ))  # fmt: skip
 @click.version_option(_version(), message="dml %(version)s")
 def cli() -> None:
-    """Run and look into dml pipelines, written FILE.py:NAME."""
+    """Run and inspect dml pipelines, which are given as FILE.py:NAME."""
 
 
 @cli.command()
@@ -63,7 +63,7 @@ def explain(output: Output, *, target: str, stage: str | None, analyze: bool) ->
 @json_option
 @click.pass_obj
 def fingerprint(output: Output, *, target: str, domain: str, parts: bool) -> None:
-    """Print the name of what a pipeline computes; equal names give equal bytes."""
+    """Print the fingerprint of what a pipeline computes; equal fingerprints mean equal bytes."""
     dataset = load(target)
     with guest_output():
         digest = dataset.fingerprint(domain=domain)

@@ -26,7 +26,7 @@ STORE = (
 
 
 def in_store(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give ``command`` the options of a store, and ``--json``."""
+    """Add the options that name a store, and ``--json``, to ``command``."""
     made: Callable[..., Any] = click.pass_obj(command)
     for option in reversed((*STORE, json_option)):
         made = option(made)
@@ -35,13 +35,13 @@ def in_store(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group()
 def cache() -> None:
-    """Look into what is kept beyond a process, and clean it."""
+    """Inspect and clean the cached rows that outlive a process."""
 
 
 @cache.command()
 @in_store
 def ls(output: Output, *, root: str | None, namespace: str) -> None:
-    """List every entry: parts, rows, bytes, what it cost, uses, and its last operator."""
+    """List every entry: parts, rows, bytes, what computing it cost, uses, and its last operator."""
     catalog = Catalog(root, namespace)
     entries = list(catalog)
     value = {"root": catalog.path, "namespace": namespace, "entries": [*map(entry_json, entries)]}
@@ -52,7 +52,7 @@ def ls(output: Output, *, root: str | None, namespace: str) -> None:
 @click.argument("fingerprint")
 @in_store
 def show(output: Output, *, fingerprint: str, root: str | None, namespace: str) -> None:
-    """Show one entry: what made it, operator by operator, and how it is used."""
+    """Show one entry: the operators that made it, one by one, and how it is used."""
     entry = Catalog(root, namespace).entry(fingerprint)
     output.answer(entry_json(entry), lambda: "\n".join(detailed(entry)))
 
@@ -64,9 +64,9 @@ def show(output: Output, *, fingerprint: str, root: str | None, namespace: str) 
 def why(
     output: Output, *, target: str, other: str | None, root: str | None, namespace: str
 ) -> None:
-    """Say what differs first from what is kept, or from another pipeline.
+    """Show the first difference between a pipeline and a cache entry, or another pipeline.
 
-    Without a second argument, from the entry that has most in common with the pipeline.
+    Without a second argument, compare with the entry that has most in common with the pipeline.
     """
     one = _pipeline(target)
     with guest_output():
@@ -82,7 +82,7 @@ def why(
 @click.option("--grace", type=float, default=600.0, show_default=True, metavar="SECONDS")
 @in_store
 def gc(output: Output, *, grace: float, root: str | None, namespace: str) -> None:
-    """Clear away what nobody will look at again; files younger than the grace are left."""
+    """Remove garbage that dead processes left; files younger than the grace are left alone."""
     done = Catalog(root, namespace).gc(grace_s=grace)
     files = counted(done.temporary, "temporary file", "temporary files")
     names = counted(done.names, "name", "names")
@@ -96,7 +96,7 @@ def gc(output: Output, *, grace: float, root: str | None, namespace: str) -> Non
 @click.option("--undo", is_flag=True, help="Let it be evicted again.")
 @in_store
 def pin(output: Output, *, fingerprint: str, undo: bool, root: str | None, namespace: str) -> None:
-    """Keep an entry from being evicted, whatever the quota."""
+    """Protect an entry from eviction, whatever the quota."""
     catalog = Catalog(root, namespace)
     (catalog.unpin if undo else catalog.pin)(fingerprint)
     text = f"{fingerprint} is {'no longer pinned' if undo else 'pinned'}"
@@ -107,7 +107,7 @@ def pin(output: Output, *, fingerprint: str, undo: bool, root: str | None, names
 @click.argument("fingerprint", required=False)
 @in_store
 def verify(output: Output, *, fingerprint: str | None, root: str | None, namespace: str) -> int:
-    """Read all bytes that are kept; what is damaged is cleared away, and the exit code is 1."""
+    """Read and check all stored bytes; damaged parts are removed, and the exit code is then 1."""
     catalog = Catalog(root, namespace)
     found = catalog.verify(fingerprint)
     lines = [f"{name}  part {part} was damaged and is gone" for name, part in found.damaged]
@@ -125,7 +125,7 @@ def verify(output: Output, *, fingerprint: str | None, root: str | None, namespa
 @click.argument("fingerprints", nargs=-1, required=True, metavar="FINGERPRINT...")
 @in_store
 def rm(output: Output, *, fingerprints: tuple[str, ...], root: str | None, namespace: str) -> int:
-    """Evict entries; their rows will be made again by who asks for them."""
+    """Evict entries; their rows are computed again when they are needed."""
     catalog = Catalog(root, namespace)
     gone = {name: catalog.evict(name) for name in fingerprints}
     lines = [f"{name}  {'is gone' if done else 'was not there'}" for name, done in gone.items()]
@@ -183,13 +183,13 @@ def detailed(entry: Entry) -> list[str]:
 
 
 def parts_of(entry: Entry) -> str:
-    """Return how many parts are stored, of how many."""
+    """Return as text how many parts of an entry are stored, and of how many."""
     whole = "?" if entry.of is None else count_text(entry.of)
     return f"{count_text(entry.parts)} of {whole}"
 
 
 def titles(entry: Entry) -> list[str]:
-    """Return the operators that made an entry, source first, if they are recorded."""
+    """Return the titles of the operators that made an entry, source first; [] if not recorded."""
     rows = entry.about.get("operators")
     rows = rows if isinstance(rows, list) else []
     return [str(row[0]) for row in rows if isinstance(row, list) and row]

@@ -37,7 +37,10 @@ SLOW_BYTES_PER_S: Final = 50e6
 
 
 class Check(NamedTuple):
-    """One finding: ``status`` is "ok", "warn" (could be better) or "bad" (something fails)."""
+    """One finding: ``status`` is "ok", "warn" (could be better) or "bad" (something fails).
+
+    ``value`` is what was found; ``advice`` says what to do, and is "" if nothing.
+    """
 
     group: str
     name: str
@@ -52,7 +55,7 @@ class Check(NamedTuple):
 @json_option
 @click.pass_obj
 def doctor(output: Output, *, cache_dir: Path | None, telemetry_dir: str | None) -> int:
-    """Look at versions, cores, memory, disks and caches; exit code 1 when something is broken."""
+    """Check versions, cores, memory, disks and caches; exit code 1 when something is broken."""
     cache = cache_dir or Path(user_folder(os.environ) or f"{os.devnull}/dml")
     found = list(checks(cache, telemetry_dir))
     bad = any(each.status == "bad" for each in found)
@@ -62,7 +65,7 @@ def doctor(output: Output, *, cache_dir: Path | None, telemetry_dir: str | None)
 
 
 def checks(cache: Path, telemetry_dir: str | None) -> Iterator[Check]:
-    """Yield all checks, in the order in which they are shown."""
+    """Yield all findings, in the order in which they are shown."""
     yield from versions()
     yield from cores()
     yield from memory()
@@ -74,7 +77,7 @@ def checks(cache: Path, telemetry_dir: str | None) -> Iterator[Check]:
 
 
 def versions() -> Iterator[Check]:
-    """Check the versions of Python and dml's packages, without importing the heavy ones."""
+    """Check the versions of Python and dml's packages, without importing large packages."""
     yield Check("version", "python", platform.python_version())
     for name in PACKAGES:
         try:
@@ -85,7 +88,7 @@ def versions() -> Iterator[Check]:
 
 
 def cores() -> Iterator[Check]:
-    """Report cores, and how many the control groups grant."""
+    """Report the number of cores, and how many of them the control groups allow."""
     yield Check("cores", "usable", host.cores())
     quota = cpu_quota()
     if quota is not None:
@@ -94,7 +97,7 @@ def cores() -> Iterator[Check]:
 
 
 def memory() -> Iterator[Check]:
-    """Report bytes of the machine and of the control group."""
+    """Report the bytes of memory of the machine, and the limit of the control group."""
     yield Check("memory", "machine bytes", host.machine_bytes())
     yield Check("memory", "cgroup limit bytes", host.cgroup_bytes())
 
@@ -108,7 +111,7 @@ def pools() -> Iterator[Check]:
 
 
 def disk(cache: Path) -> Iterator[Check]:
-    """Write, sync and read back 32 MiB in the cache folder, which is made if need be."""
+    """Write, sync and read back 32 MiB in the cache folder, which is created if missing."""
     yield Check("disk", "cache folder", str(cache))
     try:
         write_s, read_s = _probe(cache)
@@ -124,7 +127,7 @@ def disk(cache: Path) -> Iterator[Check]:
 
 
 def _probe(folder: Path) -> tuple[float, float]:
-    """Return the seconds to write and sync the probe, and to read it (perhaps from page cache)."""
+    """Return the seconds to write and sync 32 MiB, and to read it (perhaps from page cache)."""
     payload = os.urandom(PROBE_BYTES)
     make_folders(folder)
     with tempfile.TemporaryFile(dir=folder) as file:
@@ -141,7 +144,7 @@ def _probe(folder: Path) -> tuple[float, float]:
 
 
 def compiled(cache: Path) -> Iterator[Check]:
-    """Report compiled kernels on disk; if there are none, the first runs compile."""
+    """Report compiled kernels on disk; without any, the first runs compile."""
     found = kernels_in(cache).rglob("*.nbc")
     sizes = [path.stat().st_size for path in found if path.is_file()]
     yield Check("kernels", "compiled files", len(sizes))

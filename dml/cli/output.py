@@ -15,7 +15,7 @@ import numpy as np
 
 @dataclass(slots=True)
 class Output:
-    """The output of one command; ``as_json`` is set by its ``--json``."""
+    """The output of one command; ``as_json`` is True if its option ``--json`` was given."""
 
     as_json: bool = False
 
@@ -28,7 +28,7 @@ class Output:
         click.echo(text, err=True)
 
     def fault(self, kind: str, parts: Mapping[str, str], show: Callable[[], None]) -> None:
-        """Print an error to standard error, and as the JSON result if JSON was requested."""
+        """Print an error with ``show``; with ``--json``, also as the command's one JSON object."""
         show()
         if self.as_json:
             self.answer({"error": {"kind": kind, **parts}}, str)
@@ -50,7 +50,7 @@ json_option = click.option(
 
 
 def guest_output() -> contextlib.redirect_stdout[TextIO]:
-    """Send output of the user's code to standard error, not among the command's data."""
+    """Send what the user's code prints to standard error, so that it does not mix with results."""
     return contextlib.redirect_stdout(sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""The command ``dml run``: iterate a pipeline, show progress, save its position, sum it up."""
+"""The command ``dml run``: iterate a pipeline, show progress, save positions, summarize."""
 
 from __future__ import annotations
 
@@ -114,7 +114,10 @@ EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @dataclass(slots=True)
 class RunSums:
-    """The batches, rows and bytes delivered so far."""
+    """The batches, rows and bytes delivered so far, since the clock showed ``begin``.
+
+    ``first_batch_s`` is the seconds until the first batch; None before it.
+    """
 
     begin: float
     batches: int = 0
@@ -123,7 +126,7 @@ class RunSums:
     first_batch_s: float | None = None
 
     def add(self, item: object, now: float) -> None:
-        """Count one batch, or one row of a pipeline that is not batched."""
+        """Count one element, a batch or a row, that was delivered at the time ``now``."""
         if self.first_batch_s is None:
             self.first_batch_s = now - self.begin
         rows, size = measured(item)
@@ -133,10 +136,13 @@ class RunSums:
 
 
 class DeliveryProgress(AbstractContextManager["DeliveryProgress"]):
-    """A progress display, updated after every batch; decides when to print. This one never does."""
+    """A progress display, which is updated after every batch and prints from time to time.
+
+    This base class prints nothing.
+    """
 
     def __exit__(self, *_: object) -> None:
-        """Do nothing: no resource was opened, and the closing summary is the last line."""
+        """Do nothing: nothing was opened, and the closing summary is the last line."""
 
     def update(self, batches: int, rows: int, size: int, now: float) -> None:
         """Do nothing."""
@@ -160,7 +166,7 @@ class Lines(DeliveryProgress):
 
 
 class Bar(DeliveryProgress):
-    """A live line on a terminal, drawn at most ten times a second."""
+    """A line on a terminal that is redrawn in place, at most ten times a second."""
 
     def __init__(self, begin: float, total: int | None = None) -> None:
         # Imported here: rich costs 34 ms, and a run in a batch job has no terminal.
@@ -196,7 +202,7 @@ class Bar(DeliveryProgress):
 def progress(
     log: Callable[[str], None], begin: float, total: int | None, *, quiet: bool
 ) -> DeliveryProgress:
-    """Return the progress display for standard error; ``total`` is in batches, or None."""
+    """Return the progress display for standard error; ``total`` batches, None if unknown."""
     if quiet:
         return DeliveryProgress()
     return Bar(begin, total) if sys.stderr.isatty() else Lines(log, begin, total)
@@ -276,9 +282,10 @@ def run(
 ) -> int:
     """Iterate over a pipeline and print what it did.
 
-    Batches are made and dropped. The position is kept every 10 seconds and at the end, so that
+    Batches are made and dropped. The position is saved every 10 seconds and at the end, so that
     --resume delivers exactly the rest; --take N ends early without changing the pipeline.
-    --executor, --scheduler, --num-workers and --memory-limit go before what the file sets.
+    --executor, --scheduler, --num-workers and --memory-limit take precedence over the file's
+    options.
     """
     dataset = configured(load(target), asked)
     dataset = dataset if epoch is None else dataset.epoch(epoch)
@@ -313,7 +320,7 @@ class RunLoop:
     _saved_at: float = 0.0
 
     def batches(self, take: int | None) -> Iterator[Any]:
-        """Yield the pipeline's batches, until its end, ``take``, or a request to stop."""
+        """Yield the pipeline's batches, until its end, ``take`` batches, or a request to stop."""
         self._saved_at = self.sums.begin
         for count in itertools.count():
             if self.stop.asked or count == take:
@@ -355,10 +362,10 @@ def consume(batches: Iterable[Any], *, hashed: bool) -> str | None:
 
 
 def measured(item: object) -> tuple[int, int]:
-    """Return (rows, bytes) of an element: a dict of arrays with one length, or one row.
+    """Return (rows, bytes) of an element: a batch (dict of arrays of one length), or a row.
 
-    One row whose values are all arrays of one length is taken for a batch: the two look the same
-    from outside, and only the counts shown here depend on it.
+    A row whose values are all arrays of one length is taken for a batch, as it looks the same; only
+    the counts shown here depend on that.
     """
     if not isinstance(item, Mapping):
         return 1, _bytes(item)

@@ -1,4 +1,4 @@
-"""Find the pipeline that ``file.py:name`` names, and import the file by its path."""
+"""Find the pipeline that FILE.py:NAME denotes, and import the file by its path."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MODULE = "dml_target"
 
 
 class Position(Iterator[Any], Protocol):
-    """An iterator over batches with a position that can be saved."""
+    """An iterator over batches whose position can be saved."""
 
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any], /) -> None: ...
@@ -40,10 +40,10 @@ class Pipeline(Protocol):
 
 
 def load(target: str) -> Pipeline:
-    """Load the dataset that ``target`` names; a usage error lists the file's datasets.
+    """Return the dataset that ``target`` names; a usage error lists the datasets of the file.
 
     The file runs as a module of its own, with its folder first on ``sys.path``, as under ``python
-    file.py``. If it raises, its module is removed again, and the error names the user's line.
+    file.py``. If it raises, its module is removed again, and the error names the line of the file.
     """
     place, separator, name = target.rpartition(":")
     if not separator or not name.isidentifier():
@@ -66,7 +66,7 @@ def _is_pipeline(value: object) -> TypeGuard[Pipeline]:
 
 
 def _run(path: Path) -> ModuleType:
-    """Execute the file as module ``dml_target``, or leave everything as it was."""
+    """Execute the file as module ``dml_target``; if that fails, leave no trace of it."""
     spec = importlib.util.spec_from_file_location(MODULE, path)
     if spec is None or spec.loader is None:
         raise click.UsageError(f"{path.name} is not a Python file")

@@ -32,7 +32,7 @@ _log = logging.getLogger("dml")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClusterWorker:
-    """A worker: its threads, its memory in bytes, and its resources by dml's names."""
+    """A worker: its threads, its memory in bytes, and its resources by the names that dml uses."""
 
     address: str
     name: str
@@ -53,7 +53,7 @@ class ClusterWorker:
 
 
 def member(address: str, info: Mapping[str, Any]) -> ClusterWorker:
-    """Return a worker from its description ``info`` by the scheduler."""
+    """Return the worker at ``address``; ``info`` is the scheduler's description of it."""
     given = info.get("resources") or {}
     resources = {GPU if key == DASK_GPU else key: float(n) for key, n in given.items()}
     name, memory = str(info.get("name", "")), int(info.get("memory_limit") or 0)
@@ -61,7 +61,7 @@ def member(address: str, info: Mapping[str, Any]) -> ClusterWorker:
 
 
 def dask_resources(asked: Mapping[str, float]) -> dict[str, float]:
-    """Return the resources that Dask must keep exclusive: all but processors, which dml counts."""
+    """Return the resources that Dask must reserve: all but processors, which dml counts."""
     return {DASK_GPU if key == GPU else key: n for key, n in asked.items() if key != CPU}
 
 
@@ -86,8 +86,8 @@ _OF_CLUSTERS: weakref.WeakKeyDictionary[Any, distributed.Client] = weakref.WeakK
 def connected(scheduler: Any, timeout_s: float) -> distributed.Client:
     """Return the client for ``scheduler`` (see Settings), after checking that it answers.
 
-    Raise PlanError without a client, or for an asynchronous one; WorkerLostError if it is closed or
-    the scheduler is silent.
+    Raise PlanError if there is no client, or it is asynchronous; raise WorkerLostError if it is
+    closed, or the scheduler does not answer within ``timeout_s``.
     """
     client = met_before(scheduler)
     if not isinstance(scheduler, distributed.Client | None):
@@ -116,7 +116,7 @@ def connected(scheduler: Any, timeout_s: float) -> distributed.Client:
 
 
 def met_before(scheduler: Any) -> distributed.Client | None:
-    """Return the existing client for ``scheduler``, or None; makes no request."""
+    """Return the existing client for ``scheduler``, or None; sends no request."""
     if isinstance(scheduler, distributed.Client):
         return scheduler
     if scheduler is None:
@@ -141,22 +141,25 @@ def certificates(scheduler: Any) -> dict[str, Any]:
 
 
 def configure(config: Mapping[str, Any]) -> None:
-    """Set the ``certificates`` of a run for this process, in place of the previous run's."""
+    """Set Dask's configuration in this process to ``config``, in place of the previous run's.
+
+    ``config`` is a result of ``certificates``.
+    """
     if _CERTIFICATES:
         _CERTIFICATES.pop().__exit__(None, None, None)
     _CERTIFICATES.append(dask.config.set(config))
 
 
 def _ours(scheduler: Any) -> MutableMapping[Any, distributed.Client]:
-    """Return the clients that dml opened for schedulers of this type."""
+    """Return the clients that dml opened, by scheduler, for schedulers of this one's type."""
     return _OPENED if isinstance(scheduler, str) else _OF_CLUSTERS
 
 
 def workers_of(client: distributed.Client) -> dict[str, dict[str, Any]]:
     """Return the workers as the scheduler describes them now, by address.
 
-    For any thread but the loop's. ``Client.scheduler_info`` may list none during its own update
-    every two seconds.
+    Call it on any thread but the event loop's. ``Client.scheduler_info`` is not used, as it may
+    list no workers while it updates itself, every two seconds.
     """
     found: dict[str, Any] = client.sync(client.scheduler.identity, n_workers=-1)
     return dict(found["workers"])
@@ -189,11 +192,11 @@ def _opened(start: Any, timeout_s: float) -> distributed.Client:
 
 
 def _ask(address: str, timeout_s: float) -> None:
-    """Raise unless a scheduler answers at ``address`` within ``timeout_s``.
+    """Raise an exception unless a scheduler answers at ``address`` within ``timeout_s``.
 
-    A client would wait for ever for another program that listens there, and a failed client
-    disturbs the end of the process. The request runs on a thread, since a notebook's own thread has
-    a loop.
+    Without this check, a client would wait for ever if another program listens at the address, and
+    a failed client disturbs the end of the process. The request runs on a thread of its own, since
+    a notebook's thread already runs an event loop.
     """
     with ThreadPoolExecutor(1) as pool:
         pool.submit(asyncio.run, asyncio.wait_for(_identity(address), timeout_s)).result()
@@ -217,7 +220,7 @@ def close_all() -> None:
 
 
 def _probe(packages: tuple[str, ...]) -> dict[str, str]:
-    """Return the versions of ``packages`` on a worker; sent by value, as dml may be missing."""
+    """Return the versions of ``packages`` on a worker; sent by value, as it may lack dml."""
     import platform as machine  # noqa: PLC0415 - none of this module is there
     from importlib import metadata as installed  # noqa: PLC0415
 
@@ -237,12 +240,15 @@ _probe.__module__ = "__main__"  # cloudpickle sends functions of ``__main__`` by
 
 
 def versions_here() -> dict[str, str]:
-    """Return the versions in this process, with which those of workers are compared."""
+    """Return the package versions in this process, with which those of workers are compared."""
     return _probe(ASKED)
 
 
 def unfit(member: ClusterWorker, there: Any, here: Mapping[str, str]) -> DmlError | None:
-    """Return why a worker cannot take part: another Python or dml. Other differences warn."""
+    """Return an error if a worker has another Python or dml; warn of other differences.
+
+    ``there`` are the worker's package versions, ``here`` those of this process.
+    """
     where = f"worker {member.name or member.address} at {member.address}"
     if not isinstance(there, Mapping):
         return WorkerLostError("a worker did not answer", at=where, why=repr(there))

@@ -45,6 +45,6 @@ class ClusterRun:
 
 
 def crews_of(opened: Any) -> list[DaskCrew]:
-    """Return the crews that a run has opened on a cluster; ``opened`` opens the run's drivers."""
+    """Return the crews of a run on a cluster, [] elsewhere; ``opened`` opens the run's drivers."""
     cluster = opened.cluster if isinstance(opened, Opening) else None
     return cluster.crews if isinstance(cluster, ClusterRun) else []

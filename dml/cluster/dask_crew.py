@@ -1,10 +1,10 @@
 """The crew of a run on a Dask cluster submits slices, tracks results, and survives lost workers.
 
 The scheduling core decides what runs next within memory and slots. Each slice, or several small
-slices together, is an ordinary Dask task on a worker that the crew chooses. The result of a task
-stays on its worker until the consumer, or a task of a later stage, fetches it from there. Dask
-reruns tasks, and remakes results, of a lost worker; tasks that Dask gives up are retried here. All
-waiting is done on the event loop of the client.
+slices together, is an ordinary Dask task on a worker that the crew chooses; a ``Ticket`` represents
+the task. The result of a task stays on its worker until the consumer, or a task of a later stage,
+fetches it from there. If a worker is lost, Dask reruns its tasks and recomputes its results; tasks
+that Dask gives up are retried here. All waiting is done on the event loop of the client.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ AHEAD = 3  # partitions that are fetched before the consumer asks for them
 
 
 class DaskCrew(RemoteCrew):
-    """The crew of remote workers on Dask; a stored partition is represented by its location.
+    """The crew of remote workers on Dask, which stores locations of partitions, not their rows.
 
     Tickets are used on the client's event loop only.
     """
@@ -55,7 +55,8 @@ class DaskCrew(RemoteCrew):
         self.wait_s = self.silent_s = 60.0
         self.limit_bytes = loop.core.state.limit_bytes
         self.queue: list[Run] = []
-        self.lends, self.gathering, self.flying = True, False, 0  # tasks submitted to Dask
+        # whether results may be lent memory, whether messages are being handled, tasks in Dask
+        self.lends, self.gathering, self.flying = True, False, 0
         self.tickets: dict[int, Ticket] = {}  # tickets without a result yet
         self.live: weakref.WeakSet[Ticket] = weakref.WeakSet()
         self.cargo = Cargo(hub, self.name, job)
@@ -65,7 +66,7 @@ class DaskCrew(RemoteCrew):
     # ------------------------------------------------------- handing out; any thread, locked
 
     def hand_out(self, runs: Iterable[Run]) -> None:
-        """Assign slices to workers, once all pending messages have been handled."""
+        """Queue slices, and assign them to workers once all pending messages have been handled."""
         self.queue += runs
         few = len(self.queue) < self.places.depth
         if not (self.gathering or (few and self.flying >= self.places.full)):
@@ -92,15 +93,15 @@ class DaskCrew(RemoteCrew):
                 self.hub.call(self._submit, self._ticket(place, some))
 
     def _due(self, run: Run) -> bool:
-        """Return False for a second attempt whose first attempt has ended meanwhile."""
+        """Return False if ``run`` has ended meanwhile, as its first attempt has."""
         task = self.loop.core.active.get(run.seq)
         return task is not None and task.k == run.k
 
     def _place(self, run: Run) -> str | None:
         """Return the address of the worker for ``run``, or None if ``run`` has to wait.
 
-        A run with a parked generator goes to the worker of that generator, even if the worker is
-        busy. A second attempt must not wait behind the late first attempt on the same worker.
+        A slice of a parked generator goes to the worker of that generator, even if the worker is
+        busy. A second attempt does not go to a worker where a late attempt is still under way.
         """
         home, demand = self.homes.get(run.seq), self.loop.core.demands[run.stage]
         if home in self.places.members:
@@ -114,7 +115,7 @@ class DaskCrew(RemoteCrew):
         return self.places.choose(demand, liked)
 
     def _cut(self, place: str, runs: list[Run]) -> list[list[Run]]:
-        """Bundle slices into tasks; slices that are late, or may have killed a worker, go alone."""
+        """Divide slices into tasks; slices that are late, or may have killed a worker, go alone."""
         rest = [r for r in runs if not (self.losing.suspects(r.seq) or self.race.under_way(r))]
         alone = [[run] for run in runs if run not in rest]
         return alone + self.places.bundles(place, rest)
@@ -148,7 +149,7 @@ class DaskCrew(RemoteCrew):
     # ----------------------------------------------------------------------------------- submitting
 
     def _submit(self, ticket: Ticket) -> None:
-        """Register and submit a ticket. It runs on the event loop, like all methods below."""
+        """Register and submit a ticket; call this, and all methods below, on the event loop."""
         self.tickets[ticket.number] = ticket
         self._resubmit(ticket)
 
@@ -177,7 +178,7 @@ class DaskCrew(RemoteCrew):
     # -------------------------------------------------------------------------------------- hearing
 
     def noted(self, note: TaskNote) -> None:
-        """Handle the message of a task that has ended."""
+        """Handle the message from a worker that a task has ended."""
         self.lends &= not (note.strange and note.ticket in self.tickets)
         try:
             if note.shipment is not None:
@@ -186,7 +187,7 @@ class DaskCrew(RemoteCrew):
             self.fail(error)
 
     async def _watch(self, number: int, future: Any) -> None:
-        """Wait until Dask reports the end of a task, for the case that no message came before."""
+        """Wait until Dask reports the end of a task, in case the worker's message is missing."""
         await ended(future)
         ticket, status = self.tickets.get(number), future.status
         if ticket is None or self.closing or ticket.future is not future:
@@ -204,7 +205,10 @@ class DaskCrew(RemoteCrew):
             await self._resend(ticket)
 
     async def _resend(self, ticket: Ticket, refused: bytes = b"") -> bool:
-        """Submit a ticket again, after resending the job; False if the job was resent in vain."""
+        """Submit a ticket again, after resending the job; return False if that was in vain before.
+
+        ``refused`` is the digest of a job that a worker could not deserialize.
+        """
         try:
             sent = await self.cargo.again(ticket.generation, refused=refused)
         except DmlError as error:
@@ -251,7 +255,7 @@ class DaskCrew(RemoteCrew):
             self.places.leave(ticket.place, demand, len(ticket.runs))
 
     def _gathered(self) -> None:
-        """Hand out further slices, after all messages of a ticket are handled."""
+        """Assign further slices, after all messages of a ticket are handled."""
         with self.lock:
             self.gathering = False
             self._step([])
@@ -289,7 +293,7 @@ class DaskCrew(RemoteCrew):
         self._gathered()
 
     async def _misfit(self, ticket: Ticket, shipment: Shipment) -> None:
-        """Resend a job that a worker could not open, with its functions by value, or give up."""
+        """Resend a job that a worker cannot deserialize, with functions by value, or give up."""
         if not await self._resend(ticket, shipment.refused):
             self._failed(ticket, received(shipment.misfit))
 
@@ -314,7 +318,7 @@ class DaskCrew(RemoteCrew):
             self._resize()
 
     async def _without_silent(self) -> None:
-        """Remake elsewhere the tasks and results of silent workers, for which Dask waits.
+        """Rerun elsewhere what silent workers run or store, as Dask would wait for these workers.
 
         This happens at every check: silent workers seem idle to Dask, which lets them steal tasks.
         """
@@ -354,7 +358,7 @@ class DaskCrew(RemoteCrew):
         return ticket.number in self.tickets or (coming is not None and not coming.done())
 
     def _once(self, runs: Sequence[Run]) -> str:
-        """Return the operator whose slices Dask must not repeat; "" if Dask may repeat them."""
+        """Return the operator whose slices Dask must not repeat; "" if Dask may repeat these."""
         return self.loop.core.demands[runs[0].stage].once
 
     def _elsewhere(self, ticket: Ticket) -> None:
@@ -375,9 +379,9 @@ class DaskCrew(RemoteCrew):
     def _again(self, ticket: Ticket) -> None:
         """Resubmit a ticket that Dask gave up, or those of its sources that caused this.
 
-        Dask remakes lost results with the orders that it has. Orders for a generator that was
-        parked at first have no argument: they raise NotSentError, which ends all tasks that need
-        the result.
+        Dask recomputes a lost result from the orders of its first submission. If the generator was
+        parked then, these orders lack the task's argument: the task raises NotSentError, and so do
+        all tasks that need its result.
         """
         given_up = [each for each in ticket.needed() if each.future.status == "error"]
         for each in given_up or [ticket]:
@@ -397,7 +401,7 @@ class DaskCrew(RemoteCrew):
     # ------------------------------------------------------------------------------------- fetching
 
     def opened(self, outcome: Outcome) -> Outcome:
-        """Return ``outcome`` with its partition, fetched from the worker; for the consumer."""
+        """Return ``outcome`` with its rows, fetched from the worker; for the consumer's thread."""
         if not isinstance(held := outcome.value, RemotePartition):
             return outcome
         return unpack(held.parcel or self._arrived(held))
@@ -413,13 +417,13 @@ class DaskCrew(RemoteCrew):
         return found.parcel
 
     def _over(self) -> bool:
-        """Return True once no consumer waits any more; raise the error that ended the run."""
+        """Return True once the consumer has stopped; raise the error that ended the run, if any."""
         if isinstance(self.broken, DmlError):
             raise self.broken
         return self.closing
 
     def _used(self, ticket: Ticket) -> None:
-        """Release a ticket of the last stage, whose results have arrived."""
+        """Release a ticket of the last stage, as its results have been fetched."""
         if self._last(ticket):
             ticket.drop()
 
@@ -429,7 +433,7 @@ class DaskCrew(RemoteCrew):
         return lost(self.hub.client, error)
 
     def leave(self) -> None:
-        """Release all tasks to Dask, on the event loop; never blocks."""
+        """Leave the hub and release all tasks, later on the event loop; never blocks."""
         self.hub.call(self._leave)
 
     def _leave(self) -> None:

@@ -41,7 +41,7 @@ class DaskFeed(CrewFeed):
 
 
 def met(settings: Settings) -> Hub:
-    """Connect the cluster that ``settings`` name, and wait for usable workers; return its hub."""
+    """Return the hub of the cluster that ``settings`` name, connected and with usable workers."""
     hub = Hub.of(connected(settings.scheduler, settings.connect_timeout_s))
     if isinstance(settings.autoscale, Autoscale):
         Staff.of(hub).least(settings.autoscale.min)
@@ -50,9 +50,10 @@ def met(settings: Settings) -> Hub:
 
 
 def cleared(settings: Settings, entries: Iterable[tuple[Where, str, str]]) -> dict[str, str]:
-    """Have every worker end ``entries``; return reasons of failures, by worker or for all.
+    """Let every worker remove the cache ``entries``; return why that failed, by worker.
 
-    An entry is given as its store, its name and the command that unpins it.
+    An entry is given as its store, its fingerprint and the command that unpins it. If no worker can
+    be reached, the only key of the result is "the cluster".
     """
     try:
         hub = Hub.of(connected(settings.scheduler, settings.connect_timeout_s))
@@ -64,7 +65,7 @@ def cleared(settings: Settings, entries: Iterable[tuple[Where, str, str]]) -> di
 
 
 def offered(settings: Settings) -> tuple[int, int]:
-    """Return threads, and memory in bytes, of all workers as last seen; 0 for what is unknown."""
+    """Return the threads and the bytes of memory of all workers as last seen; 0 if unknown."""
     client = met_before(settings.scheduler)
     hub = None if client is None else client.extensions.get("dml")
     members = hub.members.values() if isinstance(hub, Hub) else ()
@@ -84,7 +85,7 @@ class Distributed:
     def open(
         self, tasks: Tasks, job: Job, tallies: Tallies, **options: Unpack[Options]
     ) -> CrewFeed:
-        """Begin the tasks of ``job``; see ``Options`` for the rest, whose slots are not used."""
+        """Begin the tasks of ``job``; ``options`` are ``Options``, whose slots are replaced."""
         settings, hub = self.settings, met(self.settings)
         members = hub.members
         demands = options.get("stages", (Demand(),))

@@ -25,10 +25,10 @@ IDLE = 3  # checks at which Dask does nothing for a task, after which it is resu
 
 
 class Ticket:
-    """One Dask task: slices of a stage, run one after the other on a worker.
+    """One Dask task: slices of a stage, ``runs``, executed one after the other on a worker.
 
-    Dask may move the task to one of the workers in ``bound``, or to any if there are none: it
-    steals waiting tasks, and reruns tasks of dead workers.
+    ``place`` is the worker that the crew chose. Dask steals waiting tasks and reruns those of dead
+    workers: it may move this task to one of the workers in ``bound``, or to any if there are none.
     """
 
     def __init__(self, number: int, place: str, runs: list[Run], bound: Sequence[str] = ()) -> None:
@@ -44,7 +44,7 @@ class Ticket:
         self.fetched: concurrent.futures.Future[Shipment] | None = None
 
     def submit(self, hub: Hub, cargo: Cargo, demand: Demand, *, lends: bool = False) -> None:
-        """Submit the task to Dask, on the event loop; with ``lends``, workers may lend results."""
+        """Submit the task to Dask, on the event loop; ``lends`` allows results in shared memory."""
         self.generation = cargo.generation
         self.tries += 1
         self.drop()
@@ -68,7 +68,7 @@ class Ticket:
         )
 
     def written(self) -> bytes:
-        """Serialize the orders, without arguments that the parked generators already have."""
+        """Serialize the slices' orders, without arguments that parked generators already have."""
         parked = self.parked if self.tries == 1 else ()
         return pickle.dumps(
             [
@@ -79,20 +79,23 @@ class Ticket:
         )
 
     def drop(self) -> None:
-        """Release the task and its result; Dask notifies waiting consumers."""
+        """Release the task and its result, so that Dask can forget them."""
         future, self.future = self.future, None
         if future is not None:
             future.release()
 
     def needed(self) -> Iterator[Ticket]:
-        """Yield this ticket after its sources; released tickets are left out."""
+        """Yield the tickets that this one needs, then this one; released tickets are left out."""
         for source in self.sources:
             yield from source.needed()
         if self.future is not None:
             yield self
 
     def forgotten(self, states: Mapping[Any, str | None]) -> bool:
-        """Return True if Dask has not worked on the task for several checks; ``states`` by key."""
+        """Return True if several calls in sequence find that Dask does not work on the task.
+
+        ``states`` are Dask's states of tasks, by key.
+        """
         state = states.get(self.future.key)
         keys = [key for each in self.needed() for key in (each.future.key, each.seat)]
         busy = state in SETTLED or any(states.get(key) == "processing" for key in keys)
@@ -102,9 +105,10 @@ class Ticket:
 
 @dataclasses.dataclass(slots=True)
 class RemotePartition:
-    """A partition on a worker: answer number ``place`` of the shipment of ``ticket``.
+    """A partition on a worker: answer number ``place`` in the result of the task of ``ticket``.
 
-    ``parcel`` is set if the partition is small; ``digest`` is the digest of the answer.
+    ``parcel`` is its rows if they came with the task's message, else None; ``digest`` is the digest
+    of the answer.
     """
 
     outcome: Outcome
@@ -120,16 +124,16 @@ class RemotePartition:
 
 
 def under_way(ticket: Ticket) -> bool:
-    """Return True if Dask has not reported the task's end, or has withdrawn that report."""
+    """Return True if the task runs or waits: Dask has not reported its end, or reruns it."""
     return ticket.future is not None and ticket.future.status in UNDER_WAY
 
 
 def touched(live: Iterable[Ticket], doing: Set[Any], having: Set[Any]) -> Iterator[Ticket]:
-    """Yield the tickets to resubmit without some workers, each after its sources.
+    """Yield the tickets to resubmit because of lost workers, each one after its sources.
 
-    These are tickets whose keys are in ``doing`` (running there) or ``having`` (stored there), and
-    running tickets that need one of these. Each is checked once its sources may have been
-    resubmitted.
+    These tickets have a key in ``doing`` (running there) or ``having`` (stored there), or they are
+    under way and need such a ticket or a seat that is there. A ticket is tested after the caller
+    has handled the ones before it.
     """
     again: set[Ticket] = set()
     for ticket in sorted(live, key=lambda each: each.number):

@@ -1,9 +1,10 @@
 """Send the job of a run to the workers of a cluster: once to each, whatever the job's size.
 
-A small job is part of the task that creates the seat, so that Dask can remake the seat by itself. A
-large job (data in memory) goes to one worker directly, and from there to the others; if that worker
-is lost too early, the job is sent again. Functions of modules that a worker lacks, or has in
-another state, are sent by value, with all of the user's own modules.
+A *seat* is the job on one worker, as a Dask key (worker_state.py). A small job is part of the task
+that creates the seat, so that Dask can recreate the seat by itself. A large job (data in memory)
+goes to one worker directly, and from there to the others; if that worker is lost too early, the job
+is sent again. Functions of modules that a worker lacks, or has in another state, are sent by value,
+with all of the user's own modules.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ INSIDE = 256 << 10  # most bytes of a job that is sent inside a task
 
 
 class Cargo:
-    """The job of one run, serialized once; used on the client's event loop."""
+    """The job of one run, pickled once, and its seats; used on the client's event loop."""
 
     def __init__(self, hub: Hub, run: str, job: Job) -> None:
         self.hub, self.run, self.job = hub, run, job
@@ -39,7 +40,7 @@ class Cargo:
         self._lock = asyncio.Lock()
 
     async def ship(self) -> None:
-        """Send a large job to a worker; do nothing for a small one."""
+        """Send a large job to one worker; do nothing for a small one, as each seat carries it."""
         size = len(self.sent) + sum(each.raw().nbytes for each in self.buffers)
         if size > INSIDE:
             load = Freight(self.run, self.sent, tuple(self.buffers))
@@ -48,7 +49,7 @@ class Cargo:
             self._apart = await client.scatter(load, workers=there, direct=direct, hash=False)
 
     def seat(self, place: str) -> Any:
-        """Return the Dask future of the seat on worker ``place``, submitted on first use."""
+        """Return the Dask future of the seat on worker ``place``, which is created at first use."""
         if place not in self.seats:
             load = (freight, self.run, self.sent, *map(flat, self.buffers))
             self.seats[place] = self.hub.submit(
@@ -60,30 +61,30 @@ class Cargo:
         return self.seats[place]
 
     def stay(self, place: str) -> None:
-        """Keep the job on worker ``place``, with the generators parked there.
+        """Keep the seat on worker ``place``, with the generators parked there.
 
-        If a seat was copied elsewhere with a task, Dask drops either copy after a while; the result
-        of this second key is used by no task, so it is never copied.
+        If Dask copied the seat elsewhere with a task, it drops either copy after a while. This adds
+        a second key for the seat; as no task uses its result, Dask never copies that.
         """
         if place not in self.stays:
             key = ("dml-stay", self.run, self.generation, place)
             self.stays[place] = self.hub.submit(staying, self.seat(place), key=key, workers=[place])
 
     def left(self, place: str) -> None:
-        """Forget worker ``place``, which is gone, or no longer used."""
+        """Forget the seat on worker ``place``, which is gone or no longer used."""
         self.seats.pop(place, None)
         self.stays.pop(place, None)
 
     def lies_in(self, keys: Set[Any]) -> bool:
-        """Return True if the Dask key of a large job is one of ``keys``."""
+        """Return True if ``keys`` contain the Dask key under which a large job is stored."""
         return self._apart is not None and self._apart.key in keys
 
     async def again(self, generation: int, *, refused: bytes = b"") -> bool:
-        """Resend the job of ``generation``, once; False if that has been tried in vain.
+        """Resend the job of ``generation``, once; return False if that cannot help.
 
-        The job is sent by value if a worker could not open the job with the digest ``refused``.
-        Nothing is sent if another job was sent since: Dask reruns old tasks when their results are
-        lost.
+        The job is sent by value if a worker could not open the job with the digest ``refused``; it
+        cannot help if that job was sent by value already. Nothing is sent if the job was resent
+        since ``generation``: Dask reruns old tasks when their results are lost.
         """
         async with self._lock:
             if self.generation != generation or refused not in {b"", digest(self.sent)}:
@@ -100,14 +101,14 @@ class Cargo:
             return True
 
     def drop(self) -> None:
-        """Release all futures."""
+        """Release all Dask futures of the job and of its seats."""
         self.seats.clear()
         self.stays.clear()
         self._apart = None
 
 
 def written_by_value(job: Job) -> tuple[bytes, list[Any]]:
-    """Serialize a job like ``written``, with the user's own modules by value."""
+    """Serialize a job like ``written``, but the user's own modules by value, not by name."""
     before = cloudpickle.list_registry_pickle_by_value()
     own = [module for name, module in list(sys.modules.items()) if _own(name, module)]
     added = [module for module in own if module.__name__ not in before]
@@ -121,7 +122,7 @@ def written_by_value(job: Job) -> tuple[bytes, list[Any]]:
 
 
 def _own(name: str, module: object) -> bool:
-    """Return True for a module that belongs to no library, under the name of its import."""
+    """Return True for a module of no library that is imported under its own name."""
     if not isinstance(module, ModuleType) or module.__name__ != name or name == "__main__":
         return False
     file = getattr(module, "__file__", None)

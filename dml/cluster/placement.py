@@ -1,4 +1,4 @@
-"""Choose the workers of slices by free room, and by the data that workers hold."""
+"""Choose the workers of slices by their free capacity, and by the data that they hold."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def refuse(
 ) -> None:
     """Raise PlanError for a stage whose task fits on no worker.
 
-    ``where`` has the place at which each stage was written. Processors are counted by host, all
-    other resources by worker, as Dask does.
+    ``where`` has the line of code at which each stage was written. Processors are counted by host,
+    all other resources by worker, as Dask does.
     """
     number = next(unmet(demands, members), None)
     if number is not None:
@@ -87,13 +87,13 @@ def _fits(member: ClusterWorker, asked: Mapping[str, float], cores: Mapping[str,
 class Places:
     """The load of each worker in slices and resources; guarded by the lock of the crew.
 
-    A worker may have ``depth`` slices for each of its threads, and for half as many threads more,
-    at least ``spare``; these slices wait there. Otherwise a worker that ends a task would be idle
-    until the next task and its input arrive. No slice waits if ``spare`` is 0. Of each resource,
-    which Dask itself gives to no more tasks at once than there is of it, one more slice may wait.
+    Besides the slices that run, some wait at a worker, so that it is not idle until its next task
+    and input arrive. Tasks have up to ``depth`` slices. A worker may have one task for each of its
+    threads, and some that wait: half as many as threads, at least ``spare``, none if ``spare`` is
+    0. Of a resource other than processors, which Dask itself limits, one more slice may wait.
 
-    Of ``most`` threads in all, workers with resources get theirs last. Workers that are ``leaving``
-    end their tasks, and get no others.
+    Only ``most`` threads in all are used; workers with resources get their share of these last.
+    Workers that are ``leaving`` end their tasks, and get no others.
     """
 
     def __init__(
@@ -154,16 +154,16 @@ class Places:
         return threads if self._shared(address) else (threads + self._spare(address)) * self.depth
 
     def _spare(self, address: str) -> float:
-        """Return how many tasks may wait at a worker, each of ``depth`` slices."""
+        """Return how many tasks may wait at a worker; each has up to ``depth`` slices."""
         return max(self.spare, self.threads[address] // 2) if self.spare else 0
 
     def _shared(self, address: str) -> bool:
-        """Return True if some threads of a worker are not for this run."""
+        """Return True if this run does not use all threads of a worker."""
         return self.threads[address] < self.members[address].threads
 
     @property
     def full(self) -> float:
-        """The number of tasks that keep every thread busy, including those that wait."""
+        """The number of tasks at which all threads are busy and no more tasks may wait."""
         taking = [address for address in self.taking if self.threads[address]]
         return sum(self.threads[each] + self._spare(each) for each in taking)
 
@@ -176,8 +176,9 @@ class Places:
     ) -> str | None:
         """Return a worker with the resources of ``demand``, not in ``without``; None if none has.
 
-        Idle workers come before busy ones, workers without resources before workers that other
-        slices may need, then the first of ``liked``, then the worker with the most room.
+        Preferred are, in this order: workers whose resources are free, idle ones, ones with room,
+        ones without resources that other slices may need, the first of ``liked``, the one with the
+        most room.
         """
         asked = dict(demand.resources)
         without = {*without, *self.apart}
@@ -191,10 +192,11 @@ class Places:
         self.apart = {address: True for address, there in self.apart.items() if there}
 
     def alone(self, demand: Demand) -> str | None:
-        """Return an idle worker, reserved for one slice until that slice has ended.
+        """Return an idle worker, which is then reserved for one slice until that slice has ended.
 
-        None while all are busy; then the worker with the least work gets nothing more. A worker
-        without threads for this run is used only if no other worker has the resources.
+        If all workers are busy, return None, and give no more slices to the one with the least
+        work. A worker without threads for this run is used only if no other worker has the
+        resources.
         """
         asked = dict(demand.resources)
         able = [a for a, m in self.taking.items() if _able(m, asked)]
@@ -212,8 +214,8 @@ class Places:
     def allowed(self, demand: Demand, place: str) -> list[str]:
         """Return the workers to which Dask may move a slice from ``place``; [] for all workers.
 
-        Workers without a resource are excluded, as the task would fail there. If some threads of
-        ``place`` are not for this run, the slice stays there.
+        Workers without a resource are excluded, as the task would fail there. If this run does not
+        use all threads of ``place``, the slice stays there.
         """
         asked = dict(demand.resources)
         taking = self.taking
@@ -246,14 +248,14 @@ class Places:
         return [runs[i : i + each] for i in range(0, len(runs), each)]
 
     def lasted(self, stage: int, seconds: float) -> None:
-        """Update the mean duration of slices of ``stage`` by one that took ``seconds``."""
+        """Update the mean seconds of slices of ``stage`` by one that took ``seconds``."""
         mean = self.seconds[stage]
         self.seconds[stage] = mean + SMOOTHING * (seconds - mean) if mean else seconds
 
     def deepened(self) -> bool:
         """Adapt ``depth`` so that a task takes about ``TASK_S`` seconds; True if it changes.
 
-        Nothing changes unless all stages need processors alone.
+        It stays the same if some stage needs more than processors.
         """
         slowest = max(self.seconds, default=0.0)
         if not slowest or not self.alike:
@@ -271,7 +273,7 @@ class Places:
             busy[key] = busy.get(key, 0.0) + amount
 
     def leave(self, address: str, demand: Demand, slices: int = 1) -> None:
-        """Discount slices that were submitted to ``address`` and have ended, on any worker."""
+        """Subtract slices that were submitted to ``address`` and have ended, on any worker."""
         busy = self.busy.get(address, {})
         if self.apart.get(address):
             del self.apart[address]

@@ -20,10 +20,10 @@ class NoWorkerError(Exception):
 
 
 class Losing:
-    """A policy that adds the handling of lost slices: a slice is given up after several losses.
+    """A scheduling policy that gives up a task whose slices were lost too often.
 
-    A loss counts twice if Dask reports that several workers died, though some of them may have died
-    because of another slice.
+    All other decisions are those of the ``policy`` that it wraps. A loss counts twice if Dask
+    reports that several workers died, though some of them may have died because of another slice.
     """
 
     def __init__(self, policy: Policy | None = None) -> None:
@@ -32,22 +32,21 @@ class Losing:
         self._losses: dict[Seq, int] = {}
 
     def lose(self, seq: Seq, error: BaseException) -> None:
-        """Count a lost task; the next call of ``retry`` is about this task."""
+        """Count a loss of task ``seq``; the next call of ``retry`` is about this task."""
         several = isinstance(error, distributed.KilledWorker) and error.allowed_failures > 0
         weight = 2 if several else 1
         losses = self._losses[seq] = self._losses.get(seq, 0) + weight
         self.given_up = losses > MOST_LOSSES
 
     def suspects(self, seq: Seq) -> bool:
-        """Return True if workers may have died because of a task."""
+        """Return True if the slices of task ``seq`` may have killed workers."""
         return seq in self._losses
 
     def apart(self, seq: Seq) -> bool:
-        """Return True if a task should be retried alone on a worker.
+        """Return True if task ``seq`` was lost repeatedly, so that it is retried alone on a worker.
 
-        It is unknown which of its tasks killed a worker: results made just before may not have been
-        reported, and waiting tasks had not begun. Retried together, all of them would be lost
-        again.
+        If several tasks were on a worker that died, it is unknown which one killed it. Retried
+        together, all of them would be lost again.
         """
         return self._losses.get(seq, 0) > 1
 
@@ -57,30 +56,30 @@ class Losing:
 
     @property
     def wide(self) -> bool:
-        """True if the policy needs all candidates."""
+        """True if the wrapped policy needs all candidates to choose from."""
         return self._usual.wide
 
     def shape(
         self, slots: Mapping[str, float], limit_bytes: int
     ) -> tuple[Mapping[str, float], int]:
-        """Return the slots and the memory limit of the underlying policy."""
+        """Return the slots and the memory limit as the wrapped policy changes them."""
         return self._usual.shape(slots, limit_bytes)
 
     def choose(self, state: State, candidates: Sequence[Candidate]) -> Candidate | None:
-        """Return the choice of the underlying policy."""
+        """Return the choice of the wrapped policy."""
         return self._usual.choose(state, candidates)
 
     def fault(self, seq: Seq, k: int, failures: int) -> Fault:
-        """Return the injected fault of the underlying policy: none, except in tests."""
+        """Return the fault that the wrapped policy injects: none, except in tests."""
         return self._usual.fault(seq, k, failures)
 
     def retry(self, failures: int, *, lost: bool) -> bool:
-        """Return True if a lost slice should be retried on another worker."""
+        """Return True if a slice was lost, and its task has not been lost too often for a retry."""
         return lost and not self.given_up
 
 
 def to_dml_error(error: BaseException, where: str) -> DmlError:
-    """Return the error about a slice, at ``where``, for a task that Dask gave up with ``error``."""
+    """Return the error for the user, at ``where``, if Dask gave up a task with ``error``."""
     if isinstance(error, DmlError):
         return error
     if isinstance(error, distributed.KilledWorker | NoWorkerError):

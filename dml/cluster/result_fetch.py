@@ -1,4 +1,4 @@
-"""Fetch results of tasks from the workers that hold them, or from a remade copy."""
+"""Fetch results of tasks from the workers that hold them, or from a recomputed copy."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ TICK_S = 2.0  # seconds between two checks that the client still lives
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ResultFetcher:
-    """Prefetches the results that the consumer will need next.
+    """Fetches the results of tickets, and prefetches those that the consumer will need next.
 
     ``begin`` runs a coroutine on the client's event loop. ``wrong`` turns the error of a ticket
     into one for the user. ``over`` is called with each fetched ticket. ``anew`` resubmits a ticket
-    whose bytes no worker has, or that Dask gave up for lack of an argument.
+    whose result no worker has, or whose task Dask gave up for lack of an argument.
     """
 
     hub: Hub
@@ -41,7 +41,7 @@ class ResultFetcher:
     _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
     def start(self, ticket: Ticket) -> concurrent.futures.Future[Shipment]:
-        """Begin to fetch a ticket's result from its worker, once, and return the future.
+        """Begin to fetch a ticket's result, unless that has begun, and return the future of it.
 
         For any thread.
         """
@@ -55,7 +55,7 @@ class ResultFetcher:
     def arrived(self, held: RemotePartition, given_up: Callable[[], bool]) -> Answer:
         """Wait, in the consumer's thread, for the answer of a partition, and return it.
 
-        ``given_up`` returns True, or raises, if the run has ended.
+        ``given_up`` returns True, or raises an error, if the run has ended.
         """
         coming = self.start(held.ticket)
         while True:
@@ -76,7 +76,7 @@ class ResultFetcher:
         self.over(ticket)
 
     async def fetched(self, ticket: Ticket) -> Shipment:
-        """Return a ticket's result from its worker, or from any copy that Dask has or remakes."""
+        """Return a ticket's result from its worker, or from any copy that Dask has or makes."""
         if ticket.future is None:
             raise InternalError("a partition was given back before it came", why=str(ticket.runs))
         hub, future, places = self.hub, ticket.future, cast("Sequence[str]", [ticket.worker])
@@ -106,7 +106,7 @@ async def ended(future: Any) -> None:
 
 
 async def _whereabouts(hub: Hub, ticket: Ticket) -> tuple[Any, Sequence[str]]:
-    """Return the settled future of a ticket, and the workers that hold its result."""
+    """Return the future of a ticket's ended task, and the workers that have its result."""
     while True:
         await asyncio.sleep(LOST_S)  # Dask's report of a loss is on its way
         future = await settled(ticket)
@@ -118,7 +118,7 @@ async def _whereabouts(hub: Hub, ticket: Ticket) -> tuple[Any, Sequence[str]]:
 
 
 async def settled(ticket: Ticket) -> Any:
-    """Return the future of a ticket once it has ended, however often it is resubmitted."""
+    """Return the future of a ticket once its task has ended and was not resubmitted meanwhile."""
     while True:
         future = ticket.future
         await ended(future)
@@ -129,7 +129,10 @@ async def settled(ticket: Ticket) -> Any:
 async def _direct(
     hub: Hub, future: Any, places: Sequence[str], ways: list[str] | None = None
 ) -> Shipment | None:
-    """Fetch a result from ``places``; None if all are gone: Dask would retry for half a minute."""
+    """Fetch a result from the workers ``places``; return None if all of them are gone.
+
+    Dask itself would retry for half a minute. ``ways`` are the serializers to use, None for all.
+    """
     if hub.strangers.issuperset(places):
         ways = BYTES
     work = gather_from_workers({future.key: places}, rpc=hub.client.rpc, serializers=ways)
@@ -141,13 +144,16 @@ async def _direct(
 
 
 async def _by_scheduler(hub: Hub, ticket: Ticket, future: Any) -> Shipment | None:
-    """Fetch a result through the scheduler; None if the ticket is resubmitted meanwhile."""
+    """Fetch a result through the scheduler; return None if the ticket is resubmitted meanwhile."""
     asked = hub.asking(hub.client.gather(future, direct=False))
     return cast("Shipment | None", await _while(lambda: ticket.future is future, asked))
 
 
 async def _whole(hub: Hub, ticket: Ticket, future: Any, found: Shipment) -> Shipment | None:
-    """Return a shipment, as bytes if lent memory cannot be opened; None if the bytes are gone."""
+    """Return a shipment in a form that can be read here; None if its bytes are gone.
+
+    Memory that a worker lends but that cannot be opened here is fetched as bytes.
+    """
     if not found.unopened or found.whence is None:
         return found
     if found.strange:
@@ -166,10 +172,10 @@ async def _bytes_by_scheduler(hub: Hub, key: Any) -> Shipment | None:
 
 
 async def _while(holds: Callable[[], bool], asked: asyncio.Future[Any]) -> Any:
-    """Return the answer of ``asked``, if it comes while ``holds`` returns True; else None.
+    """Return the answer of ``asked``; None if ``holds`` returns False before the answer comes.
 
-    In that case, and on cancellation, the request is left to end by itself: a broken stream would
-    make the sending worker log an error, together with the data that it was sending.
+    Then, and on cancellation, the request goes on until it ends by itself: if its stream were
+    broken off, the sending worker would log an error, together with the data that it was sending.
     """
     while not (await asyncio.wait({asked}, timeout=LOST_S))[0]:
         if not holds():

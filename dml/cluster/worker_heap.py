@@ -2,9 +2,9 @@
 
 Dask starts its workers with ``MALLOC_TRIM_THRESHOLD_=65536``, so that their reported size is the
 memory in use. The C library then requests every large array anew from the system, page by page, and
-returns it at once: for a pipeline that makes megabytes at a time that is most of the system time,
-and more than sending them takes (benchmarks/results/lending.md). While a run has a seat on a
-worker, freed memory is kept up to the library's own default; afterwards the old settings are
+returns it at once. For a pipeline that makes megabytes at a time, that is most of the system time,
+and takes longer than sending them (benchmarks/results/lending.md). While a worker has the job of a
+run, it keeps freed memory up to the library's own default; afterwards the old settings are
 restored. A threshold that the user has chosen is not changed.
 """
 

@@ -1,6 +1,6 @@
 """Monitor the cluster of a client while runs use it: its workers, and messages of tasks.
 
-There is one hub for each client. It runs in coroutines on the client's event loop, and passes
+There is one ``Hub`` for each client. It runs in coroutines on the client's event loop, and passes
 events to the crews of the active runs.
 """
 
@@ -39,11 +39,11 @@ STEP_S = 10.0  # most seconds counted between two looks: this process may have p
 
 
 class Silence:
-    """The silence of each worker, from the times at which the scheduler last heard it.
+    """Measures how long each worker has been silent, by the heartbeats that the scheduler got.
 
-    Two clocks are used, and never compared. The scheduler's clock tells how much later another
-    worker was heard. The local clock tells for how long there was no news of a worker; gaps between
-    looks count as at most ``STEP_S`` seconds.
+    Two clocks are used, and never compared. By the scheduler's clock, a worker was silent while
+    others were heard later. By the local clock, it was silent while its last heartbeat did not
+    change; the time between two calls of ``look`` counts as at most ``STEP_S`` seconds.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ DEAF = 3  # failed queries of the scheduler that end a run
 
 
 class MonitoredRun(Protocol):
-    """What a run offers to the hub, which calls its methods on the client's event loop."""
+    """What the hub needs of a run; it calls the methods on the client's event loop."""
 
     wait_s: float  # seconds without any worker after which the run fails
     silent_s: float  # seconds of silence after which a worker's tasks go to other workers
@@ -92,20 +92,20 @@ class MonitoredRun(Protocol):
     queue: list[Run]  # slices without a worker yet
 
     def noted(self, note: TaskNote) -> None:
-        """Handle the message of a task that has ended."""
+        """Handle the message from a worker that a task has ended."""
 
     def joined(self, gone: set[str]) -> None:
         """Handle a change of the workers; ``gone`` are the addresses of workers that left."""
 
     async def look(self) -> None:
-        """Check that all tasks make progress."""
+        """Check that all tasks make progress, and resubmit those that do not."""
 
     def fail(self, error: BaseException) -> None:
         """End the run with ``error``, as the cluster cannot be used any more."""
 
 
 class Hub:
-    """The cluster as one client sees it: workers by address, and the runs that use them."""
+    """The cluster as one client sees it: the workers by address, and the runs that use them."""
 
     def __init__(self, client: distributed.Client) -> None:
         self.client = client
@@ -151,7 +151,7 @@ class Hub:
             return self.client.submit(work, *args, **options)
 
     def asking(self, work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
-        """Start ``work`` on the event loop; it ends by itself even if it is never awaited."""
+        """Start ``work`` on the event loop, and return its task; it may remain without an await."""
         task = asyncio.ensure_future(work)
         self.asked.add(task)
         task.add_done_callback(self._request_done)
@@ -187,15 +187,18 @@ class Hub:
     # ------------------------------------------------------------------------------------ workers
 
     def there(self, places: Iterable[str]) -> bool:
-        """Return True if results can be requested from one of the workers ``places``."""
+        """Return True if one of the workers ``places`` can answer requests for results."""
         return any(place in self.members or place in self.full for place in places)
 
     def stuck(self, places: Iterable[str]) -> bool:
-        """Return True if all workers in ``places`` that live are silent: results must be remade."""
+        """Return True if none of the workers ``places`` can answer, and one of them is silent.
+
+        Then the results there must be recomputed elsewhere.
+        """
         return any(place in self.silent for place in places) and not self.there(places)
 
     def begin(self, wait_s: float) -> dict[str, ClusterWorker]:
-        """Return the workers by address, once there are some.
+        """Wait for usable workers, and return them by address.
 
         Raise the error of an unfit worker, or WorkerLostError if none can be used within
         ``wait_s``.
@@ -238,7 +241,7 @@ class Hub:
                 crew.fail(self._nobody(crew.wait_s))
 
     def _unserved(self) -> None:
-        """Fail the runs with a stage whose resources no worker has had for too long."""
+        """Fail the runs with a waiting stage whose resources no worker has had for too long."""
         now, before, self._lacking = time.monotonic(), self._lacking, {}
         for crew in list(self.crews) if self.members else ():
             demand = unserved(crew.loop.core, list(crew.queue), self.members)
@@ -260,7 +263,7 @@ class Hub:
         self.client.subscribe_topic(self.topic, self._heard)
 
     async def _refresh(self) -> None:
-        """Request the list of workers from the scheduler, and probe new workers."""
+        """Request the list of workers from the scheduler, and check the versions of new workers."""
         asked = self.client.scheduler.identity(n_workers=-1)
         every = (await asyncio.wait_for(asked, ANSWER_S))["workers"]
         found = {address: member(address, info) for address, info in every.items()}
@@ -336,7 +339,10 @@ class Hub:
             self._unserved()
 
     async def _tell(self, before: set[str]) -> None:
-        """Report the current workers to all crews, and let the crews check their tasks."""
+        """Report the current workers to all crews; ``before`` are those that were reported last.
+
+        Then let the crews check their tasks.
+        """
         self.known = set(self.members)
         for crew in list(self.crews):
             if before != self.known:
@@ -361,7 +367,7 @@ class Hub:
             self.members = {a: each for a, each in self.members.items() if a in threads}
 
     async def states(self, keys: Iterable[Any]) -> dict[Any, str | None]:
-        """Return Dask's state of each task; ``PAUSED`` for tasks on workers that will not run them.
+        """Return Dask's state of each task; ``PAUSED`` if its worker does not run tasks.
 
         Dask does not reassign a task that it has sent to a worker, even if the worker's memory
         stays full.
@@ -383,7 +389,7 @@ class Hub:
     # -------------------------------------------------------------------------------------- crews
 
     def add(self, crew: MonitoredRun) -> None:
-        """Report events to ``crew`` from now on; on the event loop."""
+        """Report events to ``crew`` from now on; call this on the event loop."""
         self.crews.add(crew)
         gone, self.known = self.known - set(self.members), set(self.members)
         for each in self.crews:
@@ -392,7 +398,7 @@ class Hub:
             self._watching = asyncio.ensure_future(self._watch())
 
     def remove(self, crew: MonitoredRun) -> None:
-        """Stop reporting to ``crew``; on the event loop."""
+        """Stop reporting events to ``crew``; call this on the event loop."""
         self.crews.discard(crew)
         if not self.crews and self._watching is not None:
             self._watching.cancel()
@@ -407,7 +413,7 @@ class Hub:
 
 
 def _newest_groups(dask_scheduler: Any) -> None:
-    """Remove the task groups of earlier runs from the span, as the scheduler forgot them."""
+    """Remove the task groups of earlier runs from Dask's span: the scheduler forgot them."""
     spans = dask_scheduler.extensions.get("spans")
     for span in () if spans is None else spans.find_by_tags(SPAN):
         groups = sorted(span.groups, key=lambda each: each.start)
@@ -418,7 +424,7 @@ _newest_groups.__module__ = "__main__"  # sent by value: a scheduler may not hav
 
 
 def _in_hand(info: Mapping[str, Any]) -> int:
-    """Return the number of tasks that a worker runs, by its last heartbeat."""
+    """Return the number of tasks that a worker is running, according to its last heartbeat."""
     counts: Mapping[str, int] = info["metrics"].get("task_counts", {})
     return counts.get("executing", 0)
 

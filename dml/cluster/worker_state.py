@@ -1,15 +1,15 @@
 """The state of a run on a Dask worker, and the tasks that use that state.
 
-A seat is the value of one Dask key for each worker: the job, and the generators parked there. The
+A *seat* is the value of one Dask key for each worker: the job, and the generators parked there. The
 seat ends when the key is released, also because its client has died. If a slice runs on another
 worker than planned, Dask copies the seat there, as the job alone, and drops one of the two copies
-after a while: if a generator is parked, a second key holds the seat.
+after a while: if a generator is parked, a second key keeps the seat.
 
-The result of a task stays on its worker (``Shipment``). The client is notified at once, in a few
-hundred bytes (``TaskNote``), through Dask's events, which travel with Dask's own report. Between
-processes of one host a shipment is sent as references to shared memory
-(``dml/exec/process/shared_memory.py``); a process that cannot open the memory requests the bytes.
-To disk, a shipment is written as bytes.
+The result of a task stays on its worker, as a ``Shipment``. The client is notified at once, in a
+few hundred bytes (``TaskNote``), through Dask's events, which travel with Dask's own report.
+Between processes of one host a shipment is sent as references to shared memory
+(``dml/exec/process/shared_memory.py``), which its worker lends; a process that cannot open the
+memory requests the bytes. To disk, a shipment is written as bytes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ BYTES = ["pickle"]  # Dask's serializers where shared memory cannot be opened
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Freight:
-    """A job as ``dml.exec.process.task_runner.written`` serialized it, for the seats of a run."""
+    """A pickled job, as sent to a worker; see ``dml.exec.process.task_runner.written``.
+
+    ``run`` is the name of the run, ``buffers`` are the out-of-band buffers of the pickle.
+    """
 
     run: str
     job: bytes
@@ -70,11 +73,11 @@ class Freight:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shipment:
-    """The result of one task: an answer for each of its orders.
+    """The result of one task: an answer for each of its orders (slices).
 
-    ``misfit`` is the serialized error if the worker could not open the job, and ``refused`` the
-    digest of that job. ``whence`` is the worker that lends memory of the answers, and the Dask key
-    of the result there.
+    ``misfit`` is the pickled error if the worker could not open the job, and ``refused`` the digest
+    of that job. If memory of the answers is lent, ``whence`` is the worker that lends it, and the
+    Dask key of the result there.
     """
 
     answers: tuple[Answer, ...]
@@ -87,21 +90,21 @@ class Shipment:
 
     @property
     def unopened(self) -> bool:
-        """True if the parcel of an answer is lent, and not opened in this process."""
+        """True if an answer is in lent memory that has not been opened in this process."""
         return any(is_unopened(answer.parcel) for answer in self.answers)
 
     @property
     def strange(self) -> bool:
-        """True if the parcel of an answer can never be opened in this process."""
+        """True if an answer is in lent memory that this process can never open."""
         return any(is_strange(answer.parcel) for answer in self.answers)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TaskNote:
-    """The notification of a task's end to the client: the shipment without its columns.
+    """The message to the client that task number ``ticket`` has ended on ``worker``.
 
-    If ``whole``, the shipment is complete. A note without a shipment means that the shipment must
-    be fetched. ``strange`` means that some shared memory could not be opened where it was needed.
+    ``shipment`` is the result without its columns, or complete if ``whole``; None if it must be
+    fetched. ``strange`` means that the worker could not open shared memory of a task's argument.
     """
 
     ticket: int
@@ -113,9 +116,9 @@ class TaskNote:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShippedArgument:
-    """A reference to a task's argument: answer ``place`` of the task's shipment ``source``.
+    """A reference to a slice's argument: answer ``place`` of the task's input number ``source``.
 
-    ``digest`` is the digest of the first answer, if some of that answer was delivered already.
+    ``digest`` is that of the answer when it was first made, if rows of it were delivered already.
     """
 
     source: int
@@ -124,11 +127,12 @@ class ShippedArgument:
 
 
 class _Desks:
-    """The task runners of this process, by job, so that a task finds generators parked here before.
+    """The task runners of this process, one for each job, which hold the job's parked generators.
 
-    A seat is one use of a runner by a job that this worker has received. It may be released during
-    garbage collection, even in a thread that has the lock: a release never waits for the lock, and
-    whoever holds the lock handles pending releases afterwards.
+    Each copy of a job that this worker has received is a seat, and uses the job's runner. A seat
+    may be released during garbage collection, even in a thread that has the lock. Therefore a
+    release never waits for the lock, and whoever holds the lock handles pending releases
+    afterwards.
     """
 
     def __init__(self) -> None:
@@ -137,7 +141,7 @@ class _Desks:
         self._lock = threading.Lock()
 
     def take(self, key: tuple[str, bytes]) -> TaskRunner:
-        """Return the task runner of job ``key``, for one more seat."""
+        """Return the task runner of job ``key`` (run, digest), and count one more seat of it."""
         with self._lock:
             desk, seats = self._desks.get(key, (None, 0))
             desk = desk or TaskRunner()
@@ -147,7 +151,7 @@ class _Desks:
         return desk
 
     def left(self, key: tuple[str, bytes]) -> None:
-        """Release one seat of job ``key``; the last release ends the parked generators."""
+        """Release one seat of job ``key``; the last release ends its parked generators."""
         self._leaving.append(key)
         self._look()
 
@@ -208,7 +212,7 @@ class WorkerState:
 
 
 def freight(run: str, job: bytes, *buffers: Any) -> WorkerState:
-    """Return a worker's seat in ``run``: the pickled ``job`` and its out-of-band ``buffers``.
+    """Return a worker's seat in ``run``, from the pickled ``job`` and its out-of-band ``buffers``.
 
     This is a Dask task, which each worker of the run executes once.
     """
@@ -216,7 +220,7 @@ def freight(run: str, job: bytes, *buffers: Any) -> WorkerState:
 
 
 def staying(seat: WorkerState) -> WorkerState:
-    """Return ``seat``, so that a second key keeps the seat on its worker; a Dask task."""
+    """Return ``seat``, as the value of a second key that keeps it on its worker; a Dask task."""
     return seat
 
 
@@ -228,7 +232,10 @@ def slices(
     *sources: Shipment,
     lends: bool = False,
 ) -> Shipment:
-    """Run all orders in sequence and send a note to the client; the Dask task of a ticket."""
+    """Run all orders in sequence, and send a note to the client: the Dask task of a ``Ticket``.
+
+    ``orders`` are pickled; their arguments refer to ``sources``, results of other tasks.
+    """
     every: list[SliceOrder] = pickle.loads(orders)  # noqa: S301 (from the run's own client)
     worker = get_worker()
     there = [_at_hand(each, worker) for each in sources]
@@ -242,7 +249,7 @@ def slices(
 
 
 def apart(work: Callable[..., T], *args: Any, **options: Any) -> T:
-    """Run ``work`` outside of this task's span, of which Dask would warn in data frames."""
+    """Run ``work`` outside of the current task's span, of which Dask's data frames would warn."""
 
     def unspanned() -> T:
         annotations = getattr(dask.base, "_annotations", None)
@@ -265,7 +272,7 @@ def _at_hand(made: Shipment, worker: Any) -> Shipment:
 
 
 async def brought(made: Shipment, rpc: Any) -> Shipment | None:
-    """Return the bytes of a shipment that cannot be opened; None if its lender no longer has it."""
+    """Fetch as bytes a shipment that cannot be opened; None if its lender no longer has it."""
     if made.whence is None:
         return None
     address, key = made.whence
@@ -274,7 +281,7 @@ async def brought(made: Shipment, rpc: Any) -> Shipment | None:
 
 
 def opened(made: Shipment) -> Shipment:
-    """Return a shipment over the memory of its lenders, as far as that can be opened here."""
+    """Return a shipment whose lent memory is opened here, as far as that is possible."""
     if not made.unopened:
         return made
     return _with_parcels(made, borrow)
@@ -292,9 +299,10 @@ def _with_parcels(made: Shipment, change: Callable[[Parcel], Parcel]) -> Shipmen
 def _dumped(
     made: Shipment, context: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], list[Any]]:
-    """Serialize references for a process on this host; NotImplementedError makes Dask send bytes.
+    """Serialize a shipment as references to memory, for a process that may be on this host.
 
-    The receiver may be on another host, which is not verified: it requests the bytes then.
+    Raise NotImplementedError to make Dask send bytes. If the receiver cannot open the memory, as it
+    is on another host, it requests the bytes.
     """
     if not near(context) or not any(is_lent(answer.parcel) for answer in made.answers):
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Runs are checked on samples: the rows of the plan as written against those of the chosen plan.
+"""Check runs on samples: compare rows of the plan as written with those of the chosen plan.
 
 For example::
 

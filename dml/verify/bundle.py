@@ -1,7 +1,7 @@
 """Write a difference between two plans to a folder, from which it can be reproduced anywhere.
 
-The folder holds the rows of the sampled atoms, and the rows that both plans made from them. It is
-not sent anywhere.
+The folder, a *bundle*, holds the rows of the sampled atoms, and the rows that both plans made from
+them. It is not sent anywhere.
 """
 
 from __future__ import annotations
@@ -67,7 +67,11 @@ Rules that fired: {rules}.
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BundleRecord:
-    """Sampled atoms in a bundle: what plans need of the source, and row ids by epoch."""
+    """The sampled atoms of one source in a bundle, and the facts about the source that plans need.
+
+    ``ids`` has the row ids of each atom, by epoch. ``matches`` tells, by epoch, for each atom
+    whether the chosen plan reads it. ``positions`` has the position in the source of each row id.
+    """
 
     title: str
     schema: Schema
@@ -80,7 +84,10 @@ class BundleRecord:
 
 @dataclasses.dataclass(frozen=True)
 class PackedPlans:
-    """The content of ``plans.pkl``."""
+    """The content of ``plans.pkl``; in pairs the plan as written comes first.
+
+    ``turns`` are the sampled passes of each ``repeat``, ``kernels`` is the setting of the run.
+    """
 
     plans: tuple[Plan, Plan]
     schemas: tuple[Sequence[Schema | None], Sequence[Schema | None]]
@@ -92,9 +99,11 @@ class PackedPlans:
 
 @dataclasses.dataclass(frozen=True)
 class Bundles:
-    """Writes differences to folders in ``folder``: ``stations`` as text, ``rules`` by name.
+    """Writes differences to folders in ``folder``.
 
-    ``kernels`` names the kernels of the run.
+    ``stations`` returns the text of each step of compilation, ``rules`` the names of the applied
+    rules. ``kernels`` names the kernels of the run; ``environment`` describes versions, host and
+    options.
     """
 
     folder: Path
@@ -104,7 +113,7 @@ class Bundles:
     environment: Mapping[str, Any]
 
     def __call__(self, sample: Sample) -> str:
-        """Write the folder of one difference, which only its user can read, and return its path."""
+        """Write the bundle of one difference, which only the user can read, and return its path."""
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
         place = self.folder / name
         make_folders(place)
@@ -130,7 +139,7 @@ class Bundles:
 
 
 def _record(place: Path, number: int, span: AtomSpan) -> BundleRecord:
-    """Write the rows of the atoms of ``span``, and return their record."""
+    """Write the rows of the atoms of ``span``, the ``number``-th one, and return their record."""
     source = whole(span.every.source)
     places: dict[tuple[int, int], int] = {}
     for epoch, blocks in span.blocks.items():
@@ -151,7 +160,7 @@ def _record(place: Path, number: int, span: AtomSpan) -> BundleRecord:
 
 
 def _written(place: Path, name: str, blocks: Sequence[Block]) -> None:
-    """Write blocks as record batches with row ids in two more columns: an Arrow file per schema.
+    """Write blocks, with row ids in two more columns, as record batches of a file per schema.
 
     There is usually one schema.
     """
@@ -171,7 +180,7 @@ def _with_ids(block: Block) -> pa.RecordBatch:
 
 
 def _packed(place: Path, sample: Sample, records: Sequence[BundleRecord], kernels: str) -> str:
-    """Write the plans for a replay; return why that is impossible, or ""."""
+    """Write the plans, from which rows can be recomputed; return "", or why that is impossible."""
     schemas = [_schemas(*each) for each in zip(sample.plans, sample.ats, strict=True)]
     packed = PackedPlans(
         sample.plans,
@@ -199,25 +208,28 @@ def nodes_of(plan: Plan) -> Iterator[Any]:
 
 
 def _schemas(plan: Plan, at: At) -> list[Schema | None]:
-    """Return the settled schemas in operator order: digests change when a source is replaced."""
+    """Return each operator's settled schema or None, in the order of ``nodes_of``.
+
+    They are not stored by digest, as digests change when a source is replaced.
+    """
     return [at.schemas.get(node.digest.hex()) for node in nodes_of(plan)]
 
 
 class _Pickler(Pickler):
-    """A pickler that leaves out sources, of which a bundle has the rows that are needed."""
+    """A pickler that replaces each source by its number: a bundle has the rows that are needed."""
 
     def __init__(self, sink: io.BytesIO, plan: Plan) -> None:
         super().__init__(sink, protocol=5)
         self.numbers = {whole(each.stage.source).digest: n for n, each in enumerate(plan.all)}
 
     def persistent_id(self, obj: Any) -> Any:
-        """Return the number of a source; None for other objects."""
+        """Return the number of ``obj`` if it is a source; None for other objects."""
         return self.numbers.get(whole(obj).digest, 0) if isinstance(obj, Source) else None
 
 
 @contextmanager
 def _by_value(plans: Sequence[Plan]) -> Iterator[None]:
-    """Pickle functions of the user's own modules by value while the block runs."""
+    """Let pickle store functions of the user's own modules by value while the block runs."""
     found = {
         getattr(node.calls.call, "__module__", None)
         for plan in plans

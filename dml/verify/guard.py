@@ -1,7 +1,8 @@
 """Guard a run that checks itself: detect differences between its two plans, and act on them.
 
-If the two plans of a pipeline differ on a sample, its rows are not delivered: the run restarts with
-the plan as written, or ends with an error if rows of the epoch were delivered already.
+If the plan as written and the chosen plan differ on a sample, its rows are not delivered: the epoch
+restarts with the plan as written, or the run ends with an error if rows of the epoch were delivered
+already.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ PARTS = 4
 
 @dataclasses.dataclass(eq=False)
 class SampleWatch:
-    """The check of one opening of ``run``'s stages at ``epoch``, by the samples in ``pending``."""
+    """The check of a run's stages, opened at ``epoch``, which is called with each partition.
+
+    ``pending`` has the atoms of each sample that is not compared yet.
+    """
 
     guard: Guard
     run: Streaming
@@ -64,7 +68,7 @@ class SampleWatch:
             self.arrived = 0
 
     def _compare(self, atoms: Sequence[Where]) -> None:
-        """Run both plans on ``atoms``. Raise VerificationError if their rows differ."""
+        """Run both plans on a sample's ``atoms``. Raise VerificationError if their rows differ."""
         guard = self.guard
         try:
             found = self._sample(atoms)
@@ -81,7 +85,10 @@ class SampleWatch:
             guard.verified += 1
 
     def _follow(self, where: Where, pieces: Sequence[Piece], *, whole: bool) -> None:
-        """Compare the rows of the atom ``where`` that arrived with those computed here."""
+        """Compare rows of the atom ``where`` in ``pieces`` with those that the same plan made here.
+
+        ``whole`` is True if all rows of the atom have arrived with ``pieces``.
+        """
         made, sample = self.expected[where]
         mine = [piece for piece in pieces if (piece.place, piece.atom) == where]
         given = [piece.block for piece in mine if piece.block is not None]
@@ -109,7 +116,7 @@ class SampleWatch:
         return spans
 
     def _refusal(self, spans: Sequence[AtomSpan]) -> str:
-        """Return why the sample cannot be compared, or ""."""
+        """Return why the sample cannot be compared within the memory limit; "" if it can."""
         held_bytes = sum(each.held_bytes(self.epoch) for each in spans)
         nodes = (node for node in self.plans[0].operators if node.inputs)
         calling = max(map(calls_bytes, nodes), default=0)
@@ -151,7 +158,7 @@ class SampleWatch:
         return found
 
     def _done(self, block: Block) -> Block:
-        """Return ``block`` in its delivered form, if stages give columns in that form."""
+        """Return ``block`` in its delivered form, if the stages' output has that form."""
         return finished(block) if self.job.finishing and self.guard.scope.on_blocks else block
 
     def _difference(self, one: MadeBlocks, two: MadeBlocks) -> str:
@@ -159,7 +166,7 @@ class SampleWatch:
         return difference(*blocks, batched=self.plans[0].batched)
 
     def _at(self) -> At:
-        """Return the context of the run within the memory limit, without caching and counting."""
+        """Return the context of the run with the memory limit of a comparison, and no caches."""
         held = self.guard.most_bytes // PARTS
         return dataclasses.replace(
             self.run.at,
@@ -173,7 +180,7 @@ class SampleWatch:
 
 
 def _reaches(where: Where, last: Piece) -> bool:
-    """Return True if a partition that ends with ``last`` reaches the atom ``where``."""
+    """Return True if a partition with the last piece ``last`` reaches the atom ``where``."""
     return where <= (last.place, last.atom) or (last.stops and where[0] == last.place)
 
 
@@ -192,11 +199,13 @@ NAME = "PlansDiffer"
 
 @dataclasses.dataclass(eq=False)
 class Guard:
-    """The checks of one run: at most ``samples`` in a pass over the first source.
+    """The checks of one run: at most ``samples`` samples in a pass over the first source.
 
-    ``compute`` has the kernels for the plan as written, ``fallback`` makes a run of that plan;
-    ``report`` writes a difference and returns its path. ``most_bytes`` is the memory limit of a
-    comparison.
+    ``scope`` is what can be compared, and ``most_bytes`` the memory limit of one comparison.
+    ``compute`` has the kernels for the plan as written, ``fallback`` makes a run of that plan, and
+    ``fallen`` is that run once it has replaced the first. ``report`` writes a difference and
+    returns its path; ``hear`` is called with the name and text of a difference. ``verified`` and
+    ``differing`` count samples; ``passed_over`` counts those that proved nothing, by reason.
     """
 
     scope: Scope
@@ -235,9 +244,10 @@ class Guard:
     def watch(
         self, run: Streaming, job: Job, epoch: int, start: Position | None
     ) -> Callable[[Sequence[Piece]], None] | None:
-        """Return a check of the partitions of a stage opened at ``epoch``; None if not needed.
+        """Return a check for the partitions of stages opened at ``epoch``; None if not needed.
 
-        The check raises VerificationError for a partition with a differing sample.
+        ``start`` is the position from which they are read. The check raises VerificationError for a
+        partition with a sample that differs.
         """
         plans = self.scope.plans
         if plans is None or self.fallen is not None:
@@ -248,9 +258,9 @@ class Guard:
     def guarded(
         self, open_: Callable[[], Flow], epoch: int, position: Position | None, *, finishing: bool
     ) -> Flow:
-        """Return the flow of ``open_`` for ``epoch``, or of the plan as written if samples differ.
+        """Return the flow of ``open_`` for ``epoch``, which restarts as written if samples differ.
 
-        ``finishing`` is true if columns are to be in their delivered form.
+        ``finishing`` is True if columns are to be in their delivered form.
         """
         self.epoch = epoch
         return _Guarded(self, open_, fresh=position is None, finishing=finishing)
@@ -273,8 +283,8 @@ class Guard:
 class _Guarded:
     """A flow that can switch to the plan as written until it has delivered rows.
 
-    A position of the chosen plan is invalid in the plan as written: a resumed flow is never
-    ``fresh``.
+    Until then it is ``fresh``. A resumed flow never is, as a position of the chosen plan is invalid
+    in the plan as written.
     """
 
     def __init__(
@@ -288,7 +298,7 @@ class _Guarded:
             self._fall(error)
 
     def pull(self, most: int) -> Block | None:
-        """Pull from the current flow; switch to the plan as written if a sample differs."""
+        """Return up to ``most`` rows; switch to the plan as written if a sample differs."""
         flow = cast("Flow", self.flow)
         try:
             block = flow.pull(most)

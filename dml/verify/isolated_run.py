@@ -1,8 +1,8 @@
 """Run a plan over a few atoms alone, as if its sources had no other rows.
 
-Every law of the optimizer holds for any data, so it holds for these rows too: both plans of a
-pipeline must make the same rows from them. Rows keep the ids, epochs and global positions that they
-have in the run, so that draws and orders are those of the run.
+Every rule of the optimizer is valid for any data, and so for these rows: both plans of a pipeline
+must make the same rows from them. Rows keep the ids, epochs and global positions that they have in
+the run, so that random draws and orders are those of the run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class MadeBlocks(NamedTuple):
 NOTHING = MadeBlocks(())
 # Copies of an atom's blocks at one time: as read, as made by both plans, and in between.
 COPIES = 6
-# A sample is an atom, or several small atoms that have some rows together.
+# A sample is one atom, or several small atoms: up to so many rows, atoms and bytes.
 LEAST_ROWS, MOST_ATOMS, MOST_BYTES = 4096, 64, 8 << 20
 Bottom = Callable[[int], MadeBlocks]
 """Returns the output of a plan's stages for the sampled atoms in an epoch."""
@@ -51,9 +51,9 @@ Where = tuple[int, int]
 
 
 class AtomSpan:
-    """A few consecutive atoms of the source of a chosen plan.
+    """A few consecutive atoms, ``atoms``, of the source of a chosen plan.
 
-    ``blocks`` are their rows with all columns, by epoch, as far as they were read.
+    ``blocks`` are their rows with all columns, by epoch, for the epochs that were read.
     """
 
     def __init__(self, plan: Plan, at: At, atoms: Sequence[Where]) -> None:
@@ -83,11 +83,11 @@ class AtomSpan:
         return self.blocks[epoch]
 
     def read_chosen(self, epoch: int) -> list[Block]:
-        """Return the rows as the chosen plan reads them: no unit that statistics rule out."""
+        """Return the rows as the chosen plan reads them, without units that statistics rule out."""
         return [block for blocks in self.chosen_by_atom(epoch).values() for block in blocks]
 
     def chosen_by_atom(self, epoch: int) -> dict[Where, list[Block]]:
-        """Return the rows as the chosen plan reads them, by atom."""
+        """Return by atom the rows as the chosen plan reads them; [] if statistics rule them out."""
         rows = zip(self.read(epoch), self.found[epoch], self.matches[epoch], strict=True)
         return {
             where: [block.select(self.columns)] if wanted else [] for block, where, wanted in rows
@@ -113,10 +113,10 @@ def atom_bytes(unit: Unit) -> int:
 
 
 def span_from(reading: Reading, first: Where) -> list[Where]:
-    """Return the atom ``first`` and the following atoms that make a sample of some rows.
+    """Return the atoms of a sample: ``first``, and as many following ones as make enough rows.
 
     Atoms may have one row each, too few for a comparison. Of an open unit, whose number of atoms is
-    unknown, the first atom is taken.
+    unknown, only the first atom is taken.
     """
     found: list[Where] = []
     rows = size = 0
@@ -149,7 +149,10 @@ def stepped(
 
 
 def gathered(blocks: Iterable[Block], most_bytes: int) -> MadeBlocks:
-    """Collect ``blocks`` until one raises; beyond ``most_bytes``, return a MemoryContractError."""
+    """Return ``blocks`` up to the first error, and that error, if any.
+
+    If they exceed ``most_bytes``, return no blocks and a MemoryContractError.
+    """
     found: list[Block] = []
     held_bytes = 0
     try:
@@ -171,14 +174,14 @@ def gathered(blocks: Iterable[Block], most_bytes: int) -> MadeBlocks:
 
 
 class _Handed:
-    """A flow of blocks in memory, which are one piece of their source."""
+    """A flow of blocks in memory, which together are one piece; an error follows the last block."""
 
     def __init__(self, made: MadeBlocks) -> None:
         self.error = made.error
         self.blocks = [block for block in made.blocks if block.n]
 
     def pull(self, most: int) -> Block | None:
-        """Return up to ``most`` rows; None at the end."""
+        """Return up to ``most`` rows; at the end return None, or raise the error, if any."""
         if not self.blocks:
             if self.error is not None:
                 raise self.error
@@ -189,7 +192,7 @@ class _Handed:
         return block.slice(0, min(most, block.n))
 
     def pull_piece(self, room: GatherQuota) -> list[Block] | None:
-        """Return all rows; None if there are none."""
+        """Return all rows, which count against ``room``; None if there are none."""
         out: list[Block] = []
         while (block := self.pull(CHUNK)) is not None:
             room.take(block)
@@ -206,11 +209,11 @@ class _Handed:
 
 
 class _PassOverError(Exception):
-    """Raised when a second pass begins."""
+    """Raised when a ``repeat`` opens its input for a second pass."""
 
 
 class _OnePass:
-    """Pass number ``turn`` of a ``repeat`` alone."""
+    """A flow of a ``repeat`` operator that ends after its pass number ``turn``."""
 
     def __init__(self, node: Any, below: Opener, epoch: int, turn: int, at: At) -> None:
         self.below, self.opened = below, False
@@ -240,7 +243,7 @@ class _OnePass:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Apart(Streaming):
-    """A plan over blocks in memory: ``bottom`` gives the output of its stages.
+    """A plan over blocks in memory: ``bottom`` returns the output of its stages in an epoch.
 
     ``turns`` are the sampled passes, one for each ``repeat`` from the source on.
     """
@@ -251,7 +254,7 @@ class Apart(Streaming):
     def opener(
         self, position: Position | None = None, *, finishing: bool = False, free: bool = False
     ) -> Opener:
-        """Return an opener of the flow of the whole plan, in order."""
+        """Return a function that opens the flow of the whole plan, in order."""
         del position, finishing, free
         opener: Opener = self._open_bottom
         turns = iter(self.turns)
@@ -294,7 +297,7 @@ class Apart(Streaming):
 
 
 def turns_of(plan: Plan, stage_epoch: int) -> tuple[int, ...]:
-    """Return the pass that each ``repeat`` is in when the stage below is opened at ``stage_epoch``.
+    """Return the pass that each ``repeat`` is in while the stages are in epoch ``stage_epoch``.
 
     Above a cache the pass is unknown, as every epoch below a cache is the first: pass 0 is taken.
     """
@@ -311,7 +314,10 @@ def turns_of(plan: Plan, stage_epoch: int) -> tuple[int, ...]:
 
 
 def apart(plan: Plan, at: At, bottoms: Iterator[Bottom], turns: tuple[int, ...] = ()) -> Apart:
-    """Return ``plan``, and the plans of its other inputs, over ``bottoms``: one each, in order."""
+    """Return ``plan``, and the plans of its other inputs, as runs over blocks in memory.
+
+    ``bottoms`` has one source of blocks for each of these plans, in order.
+    """
     bottom = next(bottoms)
     beside = tuple(tuple(apart(each, at, bottoms) for each in plans) for plans in plan.beside)
     return Apart(plan, at, _unopened, 1, Tallies(), beside=beside, bottom=bottom, turns=turns)

@@ -35,7 +35,10 @@ HELD_BYTES = 1 << 40
 
 @op
 class Replayed(Source):
-    """A stand-in for the source of a bundle's rows, as far as operators need it."""
+    """A stand-in for source number ``number`` of a bundle, with the facts that operators need.
+
+    It cannot be read: the rows of the bundle are read by ``Saved``.
+    """
 
     number: int
     record: BundleRecord
@@ -46,7 +49,7 @@ class Replayed(Source):
 
     @cached_property
     def digest(self) -> bytes:
-        """A digest that is unique in this bundle."""
+        """A digest that no other source of this bundle has."""
         return digest("replayed", self.number)
 
     @property
@@ -60,7 +63,7 @@ class Replayed(Source):
         return 0
 
     def position_of(self, ids: RowIds) -> np.ndarray:
-        """Return the positions of rows in the source."""
+        """Return the positions in the source of the rows ``ids``, int64."""
         high, low = ids.arrays()
         keys = zip(high.tolist(), low.tolist(), strict=True)
         return np.array([self.record.positions[key] for key in keys], dtype=np.int64)
@@ -72,14 +75,14 @@ class Replayed(Source):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Saved:
-    """Sampled atoms of a bundle, with their rows by epoch."""
+    """The sampled atoms of source ``number`` of a bundle, with rows that are read on demand."""
 
     folder: Path
     number: int
     record: BundleRecord
 
     def read(self, epoch: int) -> list[Block]:
-        """Return the rows of ``epoch`` with all columns."""
+        """Return the rows of ``epoch`` with all columns, a block per atom."""
         ids = self.record.ids.get(epoch, ())
         found = _batches(self.folder, f"input-{self.number}-{epoch}") if ids else []
         named = (batch.select(batch.schema.names[:-2]) for batch in found)
@@ -103,9 +106,9 @@ class _Unpickler(pickle.Unpickler):
 
 
 def replay(folder: Path) -> tuple[int, str]:
-    """Recompute the rows of a bundle; return ``SAME`` or ``DIFFERENT``, and a report.
+    """Recompute the rows of a bundle; return ``SAME`` or ``DIFFERENT``, and a report as text.
 
-    Return ``UNKNOWN`` if the rows cannot be recomputed: then only the files are compared.
+    Return ``UNKNOWN`` instead if the rows cannot be recomputed: then only the files are compared.
     """
     lines = [f"recorded: {_recorded(folder)}"]
     path = folder / "plans.pkl"
@@ -134,7 +137,10 @@ def _opened(path: Path) -> tuple[list[BundleRecord], PackedPlans]:
 
 
 def _differing(packed: PackedPlans, spans: Sequence[Saved], kernels: str) -> str:
-    """Recompute both plans; return where their rows differ, as text, or ""."""
+    """Recompute both plans; return where their rows differ, as text; "" if they do not.
+
+    ``kernels`` are those of the chosen plan; the plan as written uses NumPy.
+    """
     with tempfile.TemporaryDirectory() as folder:
         ats = [
             _at(packed, plan, schemas, KernelTiers(Path(folder), mode))
@@ -158,7 +164,7 @@ def _at(
 
 
 def _recorded(folder: Path) -> str:
-    """Return where the recorded files differ, as text."""
+    """Return as text the first difference between the rows that both plans made in the run."""
     one, two = (_batches(folder, name) for name in ("chosen", "naive"))
     for number, (a, b) in enumerate(zip(one, two, strict=False)):
         if not a.equals(b):

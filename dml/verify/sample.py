@@ -21,10 +21,10 @@ OUTER = (MemoryContractError, SourceError, WorkerLostError)
 
 
 class SampleRows(Protocol):
-    """The rows of some atoms, in memory or in a bundle."""
+    """The rows of some atoms, from memory or from a bundle."""
 
     def read(self, epoch: int) -> Sequence[Block]:
-        """Return the rows of ``epoch`` with all columns."""
+        """Return the rows of ``epoch`` with all columns, a block per atom."""
 
     def read_chosen(self, epoch: int) -> Sequence[Block]:
         """Return the rows of ``epoch`` as the chosen plan reads them."""
@@ -34,7 +34,9 @@ class SampleRows(Protocol):
 class Sample:
     """Some atoms of every source, the rows that both plans made from them, and their difference.
 
-    In pairs the plan as written comes first.
+    In pairs the plan as written comes first: ``plans``, their contexts ``ats``, and ``turns``, the
+    sampled passes of each ``repeat``. ``spans`` has the atoms of each source. ``what`` is the
+    difference between ``naive`` and ``chosen`` as text, or "".
     """
 
     plans: tuple[Plan, Plan]
@@ -49,13 +51,16 @@ class Sample:
 
     @property
     def place(self) -> str:
-        """The place where the sample was read."""
+        """The place of the unit of the first atom, as text for messages."""
         span = self.spans[0]
         return span.reading(self.stage_epoch).unit_at(span.atoms[0][0]).place
 
 
 def samples(job: Job, count: int, start: Position, seed: int, epoch: int) -> list[list[Where]]:
-    """Draw ``count`` samples at most, as lists of atoms: the first read, and others by the seed."""
+    """Draw at most ``count`` samples, each as a list of atoms, from the position ``start`` on.
+
+    The first sample is the first atom that is read; the others are drawn by ``seed`` and ``epoch``.
+    """
     reading, first = job.reading, (int(start["unit"]), int(start["atom"]))
     if first[0] >= reading.places:
         return []
@@ -80,9 +85,10 @@ def both(
     *,
     given: tuple[int, MadeBlocks] | None = None,
 ) -> tuple[MadeBlocks, MadeBlocks]:
-    """Run the plan as written and the chosen plan on ``spans`` alone.
+    """Run the plan as written and the chosen plan on ``spans`` alone, and return the rows of each.
 
-    ``given`` is an epoch, and the output of the chosen plan's stages for the first span in it.
+    ``given`` is a pair: an epoch, and the output of the chosen plan's stages for the first span in
+    that epoch, which is then not computed again. Pairs have the plan as written first.
     """
     naive, chosen = plans
 
@@ -104,7 +110,7 @@ def both(
 
 
 def settled(naive: Plan, chosen: Plan, at: At) -> dict[str, Schema]:
-    """Return the settled schemas of the chosen plan, keyed by operators of the plan as written."""
+    """Return the settled schemas of the chosen plan, by the digests of operators in either plan."""
     found = dict(at.schemas)
     for one, two in zip(naive.all, chosen.all, strict=True):
         known = {
@@ -121,14 +127,14 @@ def settled(naive: Plan, chosen: Plan, at: At) -> dict[str, Schema]:
 
 
 def inconclusive(sample: Sample) -> str:
-    """Return why a comparison proves nothing, or ""."""
+    """Return why the comparison of ``sample`` proves nothing; "" if it proves something."""
     if any(isinstance(made.error, OUTER) for made in (sample.naive, sample.chosen)):
         return "comparing it ended in an error that says nothing of rows"
     return "rows of it raise an error as written" if sample.naive.error is not None else ""
 
 
 def failure(naive: MadeBlocks, chosen: MadeBlocks) -> str:
-    """Return the error that only the chosen plan raises, or ""."""
+    """Return as text the error that only the chosen plan raises; "" if there is none."""
     if chosen.error is None or naive.error is not None or isinstance(chosen.error, OUTER):
         return ""
     return f"{type(chosen.error).__name__} instead of rows"

@@ -1,9 +1,9 @@
 """The scope of a check is the part of a plan that may run twice on the same rows.
 
 The plans of one pipeline, as written and as chosen, are compared from their sources up to the first
-operator that must not be repeated. Of all operators, only slices (``take``, ``skip``, ``shard``)
-are ever moved across such an operator; where none was, the operators below it mean the same in both
-plans.
+operator that must not be repeated, such as a function that may be impure. Rules move only slicing
+operators (``take``, ``skip``, ``shard``) across such an operator. If none was moved, the operators
+below it mean the same in both plans.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ MOVED = "a take, skip or shard was moved below a function that must not be calle
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scope:
-    """The parts of the plan as written and of the chosen plan to compare; None if there are none.
+    """The parts to compare of the plan as written and of the chosen plan; None if there are none.
 
-    ``reason`` is why parts are left out, "" if none are. ``on_blocks`` is true if the output of the
-    chosen plan's stages is compared, so that rows on their way to the user can be checked.
+    ``reason`` is why parts are left out, "" if none are. ``on_blocks`` is True if the output of the
+    chosen plan's stages is compared, so that the rows that the run delivers can be checked too.
     """
 
     plans: tuple[Plan, Plan] | None
@@ -61,7 +61,7 @@ def scope(naive: Plan, chosen: Plan) -> Scope:
 
 
 def _slices(plan: Plan, number: int) -> list[str]:
-    """Return the slices of the main input above operator ``number``."""
+    """Return the titles of slicing operators on the main input above operator ``number``."""
     return [node.title() for node in plan.operators[number + 1 :] if node.rows is Rows.SLICE]
 
 
@@ -70,7 +70,7 @@ def _sources(plan: Plan) -> list[Source]:
 
 
 def whole(source: Source) -> Source:
-    """Return a source as it was written, before a plan cut it short."""
+    """Return a source as it was written, even if a plan has cut it to some of its units."""
     found: Source = getattr(source, "whole", source)
     return found
 
@@ -93,7 +93,11 @@ def trimmed(plan: Plan, operators: int) -> Plan:
 
 
 def _barrier(plan: Plan) -> tuple[int, str, bool]:
-    """Return number, reason, and if in another input, of the first operator not to be repeated."""
+    """Return the first operator not to be repeated: number, reason, whether on another input.
+
+    If it is on another input, the number is that of the operator which merges that input. The
+    reason is "" if there is no such operator.
+    """
     before = len(plan.on_blocks)
     for number, node in enumerate(plan.operators):
         if reason := _refusal(node):
@@ -110,7 +114,7 @@ def _beside(plans: Sequence[Plan]) -> str:
 
 
 def _refusal(node: Node) -> str:
-    """Return why ``node`` must not see a row twice, or ""."""
+    """Return why ``node`` must not receive a row twice; "" if it may."""
     fn = node.calls
     if fn is not None and isinstance(node, Source):
         return f"reads {fn.name}, a source of the user's, which may not give its rows twice"

@@ -17,14 +17,14 @@ MOST = 60
 
 @door
 def concat(*datasets: Any) -> Dataset:
-    """Append the elements of each of ``datasets`` to those before: ``first.concat(rest)``."""
+    """Chain the elements of ``datasets``, one dataset after the other: ``first.concat(rest)``."""
     first, rest = _first_of("concat", datasets)
     return first.concat(*rest)
 
 
 @door
 def zip(*datasets: Any) -> Dataset:
-    """Join rows with the same number of all ``datasets`` side by side: ``first.zip(rest)``."""
+    """Join row i of all ``datasets`` into one row with all columns, as ``first.zip(rest)`` does."""
     first, rest = _first_of("zip", datasets)
     return first.zip(*rest)
 
@@ -50,18 +50,18 @@ sample_from_datasets = interleave_datasets = mix
 def collect_all(datasets: Any) -> list[Any]:
     """Run several pipelines as one; return ``to_arrow()``, or the completed write, of each.
 
-    A write is given as ``write_...(lazy=True)``. Steps from the source on that the pipelines share
-    run once: always if a shared step calls a function that is not proven pure, which then sees each
-    row once, and else where that is expected to cost less. Pipelines share where the same dataset
-    is part of them (or one that is written the same), of equal options and epoch, but not below a
-    step that depends on the source's atoms, such as ``map_batches``. Steps above run in this
-    thread, one pipeline after the other as rows come. Rows are those of separate runs. Rows that
-    one pipeline has taken and another has not wait in memory, within the memory limit that all
-    divide, and on disk beyond it.
+    A write is given as ``write_...(lazy=True)``. Steps from the source on that several pipelines
+    share run once: always if one of these steps calls a function that is not proven pure, which
+    then sees each row once, and otherwise if that is expected to cost less. Pipelines with equal
+    options and epoch share a dataset that all of them contain, or one that is written the same;
+    they do not part below a step that depends on the source's atoms, such as ``map_batches``. Steps
+    that are not shared run in this thread, for one pipeline after the other as rows come. The rows
+    are those of separate runs. Rows that one pipeline has taken and another has not wait in memory,
+    within the limit that all pipelines divide, and on disk beyond it.
 
-    The error of a function, or that of the first pipeline to fail if they ran one after the other,
-    ends all of them: no folder appears. A pipeline that fails for any other reason is tried again
-    by itself first. ``dml.explain_all`` shows what is shared. Does not count as an epoch.
+    A pipeline that fails is first tried again by itself, unless a function must not be called
+    again. Then the call fails with the error of the first such pipeline in ``datasets``, and no
+    folder appears. ``dml.explain_all`` shows what is shared. Does not count as an epoch.
     """
     made: list[Any] = _running_together().collected(_wanted("collect_all", datasets))
     return made
@@ -69,7 +69,7 @@ def collect_all(datasets: Any) -> list[Any]:
 
 @door
 def explain_all(datasets: Any) -> str:
-    """Explain what ``dml.collect_all`` would run once, and why; then each pipeline's run."""
+    """Explain what ``dml.collect_all`` would run once, and why; then how each pipeline runs."""
     return Page(_running_together().explained_together(_wanted("explain_all", datasets)))
 
 
@@ -81,14 +81,14 @@ def _running_together() -> Any:
 
 
 def _wanted(verb: str, datasets: Any) -> list[Any]:
-    """Return a ``WantedRun`` for each pipeline and lazy write of a list."""
+    """Return a ``WantedRun`` for each pipeline and lazy write in a list."""
     together = _running_together()
     if not isinstance(datasets, list | tuple):
         raise _no_list(verb, datasets, "")
     made: list[Any] = []
     for each in datasets:
         dataset, write = (each, None) if isinstance(each, Dataset) else _written(verb, each)
-        made.append(together.WantedRun(*dataset._asked_whole(verb), write))  # noqa: SLF001 - of this house
+        made.append(together.WantedRun(*dataset._asked_whole(verb), write))  # noqa: SLF001
     return made
 
 
@@ -116,13 +116,13 @@ def choose_from_datasets(
     selector: Dataset,
     stop_on_empty_dataset: bool = True,  # noqa: FBT001, FBT002 - as in tf.data
 ) -> Dataset:
-    """Take the next element of the dataset whose number is the next row of ``selector``."""
+    """For each row of ``selector``, take the next element of the dataset that the row numbers."""
     chosen = Dataset.choose_from_datasets(datasets, selector, stop_on_empty_dataset)
     return cast("Dataset", chosen)
 
 
 def _first_of(verb: str, datasets: tuple[Any, ...]) -> tuple[Dataset, list[Any]]:
-    """Return the first pipeline and the rest, given one by one or as one list."""
+    """Return the first pipeline and the others; they may be separate arguments or one list."""
     if len(datasets) == 1 and isinstance(datasets[0], list | tuple):
         datasets = tuple(datasets[0])
     first, *rest = steps_of(verb, datasets)

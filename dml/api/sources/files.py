@@ -59,15 +59,15 @@ def read_parquet(
     paths : a file, a folder, a pattern, a URL such as "s3://bucket/folder", or a list of these
     columns : which columns, in this order; all if None: first the files', then those of paths
     union_by_name : whether columns of the files may differ. The result has the columns of any file,
-        in order of first appearance, with nulls in files without them, and the wider of several
-        types: int64 of int32 and int64, the fields of both of structs. A value that does not fit,
-        such as 2**53 + 1 as a float, raises when it is read.
+        in order of first appearance, with nulls in files without them. Of several types it has the
+        widest (int64 for int32 and int64); structs have the fields of all. A value that does not
+        fit, such as 2**53 + 1 as a float, raises when it is read.
     hive_partitioning : whether folders called ``key=value`` are columns of rows below them. None:
         those below a given folder or pattern. True: also those in the path of a given file. False:
         none. Values are int64 if all are whole numbers, date32 if all are dates (2024-02-29), else
-        text, percent-decoded; ``__HIVE_DEFAULT_PARTITION__`` is null. A column that the files have
-        too has the path's values, in the files' type.
-    path_column : the name of a column of each row's path, as ``paths`` would have it
+        text, percent-decoded; ``__HIVE_DEFAULT_PARTITION__`` is null. If the files have a column of
+        that name too, it has the values of the path, in the files' type.
+    path_column : the name of a column with the path of each row's file, written as in ``paths``
     atom_rows : rows of an atom, the unit in which groups and positions are counted
     storage_options : options of fsspec for opening URLs; never shown
 
@@ -92,10 +92,10 @@ def read_text(
     atom_rows: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """Read lines of text files, column "text": a file, a folder, a pattern, or a list of these.
+    """Read text files, a row per line, column "text"; paths are as in ``read_parquet``.
 
-    .gz, .bz2, .xz and .zst are unpacked. Raise SourceError for a missing file, or when it is read,
-    for a damaged one or one that is not UTF-8.
+    Files .gz, .bz2, .xz and .zst are decompressed. Raise SourceError for a missing file; while
+    reading, raise it for a file that is damaged or not UTF-8.
     """
     from dml.io.text import text
 
@@ -127,13 +127,13 @@ def read_csv(
     paths, columns, hive_partitioning, path_column, atom_rows, storage_options : as ``read_parquet``
     schema : types of columns of the files; other columns have the types of the first rows, for all
         files
-    delimiter, quote : the letter between values, and the one around them
+    delimiter, quote : the characters between values, and around a quoted value
     header : whether files begin with the names of their columns
     null_values : further texts that are null. An empty value is null in columns of numbers and
         times; in columns of text it is null only if ``null_values`` are given
 
-    Raise SourceError for headers that differ, for paths of which only some have a key, and when it
-    is read for a row that does not fit.
+    Raise SourceError for headers that differ, and if only some paths have a key. While reading,
+    raise it for a row that does not fit.
     """
     options: dict[str, Any] = {"delimiter": delimiter, "header": header, "quote": quote}
     options["null_values"] = null_values
@@ -154,9 +154,9 @@ def read_json(
     atom_rows: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """Read JSON lines, an object and row per line; folders such as ``year=2024`` are columns.
+    """Read JSON lines, an object per line and row; folders such as ``year=2024`` are columns.
 
-    Rows are counted as those of ``read_csv``.
+    Rows of all files are counted at the first use, even of files that a filter on folders excludes.
 
     Parameters
     ----------
@@ -164,8 +164,7 @@ def read_json(
     schema : types of columns of the files; other columns have the types of the first rows, for all
         files
 
-    Raise SourceError for paths of which only some have a key, and when it is read for a line that
-    does not fit.
+    Raise SourceError if only some paths have a key; while reading, for a line that does not fit.
     """
     options: dict[str, Any] = {
         "schema": schema,
@@ -189,13 +188,14 @@ def read_arrow(
 ) -> Dataset:
     """Read Arrow IPC files, also called Feather: as ``read_parquet``.
 
-    Schemas are read now, data when it is needed, and where record batches begin at the first use.
+    Schemas are read now, the offsets of record batches at the first use, and data when it is
+    needed.
 
     Parameters
     ----------
     paths, columns, hive_partitioning, path_column, atom_rows, storage_options : as ``read_parquet``
 
-    Raise SourceError for missing or damaged files, and for paths of which only some have a key.
+    Raise SourceError for missing or damaged files, and if only some paths have a key.
     """
     options: dict[str, Any] = {"atom_rows": atom_rows, "storage_options": storage_options}
     from dml.io.arrow import arrow
@@ -215,15 +215,15 @@ def read_orc(
 ) -> Dataset:
     """Read ORC files of this machine: as ``read_parquet``.
 
-    Footers are read now, data when it is needed, in a separate process that a damaged file may
-    crash.
+    Footers are read now, data when it is needed. ORC files are read in a separate process, so that
+    a damaged file cannot crash this one.
 
     Parameters
     ----------
     paths, columns, hive_partitioning, path_column, atom_rows, storage_options : as ``read_parquet``
 
-    Raise SourceError for files that are missing, damaged, or in an object store, and for paths of
-    which only some have a key.
+    Raise SourceError for files that are missing, damaged, or in an object store, and if only some
+    paths have a key.
     """
     options: dict[str, Any] = {"atom_rows": atom_rows, "storage_options": storage_options}
     from dml.io.orc import orc
@@ -239,10 +239,11 @@ def read_binary_files(
     atom_rows: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """Read whole files, a row each, columns "bytes" and "path".
+    """Read whole files, one row each, as columns "bytes" and "path".
 
     ``paths`` is a folder, a pattern, a file, or a list of these. Paths in the rows are relative to
-    the folder that all files share, so they are the same elsewhere.
+    the folder that all files share, so they are the same on other machines. Without
+    ``include_paths``, there is no column "path".
     """
     from dml.io.binary import binary
 
@@ -258,7 +259,7 @@ def read_numpy(
     atom_rows: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """Read .npy files (column "item", or the fields of rows) and .npz files (their members).
+    """Read .npy files (column "item", or a column per field) and .npz files (a column per member).
 
     Headers are read now, values when they are needed. Raise SourceError for files that are missing,
     damaged, or made of Python objects.
@@ -282,7 +283,7 @@ def read_tfrecords(
     """Read TFRecord files: the features of ``tf.train.Example``, or ``raw`` bytes.
 
     Types are those of the first records, or of ``schema``, which then also selects features.
-    Checksums are always compared. Raise SourceError for a missing file or, when it is read, a
+    Checksums are always verified. Raise SourceError for a missing file; while reading, for a
     damaged one.
     """
     from dml.io.tfrecord import tfrecord
@@ -303,9 +304,9 @@ def read_webdataset(
 ) -> Dataset:
     """Read samples of WebDataset shards (.tar, .tar.gz ...): a row per key, a column per suffix.
 
-    Text, numbers, JSON and arrays are decoded unless ``decode=False``; pickles never. Raise
-    SourceError for a missing shard or, when it is read, a member that is damaged, a link, or not of
-    the type its name says.
+    Text, numbers, JSON and arrays are decoded unless ``decode=False``; pickles never are. Raise
+    SourceError for a missing shard. While reading, raise it for a member that is damaged, a link,
+    or not of the type that its name indicates.
     """
     from dml.io.webdataset import webdataset
 

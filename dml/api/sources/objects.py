@@ -34,7 +34,10 @@ def from_dict(columns: Mapping[str, Any], *, atom_rows: int | None = None) -> Da
 
 @door
 def from_numpy(arrays: Any, *, atom_rows: int | None = None) -> Dataset:
-    """Read rows from an array (column "item") or a dict of arrays; further axes are tensor axes."""
+    """Read rows from an array (column "item") or a dict of arrays, along the first axis.
+
+    The values of an array with more axes are tensors.
+    """
     from dml.io.memory import memory
 
     return Dataset(memory.from_numpy(arrays, atom_rows=atom_rows))
@@ -45,9 +48,10 @@ from_list = from_items
 
 @door
 def from_tensor_slices(data: Any, *, atom_rows: int | None = None) -> Dataset:
-    """Slice a dict of arrays, one array, or each of a tuple (item_0 ...) along the first axis.
+    """Slice a dict of arrays, one array, or each of a tuple of arrays, along the first axis.
 
-    The rows are those of ``from_dict`` or ``from_numpy`` for the same data; a list is one array.
+    The arrays of a tuple are columns "item_0", "item_1" and so on; a list is one array. The rows
+    are those of ``from_dict`` or ``from_numpy`` for the same data.
     """
     if isinstance(data, tuple):
         data = {f"item_{number}": each for number, each in enumerate(data)}
@@ -62,7 +66,7 @@ def from_tensor_slices(data: Any, *, atom_rows: int | None = None) -> Dataset:
 def from_arrow(data: Any, *, atom_rows: int | None = None) -> Dataset:
     """Read any object with Arrow's PyCapsule protocol: tables, batches, data frames.
 
-    An object that has only ``__dataframe__`` is read through that.
+    An object that has only the method ``__dataframe__`` is read through that.
     """
     from dml.io.memory import memory
 
@@ -100,14 +104,14 @@ def from_generator(
 ) -> Dataset:
     """Read the rows that ``fn(*args)`` yields: dicts, or values (column "item"), maybe endless.
 
-    ``fn`` is called again for every pass over the rows, and for a resumption, which drops the rows
-    that were given before; always by one reader, which is a thread of this process unless the
-    executor has worker processes or machines. Without ``schema``, ``fn`` is called now as well, and
-    the first rows settle names and types: as many as it takes until every column has a value, 1000
+    ``fn`` is called again for every pass over the rows, and when a run resumes, which then discards
+    the rows before its position. One reader calls it: a thread of this process, unless the executor
+    has worker processes or machines. Without ``schema``, ``fn`` is called now as well, and the
+    first rows settle names and types: as many rows as it takes until every column has a value, 1000
     at most.
 
-    Rows come ``atom_rows`` (1024) at a time; fewer for a slow generator. SourceError names the row
-    that raised, or does not fit, after the rows before it.
+    Rows are passed on ``atom_rows`` (1024) at a time; fewer from a slow generator. SourceError
+    names the row that raised, or does not fit, after the rows before it.
     """
     from dml.io.user import generator
 
@@ -127,9 +131,9 @@ def from_iterable(
 
     An iterable that starts anew is iterated for every pass. An iterator is consumed once, as far as
     rows are needed, and its rows are kept in a file of a private temporary folder, which is deleted
-    with the last pipeline over them; other processes of this host read that file, and ask for more.
-    Types as in ``from_generator``. The fingerprint of the rows holds in this run only: ``explain``
-    says so.
+    with the last pipeline over them. Other processes of this host read that file, and ask this
+    process for further rows. Types are found as in ``from_generator``. The fingerprint of the rows
+    is valid in this process only: ``explain`` says so.
     """
     from dml.io.user import iterator_spool
 
@@ -146,12 +150,12 @@ def from_torch(
     fingerprint: str | None = None,
     atom_rows: int | None = None,
 ) -> Dataset:
-    """Read a PyTorch dataset: by index where it has one, else in the order of its iterator.
+    """Read a PyTorch dataset: by index if it has one, else in the order of its iterator.
 
     A dict has its columns, a tuple the columns ``names`` (or "item_0", "item_1" ...), anything else
     the column "item"; tensors and images become arrays. Names and types are those of the first
-    samples, which are made now, or of ``schema``. A dataset with ``__getitem__`` is shuffled by
-    index. SourceError names the sample that raised, or does not fit.
+    samples, which are read now, or those of ``schema``. A dataset with ``__getitem__`` is shuffled
+    by index. SourceError names the sample that raised, or does not fit.
     """
     from dml.io.memory import torch
 
@@ -166,11 +170,11 @@ def from_torch(
 
 @door
 def from_huggingface(dataset: Any, *, atom_rows: int | None = None) -> Dataset:
-    """Read a ``datasets.Dataset``, as it is stored: its files are mapped, not copied.
+    """Read a ``datasets.Dataset`` as it is stored: its files are mapped into memory, not copied.
 
-    Images and other features that the library decodes stay as they are in the table. Rows that were
-    selected or shuffled there keep their order. An ``IterableDataset`` starts anew for every pass.
-    Raise SourceError for a dict of splits: choose one.
+    Images and other features that the library decodes remain encoded, as in the table. If the
+    dataset selects or shuffles rows, its order is used. An ``IterableDataset`` starts anew for
+    every pass. Raise SourceError for a dict of splits: choose one.
     """
     from dml.io.memory import huggingface
 
@@ -185,11 +189,11 @@ def from_dask(
     scheduler: str | Callable[..., Any] = "synchronous",
     atom_rows: int | None = None,
 ) -> Dataset:
-    """Read a Dask data frame, array (column "item") or bag: partitions, computed when read.
+    """Read a Dask data frame, array (column "item") or bag; partitions are computed when read.
 
-    Each partition is computed by ``scheduler``, in the worker that reads it, with its whole graph;
-    the parts that partitions share are computed for each, unless persisted. The distributed
-    scheduler of the current client is "distributed". Rows are those of ``from_pandas``,
+    Each partition is computed by ``scheduler``, with its whole graph, in the worker that reads it.
+    What several partitions depend on is computed for each of them, unless it was persisted.
+    "distributed" is the scheduler of the current client. Rows are those of ``from_pandas``,
     ``from_numpy`` or ``from_generator``; types that Dask does not know are those of the first
     partition.
     """
@@ -209,9 +213,9 @@ def read_delta(
 ) -> Dataset:
     """Read a Delta table at ``version``, or at the latest version at the time of the call.
 
-    Files are read in order of their paths, partition columns have their values; ``storage_options``
-    are deltalake's. Raise SourceError for a ``path`` that is no table, and for tables with column
-    mapping or deletion vectors. Needs the extra "delta".
+    Files are read in order of their paths, and partition columns are columns of the rows;
+    ``storage_options`` are those of deltalake. Raise SourceError for a ``path`` that is no table,
+    and for tables with column mapping or deletion vectors. Needs the extra "delta".
     """
     from dml.io.tables import delta
 
@@ -229,9 +233,9 @@ def read_iceberg(
 ) -> Dataset:
     """Read an Iceberg table at ``snapshot``, or at the latest snapshot at the time of the call.
 
-    ``table`` is a pyiceberg Table, or its name in ``catalog`` as pyiceberg is configured. Files are
-    read in order of their paths, columns as the snapshot has them, without deleted rows. Raise
-    SourceError for a table or snapshot that is not there. Needs the extra "iceberg".
+    ``table`` is a pyiceberg Table, or its name in the ``catalog`` that pyiceberg is configured
+    with. Files are read in order of their paths, columns as the snapshot has them, without deleted
+    rows. Raise SourceError for a table or snapshot that does not exist. Needs the extra "iceberg".
     """
     from dml.io.tables import iceberg
 
@@ -270,12 +274,12 @@ def read_sql(
 ) -> Dataset:
     """Read the rows that a database returns for ``query``, through any driver of Python's DB-API.
 
-    ``connect`` opens a connection, one for every pass, which one thread uses at a time, but not
-    always the same thread: sqlite3 needs ``check_same_thread=False``. Without an ORDER BY, and for
-    data that changes, a pass may differ from the one before. ``parameters`` are a list, or a dict
-    where the driver has named parameters. Names are those of the result, types as in
-    ``from_generator``. The fingerprint of the rows holds in this run only, unless ``fingerprint``
-    gives one.
+    ``connect`` opens a connection; it is called for every pass. One thread at a time uses a
+    connection, but not always the same thread: sqlite3 needs ``check_same_thread=False``. A pass
+    may differ from the one before if the query has no ORDER BY or the data changes. ``parameters``
+    are a list, or a dict where the driver has named parameters. Column names are those of the
+    result; types are found as in ``from_generator``. The fingerprint of the rows is valid in this
+    process only, unless ``fingerprint`` is given.
     """
     from dml.io.tables import sql
 
@@ -294,11 +298,11 @@ def read_zarr(
     *,
     atom_rows: int | None = None,
 ) -> Dataset:
-    """Read entries of Zarr arrays along their first axis; further axes are tensor axes.
+    """Read Zarr arrays along their first axis; the values of arrays with more axes are tensors.
 
-    For a group, the columns are its arrays (those of ``arrays``), equally long; for an array,
+    For a group, the columns are its arrays (those in ``arrays``), equally long; for an array,
     "item". Atoms are chunks. Raise SourceError for unequal lengths, and dtypes that no column can
-    hold. Arrays have no versions: the fingerprint is that of their content, and they must not be
+    hold. Zarr has no versions: the fingerprint is that of the content, and the arrays must not be
     written to. Needs the extra "zarr".
     """
     from dml.io.tables import zarr
@@ -318,7 +322,7 @@ def read_datasource(
 
     A name is that of an entry point of the group "dml.sources": a function, called with
     ``options``, that returns a DataSource. ``fingerprint`` replaces the source's own identity.
-    Raise PlanError if a name is unknown or the source's answers make no sense.
+    Raise PlanError if a name is unknown or the source's methods return invalid values.
     """
     if isinstance(source, str):
         found: DataSource = plugin(SOURCES, source)(**options)
@@ -345,7 +349,7 @@ def _plugged(
 def range(
     start: int, stop: int | None = None, step: int = 1, *, atom_rows: int = ATOM_ROWS
 ) -> Dataset:
-    """Count whole numbers as Python's ``range`` does, column "id" (int64)."""
+    """Return the integers of Python's ``range(start, stop, step)`` as rows, column "id" (int64)."""
     from dml.io.memory import range as range_module
 
     first, last = (0, start) if stop is None else (start, stop)

@@ -18,10 +18,13 @@ KEY = "the key of group_by_window"
 
 
 class BatchVerbs(StepVerbs):
-    """Verbs after which an element is a batch."""
+    """Verbs that make batches of rows."""
 
     def batch(self, n: int, *, drop_last: bool = False) -> Self:
-        """Join runs of ``n`` rows into one element: a dict of arrays."""
+        """Join every ``n`` consecutive rows into one element, a dict of arrays.
+
+        The last batch may be smaller; ``drop_last`` leaves it out.
+        """
         from dml.ops.batch.batch import Batch
 
         return self._then(Batch, n, drop_last)
@@ -35,10 +38,10 @@ class BatchVerbs(StepVerbs):
         pad_to: int | Mapping[str, int] | None = None,
         drop_last: bool = False,
     ) -> Self:
-        """Batch as ``batch`` does, lists of numbers as rectangles (rows, longest of the batch).
+        """Batch as ``batch`` does, with lists of numbers padded to the longest list of the batch.
 
-        ``padding_values`` fills the rest of a list: a value or a dict by column, 0 if None.
-        ``pad_to`` is the width of all batches, also by column; raise CastError for a longer list.
+        ``padding_values`` is the value to pad with: one, or a dict by column; 0 if None. ``pad_to``
+        is one width for all batches, also by column; raise CastError for a longer list.
         """
         from dml.ops.batch.pad import Pad, frozen
 
@@ -67,10 +70,10 @@ class BatchVerbs(StepVerbs):
     ) -> Self:
         """Make batches of rows of similar length: bucket i ends before ``boundaries[i]``.
 
-        The length of ``column`` counts: a list, a text, bytes, or a whole number that is a length.
-        ``batch_sizes`` has one size more than there are boundaries, or is one size for all. A
-        bucket is given as soon as it is full, at the end the rest, in order of buckets. ``pad``
-        makes lists rectangles, as ``padded_batch`` does.
+        A row's length is that of its list, text or bytes in ``column``, or the whole number there.
+        ``batch_sizes`` is one size for all buckets, or a list with one size per bucket, which is
+        one more than there are boundaries. A bucket becomes a batch as soon as it is full;
+        incomplete buckets follow at the end, in order. ``pad`` pads lists as ``padded_batch`` does.
         """
         from dml.ops.batch.bucket_by_length import BucketByLength
         from dml.ops.batch.pad import Pad, frozen
@@ -92,7 +95,7 @@ class BatchVerbs(StepVerbs):
     ) -> Self:
         """Make batches of ``window_size`` rows with the same ``key``, a column or an expression.
 
-        Each batch is given as soon as it is full, at the end the rest, in order of keys.
+        A batch is delivered as soon as it is full; incomplete batches follow at the end, by key.
         """
         from dml.ops.batch.group_by_window import GroupByWindow
 
@@ -116,16 +119,16 @@ class BatchVerbs(StepVerbs):
     ) -> Self:
         """Pack the lists of several rows into rows with lists of at most ``max_tokens``.
 
-        Every column is a list, as long as that in ``column``. A row goes to the first of the open
-        ``bins`` with room ("first_fit") or the one with the least ("best_fit"); a row that fits in
-        none opens another bin, and a bin closes when ``bins`` more have been opened after it.
-        "concat_split" fills one bin after the other and splits rows. ``long`` says what happens to
-        a row that is too long for any bin: "error" (CastError), "truncate" or "drop". An empty list
-        adds nothing.
+        Every column is a list, as long as that in ``column``. A packed row is made in a bin. A row
+        goes to the first of the open ``bins`` with room ("first_fit") or to the one with the least
+        room that suffices ("best_fit"); a row that fits in none opens another bin, and a bin closes
+        when ``bins`` more have been opened after it. "concat_split" fills one bin after the other
+        and splits rows. ``long`` says what happens to a row that is too long for any bin: "error"
+        (CastError), "truncate" or "drop". An empty list adds nothing.
 
         Adds ``segment_ids`` (1 for the first row in a bin, 2 for the second ...) and ``positions``
-        (0, 1, ... in each). ``pad_value``, a value or a dict by column, makes every list a tensor
-        of ``max_tokens``; ``segment_ids`` and ``positions`` are 0 in the padding.
+        (0, 1, ... in each row). ``pad_value``, a value or a dict by column, makes every list a
+        tensor of ``max_tokens``; ``segment_ids`` and ``positions`` are 0 in the padding.
         """
         from dml.ops.batch.pack import Pack
         from dml.ops.batch.pad import frozen
@@ -140,8 +143,8 @@ class BatchVerbs(StepVerbs):
     ) -> Self:
         """Make sliding batches: window w has the rows ``w * shift + i * stride``, i < ``size``.
 
-        Without ``shift`` each begins where the one before ends. ``drop_last=False`` also gives the
-        incomplete windows at the end.
+        ``shift`` None is ``size``, so that windows do not overlap. ``drop_last=False`` also
+        delivers the incomplete windows at the end.
         """
         from dml.ops.batch.window import Window
 

@@ -25,21 +25,22 @@ class CacheVerbs(StepVerbs):
     def cache(self, tier: str = "memory") -> Self:
         """Keep the elements that flow past, so that later epochs do not compute them again.
 
-        Everything below is computed for epoch 0, whatever the epoch: a shuffle or random function
-        below ``cache()`` is frozen, one above it goes on changing. The bytes of the result never
-        depend on what is kept. ``stats()`` and ``explain()`` say how much that is.
+        Steps before ``cache()`` run as in epoch 0, whatever the epoch: a shuffle or random function
+        before it is the same in every epoch, one after it goes on changing. The bytes of the result
+        never depend on what is cached. ``stats()`` and ``explain()`` say how much that is.
 
-        ``tier="memory"``: in the process that iterates, in order, as many elements as fit into half
-        of ``memory_limit`` together with those of other caches; later epochs compute the rest.
-        Equal pipelines of the process share them, until the last is gone, or ``clear_cache()``.
+        ``tier="memory"``: in the process that iterates, from the first element on, as many as fit
+        into half of ``memory_limit`` together with other caches; later epochs compute the rest.
+        Equal pipelines of the process share the elements, until the last of these pipelines is gone
+        or ``clear_cache()`` is called.
 
         ``tier="disk"``: in the folder of the option ``cache_dir``, by fingerprint, for every later
-        run and other processes. Row functions over one source are kept by the workers, row group by
-        row group (also for batches of their rows, whatever the size); rows after a step that
-        depends on order (a shuffle, a join) are kept where elements are delivered. Pipelines that
-        are not equal share rows and columns that are.
+        run and other processes. Rows of row functions over one source are stored by the workers,
+        row group by row group (also if they are then batched, whatever the size); rows after a step
+        that depends on order (a shuffle, a join) are stored where elements are delivered. Pipelines
+        that are not equal share the rows and columns that are.
 
-        ``tier="auto"``: on disk too, where it is worth it; this is ``autocache()``.
+        ``tier="auto"``: on disk too, but only if that saves time; this is ``autocache()``.
 
         Raise PlanError for another ``tier``.
         """
@@ -51,19 +52,20 @@ class CacheVerbs(StepVerbs):
 
     @door
     def autocache(self, reuse: int | None = None) -> Self:
-        """Keep the rows here on disk, as ``cache(tier="disk")``, if that is worth it.
+        """Cache the rows here on disk, as ``cache(tier="disk")`` does, if that saves time.
 
         A run decides at the beginning of each pass: PROFILE computes, as the cost is not known yet;
         PUT stores missing rows, GET reads stored rows, COMPUTE does neither. The decision weighs
         the compute time, as measured in earlier passes and runs, the time that the disk takes to
-        write and read so many bytes, and how often the rows will be read: ``repeat(n)`` above it
-        and the option ``epochs`` say how often; without these, as often again as there have been
-        passes. Any number of ``autocache()`` may be written; one is kept at a time. ``explain()``
-        and ``cache_status()`` show the decision and its reason. Bytes and order never depend on it.
+        write and read so many bytes, and how often the rows will be read. A later ``repeat(n)`` and
+        the option ``epochs`` declare how often; without these, as many more passes are expected as
+        there have been. Any number of ``autocache()`` may be written; at most one of them caches at
+        a time. ``explain()`` and ``cache_status()`` show the decision and its reason. Bytes and
+        order of the result never depend on it.
 
-        Rows that change in every epoch (below: a shuffle, a random function) are not frozen.
-        ``reuse=4`` draws them once for four epochs, of row functions over one source: the rows of
-        epoch ``e`` are those that the input has in epoch ``e // 4``, kept or not.
+        Rows that change in every epoch, because of a shuffle or random function before, still do.
+        ``reuse=4`` draws them once for four epochs, for row functions over one source: the rows of
+        epoch ``e`` are those that the input has in epoch ``e // 4``, cached or not.
 
         Raise PlanError over random steps without ``reuse``, and with ``reuse`` over steps that
         depend on order.
@@ -109,9 +111,10 @@ class CacheVerbs(StepVerbs):
 
     @door
     def snapshot(self, path: str | os.PathLike[str]) -> Self:
-        """Cache as ``cache(tier="disk")``, but in the folder or at the URL ``path``.
+        """Cache as ``cache(tier="disk")`` does, but in the folder or at the URL ``path``.
 
-        Filled while the first epoch flows past; every later run with the same rows reads it.
+        The first epoch stores the rows as they are computed; every later run with equal rows reads
+        them.
         """
         return self._stored(checks.place("path", path))
 
@@ -119,12 +122,13 @@ class CacheVerbs(StepVerbs):
     def materialize(self) -> Self:
         """Compute all rows now and store them on disk; return the pipeline that reads them.
 
-        Holds no more memory than any run. Rows that are there from an earlier run are not computed.
+        Needs no more memory than any run. Rows that an earlier run stored are not computed again.
 
-        Raise PlanError for an endless stream. Raise CacheError if afterwards the store does not
-        hold all rows, with the reason: the store failed, ``cache_quota`` has no more room, errors
-        cost rows; stored rows stay. It is raised before anything is computed where nothing can be
-        kept. On a cluster each machine may have a folder of its own, which is not checked.
+        Raise PlanError for an endless stream. Raise CacheError, with the reason, if afterwards the
+        store does not hold all rows: the store failed, ``cache_quota`` is used up, or rows were
+        skipped because of errors; rows that were stored remain. If nothing can be stored at all, it
+        is raised before anything is computed. On a cluster each machine may have a cache folder of
+        its own; missing rows are then not detected.
         """
         from dml.exec.delivery import tables
 
@@ -147,7 +151,7 @@ class CacheVerbs(StepVerbs):
     def cache_status(self) -> CacheStatus:
         """Return the contents of each ``cache()`` of this pipeline, without running anything.
 
-        Include the decision of the next iteration at each ``autocache()``, and why.
+        For each ``autocache()``, include the decision of the next iteration, and the reason.
         """
         session = wiring()
         plan = session.optimized(self._node, self._settings).plan
@@ -158,13 +162,13 @@ class CacheVerbs(StepVerbs):
     def clear_cache(self) -> None:
         """Remove the contents of each ``cache()`` of this pipeline, in this process and on disk.
 
-        Pipelines that share them lose them too; results stay the same. On a cluster each worker
-        also removes the same entries on the disk of its machine; a UserWarning names those that
-        were not reached, or keep an entry that is pinned there.
+        Pipelines that share the contents lose them too; results stay the same. On a cluster each
+        worker also removes the same entries on the disk of its machine; a UserWarning names workers
+        that were not reached, or that keep an entry because it is pinned there.
 
         Raise CacheError if one of the entries was pinned by hand: then nothing is removed. Also
-        raise it if a store has an entry and cannot be written: then the entries in this process
-        are gone.
+        raise it if an entry cannot be removed because its store cannot be written: then the entries
+        in this process are gone.
         """
         from dml.cache.elements import element_cache
 

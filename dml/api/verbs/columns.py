@@ -19,8 +19,8 @@ class ColumnVerbs(StepVerbs):
     def select(self, *columns: Any, **named: Any) -> Self:
         """Keep ``columns``, in that order: names, or expressions over the present columns.
 
-        An expression has the name of the one column that it reads, or that of its keyword;
-        ``dml.all_columns()`` and ``dml.columns_of(...)`` stand for several.
+        An expression is named by its keyword, or else like the one column that it reads;
+        ``dml.all_columns()`` and ``dml.columns_of(...)`` stand for several columns.
         """
         given = (
             columns[0] if len(columns) == 1 and isinstance(columns[0], list | tuple) else columns
@@ -106,7 +106,10 @@ class ColumnVerbs(StepVerbs):
     def cast(
         self, types: Mapping[str, Any] | None = None, *, strict: bool = True, **more: Any
     ) -> Self:
-        """Convert columns: ``cast({"x": "float32"})``; not ``strict`` gives null for misfits."""
+        """Convert columns to types: ``cast({"x": "float32"})``.
+
+        A value that does not fit raises CastError, or becomes null if not ``strict``.
+        """
         from dml.ops.row.cast import Cast
 
         given = by_name(types, more)

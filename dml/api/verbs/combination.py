@@ -22,8 +22,8 @@ class CombineVerbs(StepVerbs):
     def concat(self, *others: Any) -> Self:
         """Append the elements of ``others``, which have the same columns, to this pipeline's.
 
-        Settings are this pipeline's. Nested concats are flattened, however they are grouped.
-        Raise SchemaError for columns that differ, by name, type or order.
+        The result has this pipeline's settings. It does not depend on how several ``concat`` are
+        nested. Raise SchemaError for columns that differ, by name, type or order.
         """
         from dml.ops.merge.concat import joined
 
@@ -34,9 +34,9 @@ class CombineVerbs(StepVerbs):
 
     @door
     def zip(self, *others: Any) -> Self:
-        """Join rows side by side: row i of this pipeline and of ``others``; the shortest ends it.
+        """Join row i of this pipeline and of ``others`` into one row; the shortest input ends it.
 
-        Raise SchemaError for a column name on two sides.
+        Raise SchemaError for a column name that two inputs have.
         """
         from dml.ops.merge.zip import Zip
 
@@ -58,12 +58,12 @@ class CombineVerbs(StepVerbs):
 
         A pipeline that has ended is left out. Raise SchemaError for columns that differ.
 
-        Given a function, as in tf.data: rows of the pipelines that it returns for the rows of this
-        one, of ``cycle_length`` (4) at once. A pipeline without more rows leaves its place in the
-        cycle; when the turn comes back to it, the pipeline of the next row is opened there.
-        Pipelines are opened and read ahead in threads, ``num_parallel_calls`` of them at once
-        (``num_workers`` at most, which is what None means; one by one with 1, or in the caller's
-        thread).
+        If the argument is a function, it returns a pipeline for each row of this one, as in
+        tf.data; the result has the rows of ``cycle_length`` (4) such pipelines in turn. When a
+        pipeline has ended, its turn goes to the pipeline of the next row. Pipelines are opened and
+        read ahead in threads, ``num_parallel_calls`` of them at once: at most ``num_workers``,
+        which None means too. If it is 1, or if everything runs in the caller's thread, they are
+        read one by one.
         """
         settings = self._ordered(deterministic, "interleave")
         calls = needs("interleave", None, None, None, None, None, num_parallel_calls)
@@ -115,8 +115,9 @@ class CombineVerbs(StepVerbs):
     def mix(self, *others: Any, weights: Sequence[float] | None = None, stop: str = "all") -> Self:
         """Mix elements of this pipeline and of ``others`` in the shares ``weights`` (None: equal).
 
-        In every prefix each pipeline has its share to within one element, until one has ended: that
-        ends the mix with ``stop="first"``, otherwise the other pipelines go on by their shares.
+        In every prefix of the result, each pipeline has its share to within one element, until one
+        pipeline has ended. That ends the mix with ``stop="first"``; otherwise the other pipelines
+        go on by their shares.
         """
         from dml.ops.merge.mix import Mix, whole_weights
 
@@ -132,12 +133,12 @@ class CombineVerbs(StepVerbs):
         selector: Any,
         stop_on_empty_dataset: bool = True,  # noqa: FBT001, FBT002 - as in tf.data
     ) -> Any:
-        """Take the next element of the dataset whose number is the next row of ``selector``.
+        """For each row of ``selector``, take the next element of the dataset that the row numbers.
 
         ``selector`` has one column of whole numbers, which index ``datasets``. The result ends with
         the selector, or when a row names a dataset that has ended; without
         ``stop_on_empty_dataset`` such a row is skipped, and the result ends once all datasets have.
-        Raise CastError for a number without a dataset, in the place of its element.
+        A number without a dataset raises CastError where its element would be delivered.
         """
         from dml.ops.merge.choose import Choose
 
@@ -162,15 +163,16 @@ class CombineVerbs(StepVerbs):
         """Join each row of this pipeline with each row of ``other`` that has the same key.
 
         ``how`` is "inner", "left", "right", "outer" ("full"), "semi", "anti" or "cross". Rows come
-        in this pipeline's order, the matches of a row in that of ``other``, rows of ``other``
-        without a match at the end. Columns of ``other`` follow without its keys, with ``suffix``
-        where a name is there already; keys of right and outer joins are those of either side. Null
-        matches nothing unless ``nulls_equal``; NaN matches NaN. ``validate`` ("1:1", "1:m", "m:1")
-        says of each side whether a row of the other side may match more than one of its rows.
+        in this pipeline's order, the matches of a row in that of ``other``, and rows of ``other``
+        without a match at the end. After this pipeline's columns come those of ``other`` without
+        its keys, with ``suffix`` if a name is taken. Null matches nothing unless ``nulls_equal``;
+        NaN matches NaN. In right and outer joins, a key is taken from whichever side has the row.
+        ``validate`` is "1:1", "1:m" or "m:1": "1" on the left means that no row of ``other``
+        matches several rows of this pipeline, and "1" on the right means the reverse.
 
-        ``other`` is read first and held if it fits into the memory limit, else both go to disk.
-        Raise SchemaError for keys that cannot be compared, and for a name that is given twice;
-        raise MatchError in the place of a row that ``validate`` does not allow.
+        ``other`` is read first and held in memory if it fits into the limit; else both go to disk.
+        Raise SchemaError for keys that cannot be compared, and for two columns of one name; raise
+        MatchError, in place of the row, where ``validate`` does not hold.
         """
         from dml.ops.join.join import SYNONYMS, Join
 
@@ -201,7 +203,7 @@ def steps_of(verb: str, datasets: Any) -> list[StepVerbs]:
 
 
 def nodes_of(verb: str, datasets: tuple[Any, ...]) -> tuple[Node, ...]:
-    """Return the nodes of pipelines that are given one by one or as one list."""
+    """Return the nodes of pipelines, which may be separate arguments or one list."""
     if len(datasets) == 1 and isinstance(datasets[0], list | tuple):
         datasets = tuple(datasets[0])
     for each in datasets:
@@ -215,7 +217,7 @@ def nodes_of(verb: str, datasets: tuple[Any, ...]) -> tuple[Node, ...]:
 
 
 def _key_names(names: Any) -> tuple[str, ...]:
-    """Return columns that are given as one name, as a list, or not at all."""
+    """Return column names that are given as one name, as a list, or as None (no names)."""
     return () if names is None else names_of((names,))
 
 

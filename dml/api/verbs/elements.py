@@ -45,11 +45,10 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
     def shard(self, num_shards: int, index: int, *, by: str = "rows") -> Self:
         """Take every ``num_shards``-th element from number ``index`` on: rows, or batches.
 
-        The shards 0 to ``num_shards - 1`` together have each element once. Each reads all elements,
-        unless ``by`` is "units" or "files": then a shard has every ``num_shards``-th read unit
-        (such as a row group) or file of the source, and does not read the rest. Raise PlanError
-        where more than ``filter``, ``with_columns`` and functions lie between the source and such a
-        shard.
+        The shards 0 to ``num_shards - 1`` together have each element once. Each shard reads all
+        elements, except if ``by`` is "units" or "files": then it reads only every ``num_shards``-th
+        read unit (such as a row group) or file of the source. Raise PlanError if anything but
+        ``filter``, ``with_columns`` and functions lies between the source and such a shard.
         """
         if by == "rows":
             from dml.ops.slice.shard import Shard
@@ -66,7 +65,7 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
         return self._with(divided(self._node, num_shards, index, by), self._settings)
 
     def unbatch(self) -> Self:
-        """Give the rows of each batch, one by one: undoes ``batch``."""
+        """Deliver the rows of each batch, one by one; this reverses ``batch``."""
         from dml.ops.batch.unbatch import Unbatch
 
         return self._then(Unbatch)
@@ -78,10 +77,10 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
 
     @door
     def explode(self, *columns: str) -> Self:
-        """Give a row for each element of the lists (or tensors) in ``columns``, side by side.
+        """Make a row of each element of the lists (or tensors) in ``columns``, side by side.
 
-        An empty list or null makes one row with null. Raise CastError where the lists of a row make
-        different numbers of rows.
+        An empty list or null makes one row with null. Raise CastError if the lists of a row differ
+        in length.
         """
         from dml.ops.row.explode import Explode
 
@@ -91,10 +90,11 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
     def take_while(
         self, predicate: Any, *, fingerprint: str | None = None, on_error: str = "raise"
     ) -> Self:
-        """Take the rows before the first that fails: an expression, or a function of a row's dict.
+        """Take the rows before the first one for which ``predicate`` is false or null.
 
-        Reading ends there. Null fails. With ``on_error="skip"`` a row for which a function raises
-        is lost and ends nothing (see ``map``).
+        ``predicate`` is an expression, or a function of a row's dict. Nothing is read after that
+        row. With ``on_error="skip"`` a row for which a function raises is lost, and reading goes on
+        (see ``map``).
         """
         from dml.ops.slice.take_while import TakeWhile
 
@@ -106,14 +106,14 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
 
     @door
     def drop_nulls(self, *columns: str) -> Self:
-        """Drop rows with null in ``columns`` (without names: in any); NaN is not null."""
+        """Drop rows with null in any of ``columns`` (none given: all columns); NaN is not null."""
         names = names_of(columns) or self._known_schema("drop_nulls").names
         present = [col(name).is_not_null() for name in names]
         return self.filter(_all_of(present)) if present else self
 
     @door
     def drop_nans(self, *columns: str) -> Self:
-        """Drop rows with NaN in ``columns`` (without names: in any of floats); null is not NaN."""
+        """Drop rows with NaN in any of ``columns`` (none given: all floats); null is not NaN."""
         given = names_of(columns)
         kinds = {} if given else self._known_schema("drop_nans")
         names = given or [name for name, kind in kinds.items() if pa.types.is_floating(kind)]
@@ -121,7 +121,7 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
         return self.filter(_all_of(sound)) if sound else self
 
     def _known_schema(self, verb: str) -> Schema:
-        """Return the schema for a verb without column names. Raise SchemaError if unknown."""
+        """Return the schema, for a verb without column names. Raise SchemaError if unknown."""
         if not self._node.schema.known:
             raise SchemaError(
                 f"{verb} without names needs known columns",
@@ -139,7 +139,8 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
     def sample(self, fraction: float, *, seed: int | None = None) -> Self:
         """Keep about ``fraction`` of the rows by independent draws, different in every epoch.
 
-        As ``filter(dml.random(seed=seed) < fraction)``. ``split`` divides permanently.
+        The same as ``filter(dml.random(seed=seed) < fraction)``. For parts that are the same in
+        every epoch, see ``split``.
         """
         if isinstance(fraction, bool) or not isinstance(fraction, int | float):
             raise _no_fraction("sample", fraction)
@@ -162,12 +163,13 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
         """Sample rows of each class so that the classes have the shares ``target_dist``.
 
         ``classes`` is a column, an expression or a function of a row; shares are a dict by class,
-        or a list for the classes 0, 1, 2 ... A class that the target does not name has no rows.
-        Every row of the class that is rarest by the target is kept, of other classes each by a
-        draw, as in ``sample``.
+        or a list for the classes 0, 1, 2 ... Rows of a class that the target does not name are
+        dropped. The class that is rarest, compared with its target share, keeps every row; of the
+        other classes each row is kept by a draw, as in ``sample``.
 
-        ``initial_dist`` gives the shares (or counts) that the classes have. Without it they are
-        counted now: that reads the column once, and the result follows from exact counts.
+        ``initial_dist`` is the shares (or counts) that the classes have. Without it, the rows of
+        each class are counted now, which reads the column once; the result then follows from exact
+        counts.
         """
         from dml.api.verbs.resampling import VERB, accepted, draw_mask, shares_of
 
@@ -209,13 +211,13 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
     ) -> list[Self]:
         """Split into a pipeline for each of ``fractions`` (1 in sum), of about that share of rows.
 
-        Each row is in one of them, chosen by its id and ``seed`` alone, and so the same one in
-        every epoch, on every machine, after any shuffle, and when rows are added. Passes of a
-        ``repeat`` below have ids of their own: split first.
+        Each row is in exactly one part, which its id and ``seed`` alone determine: it is in the
+        same part in every epoch, on every machine, after any shuffle, and when rows are added.
+        Passes of a ``repeat`` before the split have different ids, so split first.
 
-        With ``stratify``, a column of classes, each part has its share of every class, of two parts
-        to within one row in any prefix. Then a row's part follows from its place among the rows of
-        its class, so PlanError is raised for a shuffle or draws below.
+        With ``stratify``, a column of classes, each part has its share of every class; with two
+        parts, to within one row in any prefix. Then a row's part follows from its place among the
+        rows of its class, so a shuffle or random draws before the split raise PlanError.
         """
         from dml.ops.slice.part import Part, bounds, splits_below
 
@@ -244,7 +246,7 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
     def pipe(
         self, fn: Callable[Concatenate[Self, P], R], /, *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        """Call ``fn(self, *args, **kwargs)``, so that a function of pipelines fits in a chain."""
+        """Return ``fn(self, *args, **kwargs)``, so that a function of pipelines fits a chain."""
         return fn(self, *args, **kwargs)
 
     apply = pipe
@@ -254,7 +256,7 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
         """Apply the function of pipelines that an installed package offers as ``name``.
 
         A name is that of an entry point of the group "dml.ops": a function, called with the
-        pipeline and ``options``, that returns a pipeline. Raise PlanError where it is unknown.
+        pipeline and ``options``, that returns a pipeline. Raise PlanError if the name is unknown.
         """
         from dml.plugins import OPS, plugin
 

@@ -1,7 +1,7 @@
-"""Make calls of users' functions part of expressions, and take them out again as steps.
+"""Compute columns that contain calls of users' functions, in separate steps of the pipeline.
 
 An expression is computed over whole blocks and may be moved, repeated or left out; a user's
-function may not. So ``with_columns`` is written as steps: expressions, calls, expressions.
+function may not. So ``with_columns`` becomes a sequence of steps: expressions, calls, expressions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Call(NamedTuple):
 
 
 class Udf:
-    """A user-defined function from values to a value, called on columns; see ``dml.udf``."""
+    """A user-defined function of one value per column, called on columns; see ``dml.udf``."""
 
     def __init__(self, fn: Callable[..., Any], kind: Any, fingerprint: str | None) -> None:
         functools.update_wrapper(self, fn)
@@ -60,21 +60,24 @@ class Udf:
 
 
 class SplitSteps:
-    """The steps that compute some columns: those ``before`` the ``last``; columns to ``drop``."""
+    """The steps that compute columns with calls: first ``before``, then the expressions ``last``.
+
+    ``drop`` are temporary columns, which are dropped after the last step.
+    """
 
     def __init__(self, values: Sequence[tuple[str, Value]], given: Schema) -> None:
         self.before: list[Made | Call] = []
         self.spare = (name for i in itertools.count() if (name := f"udf:{i}") not in given)
         self.drop: list[str] = []
         self.done: dict[Value, Value] = {}
-        # calls alone make new columns where they stand, and the others keep their order
+        # if all values are calls that make new columns, the calls use the final names at once
         alone = given.known and all(v.op == "udf" and name not in given for name, v in values)
         self.names = {value: name for name, value in reversed(values)} if alone else {}
         made = [(name, self.without(value)) for name, value in values]
         self.last = tuple((name, v) for name, v in made if not alone or v != col(name))
 
     def over(self, given: Node) -> Node:
-        """Return the node of the last step; the first step has the input ``given``."""
+        """Append all steps to ``given``, and return the node of the last one."""
         node, where = given, users_line()
         for step in self.before:
             made = Apply(node, *step) if isinstance(step, Call) else WithColumns(node, step)
@@ -104,6 +107,6 @@ class SplitSteps:
         return col(name)
 
     def name(self) -> str:
-        """Return an unused column name."""
+        """Return an unused name for a temporary column, which is dropped in the end."""
         self.drop.append(next(self.spare))
         return self.drop[-1]

@@ -39,7 +39,7 @@ class FunctionVerbs(StepVerbs):
         fn_constructor_args: Sequence[Any] = (),
         fn_constructor_kwargs: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Keep rows for which an expression, or a function of the row's dict, is true.
+        """Keep the rows for which an expression, or a function of the row's dict, is true.
 
         Resources of a function are declared as in ``map_batches``; ``on_error`` and ``pure`` are as
         in ``map``.
@@ -88,13 +88,13 @@ class FunctionVerbs(StepVerbs):
         """Replace each row's dict by ``fn(row)``; after ``batch``, each batch's dict of arrays.
 
         With ``on_error="skip"`` a row (or batch) for which ``fn`` raises is lost, and the run goes
-        on: ``stats()`` counts such rows and shows the first error, ``max_errors=`` of the settings
-        bounds them. Results that are no row, or do not fit the other results, raise all the same.
-        The resources of a function, and how a class is constructed, are declared as in
+        on; ``stats()`` counts such rows and shows the first error, and the option ``max_errors``
+        limits their number. Results that are no row, or do not fit the other results, raise all the
+        same. The resources of a function, and how a class is constructed, are declared as in
         ``map_batches``. ``deterministic=False`` is ``with_options(deterministic=False)``: elements
-        may be delivered in the order in which they finish. ``pure=True`` is your word that results
+        may be delivered in the order in which they finish. ``pure=True`` declares that results
         depend on arguments alone. With ``pure=False`` no call is repeated in a run: ``ReplayError``
-        if a worker is lost during a call.
+        is raised if a worker is lost during a call.
         """
         from dml.ops.batch.map_batch import MapBatch
         from dml.ops.row.map_rows import MapRows
@@ -118,8 +118,7 @@ class FunctionVerbs(StepVerbs):
     ) -> Self:
         """Replace each row's dict by ``fn(index, row)``; ``index`` starts at 0 in every epoch.
 
-        This is ``with_row_index`` and ``map``, but ``index`` is no column of the row that ``fn`` is
-        given.
+        This is ``with_row_index`` and ``map``, but ``row`` has no column of the index.
         """
         self._rows_only("map_with_index")
         if isinstance(fn, type) or not callable(fn):
@@ -166,14 +165,14 @@ class FunctionVerbs(StepVerbs):
     ) -> Self:
         """Replace each group of rows by the result of ``fn`` for its dict of arrays.
 
-        Groups are ``batch_size`` rows (1,024) within an atom of the source (``batch(n).map(f)``
-        groups across atoms). The arrays are read-only unless ``writable``; ``batch_format`` "arrow"
-        gives a ``pyarrow.Table``, "pandas" or "polars" a ``DataFrame``. ``fn`` returns a dict of
-        arrays, Arrow data or a data frame (NaN of pandas is null) of any number of rows, or an
-        iterator of those. A class is constructed (``fn_constructor_args``) per concurrent call. A
-        task occupies ``num_cpus`` (1), ``num_gpus``, ``memory`` (bytes or "2GiB", beside the rows)
-        and ``resources`` (a dict); at most ``concurrency`` (``num_parallel_calls``) run at once.
-        ``on_error="skip"`` loses each group for which ``fn`` fails, ``pure`` as in ``map``.
+        A group is ``batch_size`` rows (1,024) of one atom (``batch(n).map(f)`` groups across
+        atoms). The arrays are read-only unless ``writable``; ``batch_format`` "arrow" passes a
+        ``pyarrow.Table``, "pandas" or "polars" a ``DataFrame``. ``fn`` returns a dict of arrays,
+        Arrow data or a data frame (NaN of pandas is null) of any number of rows, or an iterator of
+        those. A class is constructed (``fn_constructor_args``) per concurrent call. A task occupies
+        ``num_cpus`` (1), ``num_gpus``, ``memory`` (bytes or "2GiB", besides the rows) and
+        ``resources`` (a dict); at most ``concurrency`` (``num_parallel_calls``) run at once.
+        ``on_error="skip"`` drops each group for which ``fn`` raises; ``pure`` is as in ``map``.
         """
         from dml.ops.row.map_batches import MapBatches, atoms_are_gone
 
@@ -205,10 +204,11 @@ class FunctionVerbs(StepVerbs):
         fn_constructor_args: Sequence[Any] = (),
         fn_constructor_kwargs: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Replace each row's dict by ``fn(row, rng)``: random numbers keyed by (seed, epoch, row).
+        """Replace each row's dict by ``fn(row, rng)``, where (seed, epoch, row) determine ``rng``.
 
-        With ``on_error="skip"`` a row for which ``fn`` raises is lost; that and ``pure`` are as in
-        ``map``. Resources, and how a class is constructed, are declared as in ``map_batches``.
+        ``rng`` is a source of random numbers. With ``on_error="skip"`` a row for which ``fn``
+        raises is lost; that and ``pure`` are as in ``map``. Resources, and how a class is
+        constructed, are declared as in ``map_batches``.
         """
         from dml.ops.row.random_map import RandomMap
 
@@ -241,9 +241,9 @@ class FunctionVerbs(StepVerbs):
     ) -> Self:
         """Replace each row by the dicts that ``fn(row)`` yields, in order.
 
-        With ``on_error="skip"`` a row is left where ``fn`` raises: rows that it yielded before
-        stay. Resources, and how a class is constructed, are declared as in ``map_batches``,
-        ``pure`` as in ``map``.
+        With ``on_error="skip"``, when ``fn`` raises, the rest of its row is lost: dicts that it
+        yielded before stay. Resources, and how a class is constructed, are declared as in
+        ``map_batches``, ``pure`` as in ``map``.
         """
         from dml.ops.row.flat_map import FlatMap
 
@@ -263,11 +263,12 @@ class FunctionVerbs(StepVerbs):
         schema: Any = None,
         fingerprint: str | None = None,
     ) -> Self:
-        """Replace each row's dict by ``new`` of ``(state, new) = fn(state, row)``, in order.
+        """Replace each row's dict by ``new`` from ``state, new = fn(state, row)``, in order.
 
-        The first call of an epoch gets ``initial_state``, each later call the state before it. A
-        state is part of saved positions: None, booleans, numbers, text, bytes, lists, tuples, dicts
-        by text, NumPy scalars and arrays, of 64 KiB at most. Raise UDFError for any other state.
+        The first call of an epoch gets ``initial_state``, each later call the state that the call
+        before it returned. A state is part of saved positions: None, booleans, numbers, text,
+        bytes, lists, tuples, dicts with text keys, NumPy scalars and arrays, of 64 KiB at most.
+        Raise UDFError for any other state.
         """
         from dml.ops.row.scan import Scan, written
 
@@ -290,11 +291,11 @@ class FunctionVerbs(StepVerbs):
 def udf(
     *, return_dtype: Any, fingerprint: str | None = None
 ) -> Callable[[Callable[..., Any]], Udf]:
-    """Turn a function of values into one of columns, for ``with_columns`` and ``select``.
+    """Turn a function of values into a function of columns, for ``with_columns`` and ``select``.
 
     ``@dml.udf(return_dtype="float64")`` above ``def f(x, y)`` allows ``f(col("x"), col("y") + 1)``.
     The function is called once for each row, with Python scalars as in ``map`` and None for null,
-    and its result must fit ``return_dtype``. UDFError names the row.
+    and its result must fit ``return_dtype``. UDFError names the row that raised or does not fit.
     """
     from dml.api.verbs.function_columns import Udf
 
@@ -305,7 +306,7 @@ def udf(
 def apply(
     fn: Callable[..., Any], *columns: Any, return_dtype: Any, fingerprint: str | None = None
 ) -> Column:
-    """Call ``fn`` on columns, row by row, and return the column: ``udf`` at once."""
+    """Return the column of ``fn``'s results, called row by row on ``columns``; see ``udf``."""
     from dml.api.verbs.function_columns import Udf
 
     return Udf(fn, return_dtype, fingerprint)(*columns)

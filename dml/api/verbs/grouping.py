@@ -30,7 +30,7 @@ SUFFIX = "_of"
 
 
 def sorted_by(rows: D, by: Any, descending: Any, *, nulls_last: bool) -> D:
-    """Sort ``rows`` by the keys ``by``."""
+    """Sort ``rows`` by the keys ``by``; the other arguments are those of ``OrderVerbs.sort``."""
     given = list(by) if isinstance(by, list | tuple) else [by]
     ways = _ways(descending, len(given))
     made: dict[str, Column] = {}
@@ -49,18 +49,18 @@ def _with(rows: Any, made: dict[str, Column]) -> Any:
 
 def _columns(rows: Any) -> frozenset[str]:
     """Return the names of the columns, as far as they are known."""
-    return frozenset(rows._node.schema)  # noqa: SLF001 - a handle of the same house
+    return frozenset(rows._node.schema)  # noqa: SLF001 - a handle of this package
 
 
 def spare(name: str, taken: Collection[str]) -> str:
-    """Return ``name``, or a similar one that is not ``taken``: for a temporary column."""
+    """Return a name for a temporary column: ``name``, or a similar one that is not ``taken``."""
     while name in taken:
         name += "'"
     return name
 
 
 def _named(key: Any, made: dict[str, Column], verb: str, taken: Collection[str]) -> str:
-    """Return the column of a key; that of an expression is new, and is added to ``made``."""
+    """Return the column of a key; if the key is an expression, add a new column to ``made``."""
     if isinstance(key, str):
         return key
     if not isinstance(key, Column):
@@ -88,14 +88,15 @@ def _ways(descending: Any, keys: int) -> tuple[bool, ...]:
 
 
 def _then(rows: Any, kind: Any, *fields: Any) -> Any:
-    return rows._then(kind, *fields)  # noqa: SLF001 - a handle of the same house
+    return rows._then(kind, *fields)  # noqa: SLF001 - a handle of this package
 
 
 class Groups(Generic[D]):
-    """The rows of a pipeline grouped by keys; an aggregate makes a row of each group.
+    """The rows of a pipeline grouped by keys; an aggregate makes one row of each group.
 
-    Groups come in ascending order of the keys: NaN behind all numbers, null behind all; both are
-    groups like any other. All NaNs are one group, and so are -0.0 and 0.0, which is shown as 0.0.
+    Groups come in ascending order of the keys: numbers, then NaN, then null. NaN and null are
+    groups like any other. All NaNs are one group, and so are -0.0 and 0.0, whose key is shown as
+    0.0.
     """
 
     def __init__(self, rows: D, keys: dict[str, Value]) -> None:
@@ -106,11 +107,11 @@ class Groups(Generic[D]):
 
     @door
     def agg(self, *figures: Any, **named: Any) -> D:
-        """Make a row of each group: its keys, then ``figures``, expressions over aggregates.
+        """Make one row of each group: its keys, then ``figures``, expressions over aggregates.
 
         ``agg(total=col("x").sum(), mean=col("x").mean())``; an unnamed figure has the name of the
-        only column it reads. The columns that are read are sorted by the keys, within
-        ``memory_limit``; beyond it on disk.
+        only column that it reads. The columns that are read are sorted by the keys, in memory
+        within ``memory_limit``, else on disk.
         """
         found: D = _figures(self._rows, self._keys, _by_name(figures, named))
         return found
@@ -119,12 +120,12 @@ class Groups(Generic[D]):
 
     @door
     def len(self, name: str = "len") -> D:
-        """Count the rows of each group, in the column ``name`` (int64)."""
+        """Count the rows of each group, in the column ``name`` (int64) next to its keys."""
         return self.agg(**{name_of(name): Column(Value("len_of"))})
 
     @door
     def count(self, name: str = "count") -> D:
-        """Count the rows of each group as ``len`` does, in a column ``count``."""
+        """Count the rows of each group as ``len`` does, in the column ``name``."""
         return self.len(name)
 
     @door
@@ -149,12 +150,18 @@ class Groups(Generic[D]):
 
     @door
     def std(self, *columns: str, ddof: int = 1) -> D:
-        """Compute the standard deviation of each of ``columns`` by group, under its name."""
+        """Compute the standard deviation of each of ``columns`` by group, under the column's name.
+
+        The divisor is the number of values less ``ddof``.
+        """
         return self.agg(**{name: col(name).std(ddof) for name in _some(columns)})
 
     @door
     def var(self, *columns: str, ddof: int = 1) -> D:
-        """Compute the variance of each of ``columns`` by group, under the column's name."""
+        """Compute the variance of each of ``columns`` by group, under the column's name.
+
+        The divisor is the number of values less ``ddof``.
+        """
         return self.agg(**{name: col(name).var(ddof) for name in _some(columns)})
 
     @door
@@ -169,8 +176,8 @@ class Groups(Generic[D]):
         """Replace each group by the rows that ``fn`` returns for the dict of arrays of its columns.
 
         ``fn`` returns a dict of arrays of one length, or of single values for one row. Rows of a
-        group are in the order in which they came; a group must fit into memory. ``on_error="skip"``
-        drops a group for which ``fn`` raises.
+        group are in the order of the input; a group must fit into memory. ``on_error="skip"`` drops
+        a group for which ``fn`` raises.
         """
         names, made = _made_keys(self._keys, _columns(self._rows))
         ordered = _sorted_by_keys(_with(self._rows, made), names)
@@ -183,7 +190,7 @@ class Groups(Generic[D]):
 
 
 def grouped(rows: D, keys: tuple[Any, ...], named: dict[str, Any]) -> Groups[D]:
-    """Group ``rows`` by columns, and by named expressions."""
+    """Group ``rows`` by the columns ``keys``, and by the expressions ``named``."""
     if len(keys) == 1 and isinstance(keys[0], list | tuple):
         keys = tuple(keys[0])
     found: dict[str, Value] = {}
@@ -209,13 +216,13 @@ def grouped(rows: D, keys: tuple[Any, ...], named: dict[str, Any]) -> Groups[D]:
 
 
 def aggregated(rows: D, figures: tuple[Any, ...], named: dict[str, Any]) -> D:
-    """Make one row of the aggregates of all rows."""
+    """Return a pipeline of one row: the aggregates of all ``rows``."""
     found: D = _figures(rows, {}, _by_name(figures, named))
     return found
 
 
 def without_duplicates(rows: Any, subset: tuple[str, ...]) -> Any:
-    """Keep the first row of each value of the columns ``subset``, in the order of the rows."""
+    """Keep the first row of each combination of values of ``subset``, in the order of the rows."""
     place = spare(PLACE, _columns(rows))
     ordered = _sorted_by_keys(rows.with_row_index(place), subset, "drop_duplicates")
     firsts = _then(ordered, FirstOfRun, subset)
@@ -229,7 +236,7 @@ def _sorted_by_keys(rows: Any, names: tuple[str, ...], verb: str = "group_by") -
 def _made_keys(
     keys: dict[str, Value], taken: Collection[str]
 ) -> tuple[tuple[str, ...], dict[str, Column]]:
-    """Return the columns that rows are grouped by, and those among them that must be computed."""
+    """Return the names of the columns to group by, and the ones that must be computed first."""
     made: dict[str, Column] = {}
     values = (Column(value) for value in keys.values())
     return tuple(_named(value, made, "group_by", taken) for value in values), made
@@ -238,7 +245,7 @@ def _made_keys(
 def _shown_keys(
     keys: dict[str, Value], taken: Collection[str]
 ) -> tuple[tuple[str, ...], dict[str, Column]]:
-    """Return as ``_made_keys`` does, for keys in the result; renamed columns are computed, too."""
+    """Return as ``_made_keys`` does, for keys in the result: renamed columns are computed too."""
     same = {name for name, value in keys.items() if value.op == "col" and value.params[0] == name}
     made: dict[str, Column] = {}
     for name, value in keys.items():
@@ -280,9 +287,9 @@ def _figure_of(figure: Any) -> tuple[str, Value]:
 
 
 class _Figures:
-    """The columns of an aggregation: inputs before grouping, aggregates, columns over aggregates.
+    """The columns of an aggregation: those computed ``before`` grouping, and the ``parts``.
 
-    ``taken`` are names that no temporary column may have.
+    ``parts`` are the aggregates, and ``taken`` the names that no temporary column may have.
     """
 
     def __init__(self, keys: dict[str, str], taken: Collection[str]) -> None:
@@ -293,7 +300,10 @@ class _Figures:
         self.found: dict[Value, str] = {}
 
     def over(self, value: Value, name: str | None = None) -> Value:
-        """Replace aggregates in ``value`` by columns; if ``value`` is one itself, by ``name``."""
+        """Return ``value`` with each aggregate replaced by the column of the aggregate's result.
+
+        If ``value`` itself is an aggregate, that column is called ``name``.
+        """
         op = value.op.removesuffix(SUFFIX)
         if op != value.op and op in FIGURES:
             return col(self._figure(value, op, name)).value
@@ -360,7 +370,7 @@ def _figures(rows: Any, keys: dict[str, Value], figures: dict[str, Value]) -> An
 
 
 def _finished(found: Any, keys: dict[str, str], over: dict[str, Value]) -> Any:
-    """Select the columns under the requested names, in that order."""
+    """Select keys and results under the requested names, in that order."""
     made = {name: Column(v) for name, v in over.items() if v.op != "col" or v.params[0] != name}
     renamed = {column: name for column, name in keys.items() if column != name}
     found = _with(found, made)

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class OrderVerbs(StepVerbs):
-    """Verbs that take, skip, repeat, sort and shuffle elements."""
+    """Verbs that take, skip, repeat, sort, group and shuffle elements."""
 
     def take(self, n: int) -> Self:
-        """Take the first ``n`` elements, lazily (``take_rows`` returns them)."""
+        """Keep only the first ``n`` elements; nothing runs yet (``take_rows`` returns them now)."""
         from dml.ops.slice.take import Take
 
         return self._then(Take, n)
@@ -59,10 +59,11 @@ class OrderVerbs(StepVerbs):
         window: str | None = None,
         size: int = 16,
     ) -> Self:
-        """Shuffle by keyed draws: all rows, windows of ``buffer_size``, or parts of the source.
+        """Shuffle all rows, windows of ``buffer_size`` elements, or parts of the source.
 
-        ``shuffle()`` permutes all rows, ``shuffle(n)`` every run of n elements,
-        ``shuffle(window="atoms", size=k)`` the parts of the source, and mixes k of them at a time.
+        ``shuffle()`` permutes all rows, ``shuffle(n)`` every n consecutive elements, and
+        ``shuffle(window="atoms", size=k)`` the parts of the source, mixing rows of k parts at a
+        time. The order follows from ``seed``; it differs by epoch if ``reshuffle_each_iteration``.
         """
         fresh = bool(reshuffle_each_iteration)
         if window is not None:
@@ -89,17 +90,17 @@ class OrderVerbs(StepVerbs):
     def sort(
         self,
         by: Any,
-        descending: bool | Sequence[bool] = False,  # noqa: FBT001, FBT002 - as peers have it
+        descending: bool | Sequence[bool] = False,  # noqa: FBT001, FBT002 - as elsewhere
         *,
         nulls_last: bool = True,
     ) -> Self:
         """Sort all rows by ``by``: a column, an expression, or a list of them.
 
-        Rows of equal keys stay in their order. Numbers go by value, texts by their bytes in UTF-8,
-        False before True; then NaN, then null, in both directions: ``nulls_last=False`` gives null
-        first, then NaN. ``descending`` is one boolean, or one for each key. Holds the rows within
-        ``memory_limit``, sorted runs on disk beyond it. Raise SchemaError for lists, structs and
-        tensors.
+        Rows of equal keys stay in their order. Numbers are sorted by value, texts by their bytes in
+        UTF-8, False before True; after them come NaN, then null, in both directions.
+        ``nulls_last=False`` puts null first, then NaN. ``descending`` is one boolean, or one for
+        each key. Rows are held in memory within ``memory_limit``, and beyond it as sorted runs on
+        disk. Raise SchemaError for lists, structs and tensors.
         """
         from dml.api.verbs.grouping import sorted_by
 
@@ -109,7 +110,7 @@ class OrderVerbs(StepVerbs):
     def group_by(self, *keys: Any, **named: Any) -> Groups[Self]:
         """Group rows by columns ``keys``, and by expressions: ``group_by(tens=col("x") // 10)``.
 
-        Then ``.agg(...)``, ``.len()``, ``.sum("x")`` ..., ``.map_groups(f)``.
+        Continue with ``.agg(...)``, ``.len()``, ``.sum("x")`` ... or ``.map_groups(f)``.
         """
         from dml.api.verbs.grouping import grouped
 
@@ -133,8 +134,9 @@ class OrderVerbs(StepVerbs):
     def drop_duplicates(self, subset: str | Sequence[str] | None = None) -> Self:
         """Keep the first row of each value of ``subset`` (None: all columns), in the order of rows.
 
-        Null is a value, all NaNs are one, and -0.0 is 0.0. Sorts by those columns, and by position
-        again, within ``memory_limit``, on disk beyond it. Raise SchemaError for lists and tensors.
+        Null is a value, all NaNs are one, and -0.0 is 0.0. The rows are sorted by those columns,
+        and back by position: in memory within ``memory_limit``, else on disk. Raise SchemaError for
+        lists and tensors.
         """
         self._rows_only("drop_duplicates")
         given = () if subset is None else names_of((subset,))
@@ -155,11 +157,11 @@ class OrderVerbs(StepVerbs):
     def randomize_block_order(
         self, *, seed: int | None = None, reshuffle_each_iteration: bool = True
     ) -> Self:
-        """Deliver the parts of the source in keyed random order, the rows of each in their order.
+        """Deliver the parts of the source in random order, the rows of each part in their order.
 
         The parts are those whose rows ``shuffle(window="atoms")`` mixes: row groups of Parquet
-        files, parts of other files, atoms in memory. Holds no rows. Raise PlanError over anything
-        but filters and maps.
+        files, parts of other files, atoms in memory. The order follows from ``seed``. Holds no rows
+        in memory. Raise PlanError after anything but filters and maps.
         """
         from dml.ops.shuffle.order_atoms import OrderAtoms
 

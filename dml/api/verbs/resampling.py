@@ -13,7 +13,7 @@ VERB = "rejection_resample"
 
 
 def shares_of(given: Any, what: str) -> dict[Any, float]:
-    """Return class -> share, 1 in sum, from a dict by class, or a list by class number."""
+    """Return a dict: class -> share, 1 in sum, from a dict by class, or a list by class number."""
     listed = dict(enumerate(given)) if isinstance(given, list | tuple) else given
     found = listed if isinstance(listed, Mapping) else {}
     real = all(isinstance(n, int | float) and not isinstance(n, bool) for n in found.values())
@@ -28,7 +28,10 @@ def shares_of(given: Any, what: str) -> dict[Any, float]:
 
 
 def accepted(target: Mapping[Any, float], initial: Mapping[Any, float]) -> dict[Any, float]:
-    """Return class -> share of its rows to keep: the most that makes ``initial`` the ``target``."""
+    """Return a dict: class -> share of its rows to keep, as large as ``target`` allows.
+
+    With these shares, classes that have the shares ``initial`` get the shares ``target``.
+    """
     absent = [name for name, share in target.items() if share and not initial.get(name)]
     if absent:
         raise PlanError(
@@ -42,7 +45,7 @@ def accepted(target: Mapping[Any, float], initial: Mapping[Any, float]) -> dict[
 
 
 def draw_mask(classes: Column, shares: Mapping[Any, float], seed: int | None) -> Column:
-    """Return a boolean column: True where a draw is below the share of the row's class."""
+    """Return a boolean column: True where a random draw is below the share of the row's class."""
     draw = random(seed=seed)
     parts = [
         _is(classes, name) if share >= 1 else _is(classes, name) & (draw < share)

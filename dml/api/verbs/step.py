@@ -25,7 +25,7 @@ class StepVerbs(Results):
     def _then(
         self, kind: Callable[..., Node], *fields: Any, settings: Settings | None = None
     ) -> Self:
-        """Return a new pipeline with one more step, which records the user's line."""
+        """Return a new pipeline with one more step, which remembers the line of the user's code."""
         where = users_line()
         try:
             node = kind(self._node, *map(whole, fields))
@@ -38,7 +38,7 @@ class StepVerbs(Results):
         return type(self)(node, settings, self._pinned)
 
     def _ordered(self, deterministic: object, verb: str) -> Settings:
-        """Return the settings, with the order of elements free if ``deterministic`` is False."""
+        """Return the settings, with the order of elements open if ``deterministic`` is False."""
         if deterministic is None or deterministic is True:
             return self._settings
         if deterministic is False:
@@ -67,7 +67,10 @@ def function(
     *,
     pure: Any = None,
 ) -> UserFunction:
-    """Wrap a user's callable (or class) with its name, and its purity: declared or proven."""
+    """Wrap a user's callable (or class), with its fingerprint and whether it is pure.
+
+    Purity is declared by ``pure``, else proven or unknown.
+    """
     from dml.udfs.named_function import declared, user_function
 
     nonce = uuid.uuid4().bytes
@@ -76,7 +79,7 @@ def function(
 
 
 def a_test(verb: str, predicate: Any) -> None:
-    """Raise SchemaError unless ``predicate`` is a function; the verb also takes an expression."""
+    """Raise SchemaError unless ``predicate``, which is no expression, is a function."""
     if isinstance(predicate, bool) or not callable(predicate):
         raise SchemaError(
             f"{verb} needs an expression or a function, got {predicate!r}",
@@ -86,7 +89,7 @@ def a_test(verb: str, predicate: Any) -> None:
 
 
 def needs(verb: str, *asked: Any) -> Needs:
-    """Return the resources that the user asks for one step; defaults if nothing was given."""
+    """Return the resources that the user requests for one step; defaults if nothing was given."""
     if all(value is None for value in asked):
         return Needs()
     from dml.expr.needs import needs_of
@@ -104,7 +107,7 @@ def bounded(verb: str, concurrency: Any, num_parallel_calls: Any) -> bool:
 
 
 def names_of(names: tuple[Any, ...]) -> tuple[str, ...]:
-    """Return names that are given one by one or as one list."""
+    """Return column names, which are given as separate arguments or as one list."""
     if len(names) == 1 and isinstance(names[0], list | tuple):
         names = tuple(names[0])
     for name in names:
@@ -124,5 +127,5 @@ def name_of(name: Any) -> str:
 
 
 def declared(schema: Any, *, batched: bool = False) -> Schema | None:
-    """Return the schema that a user declares for the results of a function of rows or batches."""
+    """Return the schema that a user declares for a function's results; None if not declared."""
     return None if schema is None else schema_of(schema, batched=batched)

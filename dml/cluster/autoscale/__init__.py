@@ -1,1 +1,1 @@
-"""The number of workers of a run is decided here, and a cluster is scaled to it."""
+"""Decide the number of workers of a run, and scale its cluster to that number."""

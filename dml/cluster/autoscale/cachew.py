@@ -1,7 +1,7 @@
 """Cachew's scaling policy adds one worker as long as that makes batches three percent faster.
 
-Source: Cachew (USENIX ATC 2022), section 4.3. The policy is the baseline of dml's own policy, and
-can be chosen.
+Source: Cachew (USENIX ATC 2022), section 4.3. Users can choose this policy, which is the baseline
+for dml's own.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ WORSE = 0.10  # share of a "significantly higher" batch_time, for which the pape
 class Cachew:
     """Starts with ``least`` workers and adds one at a time; reviews every tenth window.
 
-    While growing, one worker is added as long as batch_time falls by more than ``threshold``; a
-    worker that did not help is removed again (figure 9). When settled, after ``every`` windows: if
-    batch_time is significantly above its old value, one worker is added, and growing begins again;
-    if the result queue is more than 40 % above its old value, workers are removed one by one while
-    batch_time stays within the threshold.
+    While growing, one worker is added as long as batch_time falls by more than ``threshold``, a
+    share; a worker that did not help is removed again (figure 9). Once settled, the policy reviews
+    the number after every ``every`` windows. If batch_time is 10 % above its old value, one worker
+    is added, and growing begins again. If the result queue is more than 40 % above its old value,
+    workers are removed one by one while batch_time stays within the threshold.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Cachew:
         return ScalingDecision(window.workers + 1, f"one more{faster}")
 
     def _settle(self, window: ScalingWindow) -> ScalingDecision:
-        """Record batch time and queue size at convergence."""
+        """Record batch time and queue size, with which later windows are compared."""
         self.state, self.seen = "settled", []
         self.batch_time, self.queue = window.batch_time_s, window.result_queue_size
         return ScalingDecision(window.workers, "converged", settled=True)

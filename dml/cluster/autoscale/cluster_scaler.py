@@ -1,7 +1,7 @@
 """Scale a Dask cluster object: add workers, and remove workers without losing results.
 
-A worker that is to leave gets no new work and ends its tasks, and Dask moves its results to other
-workers before the worker is closed: every result made there is delivered, once.
+A worker that is to leave gets no new task and finishes those that it has. Then Dask moves its
+results to other workers, and closes it, so that every result made there is still delivered once.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ PARKED_S = 2.0  # seconds to wait until parked generators on leaving workers are
 
 
 class Staff:
-    """A cluster that can be scaled; one run at a time scales it, other runs use its workers.
+    """A cluster object that can be scaled; one run at a time scales it, other runs use its workers.
 
     A change is a coroutine on the client's event loop; ``changing`` is True until the change is
-    done. Workers that the cluster object did not start count, and are never removed.
+    done. Workers that the cluster object did not start count as workers, but are never removed.
     """
 
     def __init__(self, cluster: Any, hub: Hub) -> None:
@@ -39,7 +39,7 @@ class Staff:
 
     @staticmethod
     def of(hub: Hub) -> Staff:
-        """Return the staff of the client's cluster object; raise PlanError if there is none."""
+        """Return the ``Staff`` of the client's cluster object; raise PlanError if there is none."""
         cluster = scales(hub.client)
         if cluster is None:
             raise not_scaled(f"{hub.client!r} knows a scheduler, and nothing that starts workers")
@@ -57,7 +57,7 @@ class Staff:
         return True
 
     def least(self, workers: int) -> None:
-        """Request at least ``workers`` workers, before a run; for any thread but the loop's."""
+        """Request at least ``workers`` workers before a run, on any thread but the event loop's."""
         jobs = self._jobs()
         try:
             there = len(workers_of(self.hub.client) if jobs is None else jobs)
@@ -68,7 +68,7 @@ class Staff:
 
     @property
     def count(self) -> int:
-        """The number of workers that take part."""
+        """The number of connected workers, without those that are leaving."""
         return len(self.hub.members.keys() - self.hub.leaving)
 
     @property
@@ -80,7 +80,8 @@ class Staff:
     def follow(self, workers: int, crews: Sequence[DaskCrew], patience_s: float) -> None:
         """Begin to scale to ``workers`` workers, and return at once; for any thread.
 
-        ``crews`` are those of the run. New workers are awaited for ``patience_s`` seconds.
+        ``crews`` are those of the run. After ``patience_s`` seconds, new workers are no longer
+        awaited.
         """
         self.changing, self.error = True, None
         self.hub.call(lambda: self.hub.asking(self._follow(workers, crews, patience_s)))
@@ -112,7 +113,7 @@ class Staff:
 
     @property
     def _watched(self) -> bool:
-        """True while active runs notice workers that come and go."""
+        """True while some run is active, so that changes of the workers are noticed."""
         return bool(self.hub.crews) and not self.hub.closed
 
     # ------------------------------------------------------------------------------------- leaving
@@ -132,12 +133,12 @@ class Staff:
             self._tell()
 
     def _tell(self) -> None:
-        """Let all runs of the client update the workers that take work."""
+        """Let all runs of the client update the set of workers that get tasks."""
         for crew in list(self.hub.crews):
             crew.joined(set())
 
     async def _drained(self, leaving: Collection[str], crews: Sequence[DaskCrew]) -> bool:
-        """Wait until no task runs on the ``leaving`` workers; False if the run ended first."""
+        """Wait until the ``leaving`` workers run no task; return False if the run ended first."""
         worked = time.monotonic()
         while any(_busy(crew, leaving, parked=True) for crew in self._crews()):
             if not any(crew in self.hub.crews for crew in crews) or self.hub.closed:
@@ -150,7 +151,10 @@ class Staff:
         return await self._quiet(leaving)
 
     async def _quiet(self, leaving: Collection[str]) -> bool:
-        """Wait for tasks that the idle ``leaving`` workers stole from other workers."""
+        """Wait until the ``leaving`` workers have no task in Dask either: idle ones steal tasks.
+
+        Return False if all runs ended before that.
+        """
         while self._watched:
             doing = await self.hub.client.scheduler.processing()
             if not any(doing.get(address) for address in leaving):
@@ -162,7 +166,10 @@ class Staff:
         return [crew for crew in self.hub.crews if isinstance(crew, DaskCrew)]
 
     async def _retire(self, leaving: Mapping[str, Any]) -> None:
-        """Let Dask move the workers' results, then close those that could be emptied."""
+        """Let Dask move the results of ``leaving`` workers, and close those that became empty.
+
+        ``leaving`` is the name of the job that started each worker, by address.
+        """
         scheduler, cluster = self.hub.client.scheduler, self.cluster()
         for crew in self._crews():
             for address in leaving:  # an unused seat would be moved with all other data
@@ -180,14 +187,18 @@ class Staff:
             await asyncio.sleep(LOOK_S)
 
     def _own(self) -> dict[str, Any]:
-        """Return the job of each worker that the cluster object started, by address."""
+        """Return the job's name of each worker that the cluster object started, by address.
+
+        A job is what the cluster object starts and stops as a whole: one process, or a group of
+        workers.
+        """
         jobs, members = self._jobs(), self.hub.members
         if jobs is None:
             return {address: address for address in members}
         return {a: jobs[each.name] for a, each in members.items() if each.name in jobs}
 
     def _jobs(self) -> dict[str, Any] | None:
-        """Return the job of each requested worker, by worker name; None if that is unknown."""
+        """Return the job's name of each requested worker, by worker name; None if unknown."""
         spec = getattr(self.cluster(), "worker_spec", None)
         if spec is None:
             return None
@@ -199,9 +210,9 @@ class Staff:
 
 
 def grouped(own: Mapping[str, Any], laden: Callable[[str], float]) -> list[list[str]]:
-    """Return the groups of workers that share a job, in ascending order of their load.
+    """Return the workers as groups that share a job, the group with the least load first.
 
-    ``own`` has the job of each worker, ``laden`` returns the load of a worker.
+    ``own`` is the job of each worker by address, and ``laden`` returns a worker's load.
     """
     groups: dict[Any, list[str]] = {}
     for address, job in own.items():
@@ -215,7 +226,10 @@ def leavers(
     number: int,
     enough: Callable[[Mapping[str, ClusterWorker]], bool],
 ) -> set[str]:
-    """Return the workers of whole groups, at most ``number``, so that ``enough`` are left."""
+    """Return up to ``number`` workers to remove: whole groups, the first ones that can be removed.
+
+    ``enough`` returns True if the remaining workers suffice.
+    """
     leaving: set[str] = set()
     for group in groups:
         wish = leaving | set(group)
@@ -226,7 +240,7 @@ def leavers(
 
 
 def _enough(crews: Iterable[DaskCrew], left: Mapping[str, ClusterWorker]) -> bool:
-    """Return True if every stage of the runs still finds a worker among ``left``."""
+    """Return True if every stage of the runs fits on some worker among ``left``."""
     try:
         for crew in crews:
             refuse(crew.loop.core.demands, left)

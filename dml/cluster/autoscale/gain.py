@@ -1,7 +1,8 @@
-"""The default scaling policy jumps to the number of workers that figures suggest, then tests it.
+"""The default scaling policy moves to the number of workers that S/D suggests, then tests it.
 
-A worker is worth its cost while it brings a part ``rho`` of the ideal gain, which is 1/(w+1) for
-the worker after w: a fixed share of the batch time, as in Cachew, ends growth at 33 workers.
+S is the workers' seconds for a batch, D the trainer's. A worker is worth its cost while it brings a
+part ``rho`` of the ideal gain, which is 1/(w+1) of the batch time for one worker more than w. A
+gain of a fixed share of the batch time, as Cachew asks for, would end growth at 33 workers.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ TRAINER = 30  # workers that cost as much as a trainer; Cachew's figure 10 says 
 
 
 class Trial(NamedTuple):
-    """The figures before a change of the number of workers, to judge the change by."""
+    """The number of workers and the batch time before a change, with which the change is judged.
+
+    ``error`` is the standard error of ``batch_time_s``, as a share of it.
+    """
 
     workers: int
     batch_time_s: float
@@ -35,15 +39,16 @@ class GainPolicy:
     """Chooses the workers such that one more would bring less than ``rho`` of the ideal gain.
 
     With S worker seconds and D trainer seconds for a batch, n = ceil(S/D - rho): the next worker
-    would find less than rho of a worker's work. The policy moves to n at once when S/D is
+    would have less than rho of a worker's work. The policy moves to n at once when S/D is
     significantly above or below the capacity of the current workers, and adds workers when the
-    trainer significantly waits. A change is a trial: if the observed gain is significantly less
+    trainer waits significantly. A change is a trial: if the observed gain is significantly less
     than rho of the ideal one, workers are not the bottleneck, and their number becomes the least
-    that gives the observed batch time. All figures are forgotten when S or D changes by a third in
-    two windows. ``minimize="cost"`` counts a trainer as 30 workers, and stops where the next worker
-    costs more than the trainer's time it saves.
+    that gives the observed batch time. All measurements are forgotten when S or D changes by a
+    third in two windows. ``minimize="cost"`` counts a trainer as 30 workers, and stops where the
+    next worker costs more than the trainer's time that it saves.
 
-    Source: Cachew, section 4.3, with gains normalised; S and D as in operational laws.
+    Source: Cachew, section 4.3, with gains normalised; S and D are the service demands of
+    operational analysis.
     """
 
     def __init__(
@@ -62,35 +67,36 @@ class GainPolicy:
         self._forget()
 
     def _forget(self) -> None:
-        """Forget all figures, as the load has changed."""
+        """Forget all measurements, as the load has changed."""
         self.step_s, self.floor_s, self.needed_s = Log(self.scatter), 0.0, math.inf
-        self.short, self.kept = 0, 0  # workers known to be too few: for the floor, for any speed
+        # the most workers known to be too few for ``floor_s``; the least to which to reduce them
+        self.short, self.kept = 0, 0
         self._arrive()
 
     def _arrive(self) -> None:
-        """Start new figures, for another number of workers."""
+        """Restart the measurements that depend on the number of workers, as that has changed."""
         self.busy_s, self.batch_s = Log(self.scatter), Log(self.scatter)
         self.waits: list[float] = []
         self.trial, self.next = self.next, None
 
     @property
     def scatter(self) -> float:
-        """The relative scatter of windows of one load."""
+        """The relative deviation between windows of one load."""
         if len(self.jumps) < PATIENCE:
             return SCATTER
         return max(SCATTER / 5, statistics.median(self.jumps) / 0.954)
 
     def _part(self, workers: int) -> float:
-        """Return the share of the ideal gain that justifies one more worker than ``workers``."""
+        """Return the share of the ideal gain that one more worker than ``workers`` must bring."""
         cost = (workers + 1) / (workers + 1 + TRAINER)
         return min(self.rho, cost) if self.minimize == "time" else cost
 
     def _serve(self, workers: int, asked: float) -> bool:
-        """Return True if ``workers`` suffice for a load that keeps ``asked`` busy workers."""
+        """Return True if ``workers`` suffice for a load that keeps ``asked`` workers busy."""
         return asked * (workers + 1 - self._part(workers)) <= workers * (workers + 1)
 
     def _enough(self, asked: float) -> int:
-        """Return the fewest workers for a load that keeps ``asked`` of them busy."""
+        """Return the fewest workers that suffice for a load that keeps ``asked`` workers busy."""
         workers = max(1, math.ceil(asked - 1e-9))
         return workers - 1 if workers > 1 and self._serve(workers - 1, asked) else workers
 
@@ -115,7 +121,10 @@ class GainPolicy:
     # ------------------------------------------------------------------------------------ learning
 
     def _learn(self, window: ScalingWindow) -> bool:
-        """Add a window; return False if it is unlike the earlier ones, as during a checkpoint."""
+        """Add a window; return False if it is unlike the earlier ones, as during a checkpoint.
+
+        A second such window in sequence counts as a new load, which replaces what was measured.
+        """
         if window.workers != self.workers:
             self._arrive()
             self.workers, self.last = window.workers, None
@@ -146,7 +155,7 @@ class GainPolicy:
     # ------------------------------------------------------------------------------------- judging
 
     def _judged(self, trial: Trial) -> ScalingDecision | None:
-        """Judge the last change; return a step back if it did not bring its gain, else None."""
+        """Judge the last change by its trial; return a step back if it failed, else None."""
         ratio = self.batch_s.mean / trial.batch_time_s
         error = math.hypot(self.batch_s.error, trial.error) * ratio
         more = self.workers > trial.workers
@@ -158,9 +167,10 @@ class GainPolicy:
     def _gained(
         self, trial: Trial, ratio: float, error: float
     ) -> tuple[ScalingDecision | None, bool]:
-        """Judge more workers: the batch time must have fallen by a part of the possible gain.
+        """Judge an increase: the batch time must have fallen by a part of the possible gain.
 
-        Return a step back or None, and True if the trial has passed or failed.
+        ``ratio`` is the batch time now, as a multiple of that before, ``error`` its standard error.
+        Return a step back or None, and True if the trial is decided.
         """
         least = max(self.step_s.mean / trial.batch_time_s, trial.workers / self.workers)
         asked = self._part(trial.workers) * (1 - least)
@@ -180,9 +190,9 @@ class GainPolicy:
     def _lost(
         self, trial: Trial, ratio: float, error: float
     ) -> tuple[ScalingDecision | None, bool]:
-        """Judge fewer workers: the batch time must have risen by less than a part of what it could.
+        """Judge a decrease: the batch time must have risen by less than a part of what it could.
 
-        Return values as in ``_gained``.
+        Parameters and return values are those of ``_gained``.
         """
         asked = self._part(self.workers) * (trial.workers / self.workers - 1)
         if ratio - 1 + SURE * error < asked:
@@ -198,7 +208,7 @@ class GainPolicy:
     # -------------------------------------------------------------------------------------- sizing
 
     def _sized(self) -> ScalingDecision | None:
-        """Decide by S/D, once that significantly differs from the number of workers."""
+        """Return a change to the number of workers that S/D suggests; None if that is uncertain."""
         step_s, n = max(self.step_s.mean, self.floor_s), self.workers
         asked = self.busy_s.mean / step_s
         error = math.hypot(self.busy_s.error, self.step_s.error)
@@ -213,7 +223,7 @@ class GainPolicy:
         return None
 
     def _starved(self) -> ScalingDecision | None:
-        """Add workers, a part of the missing ones, if the trainer significantly waits."""
+        """Return an increase by some of the missing workers if the trainer waits significantly."""
         if self.floor_s or len(self.waits) < STALLS:
             return None
         mean = statistics.fmean(self.waits)

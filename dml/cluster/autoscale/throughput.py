@@ -1,7 +1,7 @@
 """Measure a run's throughput as its trainer sees it, and scale the run's cluster by it.
 
-Figures are taken where batches are delivered, window by window. A pure policy decides on them
-(gain.py, cachew.py, utilisation.py), and the staff (cluster_scaler.py) executes the decision.
+Times are measured where batches are delivered, window by window. A pure policy decides on them
+(gain.py, cachew.py, utilisation.py), and ``Staff`` (cluster_scaler.py) executes the decision.
 Source of the two figures that users see, batch_time and result_queue_size: Cachew (USENIX ATC
 2022), table 1.
 """
@@ -40,7 +40,10 @@ def policy_of(asked: Autoscale) -> ScalingPolicy:
 
 
 class Totals(NamedTuple):
-    """The work of all workers of a run since its start, and the waiting partitions."""
+    """The work of all workers of a run since its start, and its partitions.
+
+    ``handed`` partitions were delivered to the trainer's process, ``stored`` ones wait for that.
+    """
 
     slices: int = 0
     busy_s: float = 0.0
@@ -55,21 +58,30 @@ class Totals(NamedTuple):
 
 
 class WindowSums:
-    """The sums of the current window, which began at time ``now`` with the totals ``at``."""
+    """The sums of the current window, which began at time ``now`` with the totals ``at``.
+
+    ``batches`` were delivered before the window.
+    """
 
     def __init__(self, now: float, at: Totals, batches: int) -> None:
         self.begun, self.at, self.before = now, at, batches
         self.batches, self.wait_s, self.step_s, self.queue = 0, 0.0, 0.0, 0.0
 
     def add(self, batches: int, wait_s: float, step_s: float, queue: float) -> None:
-        """Add ``batches`` that came at once, the wait for them, and the step that followed."""
+        """Add ``batches`` that came at once, the wait for them, and the trainer's step after them.
+
+        ``queue`` is the number of ready batches.
+        """
         self.batches += batches
         self.wait_s += wait_s
         self.step_s += step_s
         self.queue += queue * batches
 
     def window(self, now: float, to: Totals, workers: int, threads: float) -> ScalingWindow | None:
-        """Return the figures of the window, ending now; None if no partition was made in it."""
+        """Return the figures of the window, which ends at ``now`` with the totals ``to``.
+
+        ``threads`` is the mean number of threads of a worker. Return None if no partition was made.
+        """
         each = to.handed / (self.before + self.batches)  # partitions of a batch
         made, busy_s = to.finished - self.at.finished, (to.busy_s - self.at.busy_s) / threads
         if made <= 0 or busy_s <= 0:
@@ -88,8 +100,8 @@ class WindowSums:
 class TrainerMeter(Received):
     """Counts delivered elements, and after every window decides the number of workers.
 
-    A window is ``asked.window`` batches, and at least as many slices as there are workers. Windows
-    count only while the number of workers is constant, and while slices wait for workers: the end
+    A window is ``asked.window`` batches, and at least as many slices as there are workers. A window
+    counts only if the number of workers was constant and slices were waiting for workers: the end
     of an epoch is not representative. While one run scales the cluster, other runs do not.
     """
 
@@ -127,7 +139,7 @@ class TrainerMeter(Received):
         return any(not crew.closing for crew in self.crews)
 
     def chunk(self, chunk: ElementChunk, ready: Any, waited_s: float) -> None:
-        """Count arrived batches; the trainer has the time since the last ones, without the wait."""
+        """Count arrived batches; the time since the last ones, less the wait, was the trainer's."""
         super().chunk(chunk, ready, waited_s)
         now, (then, batches, wait_s) = self.clock(), self._last
         self._last = now, len(chunk.elements) if chunk.skipped < 0 else 1, waited_s
@@ -157,7 +169,7 @@ class TrainerMeter(Received):
             self.warn("NotScaled", text)
 
     def _another(self, staff: Staff) -> None:
-        """Restart the figures for another number of workers, once a change is done."""
+        """Discard the current window; once a change is done, take the new number of workers."""
         self._sums = None
         if not staff.changing:
             self._skip = PAUSE * self.asked.window if self._workers else 1
@@ -214,7 +226,7 @@ class TrainerMeter(Received):
     # ---------------------------------------------------------------------------------- the account
 
     def events(self, run: str, at: float) -> list[Event]:
-        """Return one event for every change, and one for the current figures."""
+        """Return one event of ``run`` for every change, and one for the current figures."""
         workers = self._workers if self.staff is None else self.staff.count
         now = [*self.changes, dataclasses.replace(self._scaled_event(workers, workers, ""), at=at)]
         return [dataclasses.replace(each, run=run) for each in now]
@@ -232,7 +244,7 @@ class TrainerMeter(Received):
 
 
 def _stored(crew: DaskCrew) -> int:
-    """Return the number of finished partitions, in any order, that are not delivered yet."""
+    """Return the number of finished partitions of the last stage that are not delivered yet."""
     last = len(crew.loop.core.demands) + 1
     with crew.lock:
         return sum(len(seq) == last for seq in crew.loop.stored)

@@ -12,12 +12,12 @@ STEADY = 3  # windows whose largest wish counts before workers are removed
 
 
 class Utilisation:
-    """Chooses the workers at which processor use is ``target``, whatever the trainer's waits.
+    """Chooses the number of workers at which processor use is ``target``, a share.
 
     n = ceil(n * use / target), unless use is within a tenth of the target; workers are removed once
-    the last three windows agree. Source: the Horizontal Pod Autoscaler of Kubernetes, at the 80 %
-    of the comparison in Cachew's section 6. The policy sees neither workers that wait for data, nor
-    a waiting trainer.
+    the last three windows agree. Source: the Horizontal Pod Autoscaler of Kubernetes, with the
+    target of 80 % of the comparison in section 6 of Cachew. The policy notices neither workers that
+    wait for data, nor a trainer that waits for batches.
     """
 
     def __init__(self, least: int = 1, most: int = 1024, target: float = TARGET) -> None:

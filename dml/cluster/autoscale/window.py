@@ -1,4 +1,4 @@
-"""Define the input of scaling decisions: figures of some batches."""
+"""The input and output of scaling policies: measurements over some batches, and a decision."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ class ScalingDecision(NamedTuple):
 
 
 class ScalingPolicy(Protocol):
-    """Turns windows into numbers of workers; may depend on windows alone."""
+    """Turns windows into numbers of workers; the result depends only on the windows so far."""
 
     def step(self, window: ScalingWindow) -> ScalingDecision:
         """Return the decision after one more window."""
 
 
 class Log:
-    """The mean of positive figures with relative scatter, and its standard error, by logarithms.
+    """The geometric mean of positive figures that scatter relatively, and its standard error.
 
-    ``expected`` is the scatter that is assumed until there are enough figures to measure it. Only
-    the last ``most`` figures count.
+    ``expected`` is the relative scatter that is assumed until there are enough figures to measure
+    it. Only the last ``most`` figures count.
     """
 
     PRIOR = 4  # weight of the expected scatter, in figures
@@ -75,5 +75,5 @@ class Log:
         return math.sqrt(variance / n)
 
     def far(self, figure: float, share: float) -> bool:
-        """Return True if ``figure`` differs from the mean by more than ``share``: another load."""
+        """Return True if ``figure`` differs from the mean by more than ``share`` of it."""
         return bool(self.figures) and abs(math.log(figure / self.mean)) > math.log1p(share)

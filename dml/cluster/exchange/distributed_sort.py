@@ -1,10 +1,11 @@
 """Run an operator that needs all rows on the workers of a cluster, in two rounds of tasks.
 
 In the first round, the tasks of the stages write each partition as a sorted run to the disk of
-their worker, and return only the first key of each batch. In the second round, each task merges one
-range of all runs. Both are ordinary runs of a driver: the scheduling core bounds their memory, and
-Dask reruns the tasks of a lost worker. Runs that are lost with their worker are remade by the tasks
-that made them, and the second round resumes behind the last row that was delivered.
+their worker, and return only a report: the first key of each batch of the run. In the second round,
+each task merges one range of keys from all runs. Both rounds are ordinary runs of a driver: the
+scheduling core bounds their memory, and Dask reruns the tasks of a lost worker. If a lost worker
+had sorted runs, the tasks that wrote them run again, and the second round resumes after the last
+row that was delivered.
 """
 
 from __future__ import annotations
@@ -64,14 +65,18 @@ MOST_LOSSES = 5
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunsJob(Job):
-    """The job of the first round: the output of the stages is written as sorted runs."""
+    """The job of the first round: the output of the stages is written as sorted runs.
+
+    ``by`` is the order of rows. ``exchange`` names the folders of the runs, which are below
+    ``root``, or below Dask's own folder if that is None.
+    """
 
     by: Any = None
     exchange: str = ""
     root: str | None = None
 
     def starts(self, mine: Callable[[], Tally]) -> tuple[Start, ...]:
-        """Return the start function of each stage, of which the last one writes runs."""
+        """Return the start function of each stage; that of the last stage writes runs."""
         *before, last = super().starts(mine)
         return (*before, partial(self._written, last))
 
@@ -91,7 +96,7 @@ class RunsJob(Job):
 
 
 def _with_report(made: Outcome, told: Block | None) -> Outcome:
-    """Replace the rows of ``made`` by ``told``, the report of their run; keep errors and losses."""
+    """Return ``made`` with its run's report ``told`` in place of rows; keep errors and losses."""
     pieces = [
         dataclasses.replace(piece, block=None, firsts=())
         for piece in made.value
@@ -106,7 +111,10 @@ def _with_report(made: Outcome, told: Block | None) -> Outcome:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MergeJob(Job):
-    """The job of the second round: a task for each range; ``groups`` groups the rows, if given."""
+    """The job of the second round: one task for each range, which merges it from all runs.
+
+    ``fetching`` reads the runs; ``groups`` is the operator that groups the rows, or None.
+    """
 
     ranges: Ranges | None = None
     fetching: RunFetcher | None = None
@@ -122,7 +130,7 @@ class MergeJob(Job):
         return 0 if self.ranges is None else self.ranges.working_bytes
 
     def _partitions(self, task: ReadTask) -> Iterator[Outcome]:
-        """Yield the partitions of a range: about as large as ranges are, so usually one."""
+        """Yield the partitions of one range: usually one, as they have the size of a range."""
         number, held = task.start, list[Piece]()
         held_bytes = rows = 0
         for piece in _ending(self._pieces(number)):
@@ -149,7 +157,7 @@ class MergeJob(Job):
 
 
 def _ending(pieces: Iterator[Piece]) -> Iterator[Piece]:
-    """Yield the pieces, at least one, and mark the last one as the end unless it is an error."""
+    """Yield the pieces, at least one; mark the last one as the end unless it is an error."""
     held: Piece | None = None
     for piece in pieces:
         if held is not None:
@@ -163,7 +171,7 @@ def _ending(pieces: Iterator[Piece]) -> Iterator[Piece]:
 
 @dataclasses.dataclass
 class _Pulled:
-    """The flow of ``blocks``, as the input of an operator."""
+    """The flow of ``blocks``, from which an operator pulls; ``rest`` is the rest of a block."""
 
     blocks: Iterator[Block]
     rest: Block | None = None
@@ -184,6 +192,7 @@ class SpreadRun:
     """The first operators of a run's stream, executed in two rounds of tasks on workers.
 
     ``sorting`` is the operator that orders rows; ``groups`` groups rows in that order, or is None.
+    If ``finishing``, columns get the form in which they are delivered.
     """
 
     run: Streaming
@@ -197,14 +206,14 @@ class SpreadRun:
         return 1 if self.groups is None else 2
 
     def open(self, epoch: int, position: Position | None) -> Flow:
-        """Open the flow of these operators' output, from a position of the output on."""
+        """Open the flow of these operators' output, from ``position`` (None: the start) on."""
         rounds = Rounds(self, epoch)
         flow = Again(rounds.first, rounds.rows, position)
         return Metered(flow, self.run.meter, self.count)
 
 
 class Rounds:
-    """Both rounds of one epoch of ``spread``."""
+    """Both rounds of the operators ``spread`` in one epoch."""
 
     def __init__(self, spread: SpreadRun, epoch: int) -> None:
         self.spread, self.run = spread, spread.run
@@ -227,7 +236,7 @@ class Rounds:
     # ------------------------------------------------------------------------------ the first round
 
     def first(self) -> StageFlow:
-        """Begin the first round, and return the flow of the reports of all runs, in order."""
+        """Begin the first round, and return the flow of the runs' reports, in order."""
         return self._stages(cast("Sequence[ReadTask]", self.tasks), self.run.meter, self.run.lost)
 
     def _stages(self, tasks: Sequence[ReadTask], meter: Meter, lost: Any) -> StageFlow:
@@ -245,11 +254,11 @@ class Rounds:
         return StageFlow(feed, None, meter, lost)
 
     def _spare(self, demand: Demand) -> int:
-        """Return the bytes that a slice may take beyond its demand."""
+        """Return the bytes that the memory of a stage has left after one slice's ``demand``."""
         return self.opening.budget.stage_bytes - demand.output_bytes - demand.open_bytes
 
     def _heard(self, flow: Flow) -> list[Block]:
-        """Return the reports of all runs, a block each, and count the bytes written."""
+        """Return the reports of all runs, one block each, and count the bytes written to disk."""
         told, told_bytes = [], 0
         most_bytes = self.opening.budget.limit_bytes // TOLD_PART
         while (block := flow.pull(1 << 62)) is not None:
@@ -263,7 +272,7 @@ class Rounds:
         return told
 
     def _again(self, index: RunIndex, missing: Sequence[int]) -> None:
-        """Run the tasks that made the ``missing`` runs once more."""
+        """Run the tasks again that wrote the runs whose numbers in ``index`` are ``missing``."""
         wanted = sorted({index.places[number] // self.each for number in missing})
         tasks = [self.tasks[number] for number in wanted]
         flow = self._stages(tasks, Meter(0), lambda *_, **__: None)
@@ -272,7 +281,7 @@ class Rounds:
     # ----------------------------------------------------------------------------- the second round
 
     def rows(self, first: Flow) -> Iterator[Block]:
-        """Yield the rows in order, after the first round, whose flow is ``first``, has ended."""
+        """Yield the rows in order: end the first round, whose flow is ``first``, then merge."""
         try:
             told = self._heard(first)
             if told:
@@ -319,9 +328,9 @@ class Rounds:
         raise _lost(cause) from cause
 
     def _settled(self, index: RunIndex) -> tuple[Any, int]:
-        """Locate all runs, after remaking the missing ones; return locations, and the losses.
+        """Return the location of each run by name, after writing missing runs again, and 0.
 
-        The locations are None, and there is one loss, if some runs still are missing.
+        Return None and 1 if some runs still are missing.
         """
         homes = self.exchange.homes()
         if missing := unknown(index.names, homes):
@@ -331,7 +340,7 @@ class Rounds:
         return (None, 1) if unknown(index.names, homes) else (homes, 0)
 
     def _ranged(self, ranges: Ranges, homes: Any, position: Position | None) -> StageFlow:
-        """Return the flow of the rows of all ranges, from ``position`` on."""
+        """Return the flow of all ranges' rows from ``position`` on; ``homes`` locates the runs."""
         index, settings = ranges.index, self.opening.settings
         fetching = RunFetcher(
             *(index.names, index.schema, tuple(homes[name] for name in index.names)),
@@ -357,7 +366,7 @@ class Rounds:
         return StageFlow(feed, position, Meter(0), lambda *_, **__: None)
 
     def _alone(self) -> Any:
-        """Return the operator that groups rows, without the tree below it, or None."""
+        """Return the operator that groups rows, without the tree below it; None without groups."""
         if self.spread.groups is None:
             return None
         node = copy(self.spread.groups)

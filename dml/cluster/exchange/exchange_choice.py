@@ -1,8 +1,8 @@
 """Choose whether an operator that needs all rows runs on the workers of a cluster.
 
-Such an operator is a sort, a full shuffle, or a grouping directly over the stages. It runs on
-workers if its input is more than a small part of the memory limit: else the rows are sent to the
-consuming process, and sorted there. The resulting bytes are the same.
+Such an operator is a sort, a full shuffle, or a grouping directly after the stages. It runs on
+workers if its input is more than a small part of the memory limit; otherwise the rows are sent to
+the consuming process, and sorted there. The resulting bytes are the same.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SMALL = 10
 
 
 def spreading(run: Streaming, settings: Settings, *, finishing: bool) -> SpreadRun | None:
-    """Return the operators of ``run`` that run on workers of its cluster; None without any."""
+    """Return the operators of ``run`` that run on its cluster's workers; None if none does."""
     if run.watching is not None or run.taps is not None:
         return None
     sorting, groups = _spreadable(run.plan)
@@ -38,7 +38,7 @@ def spreading(run: Streaming, settings: Settings, *, finishing: bool) -> SpreadR
 
 
 def describe_spreading(plan: Plan, settings: Settings, limit_bytes: int) -> str:
-    """Return the line of ``explain`` on spreading; "" if nothing could be spread."""
+    """Return the line of ``explain`` on which operators run on workers; "" if none could."""
     sorting, groups = _spreadable(plan)
     if sorting is None:
         return ""
@@ -75,7 +75,7 @@ def _spreadable(plan: Plan) -> tuple[Node | None, Node | None]:
 
 
 def input_bytes(stage: Stage) -> int | None:
-    """Estimate the bytes of a stage's input rows by some units; None if unknown."""
+    """Estimate the bytes of a stage's input rows from a sample of units; None if unknown."""
     source = stage.source
     count = source.unit_count
     units = [source.unit(i) for i in range(0, count, max(1, count // SAMPLED))]

@@ -3,8 +3,8 @@
 The first keys of all batches are a sample of all rows, evenly spaced by bytes; the bounds of ranges
 are chosen from these keys. To make a range, a task reads from each run the batches that overlap the
 range, and cuts the first and the last of them. Rows of equal keys may fall into different ranges,
-as the place of a row (run, row) breaks ties. Where equal keys must stay together, all their rows
-are in one range, which is then made in several passes over the runs (``RangePasses``).
+as their numbers (run, row) break ties. Where rows of equal keys must stay together, they all are in
+one range, for which the runs are read in several passes (``RangePasses``).
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ LAST_LETTER, LAST_BYTE, SURROGATES = 0x10FFFF, 0xFF, range(0xD800, 0xE000)
 
 
 def bounded(value: Any, *, down: bool) -> Any:
-    """Return ``value`` if it is short, else a short bound that keeps comparisons of rows correct.
+    """Return ``value`` if it is short, else a short bound that sorts correctly with all other rows.
 
-    The bound is the prefix of ``value``, which sorts before it. With ``down`` (descending order),
-    it is the least value above all values with that prefix, or ``value`` itself if there is none.
+    The bound is a prefix of ``value``, which sorts before it. With ``down`` (descending order), it
+    is the least value above all values with that prefix, or ``value`` itself if there is none.
     """
     if len(value) <= LONGEST:
         return value
@@ -78,22 +78,23 @@ HELD = 3
 
 @dataclasses.dataclass(frozen=True)
 class ByColumns(Ordering):
-    """The order by values of columns; equal rows keep their order, or are ``together``.
+    """The order by values of columns; rows of equal values stay in their order.
 
-    Rows that are together are in the same range.
+    If ``together``, they are also in the same range.
     """
 
     together: bool = False
     by_run: ClassVar[bool] = True  # equal rows stay run by run
 
     def stored(self, block: Block) -> Block:
-        """Return the rows unchanged."""
+        """Return ``block`` unchanged, as its own columns are the keys."""
         return block
 
     def shortened(self, heads: Block) -> tuple[Block, int]:
         """Return the keys ``heads`` with long values cut, and the number of columns to compare by.
 
-        These are the columns up to the first one with a cut value; 0 if no value was cut.
+        These are the columns up to the first one with a cut value; 0 (all columns) if no value was
+        cut.
         """
         columns, first = list(heads.columns), 0
         for number, (name, down) in enumerate(zip(self.names, self.descending, strict=True)):
@@ -108,7 +109,7 @@ class ByColumns(Ordering):
         return Block(heads.schema, tuple(columns), heads.ids), first
 
     def placing(self, count: int) -> ByColumns:
-        """Return the order for comparing with bounds, which have ``count`` columns; 0 for all."""
+        """Return the order for comparing with bounds: by the first ``count`` columns, 0 for all."""
         if not count:
             return self
         names, down = self.names[:count], self.descending[:count]
@@ -117,7 +118,10 @@ class ByColumns(Ordering):
 
 @dataclasses.dataclass(frozen=True)
 class ByKey:
-    """The order by 64-bit keys derived from row ids, then by ids; keys are stored as a column."""
+    """The order by 64-bit keys derived from row ids, then by ids.
+
+    The keys are stored with the rows in a column; without ``keys``, that column must exist already.
+    """
 
     keys: Keys | None
     together: bool = True
@@ -128,7 +132,7 @@ class ByKey:
         """Accept any schema, as all rows have ids."""
 
     def stored(self, block: Block) -> Block:
-        """Return the rows with the column of their keys, unless no keys are used."""
+        """Return the rows of ``block`` with a column of their keys, if this order has ``keys``."""
         if self.keys is None or KEY in block.schema:
             return block
         keys = Vec(self.keys(block.ids), None)
@@ -155,12 +159,13 @@ class ByKey:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunIndex:
-    """All batches of all runs, by run in the order of the stream, and by place within a run.
+    """All batches of all runs: run by run in the order of the stream, in order within a run.
 
-    Of each batch, ``heads`` has the first key, ``run`` the number of its run, ``row`` the number of
-    its first row in the run, ``rows`` and ``nbytes`` its size. The batches of run j begin at
-    ``offsets[j]``. ``short`` is the number of key columns up to the first one with cut values; 0 if
-    none was cut.
+    For each batch, ``heads`` has its first key, ``run`` the number of its run, ``row`` the number
+    of its first row in the run, ``rows`` and ``nbytes`` its size. The batches of run j begin at
+    ``offsets[j]``. For each run, ``names`` has its name and ``places`` the place of its partition
+    in reading order. ``short`` is the number of key columns up to the first one with cut values; 0
+    if no value was cut.
     """
 
     schema: Schema
@@ -214,7 +219,7 @@ def _numbers(block: Block, name: str) -> np.ndarray:
 
 
 def check_same(index: RunIndex, told: Sequence[Block]) -> None:
-    """Raise NonDeterminismError if reports of remade runs name runs that ``index`` lacks."""
+    """Raise NonDeterminismError if reports of rewritten runs have names that ``index`` lacks."""
     known = set(index.names)
     strange = [each for each in told if _first(each, NAME).hex() not in known]
     if strange:
@@ -226,7 +231,7 @@ def check_same(index: RunIndex, told: Sequence[Block]) -> None:
 
 
 def bounds_of(index: RunIndex, by: ByColumns | ByKey, range_bytes: int) -> tuple[int, ...]:
-    """Return the numbers of the batches whose first keys are the bounds between ranges, ascending.
+    """Return the bounds between ranges, ascending: the numbers of batches that begin a range.
 
     Ranges have about ``range_bytes``, or more where rows of equal keys must stay together.
     """
@@ -258,7 +263,8 @@ class BatchReader(Protocol):
 class Ranges:
     """The ranges of all runs: range r begins at ``bounds[r - 1]`` and ends before ``bounds[r]``.
 
-    ``most_bytes`` is the limit for the rows in memory while a range is made.
+    A bound is the first key of the batch of that number in ``index``. ``most_bytes`` is the limit
+    for the rows in memory while a range is made.
     """
 
     index: RunIndex
@@ -276,7 +282,7 @@ class Ranges:
 
     @property
     def working_bytes(self) -> int:
-        """The memory for making one range: held rows, or the batches of one read."""
+        """The memory in bytes for making one range: rows in memory, or the batches of one read."""
         return HELD * max(self.most_bytes, 2 * self.index.batch_bytes)
 
     @cached_property
@@ -286,7 +292,7 @@ class Ranges:
 
     @cached_property
     def heads(self) -> Any:
-        """The comparable keys of the first rows of all batches."""
+        """The first keys of all batches, in a form that can be compared."""
         return self.placing.keyed(self.index.heads)
 
     @cached_property
@@ -295,7 +301,7 @@ class Ranges:
 
     @cached_property
     def _before(self) -> list[int]:
-        """The number of batch heads that precede each bound in the order."""
+        """For each bound, the number of first keys of batches that precede it in the order."""
         if self.placing.together:
             order, heads = self._order.tolist(), self.heads
             return [
@@ -325,7 +331,7 @@ class Ranges:
         ]
 
     def _counts(self, before: int) -> np.ndarray:
-        """Return, for each run, how many of the first ``before`` heads in the order it has."""
+        """Return for each run how many of the ``before`` first batch heads in order are its own."""
         runs = self.index.run[self._order[:before]]
         return np.bincount(runs, minlength=len(self.index.names))
 
@@ -341,7 +347,8 @@ class Ranges:
     def _place(self, bound: int, run: int, keys: Any, exact: int) -> int:
         """Return how many of the sorted ``keys``, from run ``run``, precede bound ``bound``.
 
-        If the bound is the head of a batch of the same run, that number is ``exact``.
+        If the bound is the first key of a batch of the same run, the caller knows the number:
+        ``exact``.
         """
         own = int(self.index.run[bound])
         if run == own and not self.placing.together:
@@ -372,7 +379,7 @@ class _Strand:
 
 @dataclasses.dataclass(slots=True)
 class _Part:
-    """The rows ``row`` up to ``row + count`` of a strand, which are in memory."""
+    """The rows ``row`` up to ``row + count`` of a strand's run, which are in memory."""
 
     strand: _Strand
     row: int
@@ -380,10 +387,10 @@ class _Part:
 
 
 class _Held:
-    """The rows in memory: the first rows of several runs, run by run.
+    """The rows in memory: for each of several runs its first undelivered rows, run by run.
 
-    Once later rows were dropped, ``last`` is the number of the row that comes last in the order,
-    and ``key`` is the key of that row.
+    If rows at the end of the order were dropped, ``last`` is the number of the row that is now last
+    in the order, and ``key`` is the key of that row.
     """
 
     def __init__(self, by: Any) -> None:
@@ -395,13 +402,13 @@ class _Held:
         self.key: Any = None
 
     def add(self, part: _Part, block: Block) -> None:
-        """Add rows that follow the rows of ``part.strand`` in memory, or begin a later run."""
+        """Add the next rows of the run of ``part.strand``, or the first rows of a later run."""
         self.parts.append(part)
         self.blocks.append(block)
         self.nbytes += stored_bytes(block)
 
     def _ordered(self) -> tuple[Block, np.ndarray]:
-        """Return all rows as one block, and its row numbers in order, up to row ``last``."""
+        """Return all rows as one block, and their numbers in order, up to row ``last``."""
         whole = concat(self.blocks)
         self.blocks.clear()
         order = self.by.order(whole)
@@ -410,7 +417,7 @@ class _Held:
         return whole, order
 
     def _keep(self, chosen: np.ndarray) -> None:
-        """Reduce the parts' counts to the rows ``chosen``, ascending: the first of each strand."""
+        """Reduce the counts of parts to the rows ``chosen``, which are ascending row numbers."""
         ends = np.cumsum([part.count for part in self.parts])
         counts = np.diff(np.searchsorted(chosen, ends), prepend=0)
         for part, count in zip(self.parts, counts.tolist(), strict=True):
@@ -445,7 +452,10 @@ class _Held:
 
 
 class RangePasses:
-    """Iterates over the rows of range ``number`` in order, in as many passes as memory requires."""
+    """Iterates over the rows of range ``number`` in order, in as many passes as memory requires.
+
+    A pass reads all runs of the range, and keeps the first rows in the order that fit in memory.
+    """
 
     def __init__(self, ranges: Ranges, number: int, reader: BatchReader) -> None:
         self.ranges, self.number, self.reader = ranges, number, reader
@@ -471,7 +481,7 @@ class RangePasses:
             self._move_on()
 
     def _move_on(self) -> None:
-        """Move each strand to the batch of its first undelivered row, and drop finished ones."""
+        """Begin each strand at the batch of its first undelivered row; drop finished strands."""
         for strand in self.strands:
             base, end = self.index.offsets[strand.run : strand.run + 2]
             behind = int(np.searchsorted(self.index.row[base:end], strand.row, "right")) - 1
@@ -480,7 +490,7 @@ class RangePasses:
         self.strands = [strand for strand in self.strands if strand.first < strand.stop]
 
     def _portions(self, held: _Held) -> Iterator[list[tuple[_Strand, BatchSpan]]]:
-        """Yield spans to read at once, of consecutive strands, until all needed rows are read."""
+        """Yield spans to read together, strand by strand, until all rows of the pass are read."""
         most = self.ranges.most_bytes // PORTION
         some, size = list[tuple[_Strand, BatchSpan]](), 0
         for strand in self.strands:
@@ -500,7 +510,7 @@ class RangePasses:
             yield some
 
     def _reach(self, strand: _Strand, at: int, held: _Held) -> int:
-        """Return the first batch of a strand, from ``at`` on, behind all rows that are needed."""
+        """Return the end of a strand's batches, from ``at`` on, that may have rows of this pass."""
         if held.last is None:
             return strand.stop
         base = int(self.index.offsets[strand.run])
@@ -509,7 +519,10 @@ class RangePasses:
 
     @property
     def _find(self) -> Any:
-        """The bisection for the end of the rows that may precede row ``last``; ids break ties."""
+        """The bisection that finds the end of the rows that may precede row ``last``.
+
+        Rows of equal keys are ordered by run, or by their ids.
+        """
         return bisect_left if self.by.by_run else bisect_right
 
     def _fitting(self, run: int, first: int, stop: int, most_bytes: int) -> tuple[int, int]:

@@ -1,11 +1,12 @@
 """Store sorted runs on the workers of a Dask cluster: written by one worker, read by any.
 
-A worker has one folder for the runs of an operator, from its first run on, below ``spill_dir`` or
-Dask's own folder of the worker. The folder is removed when the operator ends, when the worker is
-closed, and when the scheduler no longer knows the operator's lease: a Dask key that the client
-holds, so that the lease ends with the client. Runs are not part of Dask's data, which Dask moves or
-spills. A task that needs a run reads the file if the disk is visible to its worker, and otherwise
-requests batches from the worker that has the run. Runs are never copied: lost runs are remade.
+All runs of one operator are an *exchange*. A worker has one folder for an exchange, its *shelf*,
+which is created with the first run below ``spill_dir`` or Dask's own folder of the worker. It is
+removed when the operator ends, when the worker is closed, and when the scheduler no longer knows
+the exchange's lease: a Dask key that the client holds, so that the lease ends with the client. Runs
+are not part of Dask's data, which Dask moves or spills. A task that needs a run reads the file if
+the disk is visible to its worker, and otherwise requests batches from the worker that has the run.
+Runs are never copied; lost runs are written again by their tasks.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Shelves:
             return found
 
     def of(self, exchange: str, root: str | None) -> RunShelf:
-        """Return the shelf of ``exchange``, created on first use and if its folder was removed."""
+        """Return the shelf of ``exchange``, created at first use or if its folder was removed."""
         with self._lock:
             if exchange in self._ended:
                 raise InternalError("runs are written after the end", why=f"exchange {exchange}")
@@ -92,7 +93,7 @@ class Shelves:
         return self._shelves.get(exchange)
 
     def end(self, exchange: str) -> None:
-        """Remove the shelf of ``exchange``, which cannot be created again."""
+        """Remove the shelf of ``exchange``, and refuse to create it again."""
         with self._lock:
             self._ended.append(exchange)
         self._remove([exchange])
@@ -122,9 +123,10 @@ class Shelves:
                 await asyncio.to_thread(self._remove, ended)
 
     async def _unleased(self) -> list[str]:
-        """Return the exchanges whose lease is gone: it existed before any run was written.
+        """Return the exchanges whose lease is gone; every lease is created before the first run.
 
-        These exchanges may continue: a client that restarts its workers still has its exchanges.
+        Such an exchange is not refused, as it may continue: a client that restarts its workers
+        keeps it.
         """
         keys = {lease_key(each): each for each in list(self._shelves)}
         try:
@@ -158,7 +160,7 @@ def _listed(exchange: str, dask_worker: Any) -> tuple[str, list[str]]:
 
 
 async def _dropped(exchange: str, names: Sequence[str], dask_worker: Any) -> None:
-    """Remove the runs ``names`` and all unreadable runs from a worker; they are made again."""
+    """Remove the runs ``names`` and all unreadable runs from a worker; they are rewritten."""
     shelf = Shelves.on(dask_worker).find_shelf(exchange)
     if shelf is not None:
         await asyncio.to_thread(_drop, shelf, set(names))
@@ -171,12 +173,12 @@ def _drop(shelf: RunShelf, names: set[str]) -> None:
 
 
 async def _left(exchange: str, dask_worker: Any) -> None:
-    """End an exchange on a worker."""
+    """End an exchange on a worker, and remove its shelf."""
     await asyncio.to_thread(Shelves.on(dask_worker).end, exchange)
 
 
 async def _serve_batches(folder: str, wanted: Sequence[Sequence[Any]]) -> Any:
-    """Return batches of runs, serialized, for another worker; or the unreadable runs' names.
+    """Return batches of runs, serialized, for another worker; else the names of unreadable runs.
 
     ``wanted`` has name, first batch and end batch for each run.
     """
@@ -204,7 +206,7 @@ def _is_unread(folder: str, wanted: Sequence[Any]) -> bool:
 class RunFetcher:
     """Reads batches of runs within a task; raises RunsGoneError if a run or its worker is gone.
 
-    ``homes`` has the location of each run in ``names``.
+    ``homes`` has the location (address of the worker, folder) of each run in ``names``.
     """
 
     names: tuple[str, ...]
@@ -238,7 +240,7 @@ class RunFetcher:
             ) from error
 
     def _far(self, spans: Sequence[BatchSpan]) -> Iterator[list[BatchSpan]]:
-        """Yield groups of spans: each of one worker, and small enough for one answer."""
+        """Yield groups of spans: each group is on one worker, and small enough for one answer."""
         by_home: dict[Where, list[BatchSpan]] = {}
         for span in spans:
             by_home.setdefault(self.homes[span.run], []).append(span)
@@ -254,7 +256,7 @@ class RunFetcher:
             yield some
 
     def _ask(self, spans: Sequence[BatchSpan]) -> Iterator[Block]:
-        """Request the batches of spans of one worker, and return them in order."""
+        """Request the batches of ``spans``, all on one worker, and return them in order."""
         address, folder = self.homes[spans[0].run]
         wanted = [(self.names[span.run], span.first, span.stop) for span in spans]
         if address in self.gone:
@@ -274,7 +276,10 @@ class RunFetcher:
 
 
 async def _answer(worker: Any, address: str, patience_s: float, folder: str, wanted: Any) -> Any:
-    """Return the answer of worker ``address``; Dask itself would retry a dead worker for long."""
+    """Return the answer of worker ``address``, which must come within ``patience_s`` seconds.
+
+    Dask itself would try to reach a dead worker for long.
+    """
     comm = await asyncio.wait_for(worker.rpc.connect(address), CONNECT_S)
     worker.rpc.reuse(address, comm)
     asked = getattr(worker.rpc(address), OP)
@@ -300,15 +305,16 @@ class Exchange:
         self._renew()
 
     def _renew(self) -> None:
-        """Hold the lease; create it again after a restart of the cluster has dropped it."""
+        """Create the lease, again if a restart of the cluster has dropped it."""
         if not self._lease or self._lease[0].cancelled():
             key = lease_key(self.name)
             self._lease[:] = [self.hub.submit(_leased, key=key, pure=False)]
 
     def homes(self) -> Mapping[str, Where]:
-        """Return the location of each run, by the answers of all workers.
+        """Return the location of each run by name, according to the answers of all workers.
 
-        A worker that is avoided counts only for remade runs that no other worker has.
+        A worker that is avoided is used only for runs that were written again and that no other
+        has.
         """
         self.hub = met(self.settings)
         self._renew()
@@ -321,7 +327,7 @@ class Exchange:
         return found
 
     def avoid(self, gone: RunsGoneError) -> None:
-        """Remove unreadable runs, or avoid all runs of a worker that did not answer."""
+        """Remove unreadable runs; or, if a worker did not answer, avoid all runs that it has."""
         if gone.unread:
             self.hub.wait(self._drop, gone.unread)
         else:
@@ -329,7 +335,7 @@ class Exchange:
             self._again.clear()
 
     def note_remade(self, names: Iterable[str]) -> None:
-        """Note that the runs ``names`` were remade: they may be read from any worker."""
+        """Note that the runs ``names`` were rewritten, so that they may be read from any worker."""
         self._again.update(names)
 
     async def _drop(self, unread: Sequence[tuple[str, str]]) -> None:
@@ -355,7 +361,7 @@ class Exchange:
         return {address: there for address, there in found if isinstance(there, tuple)}
 
     def close(self) -> None:
-        """Remove all runs soon, without waiting."""
+        """Remove all runs soon, and return without waiting for that."""
         self._finalizer()
 
 
@@ -364,7 +370,7 @@ async def _run(hub: Any, work: Any, address: str, *args: Any) -> Any:
 
 
 def _let_go(hub: Any, exchange: str, lease: list[Any]) -> None:
-    """End the exchange on all members; other workers see the missing lease. On the event loop."""
+    """End the exchange on the hub's workers; other workers notice the missing lease."""
     for address in hub.members:
         hub.asking(_run(hub, _left, address, exchange))
     for future in lease:

@@ -1,8 +1,9 @@
 """Store sorted runs on the disk of a worker, in batches that can be read individually.
 
 A run is the rows of one partition in order, as an Arrow file of small batches, named by its
-content. A worker that remakes the partition makes the same run under the same name. The report of a
-run (``described``) has the first key of each batch, so that other workers know where to read.
+content. A worker that computes the partition again writes the same run under the same name. The
+report of a run (``described``) has the first key of each batch, so that other workers know which
+batches to read.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class BatchSpan:
 
 
 class By(Protocol):
-    """The order of rows, by key columns that are stored with the rows."""
+    """An order of rows, by key columns that are stored with the rows."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -73,16 +74,16 @@ class By(Protocol):
         """Return the row numbers of ``block`` in order."""
 
     def shortened(self, heads: Block) -> tuple[Block, int]:
-        """Return the keys with long values cut, and the number of columns up to the first cut one.
+        """Return ``heads`` with long values cut, and the number of columns up to the first cut one.
 
         That number is 0 if no value was cut.
         """
 
 
 class RunsGoneError(DmlError):
-    """Raised when runs cannot be read where they were written; ``places`` are those workers.
+    """Raised when runs cannot be read where they were written; ``places`` are these workers.
 
-    ``unread`` has worker and name of each missing or damaged run; it is empty if the worker did not
+    ``unread`` has (worker, name) of each missing or damaged run; it is empty if a worker did not
     answer.
     """
 
@@ -115,7 +116,7 @@ class RunShelf:
         return [each.stem for each in Path(self.path).glob("*.arrow")]
 
     def write(self, name: str, schema: Schema, blocks: Iterable[Block]) -> None:
-        """Write run ``name``, unless it exists: runs of one name are equal."""
+        """Write run ``name``, unless it exists: runs of one name have equal rows."""
         path = run_path(self.path, name)
         if not path.exists():
             fresh = path.with_suffix(f".{threading.get_ident()}")
@@ -166,7 +167,7 @@ def received(stream: bytes, schema: Schema) -> Iterator[Block]:
 def store_run(shelf: RunShelf, pieces: Sequence[Piece], by: By) -> Block | None:
     """Write the rows of a partition as a run, and return its report; None if there are no rows.
 
-    The run depends on the pieces alone, on whatever worker and however often they are made.
+    The run depends on the pieces alone: it is the same on every worker and at every repetition.
     """
     blocks = [piece.block for piece in pieces if piece.block is not None and piece.block.n]
     if not blocks:
@@ -201,7 +202,7 @@ def stored_bytes(block: Block) -> int:
 
 
 def _batch_rows(whole: Block) -> int:
-    """Return the number of rows of each batch of a run."""
+    """Return the number of rows to put into each batch of a run; ``whole`` are all of its rows."""
     nbytes = whole.nbytes + ID_BYTES * whole.n
     most = max(LEAST_BATCH, min(nbytes // BATCHES, MOST_BATCH))
     return max(1, most * whole.n // nbytes)
@@ -220,8 +221,8 @@ def described(
 ) -> Block:
     """Return the report of a run: a row for each batch, with the batch's first key.
 
-    ``of`` has the place of the run, rows and bytes of batches, and the number of key columns up to
-    the first one with cut values.
+    ``of`` has the place of the run's partition, the rows of each batch, the bytes of each batch,
+    and the number of key columns up to the first one with cut values (0 if none).
     """
     (place, counts, sizes, short), count = of, heads.n
     told = (

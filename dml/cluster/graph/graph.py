@@ -1,4 +1,4 @@
-"""Compile a plan to a static Dask graph: one task for each stage and run of units.
+"""Compile a plan to a static Dask graph: one task for each stage and group of consecutive units.
 
 A key is (layer, first unit, end, epoch); the layer's name holds the operator's fingerprint and a
 nonce, so that no two graphs share a key. The resources of a stage are an annotation of its layer.
@@ -47,7 +47,7 @@ GPU = "GPU"
 
 
 class DelayedPart(Delayed):
-    """The rows of a run of units as one ``pyarrow.Table``; a ``dask.delayed`` value."""
+    """The rows of some consecutive units as one ``pyarrow.Table``; a ``dask.delayed`` value."""
 
     __slots__ = ()
 
@@ -75,7 +75,7 @@ def _part(key: Key, graph: HighLevelGraph) -> DelayedPart:
 
 
 def _name(layer: str) -> str:
-    """Return the first element of a layer's keys: the layer's name up to a dot, if there is one."""
+    """Return the first element of the keys in a layer: the layer's name up to the first dot."""
     return layer.partition(".")[0]
 
 
@@ -84,7 +84,10 @@ def layered(
     annotations: Mapping[str, Mapping[str, Any] | None],
     suffix: str = "",
 ) -> HighLevelGraph:
-    """Return a graph of ``tasks``; a key begins with the name of its layer in ``annotations``."""
+    """Return a graph of ``tasks`` in layers; the first element of a key names the layer.
+
+    ``annotations`` are those of each layer; ``suffix`` is appended to the names of layers.
+    """
     layers: dict[str, dict[Key, Any]] = {}
     below: dict[str, set[str]] = {}
     for key, task in tasks.items():
@@ -108,7 +111,7 @@ _relayered_from: WeakValueDictionary[tuple[int, str], HighLevelGraph] = WeakValu
 def _relayered(
     tasks: Mapping[Any, Any], annotations: Mapping[str, Mapping[str, Any] | None]
 ) -> HighLevelGraph:
-    """Return the graph of ``layered`` with new names: Dask merges graphs by the names of layers.
+    """Return the graph of ``layered`` with new layer names, as Dask merges layers of one name.
 
     Parts that Dask rebuilds from one dict of tasks share one graph, so that many parts cost no more
     than one.
@@ -124,7 +127,7 @@ def _relayered(
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """The layer ``name`` of a graph under construction; ``tasks`` are the tasks of all layers."""
+    """A layer of a graph under construction; ``tasks`` are the tasks of all layers, by key."""
 
     name: str
     tasks: dict[Key, Any]
@@ -140,7 +143,10 @@ class Layer:
 
 
 class Graph:
-    """The graph of ``recipe`` under construction; ``epochs`` are those of the stages, in order."""
+    """The graph of ``recipe`` under construction; ``epochs`` are those of the stages, in order.
+
+    Tasks read about ``task_bytes``, by default 64 MiB.
+    """
 
     def __init__(self, recipe: Recipe, epoch: int, task_bytes: int | None) -> None:
         self.plan, self.start = recipe.plan, epoch
@@ -184,14 +190,17 @@ class Graph:
         return TaskRef(key)
 
     def _settle(self) -> None:
-        """Add a task that runs until all schemas are known, and a task for the schemas alone."""
+        """Add a task that runs until all types are known, and a task that returns these types."""
         layer = self.layer(self.plan.on_blocks[-1], one_place(self.plan), "-settled")
         given = self.program, self.epochs[0], self.units
         self.settled = layer.add(("rows",), work.settled, *given)
         self.types = layer.add(("types",), attrgetter("types"), self.settled)
 
     def values(self, epoch: int, number: int, *, rows: bool) -> Ref:
-        """Add the stages of task ``number``; return a reference to pieces, a table if ``rows``."""
+        """Add the tasks of all stages for task ``number``; return a reference to their output.
+
+        The output is a table if ``rows``, else pieces.
+        """
         task = self.units[number]
         place = task.start, task.stop, epoch
         if self.settled is not None and (epoch, number) == (self.epochs[0], 0):
@@ -222,7 +231,10 @@ class Graph:
             yield from self._chained(turns)
 
     def _chained(self, turns: Sequence[tuple[int, int, bool]]) -> Iterator[Ref]:
-        """Yield references to tables of a chain of tasks; each resumes where the last stopped."""
+        """Yield references to tables of a chain of tasks; each resumes where the last stopped.
+
+        A turn is the epoch, the number of the units, and whether they are the last of the epoch.
+        """
         stream = self.plan.stream
         chain = self.layer(stream[-1], [node.needs for node in stream], "-chain")
         tables = self.layer(stream[-1])
@@ -236,7 +248,7 @@ class Graph:
             yield tables.add(place, attrgetter("rows"), before)
 
     def parts(self, found: Sequence[Ref]) -> list[DelayedPart]:
-        """Return the values of the tasks ``found``, each with the whole graph."""
+        """Return the tasks ``found`` as delayed values; each has the whole graph."""
         whole = layered(self.tasks, self.annotations)
         return [_part(each.key, whole) for each in found]
 
@@ -283,7 +295,7 @@ def _repeatable(plan: Plan) -> None:
 
 
 def one_place(plan: Plan) -> list[Needs]:
-    """Return the needs of all stages, in one task; raise PlanError if these are incompatible."""
+    """Return the needs of all links, for one task; raise PlanError if they are incompatible."""
     needs = [link.needs for link in plan.links]
     if len({tuple(sorted(resources_of([each]))) for each in needs} - {()}) < 2:
         return needs
@@ -296,7 +308,7 @@ def one_place(plan: Plan) -> list[Needs]:
 
 
 def epochs_of(plan: Plan, epoch: int) -> list[int]:
-    """Return the epochs of the stages in ``epoch`` of the plan: several under ``repeat``.
+    """Return the epochs in which stages run for ``epoch`` of the plan: several under ``repeat``.
 
     Raise PlanError if an operator of the stream cannot run in a static graph.
     """
@@ -331,7 +343,7 @@ def epochs_of(plan: Plan, epoch: int) -> list[int]:
 
 
 def compiled(recipe: Recipe, epoch: int, task_bytes: int | None = None) -> list[DelayedPart]:
-    """Return a Delayed for each run of units, in order; raise PlanError for unsupported plans."""
+    """Return a ``DelayedPart`` for each group of units, in order; raise PlanError if impossible."""
     graph = Graph(recipe, epoch, task_bytes)
     return graph.parts(list(graph.rows()))
 
@@ -370,7 +382,7 @@ def data_frame(recipe: Recipe, epoch: int, task_bytes: int | None = None) -> Any
 
 
 def persisted(parts: Sequence[DelayedPart]) -> list[DelayedPart]:
-    """Return the parts, being computed on the current client, or computed here without one.
+    """Return the parts while the current client computes them, or computed here without a client.
 
     Raise PlanError if no worker has the resources of some task: Dask would wait for ever.
     """

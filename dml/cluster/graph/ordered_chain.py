@@ -1,7 +1,8 @@
 """Run operators that see rows in order as a chain of tasks, none of which holds all rows.
 
-Each task opens the flow of the stream operators where the previous task stopped, returns the
-elements that the available rows allow, and passes on its position and the pieces that it needs.
+Each task opens the flow of these operators where the previous task stopped, and returns the
+elements that can be made from the rows so far. It passes on its position, and the pieces that the
+next task needs to continue from there.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from dml.expr.flow import CHUNK, Position
 
 
 class StarvedError(Exception):
-    """Raised when the available rows are used up, and the task is not the last of the stream."""
+    """Raised when all available rows are used up, but the stream has more."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Carried:
-    """The state of a chain of tasks: a position, the pieces it needs, and the settled schemas.
+    """What a task of a chain passes to the next one: position, pieces and settled schemas.
 
-    ``pieces`` have their epochs, and begin at the cut of ``position``. ``columns`` are the schema
-    of the rows returned so far. If ``ended``, nothing follows.
+    ``pieces`` are pairs of epoch and piece, which the next task needs from ``position`` on.
+    ``columns`` is the schema of the rows returned so far. If ``ended``, no more rows follow.
     """
 
     position: Position | None = None
@@ -53,9 +54,10 @@ class ChainLink:
 
 @dataclasses.dataclass
 class PieceTape:
-    """The available pieces, in place of a driver; epochs that are ``whole`` have no more pieces.
+    """The available pieces, with their epochs, which replace the output of a driver.
 
-    ``cut`` is the position from which the flow requested pieces, when it was first opened.
+    ``whole`` returns True for an epoch that has no further pieces. ``cut`` is (epoch, unit, atoms
+    to skip) from which the flow requested pieces when it was first opened; None before that.
     """
 
     pieces: Sequence[tuple[int, Piece]]
@@ -73,7 +75,7 @@ class PieceTape:
 
 @dataclasses.dataclass
 class Played:
-    """A feed of available pieces."""
+    """A feed of available pieces; ``whole`` is True if no more pieces follow."""
 
     pieces: list[Piece]
     whole: bool
@@ -99,14 +101,18 @@ class Played:
 
 @dataclasses.dataclass(frozen=True)
 class Turn:
-    """One task of the chain: the first epoch, the epoch of its pieces, and if that ends there."""
+    """One task of the chain, which receives new pieces of ``epoch``.
+
+    ``start`` is the epoch in which the chain begins. ``last`` is True if ``epoch`` ends with these
+    pieces.
+    """
 
     start: int
     epoch: int
     last: bool
 
     def whole(self, epoch: int) -> bool:
-        """Return True if all pieces of ``epoch`` are available: it is earlier, or at its end."""
+        """Return True if all pieces of ``epoch`` came to this task or to earlier ones."""
         return epoch < self.epoch or (epoch == self.epoch and self.last)
 
 
@@ -117,9 +123,10 @@ def linked(
     values: Values,
     types: Types | None,
 ) -> ChainLink:
-    """Return the elements that the stream operators give for the rows so far, and not before.
+    """Return the elements that stream operators make of the new pieces, and the state after them.
 
-    A row-local function above a shuffle may be called again for rows at the border of two tasks.
+    The new pieces are ``values``; ``before`` is the result of the previous task. A row-local
+    function above a shuffle may be called again for rows at the border of two tasks.
     """
     here = Carried() if before is None else before.carried
     if here.ended:
@@ -137,7 +144,7 @@ def linked(
 def _played(
     program: GraphProgram, tape: PieceTape, epoch: int, position: Position | None
 ) -> tuple[list[pa.RecordBatch], Position | None, bool]:
-    """Return the elements that the tape allows, the position after them, and if that is the end."""
+    """Return the elements for the tape's pieces, the position after them, and if it is the end."""
     streaming = program.recipe.streaming(tape.open)
     plan, batches = streaming.plan, list[pa.RecordBatch]()
     try:

@@ -1,7 +1,7 @@
-"""Execute a plan, which is sent once, on a run of units in each task of a static graph.
+"""Execute a plan, which is sent once, on some consecutive units in each task of a static graph.
 
-The stages of the plan compute runs of units on any worker and in any order; ``ordered_chain.py``
-has the operators that need all rows in order.
+The stages of the plan compute units on any worker and in any order; ``ordered_chain.py`` has the
+operators that need all rows in order.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ Values = list[list[Piece]]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Recipe:
-    """A plan with all settings of its tasks; ``sizes`` are the sizes of a partition."""
+    """A plan with all that its tasks need to run it; ``sizes`` are the sizes of a partition.
+
+    A unit that is decoded at once has at most ``whole_bytes``.
+    """
 
     plan: Plan
     at: At
@@ -45,7 +48,7 @@ class Recipe:
 
     @staticmethod
     def of(plan: Plan, compute: Compute, seed: int, budget: Budget) -> Recipe:
-        """Return the recipe of a run with this budget; each task starts with fresh schemas."""
+        """Return the recipe of a run with this budget; no schema is settled yet."""
         at = At(0, seed, compute, {}, DiskSpill, budget.held_bytes, budget.hold_bytes)
         sizes = PartitionSizes(budget.target_bytes, budget.stage_bytes, budget.atom_bytes)
         return Recipe(plan, at, sizes, budget.whole_bytes)
@@ -57,7 +60,7 @@ class Recipe:
         return Job(plan.stage, at, self.sizes, self.whole_bytes, links=plan.links)
 
     def streaming(self, driver: Open) -> Streaming:
-        """Return the operators over the stages, with ``driver`` in place of the stages."""
+        """Return the stream operators; ``driver`` gives them the output of the stages."""
         sizes, tallies = self.sizes, Tallies()
         return Streaming(
             *(self.plan, self.at, driver, sizes.target_bytes, tallies, sizes.most_bytes),
@@ -69,7 +72,7 @@ class Recipe:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GraphProgram:
-    """A recipe, serialized once and deserialized once in each process."""
+    """A recipe as bytes: pickled once, and unpickled once in each process."""
 
     packed: bytes
 
@@ -98,11 +101,11 @@ class GraphProgram:
 
     @cached_property
     def jobs(self) -> dict[int, Job]:
-        """The jobs that were needed in this process, by epoch."""
+        """The jobs that tasks in this process have needed so far, by epoch."""
         return {}
 
     def job(self, epoch: int, types: Types | None = None) -> Job:
-        """Return the job of ``epoch``, shared by all tasks here, after adopting ``types``."""
+        """Return the job of ``epoch``, shared by all tasks here, after adding ``types`` to it."""
         if types is not None:
             self.recipe.at.schemas.update(types.schemas)
         return self.jobs.setdefault(epoch, self.recipe.job(epoch))
@@ -113,7 +116,7 @@ class Types:
     """The types that the first rows have settled: schemas by operator, and the output columns.
 
     To settle them, the tasks of ``epoch`` with numbers below ``settling`` were run; the first part
-    contains the rows of these tasks.
+    of the graph contains the rows of these tasks.
     """
 
     schemas: dict[str, Schema]
@@ -149,14 +152,14 @@ def settled(program: GraphProgram, epoch: int, tasks: TaskList) -> SettledTypes:
 
 
 def first_rows(program: GraphProgram, found: SettledTypes) -> pa.Table:
-    """Return the output of the tasks that had to run to settle the types, as a table."""
+    """Return as a table the output of the tasks that were run to settle the types."""
     return table(program, found.values, found.types)
 
 
 def run_first(
     program: GraphProgram, epoch: int, number: int, task: ReadTask, types: Types | None
 ) -> Values:
-    """Run the first stage for task ``number``; empty if the first part has the task's rows."""
+    """Run the first stage for task ``number``; return [] if the first part has the task's rows."""
     if types is not None and types.epoch == epoch and number < types.settling:
         return []
     return _begun(program.job(epoch, types), task)
@@ -170,7 +173,10 @@ def carried(
 
 
 def as_rows(function: Callable[..., Values], program: GraphProgram, *given: Any) -> pa.Table:
-    """Return the output of ``run_first`` or ``carried`` as a table; ``given`` ends with types."""
+    """Return the output of ``run_first`` or ``carried`` (``function``) as a table.
+
+    ``given`` are the other arguments of that function, the last one being the types.
+    """
     return table(program, function(program, *given), given[-1])
 
 
@@ -199,7 +205,10 @@ def table(program: GraphProgram, values: Values, types: Types | None) -> pa.Tabl
 
 
 def joined(program: GraphProgram, batches: list[pa.RecordBatch], columns: pa.Schema) -> pa.Table:
-    """Return batches as a table; if there are none, with the plan's schema, else ``columns``."""
+    """Return batches as a table; if there are none, an empty one of known columns.
+
+    Its schema is the plan's if that is known, else ``columns``.
+    """
     if batches:
         return pa.Table.from_batches(batches)
     schema = program.recipe.plan.schema

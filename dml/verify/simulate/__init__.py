@@ -1,1 +1,1 @@
-"""A digital twin of a run: its time on another cluster, and a bound that no schedule beats."""
+"""Simulate a run: its time on another cluster, and a lower bound that no schedule beats."""

@@ -20,13 +20,13 @@ WHOLE = 10.0
 
 @dataclasses.dataclass(frozen=True)
 class Outlook:
-    """The expected figures of a run at one place.
+    """The expected figures of a run with certain resources.
 
     Parameters
     ----------
     workers, memory_bytes : the resources of the run; ``given`` is a description of them
     seconds, rows_per_s, peak_bytes : expected figures; the bytes are those of partitions
-    bound_s : no schedule takes less; ``optimal`` means that a schedule takes no more
+    bound_s : no schedule takes less; ``optimal`` means that some schedule takes no more
     bottleneck : the bottleneck, in words
     kind : the resource of which more would help: "cpu", "pool" (concurrency), "caller", "training",
         "storage", "python", "cores", "memory", "tasks" or the name of a resource
@@ -51,9 +51,10 @@ class Outlook:
 
 @dataclasses.dataclass(frozen=True)
 class Basis:
-    """The sources of the figures: shares of the work by ``kind``, and the most runs behind any.
+    """The sources of the figures: shares of the work by ``kind`` of source.
 
-    ``sigma`` is the uncertainty of the logarithm of the whole work.
+    ``runs`` is the largest number of runs behind any figure, ``sigma`` the standard deviation of
+    the logarithm of the whole work.
     """
 
     shares: tuple[tuple[str, float], ...]
@@ -79,12 +80,13 @@ class Basis:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class WhatIf:
-    """The expected figures of a pipeline elsewhere, beside ``now`` (None: it cannot run here).
+    """The expected figures with other resources, and those of ``now`` (None if it cannot run here).
 
-    ``more`` is an addition to the bottleneck, as text, and the factor that it has on the seconds.
-    ``measured_s`` is the time of the last run, if that was of the whole pipeline. ``target`` is the
-    requested rate; if ``reached``, by ``then.workers``. The training loop is assumed to hold an
-    element for ``step_s``. Nothing was run.
+    ``more`` is an addition to the bottleneck, as text, and the factor by which it changes the
+    seconds. ``measured_s`` is the time of the last run, if that was of the whole pipeline.
+    ``target`` is the requested rate in rows/s; if ``reached``, then by ``then.workers``. The
+    training loop is assumed to hold each element for ``step_s`` seconds. Figures are of one pass if
+    ``a_pass``, for a pipeline without end. Nothing was run.
     """
 
     now: Outlook | None
@@ -158,7 +160,7 @@ REACHED = 0.99
 
 
 def rate_text(rate: float) -> str:
-    """Format rows a second with the significant digits."""
+    """Format a rate, in rows a second, with its significant digits."""
     return count_text(rate) if rate >= WHOLE else f"{rate:.2g}"
 
 
@@ -187,7 +189,7 @@ def _change(times: float) -> str:
 def outlook_of(
     found: Foreseen, *, workers: int, memory_bytes: int, given: str, rows: float
 ) -> Outlook:
-    """Turn a forecast into the figures of an answer."""
+    """Turn a forecast into an ``Outlook`` with the given descriptions of its resources."""
     narrow = found.narrow
     title, share = cut(narrow.title, TITLE_LETTERS), min(1.0, narrow.share)
     used = f"has {narrow.of}" if narrow.kind == "tasks" else f"({share:.0%} of {narrow.of})"
@@ -206,7 +208,7 @@ def outlook_of(
 
 
 def basis_of(works: Sequence[ModelWork], sigma: float) -> Basis:
-    """Return the sources of the operators' figures, by their share of the work."""
+    """Return where the operators' figures come from, by their share of the work."""
     whole = math.fsum(work.seconds for work in works) or 1.0
     shares = tuple(
         (kind, math.fsum(work.seconds for work in works if work.basis == kind) / whole)

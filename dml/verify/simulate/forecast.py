@@ -20,7 +20,10 @@ SLICES, TASKS_PER_SLOT, MORE, MOST_SLOTS = 600, 8, 3, 32
 
 
 class TrialResult(NamedTuple):
-    """The seconds of a simulated run, the busy seconds of its resources, and its peak memory."""
+    """The seconds of a simulated run, the busy seconds of its resources, and its peak memory.
+
+    ``storage_s`` is the time for which storage was busy.
+    """
 
     seconds: float
     busy_s: Mapping[str, float]
@@ -47,7 +50,7 @@ class _Virtual(VirtualCluster):
         )
 
     def read(self, _seq: Seq) -> TaskTruth:
-        """Return the figures of a first-stage slice that starts now, and waits for storage."""
+        """Return the cost of a first-stage slice that starts now, with its wait for storage."""
         begins = max(self.now, self.storage_free_at)
         self.storage_free_at = begins + self.read_s
         self.storage_s += self.read_s
@@ -56,7 +59,10 @@ class _Virtual(VirtualCluster):
 
 
 def tried(model: Model, place: RunPlace) -> TrialResult:
-    """Simulate all tasks of ``model``, with the start and the end of the run."""
+    """Simulate the tasks of ``model``, and add the start and the end of the run.
+
+    Large models are simulated in part, and extrapolated.
+    """
     times = _times(model, place)
     if times > 1:
         model, place = _bundled(model, place, times)
@@ -110,7 +116,10 @@ def _times(model: Model, place: RunPlace) -> int:
 
 
 def _bundled(model: Model, place: RunPlace, times: int) -> tuple[Model, RunPlace]:
-    """Return one of ``times`` equal parts; what parts share, as the caller, keeps all the work."""
+    """Return one of ``times`` equal parts of a model, and its share of the slots.
+
+    What all parts share, the caller and storage, does the work of all parts.
+    """
     steps = []
     for step in model.steps:
         most = step.demand.max_parallel
@@ -143,9 +152,10 @@ MEMORY_GAIN = 0.05
 
 
 class BusyShare(NamedTuple):
-    """The share of a run for which a resource is busy; ``kind`` is the resource to add.
+    """The share of a run, 0 to 1, for which a resource is busy.
 
-    ``title`` is the operator that uses most of the resource.
+    ``kind`` is the resource to add if it is the bottleneck, ``of`` describes the resource for
+    people, and ``title`` is the operator that uses most of it.
     """
 
     kind: str
@@ -170,14 +180,14 @@ class Foreseen:
 
     @property
     def narrow(self) -> BusyShare:
-        """The bottleneck of the run."""
+        """The busiest resource, which is the bottleneck of the run."""
         return self.shares[0]
 
 
 def foresee(models: Sequence[Model], place: RunPlace, *, bounded: bool = True) -> Foreseen:
     """Forecast ``models``, which run side by side, at ``place``; the first has the training loop.
 
-    ``bounded`` False leaves out the bound of the solver.
+    If ``bounded`` is False, the solver is not asked for a bound, which saves time.
     """
     each = [_one(model, place) for model in models]
     main = each[0]
@@ -214,7 +224,7 @@ def _works(models: Sequence[Model]) -> list[ModelWork]:
 
 
 def _one(model: Model, place: RunPlace) -> Foreseen:
-    """Forecast one plan, without the resources that it shares with other plans."""
+    """Forecast one plan alone, without what it shares with other plans: cores and Python's lock."""
     if place.in_turn:
         work = math.fsum(model.slices(i) * s.truth.seconds for i, s in enumerate(model.steps))
         seconds = work + model.partitions * model.consume_s + model.after_s
@@ -227,7 +237,10 @@ def _one(model: Model, place: RunPlace) -> Foreseen:
 
 
 def _shares(model: Model, place: RunPlace, ran: TrialResult) -> tuple[BusyShare, ...]:
-    """Return the load of every resource, pool, storage, the caller's thread and training."""
+    """Return the load of every resource, every pool, storage, the caller's thread and training.
+
+    A pool is a limit on the concurrent slices of one stage.
+    """
     whole = max(ran.seconds, 1e-12)
     found = [
         BusyShare(name, _title(model, name), ran.busy_s.get(name, 0.0) / n / whole, f"{n:g} {name}")
@@ -246,7 +259,10 @@ def _shares(model: Model, place: RunPlace, ran: TrialResult) -> tuple[BusyShare,
 
 
 def _caller(model: Model, whole: float) -> list[BusyShare]:
-    """Return the load of the caller's thread by operators, and by the training loop."""
+    """Return the loads of the caller's thread: by operators, and by the training loop.
+
+    ``whole`` is the seconds of the run.
+    """
     spent = model.partitions * model.consume_s + model.after_s
     over = math.fsum(work.seconds for work in model.over)
     own = spent - model.stepping_s if not model.ahead else over
@@ -276,7 +292,7 @@ def _title(model: Model, resource: str) -> str:
 def _explained(
     shares: Sequence[BusyShare], model: Model, place: RunPlace, seconds: float
 ) -> Sequence[BusyShare]:
-    """Return ``shares``, preceded by another bottleneck if no resource is busy."""
+    """Return ``shares``; if no resource is busy, put first what else limits the run."""
     if place.in_turn or shares[0].share >= IDLE_SHARE:
         return shares
     roomy = dataclasses.replace(model, limit_bytes=model.limit_bytes << 10)
@@ -318,7 +334,10 @@ def _least(model: Model, place: RunPlace) -> float:
 
 
 def _bound(model: Model, place: RunPlace) -> tuple[float, bool]:
-    """Return the solver's bound for a small plan, in seconds, and whether it is optimal."""
+    """Return the solver's bound for a small plan, in seconds, and whether it is reached.
+
+    Return 0.0 and False for other plans.
+    """
     few = sum(model.slices(i) for i in range(len(model.steps))) <= SOLVED_TASKS
     spans = [step.truth.seconds for step in model.steps]
     spans += [model.consume_s] if model.consume_s else []
@@ -335,7 +354,7 @@ def _bound(model: Model, place: RunPlace) -> tuple[float, bool]:
 
 
 def _problem(model: Model, place: RunPlace, tick: float) -> Problem:
-    """Return the scheduling problem, with durations rounded down to ticks.
+    """Return the scheduling problem of ``model``, with durations rounded down to ticks.
 
     Slices of a task count as tasks of their own, which can only shorten a schedule.
     """

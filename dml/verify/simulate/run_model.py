@@ -1,7 +1,8 @@
 """Make a model of a run from a plan and its operators' work: stages for the virtual cluster.
 
-The model has stages, tasks and partitions with their real sizes, the memory limit, slots, pools of
-a stage, and the caller's thread. All partitions of a stage are assumed to be alike.
+The model has stages, tasks and partitions with their real sizes, the memory limit, slots, pools
+(limits on the concurrent slices of a stage), and the caller's thread. All partitions of a stage are
+assumed to be alike.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class ModelWork:
     """The assumed work of one operator in a pass, all workers together.
 
     The operator holds a slot for ``seconds``, a core for ``cpu_s`` of them, and the GIL for
-    ``locked_s``. ``sigma`` is the uncertainty of the logarithm of ``seconds``, ``basis`` the source
-    of the figures, ``runs`` the number of runs behind them.
+    ``locked_s``. ``sigma`` is the standard deviation of the logarithm of ``seconds``, ``basis`` the
+    source of the figures, ``runs`` the number of runs behind them.
     """
 
     title: str
@@ -55,8 +56,9 @@ class RunPlace:
     cores : number of cores, of which a worker uses one while it computes
     in_turn : everything is done in the caller's thread
     shares_lock : only one worker at a time runs Python code
-    start_s, partition_s, byte_s : seconds until workers start, to hand on a partition in its
-        slot, and for each of its bytes in the caller's thread
+    start_s : seconds until workers start
+    partition_s, byte_s : seconds to pass on a partition, in its slot, and seconds in the caller's
+        thread for each byte of it
     storage_bytes_s : bytes a second from storage, for all workers together
     step_s : seconds that the training loop holds an element
     ahead_from_s : if an element takes the caller's thread more seconds than this, elements are made
@@ -95,11 +97,11 @@ class ModelStage:
 class Model:
     """A plan's stages, the number of ``tasks`` of the first stage, and the caller's thread.
 
-    The caller works ``consume_s`` on every partition and, after the last, ``after_s`` more;
-    ``stepping_s`` of the two together is the training loop; ``ahead`` if elements are made while
-    the loop holds others. ``read_bytes`` is the bytes that a slice of the first stage reads from
-    storage. ``over`` are the operators in the caller's thread. With unknown schemas, the first
-    partition is made before any other (``settling``).
+    The caller's thread works ``consume_s`` on every partition and, after the last one, ``after_s``
+    more; ``stepping_s`` of all that is the training loop. ``ahead`` is True if the next elements
+    are made while the loop holds one. A slice of the first stage reads ``read_bytes`` from storage.
+    ``over`` are the operators in the caller's thread. ``settling`` is True if schemas are unknown:
+    then the first partition is made before any other.
     """
 
     steps: tuple[ModelStage, ...]
@@ -115,13 +117,13 @@ class Model:
 
     @property
     def besides_s(self) -> float:
-        """Seconds at the start and the end in which workers are idle."""
+        """The seconds at the start and the end of the run in which workers are idle."""
         alone = math.fsum(step.truth.seconds for step in self.steps) if self.settling else 0.0
         return alone + self.after_s
 
     @property
     def partitions(self) -> int:
-        """The number of partitions that the last stage gives."""
+        """The number of partitions that the last stage outputs."""
         return self.tasks * math.prod(step.truth.slices for step in self.steps)
 
     def slices(self, stage: int) -> int:
@@ -130,7 +132,7 @@ class Model:
 
 
 def model_of(plan: Plan, works: Sequence[ModelWork], budget: Budget, place: RunPlace) -> Model:
-    """Return the model of ``plan``, without its other inputs, whose operators do ``works``.
+    """Return the model of ``plan``, whose operators do ``works``; its other inputs are left out.
 
     Raise PlanError for resources that ``place`` lacks, as a run there would.
     """
@@ -175,7 +177,7 @@ def _share(source: Source, read: ModelWork) -> float:
 
 
 def _stored_bytes(plan: Plan, read: ModelWork) -> float:
-    """Estimate the bytes read from storage by a sample of units; 0 for sources in memory."""
+    """Estimate the bytes read from storage, from a sample of units; 0 for sources in memory."""
     source, columns = plan.stage.source, plan.stage.columns
     step = max(1, source.unit_count // SAMPLED)
     sizes = [
@@ -185,7 +187,7 @@ def _stored_bytes(plan: Plan, read: ModelWork) -> float:
 
 
 def _blocks_each(plan: Plan, group: tuple[ModelWork, ...], read: ModelWork, given: int) -> int:
-    """Return the number of blocks that a task makes: one per atom, or more; 0 if unknown."""
+    """Return the number of blocks of one of ``given`` tasks, at least one; 0 if unknown."""
     atoms = plan.stage.source.atom_count
     if not atoms:
         return 0
@@ -203,7 +205,7 @@ def _step(
     *,
     blocks: int,
 ) -> ModelStage:
-    """Return the stage of ``demand`` with an input of ``given`` units or partitions."""
+    """Return the model of the stage ``demand``, whose input is ``given`` tasks or partitions."""
     each_bytes = works[-1].bytes_out / given
     slices = max(1, min(_partitions(each_bytes, blocks, target_bytes), MOST_SLICES))
     seconds = math.fsum(work.seconds for work in works) / (given * slices) + place.partition_s
@@ -214,7 +216,7 @@ def _step(
 
 
 def _partitions(nbytes: float, blocks: int, target_bytes: int) -> int:
-    """Return the number of partitions for ``nbytes``; each ends with a block."""
+    """Return the number of partitions for ``nbytes`` in ``blocks``, with whole blocks in each."""
     if not blocks:
         return round(nbytes / target_bytes)
     each = max(1, math.ceil(target_bytes * blocks / max(nbytes, 1.0)))

@@ -19,7 +19,7 @@ ROUNDING = 1e-12
 
 
 class SliceKind(NamedTuple):
-    """The slices of one stage: the resources that each takes, and how many run at once at most."""
+    """The slices of one stage: what one takes of each resource, and how many may run at once."""
 
     takes: tuple[float, ...]
     most: float
@@ -50,7 +50,10 @@ class Boxes:
 
 
 class _Program:
-    """The linear program of ``Boxes.weigh``: columns are sets that fit, rows sorts with work."""
+    """The linear program of ``Boxes.weigh``, solved by the simplex method.
+
+    A column is a set of slices that fit together, a row is a sort of slices that has work.
+    """
 
     def __init__(self, boxes: Boxes, work: tuple[float, ...]) -> None:
         self.boxes, self.work = boxes, work
@@ -61,7 +64,7 @@ class _Program:
         self.seconds = [work[i] / n for i, n in zip(self.rows, alone, strict=True)]
 
     def run(self) -> tuple[float, ...]:
-        """Return the best weights of all steps; the weights of each step are made feasible."""
+        """Return the best weights of all steps, after scaling those of each step to be feasible."""
         best, found = -1.0, (0.0,) * len(self.work)
         for _ in range(MOST_PIVOTS if self.rows else 0):
             weights = self._weights()
@@ -142,7 +145,10 @@ class _Heaviest:
             self._try(depth + 1, rest, weight + n * self.weights[i])
 
     def _at_most(self, depth: int, left: Sequence[float]) -> float:
-        """Return an upper bound on the weight that fits into ``left``, with divisible slices."""
+        """Return an upper bound on the weight that fits into ``left``, with divisible slices.
+
+        The first ``depth`` sorts are left out, as they are chosen already.
+        """
         fits = [(i, self.boxes.fits(i, left)) for i in self.order[depth:]]
         least = sum(n * self.weights[i] for i, n in fits)
         for r, have in enumerate(left):
@@ -173,7 +179,7 @@ UNBOUNDED = 1 << 62
 
 @dataclass(slots=True)
 class _Slice:
-    """One slice: its earliest start, and the time that must follow its end."""
+    """One slice: its earliest start ``head_s``, and the time ``tail_s`` that follows its end."""
 
     stage: int
     seconds: float
@@ -186,7 +192,7 @@ class _Slice:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Lower bounds on the seconds of a run, by reason; ``bottleneck`` is the strongest reason."""
+    """Lower bounds on the seconds of a run, by reason."""
 
     reasons: Mapping[str, float]
 
@@ -211,7 +217,7 @@ class _Task(NamedTuple):
 
 @dataclass(slots=True)
 class _Work:
-    """Every slice of a run, and the earliest arrivals of partitions at the consumer."""
+    """Every slice of a run, and the earliest times at which partitions reach the consumer."""
 
     demands: Sequence[Demand]
     truth: Sequence[TaskTruth | Callable[[Seq], TaskTruth]]
@@ -249,7 +255,7 @@ class _Work:
         return _Task(now - start_s, rest_s, sum(made.least_bytes for made, _ in own))
 
     def _room(self, stage: int, nbytes: int | None, parked_bytes: int, k: int) -> int:
-        """Return the bytes reserved while slice ``k`` runs: at least what its stage promises."""
+        """Return the bytes reserved while slice ``k`` runs: at least what its stage declares."""
         demand = self.demands[stage]
         output, opened = nbytes or 0, parked_bytes if k else 0
         if demand.bounded:
@@ -258,7 +264,7 @@ class _Work:
         return output + opened
 
     def _follow(self, place: Seq, now: float, nbytes: int) -> _Task:
-        """Add the tasks that follow from a partition, or its arrival at the consumer."""
+        """Add the task that takes the partition ``place``, or its arrival at the consumer."""
         if len(place) <= len(self.truth):
             return self.add(place, now, nbytes)
         self.arrivals.append(now)
@@ -283,8 +289,8 @@ def lower_bound(
       first of them can start, and the tasks that follow the last of them come after;
     - *pool of* a stage: the same for a limit on the concurrent slices of the stage;
     - *consumer*: takes partitions one after another, in their order if ``ordered``;
-    - *memory*: a partition occupies memory while it is computed and while it is worked on; a slice
-      reserves what its stage promises, since the size is not known before.
+    - *memory*: a partition occupies memory while it is computed and while a task or the consumer
+      works on it; a slice reserves what its stage declares, since the size is not known before.
 
     ``losses`` returns how often a slice is lost before it succeeds; each loss costs its seconds.
     """
@@ -312,9 +318,9 @@ def _in_order_s(work: _Work, stages: int, limit_bytes: int) -> float:
 
     Let g be the seconds between the ends of two adjacent tasks of a stage. If t seconds of work
     must follow a partition, it was made at least t before its task ended; so the partition, or what
-    is computed from it, occupies memory for at least t - g. Of all g that add up to a run of C
-    seconds, those with the fewest byte-seconds are taken; with the byte-seconds of making
-    partitions, they cannot exceed C * ``limit_bytes``. The result is the least such C.
+    is computed from it, occupies memory for at least t - g. A run of C seconds divides C among all
+    g; that division which needs the fewest byte-seconds is taken. With the byte-seconds of making
+    partitions, these cannot exceed C * ``limit_bytes``. The result is the least such C.
     """
     found = 0.0
     for stage in range(stages):
@@ -332,9 +338,10 @@ def _in_order_s(work: _Work, stages: int, limit_bytes: int) -> float:
 
 
 def _least_s(pieces: Sequence[tuple[float, float]], held: float, limit_bytes: int) -> float:
-    """Return the least C such that ``held``, lowered by ``pieces``, is C * ``limit_bytes`` or less.
+    """Return the least C such that ``held``, lowered by ``pieces``, is at most C * ``limit_bytes``.
 
-    ``held`` is in byte-seconds. Each of ``pieces`` lowers it by some bytes, for some seconds of C.
+    ``held`` is in byte-seconds. Each of ``pieces`` is a pair: the byte-seconds by which each second
+    of C lowers ``held``, and for how many seconds. The pieces apply one after the other.
     """
     now = 0.0
     for slope, length_s in pieces:
@@ -346,7 +353,7 @@ def _least_s(pieces: Sequence[tuple[float, float]], held: float, limit_bytes: in
 
 
 def _resources(work: _Work, slots: Mapping[str, float], limit: int) -> Iterator[tuple[str, float]]:
-    """Yield (reason, seconds): for each pool, and for each resource and range of stages."""
+    """Yield (reason, seconds): a bound for each pool, and for each resource and range of stages."""
     demands = work.demands
     ramps = [_Ramps.of(work.tasks, stage) for stage in range(len(demands))]
     boxes = _boxes(work, ramps, slots, limit)
@@ -382,8 +389,9 @@ def _boxes(
 class _Ramps(NamedTuple):
     """The earliest starts of a stage's tasks, and the least times from their ends to the run's end.
 
-    ``heads`` and ``tails`` are ascending, in seconds: few tasks can run near the start and the end.
-    All slices together take ``seconds``, and each occupies ``least_bytes`` or more while it runs.
+    ``heads`` and ``tails`` are these times, ascending, in seconds: they limit how many tasks can
+    run near the start and the end of the run. All slices together take ``seconds``, and each
+    occupies ``least_bytes`` or more while it runs.
     """
 
     heads: Sequence[float]

@@ -2,10 +2,10 @@
 
 The search is that of the streaming batch model, appendix B: discrete time, states of (time, running
 tasks, stored partitions, remaining work of each operator). Tasks of an operator and slots of a
-resource are alike, so that a state holds counts and sorted remainders; of equal states only the
-earliest is followed. It is A*: the bound of the remaining time is never too high, so the first
-complete state is optimal. Tasks start only when another task has ended: if started at any other
-moment, they could be moved back to the last end before it without needing more resources.
+resource are alike, so that a state holds counts and sorted remaining times; of equal states only
+the earliest is followed. The search is A*: the bound of the remaining time is never too high, so
+the first complete state is optimal. Tasks start only when another task has ended: if started at any
+other moment, they could be moved back to the last end before it without needing more resources.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class SolverOperator:
     ----------
     ticks : duration of a task
     takes : partitions of the previous operator that a task takes (the first operator takes nothing)
-    gives : partitions that a task gives; those of the last operator leave when the task ends
-    size : space in the buffer that each given partition takes
+    gives : partitions that a task outputs; those of the last operator leave when the task ends
+    size : space in the buffer that each output partition takes
     needs : (resource, amount) that a running task occupies
     most : concurrent tasks at most, None for no limit but the resources
     """
@@ -49,10 +49,10 @@ class SolverOperator:
 
 @dataclass(frozen=True)
 class Problem:
-    """A chain of operators, the number of tasks of the first, and the resources.
+    """A chain of operators, the number of tasks of the first, and the amount of each resource.
 
-    The output of a task has its room in the ``buffer`` from its start until the task that takes it
-    has ended, as in the scheduling core. ``buffer`` None is unbounded.
+    The output of a task occupies the ``buffer`` from the start of the task until the task that
+    takes it has ended, as in the scheduling core. A ``buffer`` of None is unlimited.
     """
 
     operators: tuple[SolverOperator, ...]
@@ -86,7 +86,8 @@ class SolverStep(NamedTuple):
 class Solution:
     """The result of a search: ``ticks`` of the best schedule, None if the search gave up.
 
-    No schedule takes fewer than ``bound`` ticks; ``states`` is the number of expanded states.
+    No schedule takes fewer than ``bound`` ticks; ``states`` is the number of states that were
+    expanded.
     """
 
     ticks: int | None
@@ -105,9 +106,10 @@ class _State(NamedTuple):
 def solve(
     problem: Problem, *, most_states: int = MOST_STATES, most_ticks: float = math.inf
 ) -> Solution:
-    """Return the shortest schedule of ``problem``, or a bound if that takes more states or ticks.
+    """Return the shortest schedule of ``problem``, or a bound if the search exceeds a limit.
 
-    Raise PlanError if no schedule exists: a task never fits into the resources or the buffer.
+    The limits are ``most_states`` expanded states and schedules of ``most_ticks``. Raise PlanError
+    if no schedule exists: a task never fits into the resources or the buffer.
     """
     return _Search(problem, most_ticks).run(most_states)
 
@@ -163,7 +165,10 @@ class _Search:
                 self.came[after] = state, SolverStep(tick, starts)
 
     def _reach(self, state: _State, tick: int, bound: int) -> bool:
-        """Record that ``state`` is reachable at ``tick``; return False if it was before."""
+        """Record that ``state`` is reachable at ``tick``; return False if that is of no use.
+
+        That is so if it was reachable no later before, or leads to schedules beyond ``most_ticks``.
+        """
         if self.at.get(state, math.inf) <= tick:
             return False
         bound = max(bound, tick + self._left(state))
@@ -249,7 +254,10 @@ class _Search:
         return used
 
     def _after(self, state: _State, starts: Counts) -> tuple[int, _State]:
-        """Start tasks, advance to the next end; return ticks passed (0: nothing runs) and state."""
+        """Start tasks, and advance to the next end of a task.
+
+        Return the ticks that pass, 0 if no task runs, and the state then.
+        """
         running = [
             (*old, *((each.ticks,) * n)) if n else old
             for old, n, each in zip(state.running, starts, self.operators, strict=True)

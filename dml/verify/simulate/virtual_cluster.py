@@ -25,9 +25,9 @@ from dml.exec.scheduler.policy import EPSILON, Demand, Policy, Seq, admits
 class TaskTruth:
     """The true cost of a task: ``slices`` partitions, each of ``seconds`` and ``output_bytes``.
 
-    A task of 0 slices takes its seconds to find that it has no output. ``noise`` is the sigma of a
-    lognormal factor of mean one on the seconds. ``parts`` lists seconds and bytes of each slice
-    instead, if they differ.
+    A task of 0 slices takes its seconds to find that it has no output. A task of several slices
+    holds ``parked_bytes`` between them. ``noise`` is the sigma of a lognormal factor of mean one on
+    the seconds. ``parts`` has the seconds and bytes of each slice instead, if they differ.
     """
 
     seconds: float
@@ -47,7 +47,10 @@ class TaskTruth:
             yield from [(self.seconds, self.output_bytes)] * self.slices
 
     def slice(self, k: int) -> tuple[float, int | None, bool]:
-        """Return seconds and bytes of slice ``k``, without noise, and whether another follows."""
+        """Return seconds, bytes (None: no output) of slice ``k``, and whether another follows.
+
+        The seconds are without noise.
+        """
         if self.parts:
             return (*self.parts[k], k + 1 < len(self.parts))
         return self.seconds, self.output_bytes if self.slices else None, k + 1 < self.slices
@@ -55,11 +58,13 @@ class TaskTruth:
 
 @dataclass(slots=True)
 class ClusterTrace:
-    """The record of a run: makespan, peak of accounted bytes, offers in order, launches with times.
+    """The record of a run: its seconds, the peak of accounted bytes, and what the scheduler did.
 
-    ``idle`` lists the times at which a task could have started but a slot was left free,
-    ``over`` those at which a slice started beyond the limit or beyond the slots; both are empty
-    under a sound policy, but for the starts counted in ``forced``.
+    ``offers`` are partitions in the order of their delivery, ``launches`` the started slices with
+    their times. ``idle`` lists the times at which a task could have started but a slot was left
+    free, ``over`` those at which a slice started beyond the limit or beyond the slots; both are
+    empty with a correct policy, except for the starts counted in ``forced``. ``stuck`` is True if
+    work remained.
     """
 
     seconds: float = 0.0
@@ -75,7 +80,7 @@ class ClusterTrace:
 
 
 class VirtualCluster:
-    """Runs a chain of stages on virtual slots, with a virtual clock, through the same ``Core``.
+    """Runs a chain of stages on simulated slots, with a simulated clock, through the real ``Core``.
 
     Parameters
     ----------
