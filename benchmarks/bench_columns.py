@@ -3,7 +3,7 @@
     python benchmarks/bench_columns.py [--turns 5] [--rows 200000]
 
 Each pipeline runs as it is, and with ``disable_rules=["projection_into_source"]``, in turn, in one
-process: then every column is decoded, and every dict of a row has forty items. Medians of the turns.
+process: then every column is decoded, and each dict of a row has forty items. Medians of turns.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ class Profile:
         return any((self.costs, self.ratios, self.sizes, self.counts, self.blocks))
 
     def merge(self, other: Profile) -> Profile:
-        """Return both combined; commutative but for the machine, and associative up to rounding."""
+        """Return both combined, in either order up to rounding; the machine stays this one's."""
         return Profile(
             _merged(self.costs, other.costs),
             _merged(self.ratios, other.ratios),

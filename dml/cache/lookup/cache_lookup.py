@@ -135,7 +135,7 @@ class Finding:
         return bool(self._known) and self.index.recut(self._known, self._listed)
 
     def family(self, place: LookupPlace) -> Family | None:
-        """Return the row set of a step; None if its filters over a base step are unknown."""
+        """Return a step's rows as filters over another step; None if they are no such rows."""
         if place.relation is not None and place.family is None:
             base = self.places[place.relation.base].name
             parts = place.relation.predicate

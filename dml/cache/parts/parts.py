@@ -271,7 +271,7 @@ class PartStore:
         anew: bool,
         had: bool = False,
     ) -> PartRows | None:
-        """Return a stored part, or None; remove a damaged one. If ``anew``, check memoized data."""
+        """Return a stored part, or None; remove a damaged one. ``anew`` sees parts stored since."""
         entries, entry = self._entries, folder.rpartition("/")[2]
         known = entries.get_memoized(folder)
         if anew and (part, known.view.version(part)) not in known.records:

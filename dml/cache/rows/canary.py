@@ -235,7 +235,7 @@ class _Failing(Noted):
 
 
 def _difference(sample: CanarySample, run: Running, draw: int) -> Odd | None:
-    """Return the first difference of recomputed rows; None if equal or not recomputable."""
+    """Return where recomputed rows first differ from stored ones; None if equal or unknown."""
     source = run.reading.stage.source
     try:
         odd = _first_odd(sample, run, draw)

@@ -235,7 +235,7 @@ class Reusing(StoredLevel):
 
     @property
     def _lowest(self) -> int:
-        """The number of steps below this level."""
+        """The number of operators up to the next lower ``cache()``; 0 without one."""
         return len(self.below.nodes) if self.below else 0
 
     def _steps(

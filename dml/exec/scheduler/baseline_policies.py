@@ -63,7 +63,7 @@ class Baseline(abc.ABC):
         return failures <= (self.lost_retries if lost else self.retries)
 
     def apart(self, state: State, task: Candidate) -> bool:
-        """Return True if ``task`` is the head or parked, or leaves a slot for each parked task."""
+        """Return True if ``task`` has begun, delivers next, or leaves a slot to each begun task."""
         if task.head or not task.fresh:
             return True
         asked = state.loads[task.stage].demand.resources

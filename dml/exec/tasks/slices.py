@@ -87,7 +87,7 @@ class NotSent:
 
 
 class NotSentError(Exception):
-    """Raised if the generator is no longer parked: the task's argument must be sent."""
+    """Raised if a worker has lost a task's generator, and was not sent what it began with."""
 
 
 class Runtime:

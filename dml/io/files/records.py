@@ -91,7 +91,7 @@ def _too_long(quote: int | None) -> SourceError:
 
 
 def atoms(found: Iterable[tuple[bytes, np.ndarray]], atom_rows: int) -> Iterator[tuple[bytes, int]]:
-    """Regroup rows into atoms of ``atom_rows`` rows, the last with fewer; yield bytes and count."""
+    """Yield each atom's bytes and row count; ``found`` has bytes and where their rows end."""
     pieces: list[bytes] = []
     rows = 0
     for window, ends in found:

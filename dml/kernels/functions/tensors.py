@@ -263,7 +263,7 @@ def to_tensor(columns: Columns, params: Params) -> Vec:
 
 
 def _filled(at: int, count: int) -> Callable[[pa.DataType, Params], tuple[Any, ...]]:
-    """Make ``Function.literals``: of ``count`` parameters, number ``at`` has the element type."""
+    """Make ``Function.literals``: parameter ``at`` of ``count`` has the tensor's element type."""
 
     def kinds(kind: pa.DataType, _params: Params) -> tuple[Any, ...]:
         return tuple(kind.value_type if i == at else None for i in range(count))

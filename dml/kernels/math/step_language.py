@@ -206,7 +206,7 @@ class StepTrace:
     def binary(
         self, op: str, left: StepValue, right: StepValue | float, code: str = ""
     ) -> StepValue:
-        """Add a step of two operands, both of the left operand's type."""
+        """Add the step ``left op right``; ``code`` is its type, by default that of ``left``."""
         return self.append(op, (left, self.lift(right, left.code)), code or left.code)
 
     def choose(

@@ -1,1 +1,1 @@
-"""Calls of users' functions: rows and arrays in, typed blocks out, errors after their rows."""
+"""Calls of users' functions: rows or arrays in, typed blocks out; an error follows its rows."""

@@ -266,7 +266,7 @@ def equality(op: str, left: Traced, other: object) -> Any:
 
 
 def comparison(op: str, left: Traced, right: Traced) -> Traced:
-    """Return a comparison; a check finds ints that cannot be compared with a float exactly."""
+    """Return a comparison; for an int and a float, check that the int has an exact double."""
     left, right = left.used(), right.used()
     if left.kind == "s" or right.kind == "s":
         if left.kind != right.kind:
