@@ -131,10 +131,7 @@ class _Tray:
         self._taken: list[range] = []
 
     def take(self, rows: range) -> bool:
-        """Mark ``rows`` as used; return False if an earlier call used any of them.
-
-        If threads call this concurrently, the first to append to the list wins.
-        """
+        """Mark ``rows`` as used; return False if an earlier call of any thread used any of them."""
         self._taken.append(rows)
         earlier = itertools.takewhile(lambda each: each is not rows, self._taken)
         return not any(rows.start < each.stop and each.start < rows.stop for each in earlier)

@@ -230,10 +230,7 @@ def _nested(array: pa.Array) -> float:
 
 
 def decoded(array: pa.Array, name: str = "of values") -> pa.Array:
-    """Convert ``array`` to a layout of blocks: without views, dictionaries and run lengths.
-
-    ``name`` is the column in an error message.
-    """
+    """Convert ``array``, a column ``name``, to have no views, dictionaries and run lengths."""
     return usual_column(array, name)
 
 

@@ -15,8 +15,7 @@ from dml.kernels.vec import Vec
 def own(block: Block) -> Block:
     """Return a read-only copy that shares no memory with ``block``.
 
-    A block may be a small view of a large buffer, and writable arrays would be delivered to users
-    without a copy.
+    A block may be a small view of a large buffer, and users get writable arrays without a copy.
     """
     columns = tuple(_own(column, block.n) for column in block.columns)
     parts: Any = (block.ids.hi, block.ids.lo, block.ids.sel)

@@ -87,10 +87,7 @@ def lent(start: int, memory: memoryview) -> None:
 
 
 def gone(start: int) -> None:
-    """Remove the memory at ``start`` from the registry; called before it is unmapped.
-
-    An address that was never registered is ignored.
-    """
+    """Remove the memory at ``start`` from the registry, if it is there, before it is unmapped."""
     if _PLACES.pop(start, None) is not None:
         _STARTS.remove(start)
 

@@ -109,10 +109,7 @@ def _buffers(table: pa.Table) -> list[pa.Buffer]:
 
 
 def _sole(returned: list[Any]) -> bool:
-    """Return True if ``returned[0]`` is a dict to which only ``returned`` refers.
-
-    Return False on an interpreter whose reference counts are not reliable.
-    """
+    """Return True if ``returned[0]`` is provably a dict to which only ``returned`` refers."""
     usual = _counts()
     if usual is None or type(returned[0]) is not dict:
         return False
@@ -123,8 +120,7 @@ def _fresh(made: dict[str, Any]) -> set[int]:
     """Return the ids of the arrays in ``made`` that need no copy; nothing else refers to ``made``.
 
     Such an array owns its memory, is in C order and native byte order, and only the dict refers to
-    it. A reference to the array, a view or a buffer of it would raise the count; weak references
-    are checked, too.
+    it. Any other reference, view or buffer raises the count; weak references are checked, too.
     """
     usual = _counts()
     if usual is None:
@@ -150,10 +146,7 @@ def _plain(array: Any) -> bool:
 
 @functools.cache
 def _counts() -> tuple[int, int] | None:
-    """Return the reference counts of a dict and an array without other references.
-
-    Return None on an interpreter whose reference counts are not reliable.
-    """
+    """Return the reference counts of an unshared dict and array; None if counts are unreliable."""
     returned = [{"x": np.empty(0)}]
     found = _references(returned, 0), _references(returned[0], "x")
     kept = returned[0], returned[0]["x"]

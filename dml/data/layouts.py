@@ -29,8 +29,7 @@ ALL_TEXTS = (*TEXTS, pa.large_string(), pa.large_binary())
 def usual_type(kind: pa.DataType) -> pa.DataType:
     """Return the type of the same values in the layout of blocks, at every nesting level.
 
-    Large types and views become strings, binaries and lists; dictionary and run-end encoding is
-    removed.
+    Large types and views become strings, binaries and lists; dictionaries and runs are decoded.
     """
     if _is_list_view(kind):
         return pa.list_(_usual_field(kind.value_field))

@@ -40,10 +40,7 @@ class Mark(ExactType):
 
 
 class Padded(Mark):
-    """Lists delivered as one array (n, width), padded with ``fill``.
-
-    If ``width`` is None, it is the length of the longest list in the batch.
-    """
+    """Lists padded with ``fill`` to ``width`` (None: the batch's longest list), as one array."""
 
     def __init__(self, storage: pa.DataType, *, fill: float, width: int | None) -> None:
         super().__init__(storage, fill=fill, width=width)

@@ -1,7 +1,6 @@
 """Arrow columns are measured as Python objects, and cut so that few objects exist at a time.
 
-A short text in a list is 6 bytes in a column and 60 as an object, so a block of 8 MiB can become
-100 MB of them.
+A short text in a list is 6 bytes in a column but 60 as an object: 8 MiB can become 100 MB.
 """
 
 from __future__ import annotations

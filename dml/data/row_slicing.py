@@ -114,10 +114,7 @@ class _Weighing:
 
 
 class Weighing(CallPace):
-    """Detects when rows that arrive one by one reach ``PART_BYTES``.
-
-    Callers call ``enough`` as soon as they have ``due`` rows.
-    """
+    """Detects when rows reach ``PART_BYTES``; call ``enough`` as soon as there are ``due`` rows."""
 
     def __init__(self) -> None:
         super().__init__(None)

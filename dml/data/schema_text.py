@@ -38,9 +38,6 @@ def marks_text(schema: Schema) -> str:
 
 
 def marked(about: Mapping[str, Any]) -> Schema | None:
-    """Return the schema that ``marks_text`` stored under "marks" in ``about``, or None.
-
-    ``about`` describes a part. The result is None if no column has a mark.
-    """
+    """Return the schema under "marks" in a part's description ``about``; None without marks."""
     text = about.get("marks")
     return schema_of(text) if text else None

@@ -1,9 +1,8 @@
 """A stream hash is one SHA-256 over everything that a caller can observe of a delivered stream.
 
-Per batch, in order: the number of columns, then per column in order of name: its name, dtype,
-shape and bytes. Values that are no plain numbers (object arrays, and rows delivered one by one) are
-hashed as type and length, then bytes. Nothing else enters: not the order of columns, not memory
-layout, not time.
+Per batch, in order: the number of columns, then per column in order of name: its name, dtype, shape
+and bytes. Values that are no plain numbers (object arrays, and rows delivered one by one) are
+hashed as type and length, then bytes. Nothing else enters: no column order, memory layout or time.
 """
 
 from __future__ import annotations

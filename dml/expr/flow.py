@@ -354,8 +354,7 @@ class BatchFlow:
 class Again:
     """Elements computed by ``make`` from the whole input, which is always read from its start.
 
-    A position is the number of elements that were returned: on resumption they are computed again
-    and dropped.
+    A position counts the returned elements: on resumption they are computed again and dropped.
     """
 
     def __init__(

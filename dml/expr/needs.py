@@ -43,8 +43,7 @@ def needs_of(  # noqa: PLR0917 (in the order of ``Needs``)
 def _of(verb: str, name: str, given: float | None, custom: dict[str, float]) -> float:
     """Return the amount of ``name`` ("num_cpus" or "num_gpus") that a task occupies.
 
-    It may also be given in ``custom`` under an equivalent name, such as "GPU", which is removed
-    there.
+    An equivalent name in ``custom``, such as "GPU", may give it as well, and is removed there.
     """
     labels = [each for each in custom if f"num_{each}s".lower() == name]
     if given is not None and labels:

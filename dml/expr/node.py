@@ -148,10 +148,7 @@ class Node:
         """Raise PlanError for invalid parameters; the default accepts all parameters."""
 
     def stands(self) -> bool:
-        """Return True if facts that were derived from users' functions still hold.
-
-        They may not hold any more if a global that a function reads has changed.
-        """
+        """Return True if facts from users' functions hold: no global that they read has changed."""
         return True
 
     def infer(self) -> Schema:
@@ -218,10 +215,7 @@ class Node:
 
     @cached_property
     def level(self) -> int:
-        """The number of operators below this one that derive row ids.
-
-        It is part of the key from which this operator derives ids.
-        """
+        """The number of operators below that derive row ids; it is part of this operator's key."""
         return sum(node.level + (node.rows in DERIVING) for node in self.inputs)
 
     @property

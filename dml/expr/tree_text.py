@@ -23,10 +23,7 @@ class Page(str):
 
 
 def tree(root: Node) -> str:
-    """Return the tree below ``root``, one step per line from the output down.
-
-    Inputs other than a step's first one are indented.
-    """
+    """Return the tree below ``root``, a step per line, output first; other inputs are indented."""
     lines: list[str] = []
     node: Node | None = root
     while node is not None:

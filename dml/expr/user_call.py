@@ -54,8 +54,7 @@ class UserFunction:
 def caught(work: Callable[..., None], *args: Any) -> BaseException | None:
     """Call ``work``, which calls a user's function; return the exception that stopped it, or None.
 
-    SystemExit is returned as well, but an exception that a signal such as Ctrl-C raised is raised
-    again.
+    SystemExit is returned as well, but the exception of a signal such as Ctrl-C is raised again.
     """
     try:
         work(*args)

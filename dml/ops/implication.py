@@ -83,10 +83,7 @@ class Conjunct(NamedTuple):
 
 
 def _apart(one: float, other: float) -> tuple[bool, bool]:
-    """Return ``one`` > ``other`` and ``one`` < ``other``; each must also hold in float32.
-
-    A float32 column rounds two close numbers to the same number.
-    """
+    """Return ``one`` > ``other`` and ``one`` < ``other``, each only if it holds in float32, too."""
     with np.errstate(over="ignore"):
         single = np.float32(one), np.float32(other)
     return one > other and bool(single[0] > single[1]), one < other and bool(single[0] < single[1])

@@ -1,8 +1,7 @@
 """The ranks of a split that are other processes request their elements from rank 0.
 
 A rank requests one element ahead, so that rank 0 makes it while the training step runs. Each
-element comes with the state after it, so that a rank can save a checkpoint at any moment, even when
-rank 0 is gone.
+element comes with the state after it, so a rank can save a checkpoint even when rank 0 is gone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Rank 0 of a split over processes runs the pipeline and serves the other ranks.
 
 A *reader* is the process of another rank. Rank 0 holds each batch until the reader acknowledges it,
-when its training loop takes the next one. A process that replaces a lost reader gets the held
-batches first, then the rest.
+when its training loop takes the next one. The successor of a lost reader gets held batches first.
 """
 
 from __future__ import annotations

@@ -349,8 +349,7 @@ class RankSeat:
     def _place(self) -> tuple[StreamMark, int, int]:
         """Return a position of the stream, and two numbers of elements.
 
-        The first number counts from that position to the rank's step, the second from the start of
-        the epoch to that step.
+        Both count up to the rank's step: from that position, and from the start of the epoch.
         """
         run = self.run
         return *run.mark(self.step), run.start + self.step * run.split.n

@@ -212,8 +212,7 @@ class DiskShelf:
     def _makes(self, place: int) -> bool:
         """Wait while element ``place`` is the next one to make; True if the caller must make it.
 
-        Between two parts, the caller becomes the maker as well, but this returns False: it has to
-        begin the next part.
+        Between two parts, a caller that becomes the maker gets False: it must begin a part.
         """
         asked = time.monotonic()
         while (making := self.making or self.made) is not None and making.next == place:

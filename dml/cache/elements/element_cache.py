@@ -34,8 +34,7 @@ class Prefix:
     """The first elements of one stream, for all pipelines of the process that contain the stream.
 
     Any run that makes the next block may add it. Blocks are never changed and are only removed from
-    the end, so that a flow that has read a block can continue after it, even if other blocks are
-    gone.
+    the end, so a flow that has read a block can continue after it, even if others are gone.
     """
 
     def __init__(self, name: bytes, lock: threading.RLock) -> None:

@@ -1,9 +1,8 @@
 """Lay out consecutive cached blocks as one part of the store, and read them back.
 
 A record batch of the part has the rows of one block, or of several small blocks; a few numbers
-describe each block. Positions are long, so only some are stored; another position is an earlier
-stored one and the number of elements after it. The spans of all parts of a stream tell which part
-has an element.
+describe each block. Positions are long, so only some are stored; any other is a stored one and a
+number of elements after it. The spans of all parts of a stream tell which part has an element.
 """
 
 from __future__ import annotations

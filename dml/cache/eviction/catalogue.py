@@ -1,7 +1,4 @@
-"""List and check the cache entries of a store; no rows are made.
-
-Listing writes nothing, so that it works on a root without write permission.
-"""
+"""List and check the cache entries of a store, without writing to it and without making rows."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 Worth = floor + (decayed uses + announced epochs) x (seconds to make - seconds to read) / bytes. The
 floor is the worth of the last evicted part, as of the last use of this part:
-GreedyDual-Size-Frequency (Cherkasova, 1998) with decay, and with the reads that running jobs have
-announced.
+GreedyDual-Size-Frequency (Cherkasova, 1998) with decay and announced reads.
 """
 
 from __future__ import annotations

@@ -30,8 +30,7 @@ LOOKED_S, LOOKED = 1.0, 20
 class LookupPiece(NamedTuple):
     """An entry that holds rows of a step, and the derivation ``made`` of these rows from it.
 
-    If ``made`` is None, the rows are used unchanged. ``held`` is the number of the entry's columns,
-    0 if unknown.
+    Without ``made``, rows are unchanged. ``held`` is the entry's number of columns, 0 if unknown.
     """
 
     fingerprint: str

@@ -1,8 +1,7 @@
 """Write Arrow's file format so that every buffer begins at a multiple of 64 bytes.
 
 Arrow's own writer pads to 8 bytes. Messages, schema and footer come from Arrow; the offsets of
-bodies and buffers are overwritten in them, as numbers of a fixed width at places that FlatBuffers
-defines.
+bodies and buffers are overwritten in place, as FlatBuffers numbers of a fixed width.
 """
 
 from __future__ import annotations

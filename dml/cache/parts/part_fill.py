@@ -1,8 +1,7 @@
 """Fill a part while its rows flow on to the consumer: no rows are held, and no thread waits.
 
-The thread that makes the rows sends the heartbeats of the part's lease: a worker that hangs or is
-stopped for lack of memory loses the lease, and another worker makes the same part. The first commit
-counts.
+The thread that makes the rows sends the heartbeats of the part's lease: a worker that hangs or runs
+out of memory loses the lease, and another worker makes the same part. The first commit counts.
 """
 
 from __future__ import annotations

@@ -83,8 +83,7 @@ def rows_of(draw: int, rows: int, grain: int, each_s: float) -> range:
     """Return which rows of an atom of ``rows`` rows to recompute, at ``each_s`` seconds per row.
 
     The random ``draw`` chooses the range, which has at least one row, and begins and ends at
-    multiples of ``grain``. An atom that must be processed whole is recomputed whole, or not at all
-    (an empty range).
+    multiples of ``grain``. An indivisible atom is recomputed whole, or not at all (an empty range).
     """
     if grain >= rows:
         return range(rows if rows == 1 or each_s * rows <= ATOM_S else 0)

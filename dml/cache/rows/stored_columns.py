@@ -1,9 +1,8 @@
 """Assemble the rows of a stored step from rows that other pipelines have stored.
 
 An entry of another pipeline may hold all rows of this step, under other filters and with other
-columns. Its columns are taken unit by unit. Columns that are not stored are computed by the same
-steps, projected to these columns, and stored as a separate entry. Rows that are zipped must have
-equal ids, which is checked.
+columns. Its columns are taken unit by unit. Other columns are computed by the same steps, projected
+to these columns, and stored as a separate entry. Zipped rows must have equal ids, which is checked.
 """
 
 from __future__ import annotations

@@ -135,8 +135,7 @@ class Disk:
     def list_files(self, prefix: str, *, looking: bool = False) -> list[ListedName]:
         """Return the names below ``prefix`` with sizes in bytes and ages in seconds.
 
-        Ages are by the clock of the disk, read off a new file; with ``looking``, by the local
-        clock.
+        Ages are by the clock of the disk, read off a new file; with ``looking``, by the local one.
         """
         with self.translate_errors("read"):
             below, told = self._below(prefix), list[ListedName]()

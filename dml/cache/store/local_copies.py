@@ -2,8 +2,7 @@
 
 A copy lies under the name of its blob, in a folder of its entry. The copy is checked against the
 record of the part, like the blob, and may be gone or damaged at any time: then the blob is read. So
-copies need no leases, tombs or lists. A process that needs room removes copies of entries that are
-not in use.
+copies need no leases, tombs or lists. A process that needs room removes copies of unused entries.
 """
 
 from __future__ import annotations
@@ -56,8 +55,7 @@ class CopyRoom(QuotaRoom):
     def _evict(self, nbytes: int) -> None:
         """Free ``nbytes``, if that much may be evicted: long idle and large copies first.
 
-        A byte of a small copy saves more time than a byte of a large one, as each copy saves a
-        request.
+        A byte of a small copy saves more time than one of a large copy: each copy saves a request.
         """
         used = {each.name: each.age_s for each in self._place.list_files(USED)}
         going, left = list[tuple[float, str, int]](), set[str]()

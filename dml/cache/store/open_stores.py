@@ -34,8 +34,7 @@ _OPEN: dict[tuple[int, Where], PartStore] = {}
 class LocalPlace:
     """The folder for local copies of a store's parts, and their quota in bytes.
 
-    Without a ``folder``, copies go to the user's cache folder; without a quota, they take at most a
-    tenth of that folder's disk.
+    The defaults are the user's cache folder, and at most a tenth of the folder's disk.
     """
 
     folder: str | None = None
@@ -58,8 +57,7 @@ class Where:
 def store_at(where: Where) -> PartStore:
     """Return the store at ``where``, one in a process; raise PlanError for an invalid namespace.
 
-    If a store cannot be opened, a warning is given, and the returned store finds and stores
-    nothing.
+    If a store cannot be opened, a warning is given, and the result finds and stores nothing.
     """
     below = layout.namespace(where.namespace)
     with _LOCK:

@@ -49,8 +49,7 @@ def measured(root: str, machine: str) -> tuple[Samples, Samples]:
 def measured_cold(root: str, beside: str) -> tuple[Samples, Samples]:
     """Return times as ``measured``, of parts that the system has dropped from memory, if it can.
 
-    The times are stored under the name of ``root`` in the folder ``beside``, which is on this
-    machine.
+    The times are stored under the name of ``root`` in ``beside``, a folder on this machine.
     """
     return _measured(root, beside, cold_name(root), cold=True)
 

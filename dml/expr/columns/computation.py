@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 def shared(predicate: Sequence[Value], columns: Sequence[Value]) -> tuple[Value, ...]:
     """Return the maximal costly values that occur in both arguments and never raise an error.
 
-    Of ``predicate``, only the parts count that are evaluated on all rows: those before the first
-    part that may raise an error.
+    Of ``predicate``, only parts evaluated on all rows count: those before the first that can raise.
     """
     sure = itertools.takewhile(lambda part: part.total, predicate)
     tried = {value for value in walk(sure) if _costly(value)}
@@ -68,10 +67,7 @@ def _costly(value: Value) -> bool:
 
 
 class Programs:
-    """The kernel programs of ``values``, lowered once per input schema.
-
-    ``checks`` and ``keep`` are those of ``lower``.
-    """
+    """The kernel programs of ``values``, ``checks`` and ``keep``, lowered once per input schema."""
 
     def __init__(
         self, values: Sequence[Value], checks: Sequence[Value] = (), keep: Value | None = None

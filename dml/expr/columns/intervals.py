@@ -149,8 +149,7 @@ def _never_zero(a: Interval) -> bool:
 def _floor_division(a: Interval, b: Interval) -> Interval | None:
     """Return the interval of ``a // b``; None if ``b`` may be 0.
 
-    On either side of zero the quotient is monotonic in each operand, so its extremes are at the
-    ends.
+    On either side of zero the quotient is monotonic in each operand, with extremes at the ends.
     """
     if not _never_zero(b):
         return None

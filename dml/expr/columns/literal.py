@@ -21,8 +21,7 @@ TRY = "a number, bool, text, bytes, date or None; .otherwise(...) closes dml.whe
 def plain(value: Any) -> Any:
     """Return a literal as a Python value; NumPy and Arrow scalars become the equal Python values.
 
-    Raise SchemaError for all other values, such as arrays, and for datetimes with more digits than
-    microseconds.
+    Raise SchemaError for other values, such as arrays, and for datetimes finer than microseconds.
     """
     found = _scalar(value)
     if type(found) in PLAIN:

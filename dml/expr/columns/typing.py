@@ -2,8 +2,7 @@
 
 Types follow NumPy's promotion with weak Python literals (SEMANTICS, "Values"): a bare literal takes
 the type of the other operand, an integer column with a float literal becomes float64, ``/`` gives
-float64, or float32 if both sides are. The operands of a step are cast to one type here, so kernels
-never promote.
+float64, or float32 if both sides are. Operands are cast to one type here, so kernels never promote.
 """
 
 from __future__ import annotations
@@ -90,8 +89,7 @@ def lower(
     """Type ``values`` over columns of ``schema``, and flatten them; equal parts are computed once.
 
     Each of ``checks`` is a boolean output that must be false. With ``keep``, only rows in which it
-    is true are computed. Raise SchemaError for missing columns and for operands without a common
-    type.
+    is true are computed. Raise SchemaError for missing columns and operands of no common type.
     """
     work = _Lowering(schema)
     outputs = [work.strong(value) for value in values]

@@ -139,10 +139,7 @@ def rebuilt(value: Value, fn: Callable[[Value], Value]) -> Value:
 
 
 def bind_draws(value: Value, ordinal: int, place: int) -> Value:
-    """Return ``value`` with its random draws assigned to operator ``ordinal`` and column ``place``.
-
-    Draws that are assigned already stay as they are.
-    """
+    """Return ``value`` with unassigned draws assigned to operator ``ordinal``, column ``place``."""
     if not value.draws:
         return value
     if value.op == "random":

@@ -56,10 +56,7 @@ class BatchSizes(NamedTuple):
 
 
 class FlatbufferTable(NamedTuple):
-    """A flatbuffer table at byte ``at`` of ``data``.
-
-    Methods raise ValueError or struct.error for offsets outside of ``data``.
-    """
+    """A flatbuffer table at byte ``at``; raises ValueError or struct.error for offsets outside."""
 
     data: bytes
     at: int
@@ -220,10 +217,7 @@ class ArrowSource(FileSource):
         return tuple(found)
 
     def decoded(self, index: int, columns: tuple[str, ...]) -> pa.RecordBatch:
-        """Return ``columns`` of a record batch, validated by Arrow.
-
-        Raise SourceError if the record batch is damaged.
-        """
+        """Return ``columns`` of a record batch, validated by Arrow; raise SourceError on damage."""
         part = self.parts[index]
         names = part.file.arrow_schema.names
         wanted = sorted(names.index(name) for name in columns)

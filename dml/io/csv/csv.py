@@ -141,10 +141,7 @@ class Dialect:
 
 
 def _lone_returns(stored: np.ndarray) -> np.ndarray:
-    """Return the offsets of carriage returns that no newline follows: (n,) int64.
-
-    The last byte is left out, since the byte after it is unknown.
-    """
+    """Return the offsets of carriage returns that a byte other than newline follows: (n,) int64."""
     found = np.flatnonzero(stored[:-1] == RETURN)
     lone: np.ndarray = found[stored[found + 1] != NEWLINE]
     return lone
@@ -154,8 +151,7 @@ def _lone_returns(stored: np.ndarray) -> np.ndarray:
 class CsvForm(Dialect, Form):
     """The CSV format: rows of values in a dialect, with column names and types.
 
-    The user declared the types in ``declared``; the types of other columns in ``schema`` were
-    inferred.
+    The user declared the types in ``declared``; other types in ``schema`` were inferred.
     """
 
     nulls: tuple[str, ...]
@@ -218,10 +214,7 @@ class CsvForm(Dialect, Form):
         return start + len(line), tuple(names)
 
     def names_in(self, files: Sequence[File]) -> tuple[str, ...]:
-        """Return the column names in the header, which all files must share.
-
-        Raise SourceError if headers differ or have a duplicate name.
-        """
+        """Return the header's names; raise SourceError if headers differ or repeat a name."""
         names = self.head(files[0])[1]
         for file, (_, other) in zip(files[1:], several(self.head, files[1:]), strict=True):
             if other != names:
@@ -265,10 +258,7 @@ class CsvForm(Dialect, Form):
         return Schema((n, pa.string() if n in text else k) for n, k in guessed.items())
 
     def decode(self, data: bytes, rows: int, columns: tuple[str, ...]) -> pa.RecordBatch:
-        """Decode ``columns`` of the ``rows`` rows in ``data``, converted to their types.
-
-        Raise RowError for an invalid row.
-        """
+        """Decode ``columns`` of ``rows`` rows in ``data``; raise RowError for an invalid row."""
         reading = pc.ReadOptions(
             use_threads=False, block_size=block_size(data), column_names=list(self.schema)
         )

@@ -133,8 +133,7 @@ def common(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
 def fitted(batch: pa.RecordBatch, schema: Schema, place: str) -> pa.RecordBatch:
     """Convert rows of a file to the columns and types of all files; absent columns are null.
 
-    Raise SourceError for a value that the wider type cannot represent, such as 2**53 + 1 as a
-    float.
+    Raise SourceError for a value that the wider type cannot hold, such as 2**53 + 1 as a float.
     """
     if batch.schema.names == list(schema) and batch.schema.types == list(schema.values()):
         return batch

@@ -173,10 +173,7 @@ SomePart = TypeVar("SomePart", bound=FilePart)
 def numbered_parts(
     kind: type[SomePart], file: File, sizes: Iterable[tuple[int, int]], atom_rows: int | None
 ) -> Iterator[SomePart]:
-    """Yield the parts of ``file`` that have rows.
-
-    ``sizes`` has, for every part, the number of rows and the decoded bytes.
-    """
+    """Yield the parts of ``file`` with rows; ``sizes`` has each part's rows and decoded bytes."""
     first_row = 0
     for number, (rows, nbytes) in enumerate(sizes):
         if rows:
@@ -446,10 +443,7 @@ def as_given(paths: Paths, count: int) -> str:
 
 
 def opened_file(path: str, name: str) -> File:
-    """Return a local file with its current size and time.
-
-    Raise SourceError if the file is absent or not accessible.
-    """
+    """Return a local file with its current size and time; raise SourceError if inaccessible."""
     try:
         found = looked_at(path)
     except OSError as error:

@@ -53,10 +53,7 @@ class RowError(Exception):
 
 
 class Form(Splitter):
-    """A file format: where rows end in bytes, and how rows are decoded.
-
-    ``schema`` has all columns of the format.
-    """
+    """A file format: where rows end and how they are decoded; ``schema`` has all its columns."""
 
     schema: Schema
     # Bytes before a row that are not part of it, skipped to find where the row begins.
@@ -91,10 +88,7 @@ class Form(Splitter):
         return spot(file, row, at)
 
     def decode(self, data: bytes, rows: int, columns: tuple[str, ...]) -> pa.RecordBatch:
-        """Decode ``columns`` of the ``rows`` rows in ``data``.
-
-        Raise RowError for an invalid row.
-        """
+        """Decode ``columns`` of ``rows`` rows in ``data``; raise RowError for an invalid row."""
         raise InternalError(f"{type(self).__name__} decodes nothing")
 
 
@@ -139,10 +133,7 @@ class LineFiles(FileSet):
         return dataclasses.replace(super().shard(num_shards, index), counted=counted)
 
     def indices(self, atom_rows: int | None) -> list[PartIndex]:
-        """Return the index of every file for atoms of ``atom_rows`` rows.
-
-        The first call scans all files, in parallel.
-        """
+        """Return each file's index for ``atom_rows``; the first call scans files in parallel."""
         if atom_rows not in self.counted:
             with ThreadPoolExecutor(max(1, min(COUNTING_THREADS, len(self.files)))) as pool:
                 found = list(pool.map(lambda file: self._index(file, atom_rows), self.files))
@@ -254,10 +245,7 @@ class LineSource(FileSource):
             )
 
     def _atoms(self, run: LineRun) -> Iterator[tuple[bytes, int]]:
-        """Yield the bytes and the row count of every atom of ``run``.
-
-        At bytes that cannot be read, raise SourceError after the atoms before them.
-        """
+        """Yield bytes and row count of each atom of ``run``; at damage, raise SourceError."""
         form = self.files.form
         packed = form.packed(run.file)
         try:
@@ -364,10 +352,7 @@ def _decoded_bytes(schema: Schema, rows: int, nbytes: int) -> int:
 
 
 def sample(file: File, form: Form, start: int) -> tuple[bytes, int]:
-    """Return the bytes of the first complete rows of a file, about 1 MiB, and their number.
-
-    Return b"" and 0 if the file has no complete row.
-    """
+    """Return a file's first complete rows, about 1 MiB, and their number; b"" and 0 without any."""
     with form.open(file) as stream:
         stream.read(start)
         for data, ends in windows(stream, form):

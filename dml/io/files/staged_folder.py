@@ -146,10 +146,7 @@ def prefix(target: Path) -> str:
 
 
 def _create_locked(target: Path) -> tuple[Path, int]:
-    """Create a staging folder, and lock a file in it until this process ends; return both.
-
-    The lock is returned as a file descriptor.
-    """
+    """Create a staging folder; return it and the descriptor of its lock, held until exit."""
     while True:
         name = f"{prefix(target)}{platform.node()[:64]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         folder = target.parent / name

@@ -58,8 +58,7 @@ TRY = "schema={...} for the types of columns, columns=[...] where rows have more
 class JsonForm(Form):
     """The format of JSON lines: each line that is not blank is an object, whose keys are columns.
 
-    The user declared the types in ``declared``; the types of other columns in ``schema`` were
-    inferred.
+    The user declared the types in ``declared``; other types in ``schema`` were inferred.
     """
 
     schema: Schema

@@ -135,10 +135,7 @@ class NumpySource(FileSource):
         return digest("arrays", [(file.size, file.rows) for file in self.files.files])
 
     def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
-        """Yield the atoms of a run of rows.
-
-        Raise SourceError if a file is damaged or has changed.
-        """
+        """Yield the atoms of a run of rows; raise SourceError if a file is damaged or changed."""
         part = self.parts[unit.index]
         starts = range(skip_atoms * part.atom_rows, part.rows, part.atom_rows)
         part.file.check_unchanged(fetching=bool(columns))
@@ -253,10 +250,7 @@ def _kind(dtype: np.dtype[Any], shape: tuple[int, ...], name: str) -> pa.DataTyp
 
 
 def _values(array: np.ndarray, kind: pa.DataType, where: str) -> Values:
-    """Convert an array to column values, over the same memory where possible.
-
-    Raise SourceError that begins with ``where`` for invalid values.
-    """
+    """Convert an array, over its memory if possible; raise SourceError at ``where`` if invalid."""
     try:
         native = np.require(
             array.astype(array.dtype.newbyteorder("="), copy=False), None, ("C", "A")

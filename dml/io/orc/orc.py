@@ -134,8 +134,7 @@ class OrcSource(FileSource):
 def _answer(file: File, what: str, at: str, **request: Any) -> Answer:
     """Send a request about ``file`` to a worker process, and return the answer.
 
-    Raise SourceError if the file cannot be read; ``what`` and ``at`` are the object and the
-    location for its message.
+    Raise SourceError, with object ``what`` and location ``at``, if the file cannot be read.
     """
     try:
         return answer({"path": file.path, **request})

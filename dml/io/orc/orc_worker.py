@@ -2,9 +2,8 @@
 
 python -m dml.io.orc.orc_worker
 
-A request is a line of JSON on standard input; the answer is a line of JSON on standard output,
-followed by an Arrow stream unless the line reports an error. The process ends at the end of its
-input.
+A request is a line of JSON on standard input; the answer is a line of JSON on standard output, then
+an Arrow stream unless the line reports an error. The process ends at the end of its input.
 """
 
 from __future__ import annotations

@@ -259,8 +259,7 @@ def decoded_bytes(chunk: ColumnChunk) -> int:
 def _text_bytes(chunk: ColumnChunk) -> int:
     """Estimate bytes of texts and offsets: the writer's count, and at least the stored size.
 
-    A dictionary of few long texts is stored once and decoded for every occurrence: only the
-    writer's count reflects that.
+    A dictionary's text is stored once and decoded often: only the writer's count reflects that.
     """
     return max(chunk.uncompressed, chunk.text) + 4 * chunk.values
 

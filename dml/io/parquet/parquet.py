@@ -221,10 +221,7 @@ def _atoms(
 
 
 def texts_of_unknown_size(group: RowGroup, columns: Iterable[str]) -> dict[str, pa.DataType]:
-    """Return the types of text columns that may decode to far more bytes than the footer states.
-
-    Text columns inside lists and structs are not included.
-    """
+    """Return types of top-level text columns that may decode to far more than the footer states."""
     kinds = {name: usual_type(group.file.arrow_schema.field(name).type) for name in columns}
     texts = {name: kind for name, kind in kinds.items() if is_text_or_bytes(kind)}
     return {name: kind for name, kind in texts.items() if hides(group.chunks((name,))[0])}
@@ -242,8 +239,7 @@ def _decoded(
 ) -> Iterator[pa.RecordBatch]:
     """Decode a row group, page by page or at once; yield the rows before damage in either case.
 
-    Decoding at once fails as a whole; the row group is then decoded again, page by page. ``hidden``
-    columns stay dictionaries.
+    If decoding at once fails, it is repeated page by page. ``hidden`` columns stay dictionaries.
     """
     if at_once:
         try:

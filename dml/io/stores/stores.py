@@ -2,8 +2,7 @@
 
 Every request goes through ``ObjectStore.request``: transient failures are retried after a pause,
 other failures raise errors that name the URL. Credentials may be secret: they are sent to workers,
-but are not part of any name, text or error. Files are read by ranges only, so nothing is prefetched
-implicitly.
+but never part of a name, text or error. Files are read by ranges, without implicit prefetch.
 """
 
 from __future__ import annotations
@@ -185,8 +184,7 @@ class Remote:
         """Fetch the bytes of every range (start, stop), requested together.
 
         The version is checked after the fetch; with ``checked=False`` the caller must do this. A
-        version never recurs, so bytes that were read before a successful check are of the listed
-        version.
+        version never recurs, so bytes read before a successful check are of the listed version.
         """
         found: dict[int, bytes] = {
             i: b"" for i, (start, stop) in enumerate(ranges) if start == stop

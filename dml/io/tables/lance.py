@@ -71,8 +71,7 @@ class Lance(DataSource):
     def identity(self) -> object:
         """Return the fragment metadata: files, which are never rewritten, and deletions.
 
-        An upgrade of the library may serialize the metadata differently, which changes the
-        identity.
+        A library upgrade may serialize the metadata differently, which changes the identity.
         """
         said = [fragment.metadata.to_json() for fragment in self._dataset.get_fragments()]
         return json.dumps(said, sort_keys=True, default=str)
@@ -83,8 +82,5 @@ def read_lance(
     version: int | str | None,
     storage_options: Mapping[str, str] | None,
 ) -> Lance:
-    """Open the dataset at ``path``, at a version, a tag, or the latest.
-
-    Raise SourceError if the dataset or the version is absent.
-    """
+    """Open the dataset at ``path`` at a version, tag or the latest; raise SourceError if absent."""
     return Lance(located(path), version, storage_options)

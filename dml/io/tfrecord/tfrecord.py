@@ -63,8 +63,7 @@ class RecordFile(File):
 class RecordForm(Form):
     """The format of consecutive records; each is an Example, or raw bytes (``raw``).
 
-    With ``chosen``, features that ``schema`` does not name are skipped; otherwise such features are
-    errors.
+    With ``chosen``, features that ``schema`` does not name are skipped; otherwise they are errors.
     """
 
     schema: Schema

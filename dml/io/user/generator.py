@@ -1,8 +1,7 @@
 """Rows are read from a user's function that returns a fresh iterator at every call.
 
 The number of rows is only known at the end, if there is one, so all rows are one open unit. The
-function is called again for every pass, and again on resumption, which drops the rows that were
-already delivered.
+function is called again for every pass and on resumption, which drops delivered rows.
 """
 
 from __future__ import annotations
@@ -168,8 +167,7 @@ def _typed(
 def schema_of_rows(rows: Iterator[Mapping[str, Any]], name: str) -> Schema:
     """Infer names and types from the first rows, until every column has had a value.
 
-    Columns of arrays are inferred from at least 64 rows: if the shapes differ, the column has an
-    open shape.
+    Columns of arrays take at least 64 rows: if the shapes differ, the column has an open shape.
     """
     held: list[Any] = []
     schema: Schema | None = None

@@ -302,8 +302,7 @@ class GivenParts(Plugged):
     def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
         """Yield the atoms of a part; the first ``skip_atoms`` atoms are read and dropped.
 
-        Raise SourceError if the source raises, or gives other columns or another number of rows
-        than declared.
+        Raise SourceError if the source raises, or columns or row count are not as declared.
         """
         part, key = self._parts[unit.index], self._keys[unit.index]
         if not columns and part.rows is not None:

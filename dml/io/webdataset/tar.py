@@ -87,10 +87,7 @@ def members(data: bytes) -> Iterator[ArchiveMember]:
 
 
 def needed(data: bytes) -> int:
-    """Return the bytes that the first member of ``data`` takes with its headers.
-
-    Raise TarError as ``members`` does.
-    """
+    """Return the bytes of the first member and its headers; raise TarError as ``members`` does."""
     at, said = 0, _Said()
     while at + BLOCK <= len(data) and data[at : at + BLOCK] != ZEROS:
         header = _header(data[at : at + BLOCK])

@@ -45,8 +45,7 @@ def split_name(name: str) -> tuple[str, str]:
 class SampleForm(Form):
     """The format of samples: consecutive files that share a key are a row; suffixes are columns.
 
-    With ``chosen``, suffixes that ``schema`` does not name are skipped; otherwise such suffixes are
-    errors.
+    With ``chosen``, suffixes that ``schema`` does not name are skipped; otherwise they are errors.
     """
 
     schema: Schema

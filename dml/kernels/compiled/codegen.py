@@ -265,8 +265,7 @@ class _Writer:
     def root_known(self) -> list[str | None]:
         """Return for each root the variable that is true where the root is not null, or None.
 
-        A root is an output of the kernel. None stands for a check, for ``keep``, and for an output
-        without nulls.
+        A root is an output. None stands for a check, ``keep``, and an output without nulls.
         """
         return [
             None if root.kind in (CHECK, KEEP) else self.known[root.register]
@@ -398,10 +397,7 @@ class _Writer:
         return [*started, "for j in range(TILE):", *(f"    {line}" for line in lines)]
 
     def flags(self) -> list[str]:
-        """Return the flags that a tile needs: "bad" (a cast failed), "doubt" (may have), "held".
-
-        The last means that a check is true in some row.
-        """
+        """Return a tile's flags: bad (a cast failed), doubt (may have), held (a check is true)."""
         bad = ["bad"] if self.failures or self.doubts else []
         doubt = ["doubt"] if self.doubts else []
         held = ["held"] if any(root.kind == CHECK for root in self.shape.roots) else []

@@ -38,8 +38,7 @@ def divisors(program: Program) -> set[Any]:
 def divisible(program: Program, step: Step) -> Divisible | None:
     """Return ``step`` as a divisibility test; None if it is another operation.
 
-    Such a step compares ``x % c`` with 0, for an i8 register x and a constant c that is no power of
-    two.
+    Such a step compares ``x % c`` with 0, for an i8 register x and a constant c, no power of two.
     """
     first = len(program.inputs)
     if step.op not in ("eq", "ne"):
@@ -55,10 +54,7 @@ def divisible(program: Program, step: Step) -> Divisible | None:
 
 
 def multiples(by: int) -> tuple[int, int, int, int]:
-    """Return the arguments inverse, addend, turn and most of the kernel function ``is_multiple``.
-
-    They test divisibility by ``by``, which is no power of two.
-    """
+    """Return inverse, addend, turn and most for ``is_multiple`` of ``by``, no power of two."""
     turn = (by & -by).bit_length() - 1
     odd = by >> turn
     addend = (2**63 - 1) // odd & -(2**turn)
@@ -242,10 +238,7 @@ class _Reader:
         return step.op in self.supported or (name in self.supported and codes <= {"f4", "f8"})
 
     def targets(self, output: int) -> list[_Target]:
-        """Return the targets of ``output``: one, or one per matrix column.
-
-        Return [] if a kernel cannot compute all of them.
-        """
+        """Return the targets of ``output``, one per matrix column; [] if no kernel computes all."""
         register = self.program.outputs[output]
         step = self.step(register)
         if step is None or step.op == "lit":
@@ -355,10 +348,7 @@ class _Parts:
         return Step(step.op, (), step.code, params), tuple(places)
 
     def taken_out(self, step: Step) -> list[tuple[str, Any]] | None:
-        """Return the parameters of ``step`` as constants (type code, value).
-
-        Return None for operations whose parameters stay in the generated code.
-        """
+        """Return parameters of ``step`` as (type code, value); None if they stay in the code."""
         code = self.program.codes[step.args[0]] if step.args else ""
         match step.op:
             case "hash":

@@ -258,8 +258,7 @@ class _Call:
     def targets(self) -> dict[tuple[int, int], int]:
         """Return for each (root, output) the index of its values' address; its validity's follows.
 
-        Indices count from the first output address of a block. Instances that write to the same
-        matrix share an entry.
+        Indices count from a block's first output address. Instances of one matrix share an entry.
         """
         found: dict[tuple[int, int], int] = {}
         for i, root in enumerate(self.shape.roots):

@@ -257,10 +257,7 @@ class KernelCache:
                 self._changed.notify_all()
 
     def _compile(self, batch: dict[str, str]) -> tuple[dict[str, Kernel], dict[str, str]]:
-        """Compile and load ``batch``, source texts by name.
-
-        Return the loaded kernels by name, and the reason of failure for each of the others.
-        """
+        """Compile and load source texts by name; return kernels and reasons of failure by name."""
         loaded: dict[str, Kernel] = {}
         try:
             message = self._make(batch)
@@ -335,10 +332,7 @@ class KernelCache:
 
 
 def publish(path: Path, text: str) -> None:
-    """Write ``path`` atomically unless it exists, so that its time stamp never changes.
-
-    numba discards compiled code if its source has another time stamp.
-    """
+    """Write ``path`` atomically unless it exists: numba drops code if its time stamp changes."""
     if path.exists():
         return
     descriptor, draft = tempfile.mkstemp(dir=path.parent, suffix=".draft")

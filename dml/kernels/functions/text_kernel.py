@@ -1,8 +1,7 @@
 """A chain of text functions runs through one compiled kernel, byte by byte.
 
 The kernel is driven by tables, so one kernel serves all chains: each byte is mapped by a table, and
-of each run of bytes in a set only the first is kept. The tables are made by the text functions
-themselves.
+of each run of bytes in a set only the first is kept. The text functions make the tables.
 """
 
 from __future__ import annotations

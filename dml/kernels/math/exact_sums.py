@@ -124,10 +124,7 @@ class ExactSums:
 def sums_by_run(
     values: np.ndarray, valid: np.ndarray | None, starts: np.ndarray, *, squared: bool
 ) -> list[ExactSums]:
-    """Return the sums of each run of ``values`` (n,): run i ends where run i + 1 starts.
-
-    Values that are not ``valid`` are left out.
-    """
+    """Return the sums of the valid values (n,) of each run: run i ends where run i + 1 starts."""
     found = [ExactSums(values.dtype, squared=squared) for _ in starts]
     stops = np.append(starts[1:], len(values))
     if len(values) >= LONG * len(starts):

@@ -1,8 +1,7 @@
 """Step tables are evaluated on NumPy arrays, in blocks that stay in the processor's cache.
 
 A table is scheduled once: each step gets a scratch slot that is free again after its last reader.
-The special side of a ``patch`` is computed only in blocks with unusual elements, and there only for
-these elements.
+The special side of a ``patch`` is computed only for unusual elements.
 """
 
 from __future__ import annotations

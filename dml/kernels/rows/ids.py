@@ -203,10 +203,7 @@ class RowIds:
         return RowIds(count, hi, self.lo[start:stop])
 
     def derive(self, a: Key, b: Key) -> RowIds:
-        """Return the ids that the function ``derive`` gives for each of these ids and (a, b).
-
-        ``a`` and ``b`` are integers, or (n,) arrays of integers.
-        """
+        """Return the ids of ``derive`` for each id and (a, b), integers or (n,) integer arrays."""
         hi, lo = derive(self.hi, self.low(), _key(a), _key(b))
         return RowIds(self.count, np.asarray(hi, np.uint64), np.asarray(lo, np.uint64))
 

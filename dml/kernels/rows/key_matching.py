@@ -49,8 +49,7 @@ class Keys(NamedTuple):
 def keys_of(columns: Sequence[Register], n: int, *, nulls_equal: bool) -> Keys:
     """Return the keys of ``n`` rows from columns; without columns, all keys are equal.
 
-    Both sides of a comparison have columns of the same types: numbers, booleans, text, bytes,
-    decimals, dates and times.
+    Compared columns have the same types: numbers, booleans, text, bytes, decimals, dates and times.
     """
     words, texts, masks = list[np.ndarray](), list[pa.Array](), list[np.ndarray]()
     for column in columns:
@@ -192,10 +191,7 @@ class KeyIndex:
         return (np.cumsum(heads) - heads).astype(number), shift
 
     def find(self, keys: Keys) -> np.ndarray:
-        """Return the key number of each of ``keys`` in this index, (n,) integers.
-
-        The number is -1 for a key that the index does not have.
-        """
+        """Return the number of each key in this index, (n,) integers; -1 if the key is absent."""
         if not len(self.codes):
             return np.full(keys.n, -1)
         codes = self._codes(keys)

@@ -35,8 +35,7 @@ def window_permutation(window_key: int, n: int) -> NDArray[np.intp]:
 def ascending(keys: U64) -> NDArray[np.intp]:
     """Return the indices (n,) that sort distinct keys, by a radix sort of 16 bits at a time.
 
-    The lowest 16 bits are left out: if two keys differ in those alone, which is rare, a comparison
-    sort is used.
+    The lowest 16 bits are left out: if keys differ in those alone, a comparison sort is used.
     """
     if not COUNTED_LEAST <= len(keys) <= COUNTED_MOST:
         return np.argsort(keys)

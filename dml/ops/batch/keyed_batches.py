@@ -51,8 +51,7 @@ class _Origin:
 class _Group:
     """The waiting rows of one key: their number ``rows``, and the ``blocks`` that hold them.
 
-    In a resumed run ``rows`` also counts rows of a batch that was emitted before: these are not
-    buffered.
+    In a resumed run ``rows`` also counts rows of a batch emitted before, which are not buffered.
     """
 
     def __init__(self, rows: int = 0) -> None:

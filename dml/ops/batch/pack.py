@@ -95,8 +95,7 @@ class Bins:
     def add(self, chunk: TokenChunk, row: int, start: int, size: int, origin: object) -> None:
         """Put the ``size`` tokens of row ``row`` of ``chunk``, which begin at ``start``, into bins.
 
-        Only the strategy "concat_split" divides a row between bins; otherwise ``size`` is at most
-        the size of a bin.
+        Only "concat_split" divides a row between bins; otherwise ``size`` is at most a bin's size.
         """
         part = 0
         while size:
@@ -163,10 +162,7 @@ Wrong = tuple[np.ndarray, Callable[[int], DmlError]]
 
 
 def chunk_of(node: Pack, block: Block) -> tuple[TokenChunk, np.ndarray, DmlError | None]:
-    """Return the tokens of rows before the first invalid row, the rows' sizes, and its error.
-
-    The error is None if all rows of ``block`` can be packed.
-    """
+    """Return the tokens before the first invalid row, the rows' sizes, and its error or None."""
     lists = {name: lists_of(block[name]) for name in block.schema}
     sizes = lists[node.column].sizes
     wrong = [found for found in _wrong(node, block, lists) if len(found[0])]

@@ -81,8 +81,7 @@ class _Sliding:
     """A flow of windows: ``block`` buffers rows of the current window and of later ones.
 
     Rows are counted from where the input was opened: ``first`` is the first row of the current
-    window, ``read`` the next row to read. ``places`` holds pairs of a row and the input's position
-    before it.
+    window, ``read`` the next one to read. ``places`` are pairs of a row and the position before it.
     """
 
     def __init__(

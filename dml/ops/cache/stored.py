@@ -57,8 +57,7 @@ class Stored(SameColumns):
 def storable(node: Node) -> bool:
     """Return True if workers compute the rows of ``node`` while they read a source unit by unit.
 
-    An operator with resource needs of its own passes its rows to other tasks, which see partitions,
-    not units.
+    An operator with resource needs passes its rows to other tasks, which see partitions.
     """
     source, *steps = node.chain()
     return (

@@ -196,8 +196,7 @@ def _places(index: Sequence[int], ends: Sequence[tuple[int, int]]) -> np.ndarray
 def _stop(loop: FunctionType, error: BaseException, last: int) -> ChainStop:
     """Return the row at which ``error`` ended ``loop``; ``last`` is the last row of the piece.
 
-    If the loop itself raised, because a key is missing, the result has no error: the operators run
-    next, and raise it themselves.
+    If the loop itself lacked a key, the result has no error: the operators run next and raise it.
     """
     at = traceback_of(error)
     while at is not None and at.tb_frame.f_code is not loop.__code__:

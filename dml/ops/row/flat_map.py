@@ -179,10 +179,7 @@ class FlatMap(FunctionNode):
     rows: ClassVar[Rows] = Rows.MORE
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
-        """Yield the children, in blocks of at most 4096 rows, fewer if they are large.
-
-        Errors are raised after the rows before them.
-        """
+        """Yield blocks of at most 4096 children, fewer if large; errors come after earlier rows."""
         held = _Children(self, block, at)
         (out, parents, child), due = held.held, held.due
         taken = _child_taker(self.fn)

@@ -35,8 +35,7 @@ GROUP_ROWS = 1024
 def atoms_are_gone(below: Node) -> bool:
     """Return True if an operator over ``below`` reads a stream without the source's atoms.
 
-    Operators that look at one row, or one atom, at a time leave the atoms as they are; any other
-    operator returns a stream.
+    Operators that look at one row or atom at a time keep the atoms; others return a stream.
     """
     return not all(step.rows.local for step in below.chain()[1:])
 

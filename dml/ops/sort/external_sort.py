@@ -160,8 +160,7 @@ class Sorted(Again):
     def _merged(self, spill: Spill) -> Iterator[Block]:
         """Merge all runs, in several passes if half of the budget has no room for a block of each.
 
-        A pass merges neighbouring runs, so that runs stay in the order in which their rows were
-        read.
+        A pass merges neighbouring runs, so that runs stay in the order of their input rows.
         """
         each = max(block_bytes(self.at.budget), self.row_bytes)
         most = max(LEAST_RUNS, self.at.budget // (2 * each))

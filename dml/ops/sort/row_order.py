@@ -112,10 +112,7 @@ class KeyedBlock:
 
 
 def _differing(column: pa.Array) -> np.ndarray:
-    """Return whether each value but the last differs from the next, (n - 1,) bool.
-
-    Nulls are equal to each other, and so are NaNs.
-    """
+    """Return where values differ from the next, (n - 1,) bool; nulls are equal, and so are NaNs."""
     if pa.types.is_null(column.type):
         return np.zeros(len(column) - 1, bool)
     before, after = column.slice(0, len(column) - 1), column.slice(1)

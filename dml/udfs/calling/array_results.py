@@ -56,8 +56,7 @@ class Calling(Protocol):
 def views(block: Block) -> dict[str, np.ndarray]:
     """Return the columns of ``block`` as arrays that are flagged read-only.
 
-    The arrays do not share memory with other blocks, because a function can remove the flag, and
-    other libraries ignore it.
+    The arrays share no memory with other blocks, as a function or a library may bypass the flag.
     """
     out = {name: array.view() for name, array in arrays_of(block, "keep", own=owned).items()}
     for array in out.values():
@@ -114,10 +113,7 @@ _END = object()
 
 
 def _tried(node: Calling, work: Callable[[], Any], ids: RowIds, at: At) -> list[Any]:
-    """Return the result of ``work`` in a list of one; [] if it raises and errors are skipped.
-
-    Raise UDFError if it raises otherwise.
-    """
+    """Return ``[work()]``; if it raises, return [] if errors are skipped, else raise UDFError."""
     out: list[Any] = []
     error = caught(lambda: out.append(work()))
     if error is not None and not node.skips:
@@ -340,8 +336,7 @@ def _arrow_columns(
 def _whole(column: pa.Array | pa.ChunkedArray, given: Container[int]) -> pa.Array:
     """Return a column as one array that the function can no longer write to.
 
-    Arrow wraps NumPy arrays without a copy, and the function may overwrite those for the next
-    batch.
+    Arrow wraps NumPy arrays uncopied, and the function may overwrite them for the next batch.
     """
     chunks = [column] if isinstance(column, pa.Array) else column.chunks
     if not chunks:

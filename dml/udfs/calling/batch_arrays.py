@@ -152,10 +152,7 @@ def finished(block: Block) -> Block:
 
 
 def plain(block: Block) -> bool:
-    """Return True if all floats of ``block`` are delivered unchanged, because none is NaN.
-
-    False if lists or structs may hold floats.
-    """
+    """Return True if floats are delivered unchanged: no NaN, and no lists or structs of floats."""
     columns = zip(block.columns, block.schema.values(), strict=True)
     if any(_has_floats(kind) for values, kind in columns if not isinstance(values, Vec)):
         return False

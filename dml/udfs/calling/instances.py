@@ -40,8 +40,7 @@ class InstancePool:
     def acquire(self, most: int | None) -> PooledInstance:
         """Return an instance, locked for the caller, who must release ``instance.lock``.
 
-        If all instances are locked, create a new one; but if there are ``most`` already, wait for
-        one of them. None is no limit.
+        If all are locked, create one, or wait if there are ``most`` already (None: no limit).
         """
         for instance in self.instances:
             if instance.lock.acquire(blocking=False):

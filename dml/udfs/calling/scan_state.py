@@ -149,10 +149,7 @@ def _written(value: Any) -> Any:
 
 
 def of_json(written: Any) -> Any:
-    """Return the value that ``to_json`` wrote.
-
-    Raise KeyError, TypeError or ValueError for any other input.
-    """
+    """Return what ``to_json`` wrote; raise KeyError, TypeError or ValueError for other input."""
     if isinstance(written, list):
         return [of_json(each) for each in written]
     if not isinstance(written, dict):

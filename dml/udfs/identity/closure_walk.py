@@ -308,10 +308,7 @@ def _put_builtin(out: FunctionEncoder, name: str, namespace: Mapping[str, Any]) 
 
 
 def _put_chain(out: FunctionEncoder, name: str, value: object, attributes: list[str]) -> None:
-    """Encode ``value``, or, if it is a module, only the one of its attributes that is read.
-
-    ``attributes`` are the names that are read from it in a chain.
-    """
+    """Encode ``value`` or, if it is a module, the attribute that the chain ``attributes`` reads."""
     path = f".{name}"
     while attributes and isinstance(value, types.ModuleType):
         inner = _inner(value, attributes[0])

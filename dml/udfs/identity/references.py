@@ -94,10 +94,7 @@ def _import_arguments(steps: Sequence[Instruction], place: int) -> tuple[int, tu
 
 
 def _imported(steps: Sequence[Instruction]) -> Iterator[tuple[int | str, Reference]]:
-    """Yield (variable, import) for imports into local variables.
-
-    A variable is its number or, for a variable that inner functions use, its name.
-    """
+    """Yield (variable, import): a variable's number, or its name if inner functions use it."""
     for place, step in enumerate(steps):
         if step.name == "IMPORT_NAME":
             bind = _bound_names if _import_arguments(steps, place)[1] else _bound_module

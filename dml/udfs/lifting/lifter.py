@@ -145,8 +145,7 @@ def _refuse_identity(steps: Sequence[Instruction]) -> None:
     """Refuse ``is`` and ``is not``, unless the right side is always the constant None.
 
     A traced value is never the object that Python has in its place (True, a small integer), and
-    identity tests call no operator that could be overridden; only None is the same object in
-    tracing.
+    identity cannot be overridden; only None is the same object in tracing.
     """
     reached = {step.target for step in steps}
     for place, step in enumerate(steps):

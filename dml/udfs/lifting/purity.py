@@ -232,9 +232,8 @@ def lookups(fn: object) -> frozenset[object] | None:
     """Return the keys of ``fn`` if it uses its first argument only for lookups: ``row["x"]``.
 
     None if it uses the argument otherwise. With keys, the function cannot modify, keep or pass on
-    the dict that it is given, nor notice other items of it, whatever else it does. That holds for
-    the dict alone: the function may modify or keep a mutable value (a list, an array) that it looks
-    up.
+    the dict that it is given, nor notice other items of it, whatever else it does. But the function
+    may modify or keep a mutable value (a list, an array) that it looks up.
     """
     if not isinstance(fn, types.FunctionType) or fn.__code__.co_argcount < 1:
         return None

@@ -79,10 +79,7 @@ def size(values: Any, /) -> Any:
 
 
 def total(values: Any, /, start: Any = 0) -> Any:
-    """Return ``sum(values)`` by repeated addition; refuse floats from Python 3.12 on.
-
-    From then on, Python sums floats more exactly than by repeated addition.
-    """
+    """Return ``sum(values)`` by addition; refuse floats on Python 3.12+, whose sums differ."""
     items = list(values)
     if isinstance(start, str | bytes) or not any(isinstance(each, Traced) for each in items):
         return sum(items, start)

@@ -1,7 +1,6 @@
 """Columns inherit their namespaces, encoders and aggregates from here; most load on first use.
 
-Namespaces are classes of their own, since methods ``str`` and ``list`` of ``Column`` would hide the
-types.
+Namespaces are classes, since methods ``str`` and ``list`` of ``Column`` would hide the types.
 """
 
 from __future__ import annotations
@@ -63,8 +62,7 @@ class Namespaced:
     def one_hot(self, size: int, dtype: Any = "float32") -> Self:
         """Return a vector ``(size,)`` with 1 at the index that the integer gives, and 0 elsewhere.
 
-        As in tf.one_hot, the vector is all zeros if the integer is negative, or ``size`` or more.
-        Null gives null.
+        As in tf.one_hot, an integer outside 0 to ``size`` - 1 gives zeros. Null gives null.
         """
         return self._encoders().one_hot(size, dtype)
 
