@@ -137,8 +137,7 @@ class Choosing:
     ) -> dict[Key, CacheDecision]:
         """Return the decision at each ``autocache()`` for its next pass, by the key of its node.
 
-        If ``asking`` is given, the next pass at that node is one of ``epoch``; at other nodes, and
-        without ``asking``, it is one of the run's first epoch.
+        The next pass at ``asking`` is one of ``epoch``, at other nodes of the run's first epoch.
         """
         given = {key_of(asking): epoch} if asking is not None and epoch is not None else {}
         found = {
@@ -158,8 +157,7 @@ class Choosing:
         """Yield each chain that has an ``autocache()``, with the costs there.
 
         Costs are those of the epoch that ``epochs`` gives for the key of a node, else of the run's
-        first epoch. Rows without a fingerprint, and rows that were quarantined as wrong, are left
-        out.
+        first epoch. Rows that have no fingerprint, or are quarantined, are left out.
         """
         for plan in {id(each.chain): each.chain for each in self.places}.values():
             places = [each for each in self.places if each.chain is plan]
@@ -178,10 +176,7 @@ class Choosing:
         return entry is not None and entry.store.quarantined(entry.fingerprint) is not None
 
     def _rows(self, place: CachePlace) -> list[float]:
-        """Return the rows that each operator of the chain of ``place`` outputs per pass.
-
-        They are measured, or else estimated.
-        """
+        """Return the measured or estimated rows per pass of each operator of ``place``'s chain."""
         count = len(place.chain.operators)
         did = SEEN.of(self.names[place.first : place.first + count])
         rows: list[float] = []
@@ -198,10 +193,7 @@ class Choosing:
         return rows
 
     def _seconds(self, first: int, count: int, rows: list[float]) -> float | None:
-        """Return the seconds of a pass over ``count`` operators from ``first`` on; None if unknown.
-
-        ``rows`` are the rows that each of them outputs. Caches count as 0 seconds.
-        """
+        """Return the seconds that ``count`` operators take per pass (caches 0); None if unknown."""
         whole = 0.0
         for number, did in enumerate(SEEN.of(self.names[first : first + count])):
             guess, taken = self.expected[first + number], rows[max(0, number - 1)]
@@ -304,8 +296,7 @@ class Choosing:
     def _past(self, place: CachePlace, rows: list[float], entry: KeptEntry | None) -> float:
         """Return the number of whole passes computed so far, by this job or another.
 
-        Passes are counted by the fingerprint of the rows, as an operator's telemetry name does not
-        depend on the data.
+        Passes are counted by the rows' fingerprint: telemetry names do not depend on the data.
         """
         if entry is None:
             return 0.0
@@ -418,9 +409,8 @@ def cache_status(plan: Plan, settings: Settings, epoch: int = 0) -> CacheStatus:
 def placed(root: Node, settings: Settings, off: frozenset[str]) -> Optimized:
     """Plan the pipeline ``root`` with an ``autocache()`` wherever one may save time.
 
-    Fingerprints and positions are those of the pipeline without these steps, so that a position
-    saved with them can be resumed without them, and the reverse. ``off`` are the rules that are
-    disabled.
+    Fingerprints and positions are those of the pipeline without these steps, so a position saved
+    with them can be resumed without them, and the reverse. ``off`` are disabled rules.
     """
     usual = planned(root, settings, off)
     above = hinted(usual.chosen)

@@ -107,8 +107,7 @@ def worth_keeping(
 ) -> WorthKeeping:
     """Choose the rows of ``jobs`` to cache in ``room`` bytes; None is unlimited.
 
-    A job is a pipeline's node, its settings and its next epoch. A limited store may keep some of
-    the ``parts`` equal parts of an entry.
+    A job is a node, settings and next epoch. A limited store may keep some of an entry's ``parts``.
     """
     tree = _Tree()
     for node, settings, epoch in jobs:

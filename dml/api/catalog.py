@@ -35,8 +35,7 @@ def why_miss(a: Dataset, b: Dataset) -> Difference:
     Programs read its fields: ``kind`` ("constant", "code", "content", "order" ...), ``path`` (a
     file, or how a function refers to the value that differs), and the value in ``a`` as ``here``
     and in ``b`` as ``there``. It is false if both pipelines have one fingerprint. Files are read as
-    by ``fingerprint()``; nothing is computed. ``Catalog.why_miss`` compares with the entries of a
-    store.
+    by ``fingerprint()``; nothing is computed. ``Catalog.why_miss`` compares with a store's entries.
 
     >>> import dml
     >>> data = dml.range(10)
@@ -57,9 +56,7 @@ def worth_keeping(*pipelines: Dataset, room: int | str | None = None) -> WorthKe
     Candidates are the rows at each ``autocache()``; rows that several pipelines compute are one
     candidate. The answer names the rows, or shares of them, with which all coming epochs of all
     pipelines together take the least time; ``print`` it for people. It is estimated from
-    measurements of this process or telemetry: nothing runs or is stored. ``room=None`` is a store
-    without a limit.
-
+    measurements of this process or telemetry: nothing runs or is stored. ``room=None`` is no limit.
     Raise PlanError for an argument that is no pipeline, or a ``room`` that is no size.
     """
     from dml.api import cache_advice
@@ -106,9 +103,8 @@ class Catalog:
     where the store is the folder ``store``. None is the store in the user's cache folder.
     ``catalog.path`` is the store that was found. Creating a catalog writes nothing. Raise
     CacheError if there is no store, or it cannot be read; raise PlanError for an invalid path,
-    namespace or fingerprint.
-
-    A fingerprint may be given as its first letters, 4 or more, if only one entry begins with them.
+    namespace or fingerprint. A fingerprint may be given as its first letters, 4 or more, if only
+    one entry begins with them.
     """
 
     @door
@@ -131,8 +127,7 @@ class Catalog:
 
         The namespace's folder is created for you alone, whatever the umask. Call this before the
         first run that uses the namespace; for a ``cache_dir``, pass ``<cache_dir>/store`` as
-        ``path``. Raise CacheError if the folder belongs to another user, or ``path`` is in a
-        bucket.
+        ``path``. Raise CacheError if the folder belongs to another user or is in a bucket.
         """
         from dml.cache.eviction import catalogue
         from dml.cache.store import private_folder
@@ -155,9 +150,8 @@ class Catalog:
 
         ``group`` is one of your groups; None is your primary one. The group may read and evict all
         entries. Descriptions of entries contain keyed digests, which only the group can compare
-        with those of other pipelines. Call this before the first run that uses the namespace; for a
-        ``cache_dir``, pass ``<cache_dir>/store`` as ``path``. Raise CacheError if the folder
-        belongs to another user, if ``path`` is in a bucket, or if there is no such group.
+        with those of other pipelines. The time of the call, ``path`` and errors are as for
+        ``private``. Also raise CacheError if there is no such group.
         """
         from dml.cache.eviction import catalogue
         from dml.cache.store import private_folder

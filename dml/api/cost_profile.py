@@ -193,8 +193,7 @@ def gains_of(made: Optimized, used: Sequence[Estimate], settings: Settings) -> t
 class Used(NamedTuple):
     """The plan in use, with which plans without some rule are compared.
 
-    ``name`` is the name that those plans must have (None: any), and ``gives`` the number of rows
-    that the plan outputs.
+    ``name`` is the name that those plans must have (None: any); the plan outputs ``gives`` rows.
     """
 
     name: str | None

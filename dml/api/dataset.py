@@ -31,10 +31,7 @@ class Dataset(
     """A pipeline; iterating it gives batches (dicts of arrays), or, before ``batch``, rows."""
 
     def prefetch(self, n: int | str = AUTOTUNE) -> Self:
-        """Compute up to ``n`` elements ahead of the consumer, in a thread.
-
-        "auto" computes ahead only once the consumer has to wait for elements.
-        """
+        """Compute up to ``n`` elements ahead in a thread; if "auto", once the consumer waits."""
         return self.with_options(prefetch=n)
 
     @door

@@ -29,10 +29,7 @@ from dml.settings import Settings
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WantedRun:
-    """A pipeline to run: ``epoch`` of ``node``.
-
-    Its rows are written to files as ``write`` says, or returned as a table if ``write`` is None.
-    """
+    """A run of ``node``: its rows go to files as ``write`` says, or to a table if that is None."""
 
     node: Node
     settings: Settings
@@ -42,10 +39,7 @@ class WantedRun:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunGroup:
-    """Pipelines with equal settings and epoch, and the steps that they share.
-
-    ``numbers`` are their numbers among all pipelines of the call.
-    """
+    """Pipelines with equal settings and epoch, by ``numbers`` in the call, and shared steps."""
 
     numbers: tuple[int, ...]
     settings: Settings
@@ -120,10 +114,7 @@ def _weighed(settings: Settings, node: Node) -> Weighed:
 
 
 def _parts(group: RunGroup) -> Iterator[tuple[RunGroup, tuple[int, ...]]]:
-    """Yield ``group`` with each set of pipelines that are connected by shared steps.
-
-    A pipeline that shares no step is a set by itself. Pipelines are given by their numbers.
-    """
+    """Yield ``group`` with the numbers of each set of pipelines that shared steps connect."""
     sets = [{number} for number in group.numbers]
     for step in group.plan.steps:
         takers = {group.numbers[i] for i in step.takers}

@@ -26,8 +26,7 @@ USUAL = "threads"
 class Arrangement:
     """A pipeline after all steps of compilation, and settings in which no choice is left open.
 
-    ``stations`` are the results of these steps; their plan is cut into stages. ``decision`` is None
-    where there was nothing to choose.
+    ``stations`` are the steps' results, with stages; ``decision`` is None if there was no choice.
     """
 
     stations: Optimized

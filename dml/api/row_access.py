@@ -31,10 +31,7 @@ class Collecting(Results):
 
     @door
     def first(self) -> dict[str, Any] | None:
-        """Run now, and return the first element, or None if there is none.
-
-        This does not count as an epoch, and keeps one element in memory.
-        """
+        """Run now, not as an epoch, and return the first element, or None if there is none."""
         rows = self.take_rows(1)
         return rows[0] if rows else None
 
@@ -42,8 +39,7 @@ class Collecting(Results):
     def show(self, n: int = 20) -> None:
         """Print the first ``n`` rows as a table, with their types.
 
-        Batches are printed as their rows. Texts are cut to 32 letters. This does not count as an
-        epoch, and keeps ``n`` rows in memory.
+        Batches are printed as rows, texts are cut to 32 letters. This does not count as an epoch.
         """
         from dml.api import head_step
         from dml.exec.delivery import row_text
@@ -111,9 +107,8 @@ class Collecting(Results):
 
         A batch is a dict of arrays; with ``batch_format="arrow"`` a ``pyarrow.Table``, with
         ``"pandas"`` or ``"polars"`` a ``DataFrame`` of that library; in these three, integers may
-        be null. A state that was saved in one format can be loaded in another. One batch is in
-        memory in addition to what the run may hold. ``stats()`` reports only iterations over
-        arrays.
+        be null. A state saved in one format can be loaded in another. One batch is in memory in
+        addition to what the run may hold. ``stats()`` reports only iterations over arrays.
         """
         check_format("iter_batches", batch_format)
         node = self._batched_as(batch_size, drop_last)
@@ -162,9 +157,8 @@ class Collecting(Results):
     def to_pandas(self) -> Any:
         """Return all rows as a pandas ``DataFrame`` (needs pandas).
 
-        The peak memory is twice the size of the rows: once as Arrow, once as pandas. In pandas,
-        integers with nulls become floats, and texts become Python objects; ``to_arrow`` keeps
-        types.
+        The peak memory is twice the size of the rows: once as Arrow, once as pandas. Integers with
+        nulls become floats, and texts Python objects; ``to_arrow`` keeps types.
         """
         from dml.exec.delivery import tables
 
@@ -181,10 +175,7 @@ class Collecting(Results):
 
     @door
     def to_dict(self) -> dict[str, list[Any]]:
-        """Return all rows as a dict of lists of Python values, null as None.
-
-        The rows are in memory twice.
-        """
+        """Return all rows, twice in memory, as a dict of lists of Python values, null as None."""
         found: dict[str, list[Any]] = self.to_arrow().to_pydict()
         return found
 

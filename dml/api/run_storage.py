@@ -322,10 +322,7 @@ def _finding(entry: Any, node: Node, plan: Plan, seed: int) -> Any:
 
 
 def reused(plan: Plan, settings: Settings, root: str, namespace: str) -> str:
-    """Describe the entries that a plan's last disk cache could reuse; "" without a cache.
-
-    The store is the one at ``root``, which need not be that of the settings.
-    """
+    """Describe entries at ``root`` that a plan's last disk cache could reuse; "" if it has none."""
     names = getattr(storing_of(plan, settings, runs=False), "names", {})
     if not names:
         return ""
@@ -430,8 +427,7 @@ def describe_rows(
 ) -> dict[str, Any]:
     """Return the description that the store keeps of how the rows of ``below`` are computed.
 
-    ``tier`` is the kind of cache, ``parts`` the number of parts of the entry (None: unknown).
-    Constants are shown as values if ``plain``.
+    ``parts`` is the entry's number of parts (None: unknown). ``plain`` shows constants as values.
     """
     from dml.optimize.explain import fingerprint_text
 

@@ -101,10 +101,7 @@ class Results:
         self._next_epoch = epoch + 1
 
     def _quietly(self, node: Node | None = None) -> Elements:
-        """Return an iterator over ``node`` (None: this pipeline) that does not count as an epoch.
-
-        It makes no element ahead of the consumer.
-        """
+        """Iterate over ``node`` (None: this pipeline), not reading ahead or counting an epoch."""
         chosen = self._node if node is None else node
         opened = running(self._settings).run
         run: Elements = opened(chosen, self._settings, self._pinned or 0, lambda _: None)
@@ -126,10 +123,7 @@ class Results:
         return made
 
     def _asked_whole(self, verb: str) -> tuple[Node, Settings, int]:
-        """Return node, settings and epoch for ``verb``, which needs all rows.
-
-        Raise PlanError for an endless stream.
-        """
+        """Return node, settings and epoch for ``verb``; raise PlanError for an endless stream."""
         self._must_end(verb)
         return self._node, self._settings.here, self._pinned or 0
 
@@ -174,11 +168,9 @@ class Results:
         for the types; a table has no columns if no row has been computed before it.
 
         ``kind="dataframe"`` returns a ``dask.dataframe`` of the same rows (needs pandas), its
-        columns in their Arrow types, tensors as lists. Does not count as an epoch.
-
-        Raise PlanError for endless streams, full shuffles that need all rows at one place, and
-        functions that cannot be pickled; for data frames also if types are unknown or a function
-        has ``resources``.
+        columns in their Arrow types, tensors as lists. Does not count as an epoch. Raise PlanError
+        for endless streams, full shuffles that need all rows at one place, and functions that
+        cannot be pickled; for data frames also for unknown types and ``resources``.
         """
         if kind not in DASK_KINDS:
             raise PlanError(
@@ -193,10 +185,9 @@ class Results:
     def persist(self) -> list[Any]:
         """Compute ``to_dask()`` on the workers of the current Dask client, else in this process.
 
-        As ``dask.persist`` does, return the same list of ``dask.delayed`` values, which now hold
-        their rows, or wait for them while the workers go on. Errors of rows are raised when a value
-        is computed. Raise PlanError as ``to_dask`` does, and if no worker has the ``resources``
-        that a function needs.
+        As ``dask.persist`` does, return the same ``dask.delayed`` values, which hold their rows, or
+        wait for them while workers go on. Errors of rows are raised when a value is computed. Raise
+        PlanError as ``to_dask`` does, and if no worker has a function's ``resources``.
         """
         made: list[Any] = graphs().persisted(graphs().compiled(*self._graphed("persist")))
         return made
@@ -224,8 +215,7 @@ class Results:
     def stats(self) -> RunTable:
         """Return the work of each operator in the last iteration: rows, bytes, seconds.
 
-        The iteration is that of this handle, or else of another handle of the same pipeline, such
-        as ``ds.epoch(k)``.
+        The iteration is that of this handle, else of another of the pipeline (``ds.epoch(k)``).
         """
         last: Report | None = self._last or self._node.memo.get("report")
         if last is None:
@@ -288,8 +278,7 @@ class Results:
         Raise PlanError where the ranks are not known, or if one thread reads ranks in turn and
         would wait without end. Raise ResumeMismatchError for states of different steps. Raise
         WorkerLostError when rank 0 is gone, or a rank that the other ranks wait for, and from
-        ``close()`` of rank 0 if its own share came to the end and that of a rank without a reader
-        did not.
+        ``close()`` of rank 0 if its own share ended and that of a rank without a reader did not.
         """
         ways, known = splitting(), self._settings.watchdog_s
         if job_name is None:
@@ -305,8 +294,7 @@ class Results:
     def to_torch(self, **options: Any) -> Any:
         """Return a ``torch.utils.data.IterableDataset`` of the elements as tensors (needs torch).
 
-        The options are those of ``dml.interop.torch.to_torch``. That function also accepts one rank
-        of a ``streaming_split`` instead of a pipeline.
+        Options are those of ``dml.interop.torch.to_torch``, which also accepts a rank of a split.
         """
         from dml.interop import torch
 

@@ -107,10 +107,7 @@ def optimized(node: Node, settings: Settings) -> Optimized:
 
 
 def arrangement(node: Node, settings: Settings) -> Arrangement:
-    """Return how a run of ``node`` is arranged; cached with the node, so that all epochs are alike.
-
-    The arrangement is computed again if ``node`` was optimized again.
-    """
+    """Return how a run of ``node`` is arranged, cached until ``node`` is optimized again."""
     made = optimized(node, settings)
     if settings.executor in GIVEN:  # not cached: equal settings may name other clusters
         return arranged(made, settings, without(settings))
@@ -474,10 +471,7 @@ def _shared(
     ledger: Ledger | None,
     stage_bytes: int,
 ) -> Ledger | None:
-    """Return the ledger of slots that a plan, its other inputs and nested plans share.
-
-    It is None if nothing runs in parallel.
-    """
+    """Return the slot ledger of a plan, its inputs and nested plans; None if all is sequential."""
     if ledger is None and any(map(has_parallel_work, plan.all)):
         ledger = Ledger(slots=settings.executor in SHARING)
         ledger.declare(slots)

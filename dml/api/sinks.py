@@ -32,23 +32,20 @@ class Sinks(Results):
     ) -> Written:
         """Write all rows, in order, as Parquet files of about 128 MiB into the folder ``path``.
 
-        The folder appears only when it is complete: files are written to a hidden folder next to
-        it, synced to disk, and renamed in one step. An error or a kill before that leaves ``path``
-        as it was, and the next write removes the remains. ``overwrite`` replaces a folder of rows
-        as a whole. Files are ``part-00000.parquet`` and so on, with checksums, and
-        ``read_parquet(path)`` gives the same rows. Batches are written as their rows. One row group
-        is in memory at a time: 32 MiB, ``row_group_size`` rows, or what ``memory_limit`` allows.
-        Does not count as an epoch.
+        The folder appears when complete: files are written to a hidden folder next to it, synced to
+        disk, and renamed in one step. An error or kill before that leaves ``path`` as it was, and
+        the next write removes the remains. ``overwrite`` replaces a folder of rows. Files are
+        ``part-00000.parquet`` and so on, with checksums, and ``read_parquet(path)`` gives the same
+        rows. Batches are written as rows. One row group is in memory at a time: 32 MiB,
+        ``row_group_size`` rows, or what ``memory_limit`` allows. Does not count as an epoch.
 
         ``path`` may be a URL such as "s3://bucket/folder", which ``storage_options`` open. Files
         are then written to the folder for temporary files, and uploaded when all are complete; if
         that fails, the uploaded files are removed, and nothing is replaced. ``lazy`` writes nothing
-        yet: give the result to ``dml.collect_all``, which runs steps shared with other pipelines
-        once.
+        yet: give the result to ``dml.collect_all``, which runs shared steps once.
 
-        Raise PlanError if ``path`` is not empty, or an option makes no sense; raise SchemaError for
-        columns that Parquet cannot hold; raise SourceError if the disk is full or cannot be
-        written.
+        Raise PlanError for a ``path`` that is not empty and for invalid options, SchemaError for
+        columns that Parquet cannot hold, SourceError if the disk is full or cannot be written.
         """
         from dml.io.files import write_formats
 
@@ -135,9 +132,8 @@ class Sinks(Results):
     ) -> Written:
         """Write as ``write_parquet`` does, but JSON, an object per line: ``part-00000.jsonl`` ...
 
-        NaN is written as null, as JSON has no NaN; dates and times are in ISO 8601, decimals are
-        texts, tensors are nested lists. If there are no rows, the names of columns are not stored.
-        Raise SchemaError for bytes, durations and infinities.
+        NaN becomes null; dates and times are in ISO 8601, decimals are texts, tensors nested lists.
+        Without rows, no names are stored. Raise SchemaError for bytes, durations and infinities.
         """
         from dml.io.files import write_formats
 
@@ -161,11 +157,10 @@ class Sinks(Results):
     ) -> Written:
         """Write as ``write_parquet`` does, but TFRecord files, ``part-00000.tfrecord`` and so on.
 
-        A row is a ``tf.train.Example``. Its features hold integers and booleans as int64, float32,
-        texts and bytes, and lists and tensors of these; a null is a missing feature. Types and
-        shapes are not stored. With ``raw``, the values of the only column, bytes, are the records.
-        Raise SchemaError for float64, uint64, dates and times, structs, nulls in lists, and rows of
-        more than 32 MiB.
+        A row is a ``tf.train.Example``. Features hold integers and booleans as int64, float32,
+        texts and bytes, and lists and tensors of these; a null is a missing feature. No types or
+        shapes are stored. If ``raw``, the only column, bytes, has the records. Raise SchemaError
+        for float64, uint64, dates, times, structs, nulls in lists, and rows over 32 MiB.
         """
         from dml.io.tfrecord import tfrecord_writer
 
@@ -186,11 +181,10 @@ class Sinks(Results):
         """Write as ``write_parquet`` does, but WebDataset shards, ``part-00000.tar`` and so on.
 
         A row is a sample, and each column except "__key__" is one file of it, named by the key and
-        the column's name. Without a column "__key__", the key is the row's number in nine digits.
-        The suffix of a column's name says how values are written: .txt, .cls (integers), .json,
-        .npy (numbers, lists, tensors); bytes may have any suffix. A null is a missing file. Raise
-        SchemaError for columns of other names, rows without files, and neighbouring rows with the
-        same key.
+        the column's name. Without a column "__key__", the key is the row's number in nine digits. A
+        column's suffix says how values are written: .txt, .cls (integers), .json, .npy (numbers,
+        lists, tensors); bytes may have any suffix. A null is a missing file. Raise SchemaError for
+        columns of other names, rows without files, and neighbours with the same key.
         """
         from dml.io.webdataset import webdataset_writer
 
@@ -224,10 +218,8 @@ class Sinks(Results):
         """Pass all rows, in order, to a ``dml.DataSink``; return the result of its ``finish``.
 
         Rows come in groups of about 32 MiB or less, from this process. If anything fails, ``abort``
-        of the sink is called. Batches are passed as their rows. Does not count as an epoch.
-
-        Raise PlanError if ``sink`` is no DataSink; raise SourceError for errors that the sink
-        raises.
+        of the sink is called. Batches are passed as their rows. Does not count as an epoch. Raise
+        PlanError if ``sink`` is no DataSink; raise SourceError for errors of the sink.
         """
         from dml.exec.writing import file_writer, user_sink
 
@@ -257,9 +249,8 @@ class Sinks(Results):
         The table is created if it does not exist; otherwise ``mode`` says what happens: "error",
         "append", or "overwrite", after which earlier versions can still be read. A run that fails
         commits nothing; a vacuum of the table removes files that it wrote. Does not count as an
-        epoch. Needs the extra "delta".
-
-        Raise PlanError for another mode; raise SourceError for errors of the library.
+        epoch. Needs the extra "delta". Raise PlanError for another mode; raise SourceError for
+        errors of the library.
         """
         lakes, rows = self._as_stream("write_delta")
         done: int = lakes.write_delta(rows, path, mode, storage_options, partition_by)

@@ -30,9 +30,8 @@ def foresight() -> ModuleType:
 class SummaryVerbs(Results):
     """Verbs that return figures; none of them counts as an epoch.
 
-    Figures of columns are computed exactly and rounded once, so they have the same bits with any
-    executor, number of workers and size of partitions. Nulls are left out; NaN is a value. Verbs
-    that read hold one batch in memory.
+    Figures are exact, rounded once, so they have the same bits with any executor, number of workers
+    and size of partitions. Nulls are left out; NaN is a value. Reading holds one batch in memory.
     """
 
     @door
@@ -52,8 +51,7 @@ class SummaryVerbs(Results):
     def sum(self, column: str) -> Any:
         """Return the sum of ``column``: an int for integers and booleans; else a float.
 
-        An int has any size. The sum of no values is 0. It is the exact sum, rounded once, in
-        whatever order rows come. Raise SchemaError if the column holds no numbers.
+        An int has any size. The sum of no values is 0. Raise SchemaError for other types.
         """
         return self._figure("sum", column)
 
@@ -76,8 +74,7 @@ class SummaryVerbs(Results):
     def describe(self) -> dict[str, dict[str, Any]]:
         """Describe columns of integers or floats in one pass: a dict of figures for each column.
 
-        The figures are count (of values that are not null), null_count, mean, std, min and max, as
-        the verbs of these names return them.
+        The figures are count (of values that are not null), null_count, mean, std, min and max.
         """
         from dml.exec.delivery import column_figures
 
@@ -95,10 +92,9 @@ class SummaryVerbs(Results):
     def unique(self, column: str) -> list[Any]:
         """Return the distinct values of ``column``, null included, in order of first appearance.
 
-        All NaNs are one value; 0.0 and -0.0 are one value too, returned as the one that comes
-        first. Holds the distinct values and one batch in memory. Raise MemoryContractError if the
-        values do not fit into their part of ``memory_limit``; raise SchemaError for lists, structs
-        and tensors.
+        All NaNs are one value, as are 0.0 and -0.0, returned as the one that comes first. Holds the
+        distinct values and one batch in memory. Raise MemoryContractError if the values do not fit
+        into their part of ``memory_limit``; raise SchemaError for lists, structs and tensors.
         """
         from dml.exec.delivery import column_figures
 
@@ -109,8 +105,7 @@ class SummaryVerbs(Results):
     def value_counts(self, column: str, *, name: str = "count") -> pa.Table:
         """Return a table of the distinct values of ``column`` and their counts, in column ``name``.
 
-        The most frequent values come first, equally frequent ones in order of first appearance.
-        Otherwise as ``unique``.
+        The most frequent values come first, ties by first appearance. Otherwise as ``unique``.
         """
         if name == column:
             raise PlanError(
@@ -159,10 +154,7 @@ class SummaryVerbs(Results):
     # ------------------------------------------------------------------- without reading, if known
 
     def cardinality(self) -> int | float | None:
-        """Return the number of elements if it is known without reading, else None.
-
-        The number is ``math.inf`` for an endless stream. ``count()`` reads where it must.
-        """
+        """Return the number of elements, ``math.inf`` if endless, or None if only reading tells."""
         from dml.exec.delivery import known_length
 
         found: int | float | None = known_length.counted(self._node)
@@ -223,8 +215,7 @@ class SummaryVerbs(Results):
         on a hypothetical cluster; the answer also gives a bound that no schedule could beat.
         Figures are those of the last iteration of this pipeline here, else of earlier runs, else
         guesses, and the answer says which (docs/what_if.md: what is left out). Raise PlanError for
-        invalid numbers, for resources that the pipeline needs and no worker has, and for a cluster
-        without ``workers=``. Takes up to a second.
+        invalid numbers, needed resources that no worker has, and a cluster without ``workers=``.
         """
         asked = (workers, memory, gpus, resources, storage_gbps, step_s, rows_per_s)
         last = self._node.memo.get("report")

@@ -315,8 +315,7 @@ class _Foreseeing:
     def at(self, workers: int, asked: WhatIfSettings, *, bounded: bool) -> tuple[Foreseen, int]:
         """Return the simulated run with ``workers`` workers, and its memory limit in bytes.
 
-        If ``bounded``, as for results that are reported, raise MemoryContractError as a run would,
-        and compute the solver's bound.
+        If ``bounded``, compute the solver's bound, and raise MemoryContractError as a run would.
         """
         changed: dict[str, Any] = {"num_workers": workers}
         if asked.memory is not None:
@@ -409,10 +408,7 @@ class _Foreseeing:
 
 
 def _growing(rate: Callable[[int], float], target: float) -> int:
-    """Return a number of workers whose rate reaches ``target`` rows/s, or no longer grows.
-
-    ``rate`` returns the rows/s of a number of workers.
-    """
+    """Return a number of workers whose ``rate`` reaches ``target`` rows/s, or no longer grows."""
     workers = 1
     # without rows the rate is 0 for any number of workers
     while 0 < (found := rate(workers)) < REACHED * target and workers < MOST_WORKERS:

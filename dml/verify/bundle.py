@@ -1,7 +1,6 @@
 """Write a difference between two plans to a folder, from which it can be reproduced anywhere.
 
-The folder, a *bundle*, holds the rows of the sampled atoms, and the rows that both plans made from
-them. It is not sent anywhere.
+The *bundle* folder holds the sampled atoms' rows and what both plans made; nothing is sent.
 """
 
 from __future__ import annotations
@@ -101,9 +100,8 @@ class PackedPlans:
 class Bundles:
     """Writes differences to folders in ``folder``.
 
-    ``stations`` returns the text of each step of compilation, ``rules`` the names of the applied
-    rules. ``kernels`` names the kernels of the run; ``environment`` describes versions, host and
-    options.
+    ``stations`` returns the text of each compilation step, ``rules`` the applied rules' names.
+    ``kernels`` names the run's kernels; ``environment`` describes versions, host and options.
     """
 
     folder: Path
@@ -160,10 +158,7 @@ def _record(place: Path, number: int, span: AtomSpan) -> BundleRecord:
 
 
 def _written(place: Path, name: str, blocks: Sequence[Block]) -> None:
-    """Write blocks, with row ids in two more columns, as record batches of a file per schema.
-
-    There is usually one schema.
-    """
+    """Write blocks, with row ids in two columns, as record batches of a file per schema."""
     for number, (_, run) in enumerate(groupby(blocks, lambda block: block.schema)):
         path = place / (f"{name}-{number}.arrow" if number else f"{name}.arrow")
         batches = [_with_ids(block) for block in run]

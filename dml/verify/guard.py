@@ -1,8 +1,8 @@
 """Guard a run that checks itself: detect differences between its two plans, and act on them.
 
 If the plan as written and the chosen plan differ on a sample, its rows are not delivered: the epoch
-restarts with the plan as written, or the run ends with an error if rows of the epoch were delivered
-already.
+restarts with the plan as written, or the run ends with an error if rows of the epoch were
+delivered.
 """
 
 from __future__ import annotations
@@ -283,8 +283,7 @@ class Guard:
 class _Guarded:
     """A flow that can switch to the plan as written until it has delivered rows.
 
-    Until then it is ``fresh``. A resumed flow never is, as a position of the chosen plan is invalid
-    in the plan as written.
+    Until then it is ``fresh``. A resumed flow never is: its position fits the chosen plan only.
     """
 
     def __init__(

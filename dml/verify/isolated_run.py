@@ -51,10 +51,7 @@ Where = tuple[int, int]
 
 
 class AtomSpan:
-    """A few consecutive atoms, ``atoms``, of the source of a chosen plan.
-
-    ``blocks`` are their rows with all columns, by epoch, for the epochs that were read.
-    """
+    """Consecutive ``atoms`` of a chosen plan's source, with ``blocks`` of all columns by epoch."""
 
     def __init__(self, plan: Plan, at: At, atoms: Sequence[Where]) -> None:
         stage = plan.stage
@@ -115,8 +112,7 @@ def atom_bytes(unit: Unit) -> int:
 def span_from(reading: Reading, first: Where) -> list[Where]:
     """Return the atoms of a sample: ``first``, and as many following ones as make enough rows.
 
-    Atoms may have one row each, too few for a comparison. Of an open unit, whose number of atoms is
-    unknown, only the first atom is taken.
+    Of an open unit, whose number of atoms is unknown, only the first atom is taken.
     """
     found: list[Where] = []
     rows = size = 0
@@ -314,10 +310,7 @@ def turns_of(plan: Plan, stage_epoch: int) -> tuple[int, ...]:
 
 
 def apart(plan: Plan, at: At, bottoms: Iterator[Bottom], turns: tuple[int, ...] = ()) -> Apart:
-    """Return ``plan``, and the plans of its other inputs, as runs over blocks in memory.
-
-    ``bottoms`` has one source of blocks for each of these plans, in order.
-    """
+    """Return ``plan`` and the plans of its inputs as runs over blocks: one of ``bottoms`` each."""
     bottom = next(bottoms)
     beside = tuple(tuple(apart(each, at, bottoms) for each in plans) for plans in plan.beside)
     return Apart(plan, at, _unopened, 1, Tallies(), beside=beside, bottom=bottom, turns=turns)

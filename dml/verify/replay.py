@@ -35,10 +35,7 @@ HELD_BYTES = 1 << 40
 
 @op
 class Replayed(Source):
-    """A stand-in for source number ``number`` of a bundle, with the facts that operators need.
-
-    It cannot be read: the rows of the bundle are read by ``Saved``.
-    """
+    """A stand-in with the facts of source ``number`` of a bundle; ``Saved`` reads the rows."""
 
     number: int
     record: BundleRecord
@@ -137,10 +134,7 @@ def _opened(path: Path) -> tuple[list[BundleRecord], PackedPlans]:
 
 
 def _differing(packed: PackedPlans, spans: Sequence[Saved], kernels: str) -> str:
-    """Recompute both plans; return where their rows differ, as text; "" if they do not.
-
-    ``kernels`` are those of the chosen plan; the plan as written uses NumPy.
-    """
+    """Return where recomputed rows of the plans differ, or ""; the chosen one uses ``kernels``."""
     with tempfile.TemporaryDirectory() as folder:
         ats = [
             _at(packed, plan, schemas, KernelTiers(Path(folder), mode))

@@ -95,8 +95,7 @@ def trimmed(plan: Plan, operators: int) -> Plan:
 def _barrier(plan: Plan) -> tuple[int, str, bool]:
     """Return the first operator not to be repeated: number, reason, whether on another input.
 
-    If it is on another input, the number is that of the operator which merges that input. The
-    reason is "" if there is no such operator.
+    On another input, the number is that of the operator merging it. The reason is "" if none.
     """
     before = len(plan.on_blocks)
     for number, node in enumerate(plan.operators):

@@ -125,15 +125,13 @@ def read_csv(
     Parameters
     ----------
     paths, columns, hive_partitioning, path_column, atom_rows, storage_options : as ``read_parquet``
-    schema : types of columns of the files; other columns have the types of the first rows, for all
-        files
+    schema : types of the files' columns; others have the types of the first rows, for all files
     delimiter, quote : the characters between values, and around a quoted value
     header : whether files begin with the names of their columns
     null_values : further texts that are null. An empty value is null in columns of numbers and
         times; in columns of text it is null only if ``null_values`` are given
 
-    Raise SourceError for headers that differ, and if only some paths have a key. While reading,
-    raise it for a row that does not fit.
+    Raise SourceError if headers or keys differ; while reading, for a row that does not fit.
     """
     options: dict[str, Any] = {"delimiter": delimiter, "header": header, "quote": quote}
     options["null_values"] = null_values
@@ -161,8 +159,7 @@ def read_json(
     Parameters
     ----------
     paths, columns, hive_partitioning, path_column, atom_rows, storage_options : as ``read_parquet``
-    schema : types of columns of the files; other columns have the types of the first rows, for all
-        files
+    schema : types of the files' columns; others have the types of the first rows, for all files
 
     Raise SourceError if only some paths have a key; while reading, for a line that does not fit.
     """
@@ -186,16 +183,10 @@ def read_arrow(
     atom_rows: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """Read Arrow IPC files, also called Feather: as ``read_parquet``.
+    """Read Arrow IPC files, also called Feather; parameters are as in ``read_parquet``.
 
-    Schemas are read now, the offsets of record batches at the first use, and data when it is
-    needed.
-
-    Parameters
-    ----------
-    paths, columns, hive_partitioning, path_column, atom_rows, storage_options : as ``read_parquet``
-
-    Raise SourceError for missing or damaged files, and if only some paths have a key.
+    Schemas are read now, offsets of record batches at the first use, and data when needed. Raise
+    SourceError for missing or damaged files, and if only some paths have a key.
     """
     options: dict[str, Any] = {"atom_rows": atom_rows, "storage_options": storage_options}
     from dml.io.arrow import arrow
@@ -213,17 +204,11 @@ def read_orc(
     atom_rows: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """Read ORC files of this machine: as ``read_parquet``.
+    """Read ORC files of this machine; parameters are as in ``read_parquet``.
 
     Footers are read now, data when it is needed. ORC files are read in a separate process, so that
-    a damaged file cannot crash this one.
-
-    Parameters
-    ----------
-    paths, columns, hive_partitioning, path_column, atom_rows, storage_options : as ``read_parquet``
-
-    Raise SourceError for files that are missing, damaged, or in an object store, and if only some
-    paths have a key.
+    a damaged file cannot crash this one. Raise SourceError for files that are missing, damaged, or
+    in an object store, and if only some paths have a key.
     """
     options: dict[str, Any] = {"atom_rows": atom_rows, "storage_options": storage_options}
     from dml.io.orc import orc
@@ -241,9 +226,8 @@ def read_binary_files(
 ) -> Dataset:
     """Read whole files, one row each, as columns "bytes" and "path".
 
-    ``paths`` is a folder, a pattern, a file, or a list of these. Paths in the rows are relative to
-    the folder that all files share, so they are the same on other machines. Without
-    ``include_paths``, there is no column "path".
+    ``paths`` is a folder, a pattern, a file, or a list of these. Rows have paths relative to the
+    folder that all files share (the same on any machine), or none without ``include_paths``.
     """
     from dml.io.binary import binary
 
@@ -282,9 +266,8 @@ def read_tfrecords(
 ) -> Dataset:
     """Read TFRecord files: the features of ``tf.train.Example``, or ``raw`` bytes.
 
-    Types are those of the first records, or of ``schema``, which then also selects features.
-    Checksums are always verified. Raise SourceError for a missing file; while reading, for a
-    damaged one.
+    Types are those of the first records, or of ``schema``, which also selects features. Checksums
+    are verified. Raise SourceError for a missing file; while reading, for a damaged one.
     """
     from dml.io.tfrecord import tfrecord
 

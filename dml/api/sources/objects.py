@@ -34,10 +34,7 @@ def from_dict(columns: Mapping[str, Any], *, atom_rows: int | None = None) -> Da
 
 @door
 def from_numpy(arrays: Any, *, atom_rows: int | None = None) -> Dataset:
-    """Read rows from an array (column "item") or a dict of arrays, along the first axis.
-
-    The values of an array with more axes are tensors.
-    """
+    """Read an array (column "item") or dict of arrays by the first axis; more axes make tensors."""
     from dml.io.memory import memory
 
     return Dataset(memory.from_numpy(arrays, atom_rows=atom_rows))
@@ -50,8 +47,7 @@ from_list = from_items
 def from_tensor_slices(data: Any, *, atom_rows: int | None = None) -> Dataset:
     """Slice a dict of arrays, one array, or each of a tuple of arrays, along the first axis.
 
-    The arrays of a tuple are columns "item_0", "item_1" and so on; a list is one array. The rows
-    are those of ``from_dict`` or ``from_numpy`` for the same data.
+    A tuple has columns "item_0", "item_1" ...; a list is one array. Otherwise as ``from_numpy``.
     """
     if isinstance(data, tuple):
         data = {f"item_{number}": each for number, each in enumerate(data)}
@@ -64,10 +60,7 @@ def from_tensor_slices(data: Any, *, atom_rows: int | None = None) -> Dataset:
 
 @door
 def from_arrow(data: Any, *, atom_rows: int | None = None) -> Dataset:
-    """Read any object with Arrow's PyCapsule protocol: tables, batches, data frames.
-
-    An object that has only the method ``__dataframe__`` is read through that.
-    """
+    """Read tables, batches or data frames by Arrow's PyCapsule protocol, else ``__dataframe__``."""
     from dml.io.memory import memory
 
     return Dataset(memory.from_arrow(data, atom_rows=atom_rows))
@@ -107,11 +100,9 @@ def from_generator(
     ``fn`` is called again for every pass over the rows, and when a run resumes, which then discards
     the rows before its position. One reader calls it: a thread of this process, unless the executor
     has worker processes or machines. Without ``schema``, ``fn`` is called now as well, and the
-    first rows settle names and types: as many rows as it takes until every column has a value, 1000
-    at most.
-
-    Rows are passed on ``atom_rows`` (1024) at a time; fewer from a slow generator. SourceError
-    names the row that raised, or does not fit, after the rows before it.
+    first rows, 1000 at most, settle names and types, until every column has a value. Rows are
+    passed on ``atom_rows`` (1024) at a time; fewer from a slow generator. SourceError names the row
+    that raised, or does not fit, after the rows before it.
     """
     from dml.io.user import generator
 
@@ -130,10 +121,9 @@ def from_iterable(
     """Read any iterable: dicts, or values (column "item").
 
     An iterable that starts anew is iterated for every pass. An iterator is consumed once, as far as
-    rows are needed, and its rows are kept in a file of a private temporary folder, which is deleted
-    with the last pipeline over them. Other processes of this host read that file, and ask this
-    process for further rows. Types are found as in ``from_generator``. The fingerprint of the rows
-    is valid in this process only: ``explain`` says so.
+    needed, and its rows are kept in a private temporary file, which is deleted with the last
+    pipeline over them. Other processes of this host read that file, and ask this one for more rows.
+    Types are found as in ``from_generator``. The fingerprint is valid in this process only.
     """
     from dml.io.user import iterator_spool
 
@@ -192,10 +182,9 @@ def from_dask(
     """Read a Dask data frame, array (column "item") or bag; partitions are computed when read.
 
     Each partition is computed by ``scheduler``, with its whole graph, in the worker that reads it.
-    What several partitions depend on is computed for each of them, unless it was persisted.
-    "distributed" is the scheduler of the current client. Rows are those of ``from_pandas``,
-    ``from_numpy`` or ``from_generator``; types that Dask does not know are those of the first
-    partition.
+    What several partitions depend on is computed for each of them, unless persisted. "distributed"
+    is the scheduler of the current client. Rows are those of ``from_pandas``, ``from_numpy`` or
+    ``from_generator``; types unknown to Dask are those of the first partition.
     """
     from dml.io.memory import dask
 
@@ -274,12 +263,11 @@ def read_sql(
 ) -> Dataset:
     """Read the rows that a database returns for ``query``, through any driver of Python's DB-API.
 
-    ``connect`` opens a connection; it is called for every pass. One thread at a time uses a
-    connection, but not always the same thread: sqlite3 needs ``check_same_thread=False``. A pass
-    may differ from the one before if the query has no ORDER BY or the data changes. ``parameters``
-    are a list, or a dict where the driver has named parameters. Column names are those of the
-    result; types are found as in ``from_generator``. The fingerprint of the rows is valid in this
-    process only, unless ``fingerprint`` is given.
+    ``connect`` opens a connection for every pass. One thread at a time uses it, but not always the
+    same one: sqlite3 needs ``check_same_thread=False``. Passes may differ if the query has no ORDER
+    BY or the data changes. ``parameters`` are a list, or a dict where the driver has named
+    parameters. Column names are those of the result; types are found as in ``from_generator``. The
+    fingerprint of the rows is valid in this process only, unless ``fingerprint`` is given.
     """
     from dml.io.tables import sql
 
@@ -300,10 +288,9 @@ def read_zarr(
 ) -> Dataset:
     """Read Zarr arrays along their first axis; the values of arrays with more axes are tensors.
 
-    For a group, the columns are its arrays (those in ``arrays``), equally long; for an array,
-    "item". Atoms are chunks. Raise SourceError for unequal lengths, and dtypes that no column can
-    hold. Zarr has no versions: the fingerprint is that of the content, and the arrays must not be
-    written to. Needs the extra "zarr".
+    A group has its arrays (those in ``arrays``) as columns, an array the column "item". Atoms are
+    chunks. Raise SourceError for unequal lengths, and unsupported dtypes. The fingerprint is that
+    of the content, and the arrays must not be written to. Needs the extra "zarr".
     """
     from dml.io.tables import zarr
 

@@ -21,10 +21,7 @@ class BatchVerbs(StepVerbs):
     """Verbs that make batches of rows."""
 
     def batch(self, n: int, *, drop_last: bool = False) -> Self:
-        """Join every ``n`` consecutive rows into one element, a dict of arrays.
-
-        The last batch may be smaller; ``drop_last`` leaves it out.
-        """
+        """Join each ``n`` rows into a dict of arrays; ``drop_last`` omits a smaller last batch."""
         from dml.ops.batch.batch import Batch
 
         return self._then(Batch, n, drop_last)

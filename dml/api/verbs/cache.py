@@ -31,8 +31,8 @@ class CacheVerbs(StepVerbs):
 
         ``tier="memory"``: in the process that iterates, from the first element on, as many as fit
         into half of ``memory_limit`` together with other caches; later epochs compute the rest.
-        Equal pipelines of the process share the elements, until the last of these pipelines is gone
-        or ``clear_cache()`` is called.
+        Equal pipelines of the process share the elements until the last of them is gone, or
+        ``clear_cache()``.
 
         ``tier="disk"``: in the folder of the option ``cache_dir``, by fingerprint, for every later
         run and other processes. Rows of row functions over one source are stored by the workers,
@@ -40,9 +40,8 @@ class CacheVerbs(StepVerbs):
         that depends on order (a shuffle, a join) are stored where elements are delivered. Pipelines
         that are not equal share the rows and columns that are.
 
-        ``tier="auto"``: on disk too, but only if that saves time; this is ``autocache()``.
-
-        Raise PlanError for another ``tier``.
+        ``tier="auto"`` is ``autocache()``: on disk if that saves time. Raise PlanError for another
+        ``tier``.
         """
         from dml.ops.cache.cache import AUTO, DISK, Anchor, Cache
 
@@ -65,10 +64,8 @@ class CacheVerbs(StepVerbs):
 
         Rows that change in every epoch, because of a shuffle or random function before, still do.
         ``reuse=4`` draws them once for four epochs, for row functions over one source: the rows of
-        epoch ``e`` are those that the input has in epoch ``e // 4``, cached or not.
-
-        Raise PlanError over random steps without ``reuse``, and with ``reuse`` over steps that
-        depend on order.
+        epoch ``e`` are those that the input has in epoch ``e // 4``, cached or not. Raise PlanError
+        over random steps without ``reuse``, and with it over steps that depend on order.
 
         Source: Cachew (Graur et al., ATC 2022), 4.4; Revamper (Lee et al., ATC 2021).
         """
@@ -113,8 +110,7 @@ class CacheVerbs(StepVerbs):
     def snapshot(self, path: str | os.PathLike[str]) -> Self:
         """Cache as ``cache(tier="disk")`` does, but in the folder or at the URL ``path``.
 
-        The first epoch stores the rows as they are computed; every later run with equal rows reads
-        them.
+        The first epoch stores the rows as they are computed; later runs with equal rows read them.
         """
         return self._stored(checks.place("path", path))
 
@@ -123,12 +119,11 @@ class CacheVerbs(StepVerbs):
         """Compute all rows now and store them on disk; return the pipeline that reads them.
 
         Needs no more memory than any run. Rows that an earlier run stored are not computed again.
-
         Raise PlanError for an endless stream. Raise CacheError, with the reason, if afterwards the
         store does not hold all rows: the store failed, ``cache_quota`` is used up, or rows were
-        skipped because of errors; rows that were stored remain. If nothing can be stored at all, it
-        is raised before anything is computed. On a cluster each machine may have a cache folder of
-        its own; missing rows are then not detected.
+        skipped because of errors; stored rows remain. If nothing can be stored at all, it is raised
+        before anything is computed. On a cluster whose machines have cache folders of their own,
+        missing rows are not detected.
         """
         from dml.exec.delivery import tables
 
@@ -164,11 +159,9 @@ class CacheVerbs(StepVerbs):
 
         Pipelines that share the contents lose them too; results stay the same. On a cluster each
         worker also removes the same entries on the disk of its machine; a UserWarning names workers
-        that were not reached, or that keep an entry because it is pinned there.
-
-        Raise CacheError if one of the entries was pinned by hand: then nothing is removed. Also
-        raise it if an entry cannot be removed because its store cannot be written: then the entries
-        in this process are gone.
+        that were not reached, or that keep an entry because it is pinned there. Raise CacheError if
+        an entry was pinned by hand: then nothing is removed; also if a store cannot be written:
+        then the entries in this process are gone.
         """
         from dml.cache.elements import element_cache
 

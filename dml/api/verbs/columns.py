@@ -75,8 +75,7 @@ class ColumnVerbs(StepVerbs):
     def with_columns(self, /, *several: Any, **values: Any) -> Self:
         """Add or replace columns by expressions (or literals) over the present ones.
 
-        An expression without a keyword, such as ``dml.all_columns() * 2``, replaces the column that
-        it reads.
+        Without a keyword, an expression (``dml.all_columns() * 2``) replaces the column it reads.
         """
         if not values and not several:
             raise PlanError(

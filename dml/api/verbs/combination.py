@@ -34,10 +34,7 @@ class CombineVerbs(StepVerbs):
 
     @door
     def zip(self, *others: Any) -> Self:
-        """Join row i of this pipeline and of ``others`` into one row; the shortest input ends it.
-
-        Raise SchemaError for a column name that two inputs have.
-        """
+        """Join row i of all inputs until one ends; raise SchemaError if two share a column name."""
         from dml.ops.merge.zip import Zip
 
         nodes = nodes_of("zip", others)
@@ -56,14 +53,12 @@ class CombineVerbs(StepVerbs):
     ) -> Self:
         """Take ``block_length`` elements of this pipeline and of each of ``others`` in turn.
 
-        A pipeline that has ended is left out. Raise SchemaError for columns that differ.
-
-        If the argument is a function, it returns a pipeline for each row of this one, as in
-        tf.data; the result has the rows of ``cycle_length`` (4) such pipelines in turn. When a
-        pipeline has ended, its turn goes to the pipeline of the next row. Pipelines are opened and
-        read ahead in threads, ``num_parallel_calls`` of them at once: at most ``num_workers``,
-        which None means too. If it is 1, or if everything runs in the caller's thread, they are
-        read one by one.
+        A pipeline that has ended is left out. Raise SchemaError for columns that differ. If the
+        argument is a function, it returns a pipeline for each row of this one, as in tf.data; the
+        result has the rows of ``cycle_length`` (4) such pipelines in turn. When a pipeline has
+        ended, its turn goes to the pipeline of the next row. Pipelines are opened and read ahead in
+        threads, ``num_parallel_calls`` of them at once: at most ``num_workers``, which None means
+        too. If it is 1, or all runs in the caller's thread, they are read one by one.
         """
         settings = self._ordered(deterministic, "interleave")
         calls = needs("interleave", None, None, None, None, None, num_parallel_calls)
@@ -115,9 +110,8 @@ class CombineVerbs(StepVerbs):
     def mix(self, *others: Any, weights: Sequence[float] | None = None, stop: str = "all") -> Self:
         """Mix elements of this pipeline and of ``others`` in the shares ``weights`` (None: equal).
 
-        In every prefix of the result, each pipeline has its share to within one element, until one
-        pipeline has ended. That ends the mix with ``stop="first"``; otherwise the other pipelines
-        go on by their shares.
+        In every prefix, each pipeline has its share to within one element, until one pipeline has
+        ended. That ends the mix with ``stop="first"``; else the others go on by their shares.
         """
         from dml.ops.merge.mix import Mix, whole_weights
 

@@ -28,10 +28,7 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
 
     @door
     def with_row_index(self, name: str = "index", offset: int = 0) -> Self:
-        """Add a first column ``name`` that numbers the rows in order, from ``offset`` on (int64).
-
-        Numbers restart in every epoch, and in every pass of a later ``repeat``.
-        """
+        """Add a first column ``name`` (int64) of row numbers from ``offset``, anew in each pass."""
         from dml.ops.row.with_row_index import WithRowIndex
 
         return self._then(WithRowIndex, name, offset)
@@ -79,8 +76,7 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
     def explode(self, *columns: str) -> Self:
         """Make a row of each element of the lists (or tensors) in ``columns``, side by side.
 
-        An empty list or null makes one row with null. Raise CastError if the lists of a row differ
-        in length.
+        An empty list or null makes one row with null. Raise CastError if a row's lists are unequal.
         """
         from dml.ops.row.explode import Explode
 
@@ -93,8 +89,7 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
         """Take the rows before the first one for which ``predicate`` is false or null.
 
         ``predicate`` is an expression, or a function of a row's dict. Nothing is read after that
-        row. With ``on_error="skip"`` a row for which a function raises is lost, and reading goes on
-        (see ``map``).
+        row. ``on_error`` is as in ``map``: reading goes on after a lost row.
         """
         from dml.ops.slice.take_while import TakeWhile
 
@@ -139,8 +134,7 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
     def sample(self, fraction: float, *, seed: int | None = None) -> Self:
         """Keep about ``fraction`` of the rows by independent draws, different in every epoch.
 
-        The same as ``filter(dml.random(seed=seed) < fraction)``. For parts that are the same in
-        every epoch, see ``split``.
+        This is ``filter(dml.random(seed=seed) < fraction)``; for fixed parts see ``split``.
         """
         if isinstance(fraction, bool) or not isinstance(fraction, int | float):
             raise _no_fraction("sample", fraction)
@@ -165,11 +159,9 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
         ``classes`` is a column, an expression or a function of a row; shares are a dict by class,
         or a list for the classes 0, 1, 2 ... Rows of a class that the target does not name are
         dropped. The class that is rarest, compared with its target share, keeps every row; of the
-        other classes each row is kept by a draw, as in ``sample``.
-
-        ``initial_dist`` is the shares (or counts) that the classes have. Without it, the rows of
-        each class are counted now, which reads the column once; the result then follows from exact
-        counts.
+        other classes each row is kept by a draw, as in ``sample``. ``initial_dist`` is the shares
+        (or counts) that the classes have. Without it, the rows of each class are counted now, which
+        reads the column once.
         """
         from dml.api.verbs.resampling import VERB, accepted, draw_mask, shares_of
 

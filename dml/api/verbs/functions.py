@@ -41,8 +41,7 @@ class FunctionVerbs(StepVerbs):
     ) -> Self:
         """Keep the rows for which an expression, or a function of the row's dict, is true.
 
-        Resources of a function are declared as in ``map_batches``; ``on_error`` and ``pure`` are as
-        in ``map``.
+        A function's resources are as in ``map_batches``, ``on_error`` and ``pure`` as in ``map``.
         """
         from dml.ops.row.filter import Filter
         from dml.ops.row.filter_rows import FilterRows
@@ -116,10 +115,7 @@ class FunctionVerbs(StepVerbs):
         schema: Any = None,
         fingerprint: str | None = None,
     ) -> Self:
-        """Replace each row's dict by ``fn(index, row)``; ``index`` starts at 0 in every epoch.
-
-        This is ``with_row_index`` and ``map``, but ``row`` has no column of the index.
-        """
+        """Replace each row's dict by ``fn(index, row)``; ``index`` starts at 0 in every epoch."""
         self._rows_only("map_with_index")
         if isinstance(fn, type) or not callable(fn):
             raise PlanError(
@@ -206,9 +202,7 @@ class FunctionVerbs(StepVerbs):
     ) -> Self:
         """Replace each row's dict by ``fn(row, rng)``, where (seed, epoch, row) determine ``rng``.
 
-        ``rng`` is a source of random numbers. With ``on_error="skip"`` a row for which ``fn``
-        raises is lost; that and ``pure`` are as in ``map``. Resources, and how a class is
-        constructed, are declared as in ``map_batches``.
+        ``on_error`` and ``pure`` are as in ``map``, resources and classes as in ``map_batches``.
         """
         from dml.ops.row.random_map import RandomMap
 
@@ -265,10 +259,10 @@ class FunctionVerbs(StepVerbs):
     ) -> Self:
         """Replace each row's dict by ``new`` from ``state, new = fn(state, row)``, in order.
 
-        The first call of an epoch gets ``initial_state``, each later call the state that the call
-        before it returned. A state is part of saved positions: None, booleans, numbers, text,
-        bytes, lists, tuples, dicts with text keys, NumPy scalars and arrays, of 64 KiB at most.
-        Raise UDFError for any other state.
+        The first call of an epoch gets ``initial_state``, each later call the previous state. A
+        state is part of saved positions: None, booleans, numbers, text, bytes, lists, tuples, dicts
+        with text keys, NumPy scalars and arrays, of 64 KiB at most. Raise UDFError for other
+        states.
         """
         from dml.ops.row.scan import Scan, written
 
@@ -278,10 +272,7 @@ class FunctionVerbs(StepVerbs):
 
     @door
     def ignore_errors(self) -> Self:
-        """Set ``on_error="skip"`` for every function so far, on all inputs of the pipeline.
-
-        Errors of sources and of expressions are raised as before.
-        """
+        """Set ``on_error="skip"`` for functions so far, on all inputs; other errors are raised."""
         from dml.udfs.calling.error_policy import ignoring
 
         return self._with(ignoring(self._node), self._settings)

@@ -94,9 +94,8 @@ def _then(rows: Any, kind: Any, *fields: Any) -> Any:
 class Groups(Generic[D]):
     """The rows of a pipeline grouped by keys; an aggregate makes one row of each group.
 
-    Groups come in ascending order of the keys: numbers, then NaN, then null. NaN and null are
-    groups like any other. All NaNs are one group, and so are -0.0 and 0.0, whose key is shown as
-    0.0.
+    Groups come in ascending order of the keys: numbers, then NaN, then null. Null is a group, all
+    NaNs are one, and so are -0.0 and 0.0, with the key 0.0.
     """
 
     def __init__(self, rows: D, keys: dict[str, Value]) -> None:
@@ -150,18 +149,12 @@ class Groups(Generic[D]):
 
     @door
     def std(self, *columns: str, ddof: int = 1) -> D:
-        """Compute the standard deviation of each of ``columns`` by group, under the column's name.
-
-        The divisor is the number of values less ``ddof``.
-        """
+        """Compute each column's standard deviation by group; the divisor is count - ``ddof``."""
         return self.agg(**{name: col(name).std(ddof) for name in _some(columns)})
 
     @door
     def var(self, *columns: str, ddof: int = 1) -> D:
-        """Compute the variance of each of ``columns`` by group, under the column's name.
-
-        The divisor is the number of values less ``ddof``.
-        """
+        """Compute each column's variance by group; the divisor is count - ``ddof``."""
         return self.agg(**{name: col(name).var(ddof) for name in _some(columns)})
 
     @door
@@ -287,10 +280,7 @@ def _figure_of(figure: Any) -> tuple[str, Value]:
 
 
 class _Figures:
-    """The columns of an aggregation: those computed ``before`` grouping, and the ``parts``.
-
-    ``parts`` are the aggregates, and ``taken`` the names that no temporary column may have.
-    """
+    """Columns ``before`` grouping, the aggregates ``parts``, and names ``taken`` by columns."""
 
     def __init__(self, keys: dict[str, str], taken: Collection[str]) -> None:
         self.keys = keys  # key name -> its column

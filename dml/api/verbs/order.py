@@ -96,11 +96,10 @@ class OrderVerbs(StepVerbs):
     ) -> Self:
         """Sort all rows by ``by``: a column, an expression, or a list of them.
 
-        Rows of equal keys stay in their order. Numbers are sorted by value, texts by their bytes in
-        UTF-8, False before True; after them come NaN, then null, in both directions.
-        ``nulls_last=False`` puts null first, then NaN. ``descending`` is one boolean, or one for
-        each key. Rows are held in memory within ``memory_limit``, and beyond it as sorted runs on
-        disk. Raise SchemaError for lists, structs and tensors.
+        Rows of equal keys stay in their order. Numbers are sorted by value, texts by UTF-8 bytes,
+        False before True; after them come NaN, then null, in both directions. ``nulls_last=False``
+        puts null first, then NaN. ``descending`` is one boolean or one per key. Rows beyond
+        ``memory_limit`` are sorted on disk. Raise SchemaError for lists, structs and tensors.
         """
         from dml.api.verbs.grouping import sorted_by
 
@@ -120,10 +119,7 @@ class OrderVerbs(StepVerbs):
 
     @door
     def agg(self, *figures: Any, **named: Any) -> Self:
-        """Make one row of aggregates of all rows: ``agg(n=dml.len(), total=col("x").sum())``.
-
-        As ``group_by(...).agg``, which has a row for each group.
-        """
+        """Make one row of aggregates of all rows: ``agg(n=dml.len(), total=col("x").sum())``."""
         from dml.api.verbs.grouping import aggregated
 
         return aggregated(self, figures, named)

@@ -28,10 +28,7 @@ def shares_of(given: Any, what: str) -> dict[Any, float]:
 
 
 def accepted(target: Mapping[Any, float], initial: Mapping[Any, float]) -> dict[Any, float]:
-    """Return a dict: class -> share of its rows to keep, as large as ``target`` allows.
-
-    With these shares, classes that have the shares ``initial`` get the shares ``target``.
-    """
+    """Return by class the largest shares of rows to keep that turn ``initial`` into ``target``."""
     absent = [name for name, share in target.items() if share and not initial.get(name)]
     if absent:
         raise PlanError(

@@ -67,10 +67,7 @@ def function(
     *,
     pure: Any = None,
 ) -> UserFunction:
-    """Wrap a user's callable (or class), with its fingerprint and whether it is pure.
-
-    Purity is declared by ``pure``, else proven or unknown.
-    """
+    """Wrap a callable (or class) with its fingerprint and purity: declared, proven or unknown."""
     from dml.udfs.named_function import declared, user_function
 
     nonce = uuid.uuid4().bytes

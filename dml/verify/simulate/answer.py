@@ -53,8 +53,7 @@ class Outlook:
 class Basis:
     """The sources of the figures: shares of the work by ``kind`` of source.
 
-    ``runs`` is the largest number of runs behind any figure, ``sigma`` the standard deviation of
-    the logarithm of the whole work.
+    ``runs`` is the most runs behind a figure, ``sigma`` the standard deviation of log(work).
     """
 
     shares: tuple[tuple[str, float], ...]

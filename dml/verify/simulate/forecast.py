@@ -59,10 +59,7 @@ class _Virtual(VirtualCluster):
 
 
 def tried(model: Model, place: RunPlace) -> TrialResult:
-    """Simulate the tasks of ``model``, and add the start and the end of the run.
-
-    Large models are simulated in part, and extrapolated.
-    """
+    """Simulate the start, tasks and end of a run; of large models a part, which is extrapolated."""
     times = _times(model, place)
     if times > 1:
         model, place = _bundled(model, place, times)
@@ -166,10 +163,9 @@ class BusyShare(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Foreseen:
-    """The expected figures of a run.
+    """The expected figures of a run; ``shares`` are the loads of its resources, the busiest first.
 
-    ``shares`` are the loads of all resources, the busiest first. No schedule takes less than
-    ``bound_s``; ``optimal`` means that some schedule takes no more.
+    No schedule takes less than ``bound_s``; ``optimal`` means that some schedule takes no more.
     """
 
     seconds: float
@@ -237,10 +233,7 @@ def _one(model: Model, place: RunPlace) -> Foreseen:
 
 
 def _shares(model: Model, place: RunPlace, ran: TrialResult) -> tuple[BusyShare, ...]:
-    """Return the load of every resource, every pool, storage, the caller's thread and training.
-
-    A pool is a limit on the concurrent slices of one stage.
-    """
+    """Return the loads of resources, pools (limits on a stage), storage, caller and training."""
     whole = max(ran.seconds, 1e-12)
     found = [
         BusyShare(name, _title(model, name), ran.busy_s.get(name, 0.0) / n / whole, f"{n:g} {name}")
@@ -259,10 +252,7 @@ def _shares(model: Model, place: RunPlace, ran: TrialResult) -> tuple[BusyShare,
 
 
 def _caller(model: Model, whole: float) -> list[BusyShare]:
-    """Return the loads of the caller's thread: by operators, and by the training loop.
-
-    ``whole`` is the seconds of the run.
-    """
+    """Return the caller's loads in ``whole`` seconds: by operators, and by the training loop."""
     spent = model.partitions * model.consume_s + model.after_s
     over = math.fsum(work.seconds for work in model.over)
     own = spent - model.stepping_s if not model.ahead else over
@@ -334,10 +324,7 @@ def _least(model: Model, place: RunPlace) -> float:
 
 
 def _bound(model: Model, place: RunPlace) -> tuple[float, bool]:
-    """Return the solver's bound for a small plan, in seconds, and whether it is reached.
-
-    Return 0.0 and False for other plans.
-    """
+    """Return the solver's bound in seconds, and whether it is reached; 0.0, False if too large."""
     few = sum(model.slices(i) for i in range(len(model.steps))) <= SOLVED_TASKS
     spans = [step.truth.seconds for step in model.steps]
     spans += [model.consume_s] if model.consume_s else []

@@ -86,8 +86,7 @@ class SolverStep(NamedTuple):
 class Solution:
     """The result of a search: ``ticks`` of the best schedule, None if the search gave up.
 
-    No schedule takes fewer than ``bound`` ticks; ``states`` is the number of states that were
-    expanded.
+    No schedule takes fewer than ``bound`` ticks; ``states`` states were expanded.
     """
 
     ticks: int | None

@@ -47,10 +47,7 @@ class TaskTruth:
             yield from [(self.seconds, self.output_bytes)] * self.slices
 
     def slice(self, k: int) -> tuple[float, int | None, bool]:
-        """Return seconds, bytes (None: no output) of slice ``k``, and whether another follows.
-
-        The seconds are without noise.
-        """
+        """Return noiseless seconds, bytes (None: no output), and whether a slice follows ``k``."""
         if self.parts:
             return (*self.parts[k], k + 1 < len(self.parts))
         return self.seconds, self.output_bytes if self.slices else None, k + 1 < self.slices
@@ -62,9 +59,8 @@ class ClusterTrace:
 
     ``offers`` are partitions in the order of their delivery, ``launches`` the started slices with
     their times. ``idle`` lists the times at which a task could have started but a slot was left
-    free, ``over`` those at which a slice started beyond the limit or beyond the slots; both are
-    empty with a correct policy, except for the starts counted in ``forced``. ``stuck`` is True if
-    work remained.
+    free, ``over`` those of starts beyond the limit or the slots; both are empty with a correct
+    policy, except for the starts counted in ``forced``. ``stuck`` is True if work remained.
     """
 
     seconds: float = 0.0
