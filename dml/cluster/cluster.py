@@ -141,10 +141,7 @@ def certificates(scheduler: Any) -> dict[str, Any]:
 
 
 def configure(config: Mapping[str, Any]) -> None:
-    """Set Dask's configuration in this process to ``config``, in place of the previous run's.
-
-    ``config`` is a result of ``certificates``.
-    """
+    """Replace the previous run's Dask configuration by ``config``, a result of ``certificates``."""
     if _CERTIFICATES:
         _CERTIFICATES.pop().__exit__(None, None, None)
     _CERTIFICATES.append(dask.config.set(config))
@@ -245,10 +242,7 @@ def versions_here() -> dict[str, str]:
 
 
 def unfit(member: ClusterWorker, there: Any, here: Mapping[str, str]) -> DmlError | None:
-    """Return an error if a worker has another Python or dml; warn of other differences.
-
-    ``there`` are the worker's package versions, ``here`` those of this process.
-    """
+    """Return an error if the worker has another Python or dml; warn of other packages' versions."""
     where = f"worker {member.name or member.address} at {member.address}"
     if not isinstance(there, Mapping):
         return WorkerLostError("a worker did not answer", at=where, why=repr(there))

@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClusterRun:
-    """The cluster that ``settings`` name, as a run sees it.
-
-    ``crews`` are the crews that the run has opened, collected only if their workers are to be
-    scaled.
-    """
+    """The cluster of a run, and the ``crews`` it opened, collected only if workers are scaled."""
 
     settings: Settings
     crews: list[DaskCrew] = dataclasses.field(default_factory=list)

@@ -74,10 +74,7 @@ def offered(settings: Settings) -> tuple[int, int]:
 
 
 class Distributed:
-    """The driver of ``executor="distributed"``: uses the cluster that ``settings`` name.
-
-    Every crew that it creates is appended to ``crews``, if given.
-    """
+    """The driver on the cluster of ``settings``; it appends its crews to ``crews``, if given."""
 
     def __init__(self, settings: Settings, crews: list[DaskCrew] | None = None) -> None:
         self.settings, self.crews = settings, crews

@@ -107,8 +107,7 @@ class Ticket:
 class RemotePartition:
     """A partition on a worker: answer number ``place`` in the result of the task of ``ticket``.
 
-    ``parcel`` is its rows if they came with the task's message, else None; ``digest`` is the digest
-    of the answer.
+    ``parcel`` has its rows if the task's message brought them, or None; ``digest`` is the answer's.
     """
 
     outcome: Outcome
@@ -131,9 +130,8 @@ def under_way(ticket: Ticket) -> bool:
 def touched(live: Iterable[Ticket], doing: Set[Any], having: Set[Any]) -> Iterator[Ticket]:
     """Yield the tickets to resubmit because of lost workers, each one after its sources.
 
-    These tickets have a key in ``doing`` (running there) or ``having`` (stored there), or they are
-    under way and need such a ticket or a seat that is there. A ticket is tested after the caller
-    has handled the ones before it.
+    They have a key in ``doing`` (running there) or ``having`` (stored there), or are under way and
+    need such a ticket or a seat there. Each is tested once the caller has handled those before it.
     """
     again: set[Ticket] = set()
     for ticket in sorted(live, key=lambda each: each.number):

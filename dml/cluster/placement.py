@@ -21,8 +21,7 @@ def refuse(
 ) -> None:
     """Raise PlanError for a stage whose task fits on no worker.
 
-    ``where`` has the line of code at which each stage was written. Processors are counted by host,
-    all other resources by worker, as Dask does.
+    As in Dask, resources count by worker, processors by host; ``where`` has each stage's code line.
     """
     number = next(unmet(demands, members), None)
     if number is not None:
@@ -195,8 +194,7 @@ class Places:
         """Return an idle worker, which is then reserved for one slice until that slice has ended.
 
         If all workers are busy, return None, and give no more slices to the one with the least
-        work. A worker without threads for this run is used only if no other worker has the
-        resources.
+        work. A worker without threads for this run is used only if no other has the resources.
         """
         asked = dict(demand.resources)
         able = [a for a, m in self.taking.items() if _able(m, asked)]

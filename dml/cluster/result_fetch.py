@@ -41,10 +41,7 @@ class ResultFetcher:
     _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
     def start(self, ticket: Ticket) -> concurrent.futures.Future[Shipment]:
-        """Begin to fetch a ticket's result, unless that has begun, and return the future of it.
-
-        For any thread.
-        """
+        """Return the future of a ticket's result, in any thread; the first call starts to fetch."""
         with self._lock:
             if ticket.fetched is None:
                 coming: concurrent.futures.Future[Shipment] = concurrent.futures.Future()

@@ -200,8 +200,7 @@ class Hub:
     def begin(self, wait_s: float) -> dict[str, ClusterWorker]:
         """Wait for usable workers, and return them by address.
 
-        Raise the error of an unfit worker, or WorkerLostError if none can be used within
-        ``wait_s``.
+        Raise the error of an unfit worker, or WorkerLostError if none is usable in ``wait_s``.
         """
         try:
             self.wait(self._begin, wait_s)
@@ -369,8 +368,7 @@ class Hub:
     async def states(self, keys: Iterable[Any]) -> dict[Any, str | None]:
         """Return Dask's state of each task; ``PAUSED`` if its worker does not run tasks.
 
-        Dask does not reassign a task that it has sent to a worker, even if the worker's memory
-        stays full.
+        Dask never reassigns a task that it has sent, even if the worker's memory stays full.
         """
         found: dict[Any, str | None] = await self.client.scheduler.get_task_status(keys=list(keys))
         if self.idle:

@@ -131,8 +131,7 @@ class _Desks:
 
     Each copy of a job that this worker has received is a seat, and uses the job's runner. A seat
     may be released during garbage collection, even in a thread that has the lock. Therefore a
-    release never waits for the lock, and whoever holds the lock handles pending releases
-    afterwards.
+    release never waits for the lock, and whoever holds the lock handles pending releases.
     """
 
     def __init__(self) -> None:
@@ -212,10 +211,7 @@ class WorkerState:
 
 
 def freight(run: str, job: bytes, *buffers: Any) -> WorkerState:
-    """Return a worker's seat in ``run``, from the pickled ``job`` and its out-of-band ``buffers``.
-
-    This is a Dask task, which each worker of the run executes once.
-    """
+    """Return a seat in ``run`` from the pickled ``job``: the Dask task that a worker runs once."""
     return WorkerState(Freight(run, job, buffers))
 
 

@@ -80,8 +80,7 @@ class Staff:
     def follow(self, workers: int, crews: Sequence[DaskCrew], patience_s: float) -> None:
         """Begin to scale to ``workers`` workers, and return at once; for any thread.
 
-        ``crews`` are those of the run. After ``patience_s`` seconds, new workers are no longer
-        awaited.
+        ``crews`` are those of the run. New workers are awaited for ``patience_s`` seconds.
         """
         self.changing, self.error = True, None
         self.hub.call(lambda: self.hub.asking(self._follow(workers, crews, patience_s)))
@@ -189,8 +188,7 @@ class Staff:
     def _own(self) -> dict[str, Any]:
         """Return the job's name of each worker that the cluster object started, by address.
 
-        A job is what the cluster object starts and stops as a whole: one process, or a group of
-        workers.
+        A job is one process or a group of workers, which start and stop together.
         """
         jobs, members = self._jobs(), self.hub.members
         if jobs is None:
@@ -210,10 +208,7 @@ class Staff:
 
 
 def grouped(own: Mapping[str, Any], laden: Callable[[str], float]) -> list[list[str]]:
-    """Return the workers as groups that share a job, the group with the least load first.
-
-    ``own`` is the job of each worker by address, and ``laden`` returns a worker's load.
-    """
+    """Return groups of workers that share a job (``own``, by address), least ``laden`` first."""
     groups: dict[Any, list[str]] = {}
     for address, job in own.items():
         groups.setdefault(job, []).append(address)

@@ -25,10 +25,7 @@ TRAINER = 30  # workers that cost as much as a trainer; Cachew's figure 10 says 
 
 
 class Trial(NamedTuple):
-    """The number of workers and the batch time before a change, with which the change is judged.
-
-    ``error`` is the standard error of ``batch_time_s``, as a share of it.
-    """
+    """The figures before a change; ``error`` is the relative standard error of ``batch_time_s``."""
 
     workers: int
     batch_time_s: float
@@ -190,10 +187,7 @@ class GainPolicy:
     def _lost(
         self, trial: Trial, ratio: float, error: float
     ) -> tuple[ScalingDecision | None, bool]:
-        """Judge a decrease: the batch time must have risen by less than a part of what it could.
-
-        Parameters and return values are those of ``_gained``.
-        """
+        """Like ``_gained``, for a decrease: batch time may rise by only a part of what it could."""
         asked = self._part(self.workers) * (trial.workers / self.workers - 1)
         if ratio - 1 + SURE * error < asked:
             return None, True

@@ -2,8 +2,7 @@
 
 Times are measured where batches are delivered, window by window. A pure policy decides on them
 (gain.py, cachew.py, utilisation.py), and ``Staff`` (cluster_scaler.py) executes the decision.
-Source of the two figures that users see, batch_time and result_queue_size: Cachew (USENIX ATC
-2022), table 1.
+Source of batch_time and result_queue_size: Cachew (USENIX ATC 2022), table 1.
 """
 
 from __future__ import annotations
@@ -40,10 +39,7 @@ def policy_of(asked: Autoscale) -> ScalingPolicy:
 
 
 class Totals(NamedTuple):
-    """The work of all workers of a run since its start, and its partitions.
-
-    ``handed`` partitions were delivered to the trainer's process, ``stored`` ones wait for that.
-    """
+    """All workers' work since the start; partitions are ``handed`` to the trainer or ``stored``."""
 
     slices: int = 0
     busy_s: float = 0.0
@@ -58,10 +54,7 @@ class Totals(NamedTuple):
 
 
 class WindowSums:
-    """The sums of the current window, which began at time ``now`` with the totals ``at``.
-
-    ``batches`` were delivered before the window.
-    """
+    """Sums of the window that began at ``now`` with totals ``at``, after ``batches`` batches."""
 
     def __init__(self, now: float, at: Totals, batches: int) -> None:
         self.begun, self.at, self.before = now, at, batches
@@ -78,10 +71,7 @@ class WindowSums:
         self.queue += queue * batches
 
     def window(self, now: float, to: Totals, workers: int, threads: float) -> ScalingWindow | None:
-        """Return the figures of the window, which ends at ``now`` with the totals ``to``.
-
-        ``threads`` is the mean number of threads of a worker. Return None if no partition was made.
-        """
+        """Return the window's figures, None without partitions; ``threads`` is a worker's mean."""
         each = to.handed / (self.before + self.batches)  # partitions of a batch
         made, busy_s = to.finished - self.at.finished, (to.busy_s - self.at.busy_s) / threads
         if made <= 0 or busy_s <= 0:

@@ -24,10 +24,7 @@ class ScalingWindow(NamedTuple):
 
 
 class ScalingDecision(NamedTuple):
-    """The number of workers to have now, and the reason.
-
-    ``settled`` means that no trial is pending: the policy has reached its target.
-    """
+    """The number of workers to have now, why, and whether no trial is pending (``settled``)."""
 
     workers: int
     reason: str

@@ -4,8 +4,7 @@ In the first round, the tasks of the stages write each partition as a sorted run
 their worker, and return only a report: the first key of each batch of the run. In the second round,
 each task merges one range of keys from all runs. Both rounds are ordinary runs of a driver: the
 scheduling core bounds their memory, and Dask reruns the tasks of a lost worker. If a lost worker
-had sorted runs, the tasks that wrote them run again, and the second round resumes after the last
-row that was delivered.
+had sorted runs, their tasks run again, and the second round resumes after the last delivered row.
 """
 
 from __future__ import annotations
@@ -67,8 +66,7 @@ MOST_LOSSES = 5
 class RunsJob(Job):
     """The job of the first round: the output of the stages is written as sorted runs.
 
-    ``by`` is the order of rows. ``exchange`` names the folders of the runs, which are below
-    ``root``, or below Dask's own folder if that is None.
+    ``by`` is the order of rows; ``exchange`` names folders below ``root``, or Dask's own if None.
     """
 
     by: Any = None

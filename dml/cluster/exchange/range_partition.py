@@ -78,10 +78,7 @@ HELD = 3
 
 @dataclasses.dataclass(frozen=True)
 class ByColumns(Ordering):
-    """The order by values of columns; rows of equal values stay in their order.
-
-    If ``together``, they are also in the same range.
-    """
+    """Order by columns; rows of equal values stay in order and, if ``together``, in one range."""
 
     together: bool = False
     by_run: ClassVar[bool] = True  # equal rows stay run by run
@@ -93,8 +90,7 @@ class ByColumns(Ordering):
     def shortened(self, heads: Block) -> tuple[Block, int]:
         """Return the keys ``heads`` with long values cut, and the number of columns to compare by.
 
-        These are the columns up to the first one with a cut value; 0 (all columns) if no value was
-        cut.
+        These are the columns up to the first one with a cut value; 0 (all) if none was cut.
         """
         columns, first = list(heads.columns), 0
         for number, (name, down) in enumerate(zip(self.names, self.descending, strict=True)):
@@ -263,8 +259,7 @@ class BatchReader(Protocol):
 class Ranges:
     """The ranges of all runs: range r begins at ``bounds[r - 1]`` and ends before ``bounds[r]``.
 
-    A bound is the first key of the batch of that number in ``index``. ``most_bytes`` is the limit
-    for the rows in memory while a range is made.
+    A bound is the first key of that batch in ``index``; rows in memory have up to ``most_bytes``.
     """
 
     index: RunIndex
@@ -347,8 +342,7 @@ class Ranges:
     def _place(self, bound: int, run: int, keys: Any, exact: int) -> int:
         """Return how many of the sorted ``keys``, from run ``run``, precede bound ``bound``.
 
-        If the bound is the first key of a batch of the same run, the caller knows the number:
-        ``exact``.
+        If the bound is the first key of a batch of the same run, the number is ``exact``.
         """
         own = int(self.index.run[bound])
         if run == own and not self.placing.together:
@@ -389,8 +383,7 @@ class _Part:
 class _Held:
     """The rows in memory: for each of several runs its first undelivered rows, run by run.
 
-    If rows at the end of the order were dropped, ``last`` is the number of the row that is now last
-    in the order, and ``key`` is the key of that row.
+    If rows at the end were dropped, ``last`` is the number of the row now last, ``key`` its key.
     """
 
     def __init__(self, by: Any) -> None:

@@ -125,8 +125,7 @@ class Shelves:
     async def _unleased(self) -> list[str]:
         """Return the exchanges whose lease is gone; every lease is created before the first run.
 
-        Such an exchange is not refused, as it may continue: a client that restarts its workers
-        keeps it.
+        Such an exchange is not refused: a client that restarts its workers may continue it.
         """
         keys = {lease_key(each): each for each in list(self._shelves)}
         try:
@@ -276,10 +275,7 @@ class RunFetcher:
 
 
 async def _answer(worker: Any, address: str, patience_s: float, folder: str, wanted: Any) -> Any:
-    """Return the answer of worker ``address``, which must come within ``patience_s`` seconds.
-
-    Dask itself would try to reach a dead worker for long.
-    """
+    """Return the worker's answer within ``patience_s``; Dask would try a dead worker for long."""
     comm = await asyncio.wait_for(worker.rpc.connect(address), CONNECT_S)
     worker.rpc.reuse(address, comm)
     asked = getattr(worker.rpc(address), OP)
@@ -313,8 +309,7 @@ class Exchange:
     def homes(self) -> Mapping[str, Where]:
         """Return the location of each run by name, according to the answers of all workers.
 
-        A worker that is avoided is used only for runs that were written again and that no other
-        has.
+        An avoided worker is used only for rewritten runs that no other worker has.
         """
         self.hub = met(self.settings)
         self._renew()

@@ -2,8 +2,7 @@
 
 A run is the rows of one partition in order, as an Arrow file of small batches, named by its
 content. A worker that computes the partition again writes the same run under the same name. The
-report of a run (``described``) has the first key of each batch, so that other workers know which
-batches to read.
+report of a run (``described``) has the first key of each batch, so other workers know what to read.
 """
 
 from __future__ import annotations
@@ -74,17 +73,13 @@ class By(Protocol):
         """Return the row numbers of ``block`` in order."""
 
     def shortened(self, heads: Block) -> tuple[Block, int]:
-        """Return ``heads`` with long values cut, and the number of columns up to the first cut one.
-
-        That number is 0 if no value was cut.
-        """
+        """Cut long values; also return the number of columns up to the first cut one, 0 if none."""
 
 
 class RunsGoneError(DmlError):
     """Raised when runs cannot be read where they were written; ``places`` are these workers.
 
-    ``unread`` has (worker, name) of each missing or damaged run; it is empty if a worker did not
-    answer.
+    ``unread`` has (worker, name) of each missing or damaged run; none if a worker did not answer.
     """
 
     def __init__(
@@ -142,10 +137,7 @@ def batches(path: Path, schema: Schema, first: int, stop: int) -> Iterator[Block
 
 
 def sent(paths: Sequence[tuple[Path, int, int]]) -> bytes:
-    """Serialize batches of several runs of one schema as an Arrow stream, for another process.
-
-    ``paths`` has file, first batch and end batch for each run.
-    """
+    """Return batches of runs of one schema (``paths``: file, first, end) as an Arrow stream."""
     sink, writer = pa.BufferOutputStream(), None
     for path, first, stop in paths:
         with pa.OSFile(str(path)) as source:

@@ -84,10 +84,7 @@ def layered(
     annotations: Mapping[str, Mapping[str, Any] | None],
     suffix: str = "",
 ) -> HighLevelGraph:
-    """Return a graph of ``tasks`` in layers; the first element of a key names the layer.
-
-    ``annotations`` are those of each layer; ``suffix`` is appended to the names of layers.
-    """
+    """Return a graph whose layers are named by the first element of keys, with ``suffix``."""
     layers: dict[str, dict[Key, Any]] = {}
     below: dict[str, set[str]] = {}
     for key, task in tasks.items():
@@ -113,8 +110,7 @@ def _relayered(
 ) -> HighLevelGraph:
     """Return the graph of ``layered`` with new layer names, as Dask merges layers of one name.
 
-    Parts that Dask rebuilds from one dict of tasks share one graph, so that many parts cost no more
-    than one.
+    Parts that Dask rebuilds from one dict of tasks share one graph: many cost no more than one.
     """
     key = id(tasks), min(annotations)
     made = _relayered_from.get(key)

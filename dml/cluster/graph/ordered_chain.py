@@ -1,8 +1,7 @@
 """Run operators that see rows in order as a chain of tasks, none of which holds all rows.
 
-Each task opens the flow of these operators where the previous task stopped, and returns the
-elements that can be made from the rows so far. It passes on its position, and the pieces that the
-next task needs to continue from there.
+Each task opens the flow of these operators where the previous one stopped, returns the elements
+that the rows so far can make, and passes on its position and the pieces that the next task needs.
 """
 
 from __future__ import annotations
@@ -103,8 +102,7 @@ class Played:
 class Turn:
     """One task of the chain, which receives new pieces of ``epoch``.
 
-    ``start`` is the epoch in which the chain begins. ``last`` is True if ``epoch`` ends with these
-    pieces.
+    The chain begins in epoch ``start``. ``last`` is True if ``epoch`` ends with these pieces.
     """
 
     start: int

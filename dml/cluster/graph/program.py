@@ -115,8 +115,7 @@ class GraphProgram:
 class Types:
     """The types that the first rows have settled: schemas by operator, and the output columns.
 
-    To settle them, the tasks of ``epoch`` with numbers below ``settling`` were run; the first part
-    of the graph contains the rows of these tasks.
+    Tasks of ``epoch`` below number ``settling`` settled them; the first part has these tasks' rows.
     """
 
     schemas: dict[str, Schema]
@@ -216,10 +215,7 @@ def joined(program: GraphProgram, batches: list[pa.RecordBatch], columns: pa.Sch
 
 
 def framed(rows: pa.Table) -> Any:
-    """Return the rows as a pandas data frame whose columns keep their Arrow types, even with nulls.
-
-    Tensors become lists of their elements, as a frame has no tensors.
-    """
+    """Return a data frame whose columns keep Arrow types, nulls included; tensors become lists."""
     dtype = importlib.import_module("pandas").ArrowDtype  # an extra
     plain = (_stored(column) for column in rows.columns)
     return pa.table(list(plain), names=rows.column_names).to_pandas(types_mapper=dtype)

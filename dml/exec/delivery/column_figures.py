@@ -191,8 +191,7 @@ class _Described:
 class Distinct:
     """The distinct values of a column, in order of first appearance, with their counts.
 
-    Null counts as a value. All NaNs are one value, whatever their bits. -0.0 and 0.0 are one value,
-    0.0.
+    Null counts as a value, all NaNs as one, whatever their bits, and -0.0 and 0.0 as one, 0.0.
     """
 
     def __init__(self, name: str, kind: pa.DataType, most_bytes: int) -> None:

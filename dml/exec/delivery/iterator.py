@@ -38,10 +38,7 @@ VERSION = 1
 
 
 class StreamMark(NamedTuple):
-    """A place in the stream: its position, whether the stream is over there, and ``nbytes``.
-
-    ``nbytes`` is the mean size of the elements that were made together with the last one.
-    """
+    """A position in the stream, whether it is the end, and the mean bytes of recent elements."""
 
     position: Position | None
     over: bool

@@ -21,10 +21,7 @@ MOST_RUNS, MOST_NAMES = 32, 4096
 
 @dataclasses.dataclass(frozen=True)
 class OperatorWork:
-    """The work of an operator: ``rows`` processed in ``seconds``, with ``given`` output rows.
-
-    ``nbytes`` are the bytes of the output rows.
-    """
+    """An operator's work: ``rows`` in ``seconds`` made ``given`` output rows of ``nbytes``."""
 
     rows: float = 0.0
     seconds: float = 0.0
@@ -131,8 +128,7 @@ class Watched:
     def _of_cell(self, cell: Any, kind: OperatorKind) -> OperatorWork:
         """Return the work of one operator in a stage.
 
-        As in ``profile.work_s``, time spent waiting is included if it is too long to be explained
-        by other threads holding the GIL.
+        As in ``profile.work_s``, waits count if other threads' use of the GIL cannot explain them.
         """
         worked = waited = min(cell.cpu_s, cell.seconds)
         if kind.reads or kind.calls:

@@ -97,10 +97,7 @@ class ElementChunk:
 
 
 class Received:
-    """The numbers of rows, batches and bytes that the caller received, and its seconds of waiting.
-
-    They are exact at any moment, also within a chunk.
-    """
+    """The caller's elements and seconds of waiting, counted exactly even within a chunk."""
 
     __slots__ = ("_chunk", "_made", "first_s", "started", "wait_s")
 
@@ -142,10 +139,7 @@ class Received:
         return self._made[what] - length_hint(ready) * each[what]
 
     def chunk(self, chunk: ElementChunk, ready: Any, waited_s: float) -> None:
-        """Add ``chunk``; each element counts once the caller has taken it from iterator ``ready``.
-
-        The caller waited ``waited_s`` seconds for the chunk.
-        """
+        """Add ``chunk``; each element counts once the caller has taken it from ``ready``."""
         number = len(chunk.elements)
         rows, batches, nbytes = self._made
         one = int(chunk.skipped < 0)
@@ -359,8 +353,7 @@ class PrefetchPace:
 class ChunkShelf:
     """A queue of chunks from a maker's thread to the caller, limited in chunks and bytes.
 
-    Only the maker's thread changes the counts; when the caller takes a chunk, it sends the size of
-    the chunk to that thread.
+    Only the maker's thread changes counts: a caller that takes a chunk sends its size there.
     """
 
     def __init__(self, depth: int, most_bytes: int) -> None:
@@ -371,10 +364,7 @@ class ChunkShelf:
         self.stopped = False
 
     def put(self, chunk: Any) -> bool:
-        """Add a chunk or exception once there is room, or None for the end of chunks.
-
-        Return False if the queue has been stopped.
-        """
+        """Add a chunk or error when there is room, or None, the end; return False if stopped."""
         size = _size(chunk)
         if chunk is not None:
             self.wait(size)
@@ -433,10 +423,7 @@ class Ahead:
         return got
 
     def close(self) -> None:
-        """Stop the thread; wait at most ``ENDING_S`` seconds until it has ended.
-
-        If a user's function does not return by then, the thread goes on until it does.
-        """
+        """Stop the thread; wait at most ``ENDING_S`` seconds for a user's function to return."""
         self.stop()
         if self.thread is not threading.current_thread():
             self.thread.join(ENDING_S)

@@ -150,10 +150,7 @@ class CrewFeed(SyncFeed):
         return None
 
     def close(self, join_s: float = 0.0) -> None:
-        """Stop and drop everything; any thread may call it at any time, and it never hangs.
-
-        Wait up to ``join_s`` seconds for slices that still run.
-        """
+        """Stop and drop everything, on any thread; wait up to ``join_s`` seconds for slices."""
         self._held = None
         self._dismiss()
         self._crew.clean()

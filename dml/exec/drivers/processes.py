@@ -157,9 +157,8 @@ class _Processes(RemoteCrew):
     """Runs slices in worker processes; a thread per process sends orders and waits for answers.
 
     A desk is this run's queue of slices at one worker, with its thread. It is added when a slice
-    finds all desks busy; the core hands out no more slices than there are slots. The worker may
-    also serve desks of other runs of the pipeline. The job, with its arrays, lies in memory once
-    for all workers.
+    finds all desks busy; the core hands out no more slices than there are slots. A worker may also
+    serve other runs of the pipeline. The job and its arrays are in memory once for all workers.
     """
 
     def __init__(self, loop: DriverLoop, job: Job, tallies: Tallies) -> None:
@@ -181,8 +180,7 @@ class _Processes(RemoteCrew):
     def _least(self, stage: int) -> _Desk:
         """Return the least busy desk at which the stage may run; add one if all are busy.
 
-        A stage with ``max_parallel``, such as a class with a costly constructor, has no more desks
-        than that, and stays at them.
+        A stage with ``max_parallel``, e.g. a class costly to construct, stays at so many desks.
         """
         width = self.loop.core.demands[stage].max_parallel
         seats = self.seats.setdefault(stage, [])

@@ -2,8 +2,7 @@
 
 Two threads that run Python take turns: each is on a processor for half of the time that it works.
 That share is measured while at least two slices run that are long enough to be worth a process.
-Only functions that are declared or proven pure may move, since slices begun by threads are begun
-again.
+Only functions declared or proven pure may move, since slices begun by threads are begun again.
 """
 
 from __future__ import annotations
@@ -88,8 +87,7 @@ class PromotingFeed:
 class MovingFeed:
     """Slices of a lane on threads; on processes once their functions are known to hold the GIL.
 
-    Slices in progress end where they run; results are delivered in order until ``unordered`` is
-    called.
+    Slices in progress end where they run; results are in order until ``unordered`` is called.
     """
 
     threaded = True

@@ -85,8 +85,7 @@ class SyncFeed:
     def next(self, more: Callable[[], None] | None = None) -> Outcome | None:
         """Return the next partition, or None after the last; raise the error of its unit.
 
-        After an exception, or after ``close``, return None. ``more`` is for feeds with parallel
-        workers, which call it while the caller waits.
+        After an exception or ``close``, return None. Only feeds with parallel workers use ``more``.
         """
         self.release()
         while not self._loop.offers:
@@ -188,9 +187,8 @@ class Sync:
     ) -> SyncFeed:
         """Begin a run over ``units``, each passed to ``start``, in delivery order.
 
-        ``start`` is a generator function that yields a unit's partitions. If there are several
-        stages, it is a sequence of such functions; those of later stages get the value of a
-        partition. See ``Options`` for ``options``.
+        ``start`` is a generator function that yields a unit's partitions. For several stages, it is
+        a sequence of such functions; later ones get the value of a partition.
         """
         loop = DriverLoop.over(units, start, options, slots=1)
         return SyncFeed(loop, options.get("watchdog_s", WATCHDOG_S), options.get("on_event"))

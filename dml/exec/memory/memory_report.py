@@ -171,10 +171,7 @@ class Opened(Protocol):
 
 
 def memory_report(run: Any, limit_bytes: int) -> MemoryReport:
-    """Return the report of the memory that ``run`` (a ``PlanRun``) has used of ``limit_bytes``.
-
-    If another run has replaced ``run``, the report is about that one.
-    """
+    """Return the memory report of ``run`` (a ``PlanRun``), or of the run that has replaced it."""
     runs = list(run.running.all)
     stages = [stage for each in runs for stage in each.holding.look()]
     for each in runs:

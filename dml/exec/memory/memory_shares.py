@@ -93,8 +93,7 @@ def sized(unit: Unit, whole_bytes: int) -> Unit:
 def working_bytes(plan: Plan, whole_bytes: int = 0) -> int:
     """Return the most temporary memory, in bytes, that reading one of some sampled units takes.
 
-    Units of at most ``whole_bytes`` are decoded in one go. The result is cached on the source,
-    since every run needs it twice.
+    Units of up to ``whole_bytes`` are decoded at once. The source caches the result.
     """
     source, columns = plan.stage.source, plan.stage.columns
     held: dict[tuple[object, ...], int] = source.memo.setdefault("working_bytes", {})
@@ -107,10 +106,7 @@ def working_bytes(plan: Plan, whole_bytes: int = 0) -> int:
 
 
 def fits(plan: Plan, budget: Budget) -> None:
-    """Raise MemoryContractError, as a run would, if reading a unit exceeds ``stage_bytes``.
-
-    Only a sample of the units is checked.
-    """
+    """Raise MemoryContractError, as a run would, if a sampled unit exceeds ``stage_bytes``."""
     working = working_bytes(plan, budget.whole_bytes)
     if working > budget.stage_bytes:
         raise too_large(plan.stage, working, budget.stage_bytes)

@@ -2,8 +2,7 @@
 
 A function may make ten arrays to keep their sum, and no partition or account shows these arrays.
 The system records the peak memory of a process. The part of the peak above the memory at the end of
-a slice is the temporary memory of the slice. Memory that stays in use (a loaded model, a partition)
-is excluded.
+a slice is temporary. Memory that stays in use (a loaded model, a partition) is excluded.
 """
 
 from __future__ import annotations
@@ -33,9 +32,8 @@ class Gauge:
     """Measures the memory of slices in this process, several of which may run at once.
 
     ``own`` is True if dml started the process: then the system's peak is reset before a slice that
-    runs alone. In a user's process, where other code may read the peak, only a rise of the peak is
-    measured, which takes a microsecond per slice. Memory of simultaneous slices is divided by their
-    number.
+    runs alone. In a user's process, where other code may read the peak, only a rise of it is
+    measured, in a microsecond per slice. Memory of simultaneous slices is divided by their number.
     """
 
     def __init__(self) -> None:

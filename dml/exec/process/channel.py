@@ -43,9 +43,8 @@ Fill = Callable[[Any], None]
 class Sheet:
     """A nameless file in memory, written from start to end; the first write creates it.
 
-    The file is released by ``close`` or with this object; a receiver of its descriptor keeps the
-    data. ``make`` creates the file and returns its descriptor; None creates one that cannot be
-    sealed.
+    The file is released by ``close`` or with this object; a receiver keeps the data. ``make``
+    creates the file and returns its descriptor; None creates one that cannot be sealed.
     """
 
     def __init__(self, make: Callable[[], int] | None = None) -> None:
@@ -163,8 +162,7 @@ def _copied(file: int, start: int, size: int) -> memoryview:
 class Message:
     """An object ready to be sent, any number of times; ``close`` releases its large buffers.
 
-    Some of the buffers may already lie in ``sheet``. Creation raises the errors of pickling
-    ``value``.
+    Some buffers may already lie in ``sheet``. Creation raises the errors of pickling ``value``.
     """
 
     def __init__(self, value: Any, sheet: Sheet | None = None) -> None:

@@ -18,10 +18,7 @@ CROSSES = ("tcp", "tls")  # protocols between processes; inproc passes objects a
 
 @lru_cache(1)
 def here() -> str:
-    """Return boot id and pid namespace: equal text in processes that see each other's pids.
-
-    Return "" if a process cannot open files of another on this system.
-    """
+    """Return boot id and pid namespace, or "" if processes cannot open each other's files."""
     if not hasattr(os, "memfd_create"):
         return ""
     try:
@@ -34,8 +31,7 @@ def here() -> str:
 def near(context: Mapping[str, Any] | None) -> bool:
     """Return whether data that Dask sends in ``context`` seems to stay on this host.
 
-    The result is True if sender and recipient have the same host name or address. Without a
-    context, the data goes to disk, and the result is False.
+    That is so if both ends share a host name or address. Without a context, data goes to disk.
     """
     if not context or not here():
         return False

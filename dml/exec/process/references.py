@@ -2,8 +2,7 @@
 
 Functions of a main module are sent by value. Those of other modules are sent as names, and the
 process that reads them imports its own; if that is an older or newer version, results would differ
-without notice. So names are sent with digests of their code
-(``dml/udfs/identity/function_fingerprint.py``).
+without notice. So names are sent with digests of their code (``function_fingerprint.py``).
 """
 
 from __future__ import annotations
@@ -60,10 +59,7 @@ class _Noting(Pickler):
 
 
 def dumped(value: Any, callback: Callable[[pickle.PickleBuffer], object]) -> bytes:
-    """Return ``value`` as bytes for ``loaded``; pass its large arrays to ``callback``.
-
-    Raise errors of pickling.
-    """
+    """Return ``value`` pickled for ``loaded``; pass its large arrays to ``callback``."""
     sink = io.BytesIO()
     pickler = _Noting(sink, callback)
     pickler.dump(value)
@@ -83,10 +79,7 @@ def flat(buffer: Any) -> pickle.PickleBuffer:
 
 
 def loaded(sent: bytes, buffers: Sequence[Any]) -> Any:
-    """Return the value that ``dumped`` wrote.
-
-    Raise errors of unpickling, and PlanError if a name refers to different code in this process.
-    """
+    """Return the value that ``dumped`` wrote; raise PlanError if a name means other code here."""
     source = io.BytesIO(sent)
     names: dict[Place, tuple[Any, ...]] = pickle.load(source)  # noqa: S301 (of our own client)
     value = pickle.load(source, buffers=buffers)  # noqa: S301
@@ -111,9 +104,8 @@ def pickled(value: Any) -> bytes:
 def _remade(obj: Any) -> tuple[Any, ...] | None:
     """Return how a functools object is restored around its function; None for other objects.
 
-    A restored cache is empty. Self-references are restored correctly: functions are known to the
-    pickler before the objects that they refer to, and classes are registered after the dispatching
-    function.
+    A restored cache is empty. Self-references work: the pickler knows functions before the objects
+    that they refer to, and classes are registered after the dispatching function.
     """
     if isinstance(obj, functools.cached_property):
         state = {name: value for name, value in vars(obj).items() if name != "lock"}

@@ -32,10 +32,7 @@ _found: tuple[int, tuple[Limit, ...]] = (-1, ())
 
 @contextmanager
 def single_threaded() -> Iterator[None]:
-    """Limit libraries to one thread for calls of this thread in the block, where possible.
-
-    Other threads, such as the caller's, are not affected.
-    """
+    """Limit libraries to one thread where possible, for calls of this thread in the block only."""
     limits = _limits()
     before = [limit(1) for limit in limits]
     try:

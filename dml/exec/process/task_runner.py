@@ -1,9 +1,8 @@
 """A task runner holds the jobs of a worker process, by run, and runs slices of them on request.
 
-A driver sends each job once. An order names the run, the slice and its argument. The answer holds
-the result, the counters, and the schemas that the slice settled. An error of an order becomes part
-of its answer. ``TaskRunner.do`` raises only if the job never came, or (NotSentError) if the
-argument was left out and is needed.
+A driver sends each job once. An order names run, slice and argument. Its answer holds the result or
+error, the counters, and the schemas that the slice settled. ``TaskRunner.do`` raises only if the
+job never came, or (NotSentError) if the argument was left out and is needed.
 """
 
 from __future__ import annotations
@@ -48,9 +47,8 @@ class SliceOrder:
     """An order to run slice ``run`` of the run called ``name`` on ``argument``.
 
     The argument is a task, or the parcel of a partition. ``schemas`` are those that rows on other
-    workers have settled; ``seen`` is the digest of the partitions that the task has returned
-    before. An order with ``once`` must not be run twice. An answer carries the ``number`` of its
-    order.
+    workers have settled; ``seen`` is the digest of the task's earlier partitions. An order with
+    ``once`` must not be run twice. An answer carries the ``number`` of its order.
     """
 
     name: str
@@ -180,10 +178,7 @@ def _packed(outcome: Outcome, keep: Keep) -> Parcel:
 
 
 class TaskRunner:
-    """The jobs of a process, by the name of their run.
-
-    ``note`` is called with the place of the unit that is being read, or -1 if it is unknown.
-    """
+    """The jobs of a process, by the name of their run; ``note`` is that of each ``Bench``."""
 
     def __init__(self, note: Callable[[int], None] = lambda _: None) -> None:
         self._benches: dict[str, Bench] = {}
@@ -192,10 +187,7 @@ class TaskRunner:
         self._lock = threading.Lock()
 
     def open(self, name: str, job: bytes, buffers: Sequence[Any] = ()) -> bool:
-        """Load a job from the bytes and buffers of ``written``, and return whether that succeeded.
-
-        If loading fails, the orders of the job are answered with the error.
-        """
+        """Return whether a job of ``written`` loads; if not, its orders get the error as answer."""
         with self._lock:
             if name not in self._benches and name not in self._refused:
                 try:
@@ -226,8 +218,7 @@ class TaskRunner:
 def written(job: Job) -> tuple[bytes, list[pickle.PickleBuffer]]:
     """Return ``job`` as bytes, its functions by value, and its large arrays as buffers.
 
-    Raise PlanError if a function, or an object that it refers to, cannot be sent to another
-    process.
+    Raise PlanError if a function, or an object that it refers to, cannot be sent.
     """
     buffers: list[pickle.PickleBuffer] = []
     try:

@@ -113,10 +113,7 @@ def flush() -> None:
 
 
 def live_with(lifeline: int) -> None:
-    """Let the kernel end this process when the other end of ``lifeline`` is closed.
-
-    The process need not do anything for that, so a call into C that never returns ends as well.
-    """
+    """Let the kernel end this process, even within C, when ``lifeline``'s other end is closed."""
     signal.signal(signal.SIGIO, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGIO})
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())

@@ -40,8 +40,7 @@ class UnwantedError(Exception):
 class ChildProcess:
     """A process that serves this one, with a connection to it; it ends when this process does.
 
-    The child runs ``module``. Its arguments are the descriptors of its ends of two connections
-    (messages and lifeline), and ``files``.
+    The child runs ``module`` with the descriptors of its ends (messages, lifeline) and ``files``.
     """
 
     def __init__(self, module: str, files: Sequence[int], environment: dict[str, str]) -> None:
@@ -245,8 +244,7 @@ class ProcessPool(Generic[One]):
     def take(self, *, fresh: bool = False, liked: Callable[[One], bool] = lambda _: False) -> One:
         """Return a live worker, a new one if ``fresh``; raise WorkerLostError if none starts.
 
-        Idle workers for which ``liked`` is true come first. Workers that still finish former work
-        are left in the pool.
+        Idle workers that are ``liked`` come first; those that finish former work stay in the pool.
         """
         worker = (None if fresh else self._ready(liked)) or self._new()
         with self._lock:

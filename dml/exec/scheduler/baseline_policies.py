@@ -1,9 +1,8 @@
 """Scheduling policies of other systems: baselines that the usual policy is compared with.
 
-No policy changes a byte of the delivered data, and all obey the memory limit of a run, which takes
-precedence over the aim of a policy. In those systems a task keeps its slot until its last
-partition. Here a parked task (suspended between two slices) occupies no slot, so these policies,
-except ``Staged``, reserve one for it.
+No policy changes delivered data, and all obey the memory limit of a run before their own aims. In
+those systems a task keeps its slot until its last partition. Here a parked task (suspended between
+two slices) occupies no slot, so these policies, except ``Staged``, reserve one for it.
 """
 
 from __future__ import annotations
@@ -96,9 +95,8 @@ def _going_on(tasks: Sequence[Candidate]) -> Candidate | None:
 def fits(state: State, task: Candidate) -> bool:
     """Return whether ``task`` and the work that must follow it fit under the memory limit.
 
-    The head, the task whose output is delivered next, only has to fit itself. Any other task must
-    leave what the head needs on its way through all stages, or in an unordered run, one partition
-    of a later stage.
+    The head, whose output is delivered next, only has to fit. Any other task must leave what the
+    head needs in all stages, or in an unordered run, one partition of a later stage.
     """
     need = state.used_bytes + task.need_bytes
     if task.head or need > state.limit_bytes:
@@ -164,8 +162,7 @@ class Optimistic(Baseline):
     Algorithms 1 and 2 of the streaming batch model. A new task of the source starts only if its
     expected output is within ``budget``, in bytes. The budget grows by the output that later stages
     are expected to take in each whole second since ``refilled``, and stays within the unused
-    memory, since it would grow without bound otherwise. ``most`` is the largest number of slices of
-    a unit so far.
+    memory. ``most`` is the largest number of slices of a unit so far.
     """
 
     budget: float = dataclasses.field(default=math.inf, init=False)

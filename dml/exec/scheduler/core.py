@@ -431,8 +431,7 @@ class Core:
     def _able(self) -> dict[int, set[str]]:
         """Return, by stage, the resources that are missing for its next task.
 
-        Only stages that need more of a resource than another stage are included, and only if the
-        task fits in memory.
+        Included are stages that need more of a resource than another, if the task fits in memory.
         """
         found = {}
         for stage in self._turns.large:

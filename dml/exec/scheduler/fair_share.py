@@ -53,8 +53,7 @@ class FairTurns:
     def review(self, able: Mapping[int, set[str]], total: Mapping[str, float], now: float) -> None:
         """End and begin turns; ``able`` maps stages to the resources that their next task lacks.
 
-        A turn begins when its stage has much work and the stages after it have little. ``total`` is
-        the run's amount of each resource.
+        A turn begins when its stage has much work, later ones little. ``total`` has all amounts.
         """
         self.now = now
         for name, stage in list(self.whose.items()):
@@ -75,8 +74,7 @@ class FairTurns:
     ) -> bool:
         """Begin turns when no task can start, and return whether a turn began.
 
-        This succeeds at most once at each time ``now``: a turn that ends at once would otherwise
-        begin again for ever.
+        This succeeds at most once at each ``now``: turns that end at once would begin for ever.
         """
         if self.idled_s == self.now:
             return False
@@ -126,8 +124,7 @@ class FairTurns:
     def _hasty(self, name: str, stage: int) -> bool:
         """Return whether a turn would be short, the last was recent, and more work will come.
 
-        More work will come if an earlier stage that the turn would exclude runs a slice and has
-        others waiting.
+        More work will come if an excluded earlier stage runs a slice and has others waiting.
         """
         enough_s = ENOUGH * self._drain_s(name, stage)
         since_s = self.now - self.ended_s.get(name, -math.inf)

@@ -29,10 +29,7 @@ class Peaks:
         self._most = max(each for _, each in self._seen)
 
     def expected(self, given_bytes: int = 0) -> int:
-        """Return a slice's expected peak in bytes, by the bytes of its input; 0 before any record.
-
-        The estimate is the largest recent peak, scaled up in proportion if the input is larger.
-        """
+        """Return the largest recent peak in bytes, scaled up to a larger input; 0 before any."""
         if not self._most or given_bytes <= LEAST_BYTES:
             return self._most
         return max(_scaled(given_bytes, *seen) for seen in self._seen)
@@ -173,10 +170,9 @@ class Load:
     def rest_bytes(self, k: int, *, kept: bool) -> int:
         """Return the expected remaining output, in bytes, of a task that has made ``k`` partitions.
 
-        A task that made more than the mean is expected to make as many partitions as the longest
-        task. Any other task is expected to reach the mean if its partitions are ``kept`` until
-        earlier ones are consumed. Otherwise the result is 0, since a later stage takes some before
-        the rest are made.
+        Beyond the mean, a task is expected to make as many as the longest one. Any other task is
+        expected to reach the mean if its partitions are ``kept`` until earlier ones are consumed.
+        Otherwise the result is 0, since a later stage takes some before the rest are made.
         """
         left = self.longest - k if k > self.mean else (self.mean - k) * kept
         return int(max(0.0, left) * sum(self.sizes) / max(1, len(self.sizes)))

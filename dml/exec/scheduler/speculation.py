@@ -82,10 +82,7 @@ class Race:
         return sum(each.again for each in self._under.values())
 
     def late(self, now: float, fits: Callable[[Run], bool]) -> Run | None:
-        """Return the overdue slice that began first, of those that ``fits`` accepts, or None.
-
-        The caller begins a second attempt at it. Each slice is returned at most once.
-        """
+        """Return the earliest overdue slice that ``fits`` accepts, each at most once; or None."""
         if not self.repeatable:
             return None
         found = [each for each in self._under.values() if self._late(each, now) and fits(each.run)]

@@ -88,8 +88,7 @@ def runs_apart(node: Node) -> bool:
 def stage_lanes(plan: Plan, *, joined: bool = True) -> tuple[int, tuple[Lane, ...]]:
     """Return how many steps the tasks that read units run, and the lanes of the steps after those.
 
-    Steps that only look up stored rows are in no lane. If ``joined`` is False, each function has a
-    lane of its own.
+    Unless ``joined``, functions have own lanes. Steps that only look up stored rows are in none.
     """
     steps = plan.on_blocks[1:]
     begin = next((n for n, step in enumerate(steps) if called(step)), len(steps))
@@ -110,10 +109,7 @@ def keeps_units(plan: Plan) -> bool:
 
 
 def nested(position: Position | None, lanes: Sequence[Lane]) -> Position | None:
-    """Return a position of the stages as a nested one, with a level for each function of ``lanes``.
-
-    None and nested positions are returned unchanged.
-    """
+    """Return a position with a level for each function of ``lanes``; None and nested ones stay."""
     if position is None or "in" in position or not lanes:
         return position
     found: Position = {**position, "drop": 0}
@@ -169,10 +165,7 @@ def _drops(position: Position | None) -> list[int]:
 
 
 def stream_lanes(plan: Plan, start: int = 0) -> dict[int, Lane]:
-    """Return the lanes of the stream operators from number ``start`` on.
-
-    The key of a lane is the number of its first operator in ``plan.stream``.
-    """
+    """Return lanes from stream operator ``start`` on, by the number of their first operator."""
     found, number, base = dict[int, Lane](), start, len(plan.on_blocks)
     stream = plan.stream
     while number < len(stream):

@@ -191,8 +191,7 @@ class Relay(FlowOver):
 class Listening(FlowOver):
     """The input of a lane; each pull collects losses of operators below the lane in ``deferred``.
 
-    At most ``most`` rows are pulled at once: 1 from a stream operator, so that no loss lies between
-    the rows of a block.
+    A pull has at most ``most`` rows: 1 from a stream operator, so that no loss lies inside a block.
     """
 
     def __init__(self, flow: Any, deferred: DeferredLosses, most: int) -> None:
@@ -225,8 +224,7 @@ class UnorderedFlow(SlicedFlow):
     list of later ranges of input rows (*spans*) whose output was delivered. A resumed run skips the
     spans without calling functions; a partly delivered span is made again as one slice. Rows are in
     order until types have settled, and until a run has passed the position of an ordered run at
-    which it resumed. A lane that is not ``free`` can also resume at such a position, and is then
-    delivered in order.
+    which it resumed. A lane that is not ``free`` can resume there, too, and then stays in order.
     """
 
     def __init__(self, work: LaneWork, position: Position | None) -> None:

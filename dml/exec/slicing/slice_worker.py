@@ -115,8 +115,7 @@ def _received(parcel: Parcel, *rest: Any) -> Slice:
 class Origin:
     """Where rows of a lane come from: a unit that job ``below`` reads, or only "a slice" if None.
 
-    ``begun`` is called with the place of the unit whose rows are processed next. ``below`` is not
-    sent to other processes.
+    ``begun`` gets the place of the unit processed next. ``below`` is not sent to other processes.
     """
 
     def __init__(self, title: str, below: Job | None) -> None:

@@ -211,8 +211,7 @@ class SlicedFlow:
     def position(self) -> Position:
         """Return the input's position before the oldest part, and how many outputs were delivered.
 
-        The number counts outputs after that position, including those that an earlier run delivered
-        and that this run has yet to drop.
+        The outputs include those of an earlier run that this run has yet to drop.
         """
         parts: Sequence[LanePart] = self.parts
         if self.given and self.lane.single and self.lane.batched:
@@ -365,8 +364,7 @@ class SlicedFlow:
     def _opened(self, gate: Gate) -> bool:
         """Return whether ``gate`` is open after processing the pieces that have reached it.
 
-        The gate reads pieces in the order of their parts, and those of a part only once all earlier
-        parts have arrived entirely.
+        The gate reads pieces in order of parts, once all earlier parts have arrived entirely.
         """
         for part in self.parts:
             if part.gate is None:

@@ -100,8 +100,7 @@ class PullLimit:
 class _Reader:
     """Opens a flow and pulls its rows: fewer at once if they take long, or many bytes.
 
-    A reader must not refer to its ``ReadingFlow``: the reader ends when that object is collected as
-    garbage.
+    A reader must not refer to its ``ReadingFlow``, whose garbage collection ends the reader.
     """
 
     def __init__(

@@ -294,10 +294,7 @@ class Streaming(PlanRun):
     def opener(
         self, position: Position | None = None, *, finishing: bool = False, free: bool = False
     ) -> Opener:
-        """Return the function that opens the whole plan's flow at ``position``.
-
-        ``finishing`` and ``free`` are those of ``flow``.
-        """
+        """Return the opener of the plan's flow at ``position``; see ``flow`` for the options."""
         source = None if any(self.beside) else self.plan.stage.source
         passes = LanePasses(source, self.plan.stream)
         done = 0

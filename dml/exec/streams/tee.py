@@ -142,10 +142,7 @@ class Tee:
         self.over: TeeEntry | None = None
 
     def next(self, taker: Hashable) -> TeeEntry:
-        """Return the next entry for ``taker``.
-
-        The last entry has no block: it is the end or an error, and each later call returns it.
-        """
+        """Return the next entry for ``taker``; each call after the end or an error returns that."""
         queue = self.queues[taker]
         if not queue.waiting:
             if self.over is not None:

@@ -25,10 +25,7 @@ MOST_ROWS = 1 << 44
 
 
 def placed(error: DmlError, unit: Unit, block: Block | None) -> DmlError:
-    """Return ``error`` with the file, row group and row at fault, as far as they are known.
-
-    ``block`` is the block of ``unit`` that was read when the error arose.
-    """
+    """Return ``error`` with file, row group and row at fault, if known; ``block`` was read last."""
     row = _row_of(error, block)
     error.__dict__.pop("row_id", None)
     return _spotted(error, unit, row)

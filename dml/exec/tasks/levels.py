@@ -76,8 +76,7 @@ class Level:
     def input_blocks(self, wanted: UnitRequest) -> Iterator[Iterable[Block]]:
         """Yield the input blocks of each wanted atom.
 
-        If the consumer closes the generator, the rest of the level below is still computed, so that
-        the cache entry of that level is complete.
+        After ``close``, the rest of the level below is computed, to complete its cache entry.
         """
         atoms = self._read(wanted)
         try:

@@ -108,10 +108,7 @@ def impure(nodes: Iterable[Node]) -> str:
 
 
 def not_again(once: str, lost: WorkerLostError) -> ReplayError:
-    """Return the error for lost work that must not be repeated; ``lost`` says how it was lost.
-
-    ``once`` is the label of the operator, as ``impure`` returns it.
-    """
+    """Return the error for ``lost`` work of an operator labelled ``once`` (see ``impure``)."""
     error = ReplayError(
         "work of a function declared pure=False was lost, and no call of it is repeated",
         at=f"{once}; {lost.at}" if lost.at else once,

@@ -45,10 +45,7 @@ def returned_in_place(node: Any, block: Block, at: At) -> Iterator[Returned]:
 
 
 class _Lost(NamedTuple):
-    """An error that cost ``rows`` rows; it arose at row ``row`` of the block.
-
-    ``made`` is the number of output rows before it, None if unknown.
-    """
+    """An error at row ``row``, which cost ``rows`` rows, after ``made`` outputs (None: unknown)."""
 
     row: int
     made: int | None

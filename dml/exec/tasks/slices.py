@@ -245,8 +245,7 @@ class Options(TypedDict, total=False):
 class DriverLoop:
     """Connects a Core with a Runtime: carries out actions, and stores partitions until consumed.
 
-    Only one thread at a time may call its methods, except for ``perform``, which uses only the task
-    that the core started.
+    Only one thread at a time may call methods, except ``perform``, which uses only a started task.
     """
 
     core: Core

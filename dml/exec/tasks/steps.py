@@ -35,9 +35,8 @@ ASKED, LONG_S = 64, 2e-4
 class Stopwatch:
     """Measures the seconds of a step, and the share of them that it spent on a processor.
 
-    A query of a thread's processor time takes a microsecond, more on a busy machine. If blocks take
-    little time, only every 64th is queried, and its share is used for the others. Threads may use
-    the same stopwatch.
+    A query of a thread's processor time takes a microsecond, more on a busy machine. If blocks are
+    short, only every 64th is queried, and its share is used for the others. Threads may share it.
     """
 
     def __init__(self) -> None:
@@ -257,8 +256,7 @@ class _ByAtom(_Step):
 class _Chained:
     """A ``map`` and the ``filter`` after it, if there is one, called row by row in one loop.
 
-    The two process the first rows separately, which determines how the loop's time is divided
-    between them. The blocks are the same either way.
+    Both process the first rows separately, to divide the loop's time; the blocks are the same.
     """
 
     def __init__(self, steps: Sequence[_ByBlock], shares: list[float]) -> None:
@@ -350,8 +348,7 @@ class _Chained:
 class _Paired:
     """A lifted ``map`` and the lifted ``filter`` after it, computed in one pass where possible.
 
-    The two process the first block separately, which determines how the time of later blocks is
-    divided between them.
+    The two process the first block separately, by which the time of later blocks is divided.
     """
 
     def __init__(self, mapped: _ByBlock, kept: _ByBlock) -> None:

@@ -55,10 +55,7 @@ def partitions(
 
 
 class Linking:
-    """One epoch of a later stage: it runs the steps of ``link``, with ordinals from ``first`` on.
-
-    ``finishing`` and ``grain`` have the meaning that they have for ``Reading``.
-    """
+    """An epoch of a later stage: steps of ``link``, ordinals from ``first`` on; see ``Reading``."""
 
     def __init__(
         self, reading: Reading, link: Link, first: int, *, finishing: bool, grain: int

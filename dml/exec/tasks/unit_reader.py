@@ -42,10 +42,9 @@ _LOCK = threading.Lock()
 class Reading:
     """Reads one epoch of the first stage: the unit at each place, and the blocks of each unit.
 
-    With ``finishing``, tasks convert columns to the form in which they are delivered. Partitions
-    end after a multiple of ``grain`` rows of an atom, or with the atom. ``spanning`` permits pieces
-    with rows of several units. ``begun`` is called with a place before the work on its unit, so
-    that a crash can be attributed to it.
+    With ``finishing``, columns get the form in which they are delivered. Partitions end after a
+    multiple of ``grain`` rows of an atom, or with it. ``spanning`` permits pieces with rows of
+    several units. ``begun`` is called with a place before work on its unit, to attribute a crash.
     """
 
     def __init__(
@@ -123,8 +122,7 @@ class Reading:
 def spannable(stage: Stage) -> int | None:
     """Return the bytes of an output row if blocks of several units are possible, else None.
 
-    For that, units must be adjacent in memory, and steps must process rows one by one, without
-    calls of functions.
+    Units must be adjacent in memory, and steps process rows one by one, without calling functions.
     """
     if stage.order is not None or not stage.source.side_by_side or not stage.steps:
         return None

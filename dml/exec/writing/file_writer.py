@@ -169,9 +169,8 @@ def write(
 ) -> Written:
     """Write the rows of ``epoch`` into a folder that appears when it is complete.
 
-    In a store, which is opened with ``storage_options``, files appear one by one after all are
-    made. Raise PlanError or SchemaError, before any work if the reason is known by then, and
-    SourceError for errors of the disk.
+    In a store (opened with ``storage_options``), files appear one by one after all are made. Raise
+    PlanError or SchemaError, if possible before any work, and SourceError for errors of the disk.
     """
     check_columns(streaming, form)
     with made_in(path, storage_options, overwrite=overwrite) as folder:

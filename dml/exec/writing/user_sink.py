@@ -18,8 +18,7 @@ from dml.plugins import DataSink
 def fill(streaming: Streaming, epoch: int, sink: DataSink, cuts: Cuts) -> Any:
     """Run ``epoch`` of the plan into ``sink``, and return the result of its ``finish``.
 
-    After any failure, call ``abort`` once and raise the error. Raise SourceError for errors that
-    the sink raises.
+    After any failure, call ``abort`` once and raise the error: SourceError for the sink's own.
     """
     try:
         return _filled(streaming, epoch, sink, cuts)
