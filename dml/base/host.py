@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import platform
-from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -31,9 +30,14 @@ def gpus(devices: Path = DEVICES) -> int:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return there
-    # as CUDA reads it: devices behind one that is not valid are not visible either
-    named = takewhile(lambda each: each.strip() not in ("", "-1"), visible.split(","))
-    return min(there, sum(1 for _ in named))
+    # as CUDA reads it: devices behind one that is not valid, or is named again, are not visible
+    named = list[str]()
+    for each in map(str.strip, visible.split(",")):
+        known = each.startswith(("GPU-", "MIG-")) or (each.isdecimal() and int(each) < there)
+        if not known or each in named:
+            break
+        named.append(each)
+    return min(there, len(named))
 
 
 def machine_bytes() -> int | None:

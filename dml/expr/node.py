@@ -96,7 +96,7 @@ class Node:
     adds: ClassVar[bool] = False
     # The columns that it reads, if it reads those alone.
     looks_at: frozenset[str] | None = None
-    # The columns that its function reads, if it has one that notices no others.
+    # The columns that its function reads, if it notices no others and their rows are its output.
     function_reads: frozenset[str] | None = None
     # Passes all columns on under their names, though rows may be changed, dropped or repeated.
     hands_on: ClassVar[bool] = False

@@ -17,6 +17,11 @@ class FunctionNode(Skipping):
         """Return FEWER if elements whose call raises are skipped, else SAME."""
         return Rows.FEWER if self.skips else Rows.SAME
 
+    @property
+    def function_reads(self) -> frozenset[str] | None:  # type: ignore[override]
+        """The columns that the function looks up, if it notices no others."""
+        return self.looked_up()
+
     def infer(self) -> Schema:
         """Return the declared schema; an unknown one if none was declared."""
         return self.declared or UNKNOWN

@@ -39,7 +39,18 @@ def host_with_gpus(folder: Path, count: int) -> Path:
 
 @pytest.mark.parametrize(
     ("visible", "count"),
-    [(None, 3), ("", 0), ("-1", 0), ("0,2", 2), ("1,-1,2", 1), ("GPU-4d7b", 1), ("0,1,2,3", 3)],
+    [
+        *(
+            (None, 3),
+            ("", 0),
+            ("-1", 0),
+            ("0,2", 2),
+            ("1,-1,2", 1),
+            ("GPU-4d7b", 1),
+            ("0,1,2,3", 3),
+        ),
+        *(("5", 0), ("7,0", 0), ("0,5,1", 1), ("0,0", 1), ("none", 0), ("-2", 0), ("0, 1", 2)),
+    ],
 )
 def test_gpus_are_those_that_cuda_may_see(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, visible: str | None, count: int

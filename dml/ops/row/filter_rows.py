@@ -34,6 +34,11 @@ class FilterRows(SameColumns, Skipping):
 
     rows: ClassVar[Rows] = Rows.FEWER
 
+    @property
+    def function_reads(self) -> frozenset[str] | None:  # type: ignore[override]
+        """The columns that the function looks up, if it notices no others."""
+        return self.looked_up()
+
     def run(self, block: Block, at: At) -> Iterator[Block]:
         """Yield the kept rows; raise an error of the function after the rows before it."""
         if not block.n:

@@ -58,6 +58,11 @@ class LiftedNode(Skipping):
 
     proven: ClassVar[bool] = True
 
+    @property
+    def function_reads(self) -> frozenset[str] | None:  # type: ignore[override]
+        """The columns that the function looks up, if it notices no others."""
+        return self.looked_up()
+
     @cached_property
     def trust(self) -> Trust:
         """Return the comparison results, stored with the node: they hold for all runs."""

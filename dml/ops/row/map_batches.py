@@ -102,6 +102,11 @@ class MapBatches(Skipping):
         """Return the number of rows of a group, into which the rows of an atom are cut."""
         return self.batch_size or GROUP_ROWS
 
+    @property
+    def function_reads(self) -> frozenset[str] | None:  # type: ignore[override]
+        """The columns that the function looks up, if it notices no others."""
+        return self.looked_up()
+
     def infer(self) -> Schema:
         """Return the declared schema; an unknown one if none was declared."""
         return self.declared or UNKNOWN

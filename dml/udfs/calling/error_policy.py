@@ -32,15 +32,18 @@ class Skipping(Node):
         return self.on_error == SKIP
 
     @property
-    def function_reads(self) -> frozenset[str] | None:  # type: ignore[override]
-        """The columns that the function looks up, if it does nothing else with its argument."""
-        names, given = self.fn.lookups, self.inputs[0].schema
-        return names if names is not None and names <= given.keys() else None
-
-    @property
     def skipping(self) -> str:
         """The ``on_error`` parameter as text for the operator's title; "" for the default."""
         return f", on_error={self.on_error!r}" if self.skips else ""
+
+    def looked_up(self) -> frozenset[str] | None:
+        """Return the columns that the function looks up; None if it may notice others.
+
+        If rows whose function raises are skipped, the conversion of any column may cost a row.
+        """
+        names, given = self.fn.lookups, self.inputs[0].schema
+        named = names is not None and not self.skips and names <= given.keys()
+        return names if named else None
 
     def check(self) -> None:
         """Raise PlanError unless ``on_error`` is "raise" or "skip"."""

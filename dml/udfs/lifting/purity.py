@@ -228,11 +228,18 @@ PLAIN = (int, float, bool, str, bytes, complex, type(None))
 DEEPEST = 8  # most levels of functions calling functions, so that the proof stays cheap
 
 
+# Names by which a function reaches the variables of frames, its own among them.
+READS_FRAMES = {
+    *("_getframe", "_current_frames", "currentframe", "stack", "trace", "breakpoint", "set_trace"),
+    *("f_locals", "f_back", "gi_frame", "cr_frame", "tb_frame"),
+}
+
+
 def lookups(fn: object) -> frozenset[object] | None:
     """Return the keys of ``fn`` if it uses its first argument only for lookups: ``row["x"]``.
 
     None if it uses the argument otherwise. With keys, the function cannot modify, keep or pass on
-    the dict that it is given, nor notice other items of it, whatever else it does. But the function
+    the dict, nor notice its other items, unless something that it calls looks into its frame. It
     may modify or keep a mutable value (a list, an array) that it looks up.
     """
     if not isinstance(fn, types.FunctionType) or fn.__code__.co_argcount < 1:
@@ -245,7 +252,8 @@ def lookups(fn: object) -> frozenset[object] | None:
             if step.name != "LOAD_FAST" or names != ["LOAD_CONST", "BINARY_SUBSCR"]:
                 return None
             keys.add(after[0].constant)
-        if step.name in {"MAKE_CELL", "LOAD_LOCALS"} or step.text in READS_LOCALS:
+        strange = step.name in {"MAKE_CELL", "LOAD_LOCALS"} or step.name.count("FAST") > 1
+        if strange or step.text in READS_LOCALS | READS_FRAMES:
             return None
     return frozenset(keys)
 

@@ -99,7 +99,11 @@ def decoded(row: dict[str, Any]) -> dict[str, Any]:
         (lambda ds: ds.batch(4).map(lambda b: {"x": np.sin(b["x"])}), ("x",)),
         (lambda ds: ds.map(lambda r: {"id": r["id"], "n": len(r)}), ALL),
         (lambda ds: ds.map(lambda r: {"id": r.get("id")}), ALL),
-        (lambda ds: ds.map(decoded, on_error="skip"), ("id", "x")),
+        (lambda ds: ds.map(decoded, on_error="skip"), ALL),  # a conversion may cost a row
+        (lambda ds: ds.take_while(lambda r: r["id"] < 9), ALL),
+        (lambda ds: ds.take_while(lambda r: r["id"] < 9).map(decoded), ALL),
+        (lambda ds: ds.take_while(lambda _: bool(WORDS[0])).sort("x"), ALL),
+        (lambda ds: ds.with_columns(k=col("x") * 2).map(lambda r: {"k": r["k"], "w": WORDS}), ALL),
         (lambda ds: ds.sort("name").map(decoded), ("id", "x", "name")),
         (lambda ds: ds.cache().map(decoded), ALL),
     ],

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import random
+import sys
 import time
 from collections.abc import Callable, Iterator
 from math import prod, sqrt
@@ -329,6 +331,8 @@ def test_plain_values_never_change() -> None:
         (lambda row: OUTSIDE.update(row["x"], row=row), None),
         (lambda _: 1, set()),
         (lambda row: row[0], {0}),
+        (lambda row: sys._getframe().f_locals["row"], None),
+        (lambda row: inspect.currentframe(), None),
         (lambda row, rng: row["x"] + rng.random(), {"x"}),
         (lambda: 1, None),
         (len, None),
