@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dml.errors import PlanError
+from dml.errors import DmlError, PlanError
 from dml.expr.node import Node
 from dml.expr.user_call import NotConstructedError, each_apart, raised
 from dml.udfs.calling.python_rows import to_rows
@@ -84,22 +84,33 @@ class Skipping(Node):
         first = len(out)
         self.lose(error, block.ids, first, at)
         rest = block.slice(first + 1, block.n)
-        rows = ((row,) for row in (to_rows(rest) if rest.n else ()))
-        kept = self.spared(rows, rest.ids, out, at)
+        try:
+            rows = [(row,) for row in (to_rows(rest) if rest.n else ())]
+        except DmlError:  # a value has no Python form: only its own row is lost
+            ones = ((rest.slice(row, row + 1),) for row in range(rest.n))
+            kept = self.spared(ones, rest.ids, out, at, lambda one: self.fn.call(to_rows(one)[0]))
+        else:
+            kept = self.spared(rows, rest.ids, out, at)
         return np.concatenate([np.arange(first), kept + first + 1])
 
     def spared(
-        self, given: Iterable[tuple[Any, ...]], ids: RowIds, out: list[Any], at: At
+        self,
+        given: Iterable[tuple[Any, ...]],
+        ids: RowIds,
+        out: list[Any],
+        at: At,
+        call: Callable[..., Any] | None = None,
     ) -> np.ndarray:
-        """Append the function's results for ``given`` to ``out``; ``given`` are arguments per row.
+        """Append the results of ``call``, by default the function, for ``given`` to ``out``.
 
-        Rows on which the function raises are dropped. Return the indices of the other rows.
+        ``given`` are the arguments for each row. Rows for which ``call`` raises are dropped. Return
+        the indices of the other rows.
         """
 
         def lost(place: int, error: BaseException) -> None:
             self.lose(error, ids, place, at)
 
-        return np.array(each_apart(self.fn.call, given, out, lost), dtype=np.int64)
+        return np.array(each_apart(call or self.fn.call, given, out, lost), dtype=np.int64)
 
 
 def ignoring(root: Node) -> Node:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import operator
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from decimal import Decimal
 from typing import Any
 
@@ -106,7 +106,17 @@ def call_each(fn: UserFunction, block: Block, out: list[Any]) -> None:
     else:
         loop = _loop(block.schema.names)
         for part in in_pieces(block):
-            loop(fn.call, out.append, *map(to_list, part.columns))
+            for columns in _converted(part):
+                loop(fn.call, out.append, *columns)
+
+
+def _converted(block: Block) -> Iterable[list[list[Any]]]:
+    """Return the columns as Python values; row by row if a value of some row has no such form."""
+    try:
+        return ([to_list(column) for column in block.columns],)
+    except DmlError:
+        ones = (block.slice(row, row + 1) for row in range(block.n))
+        return ([to_list(column) for column in one.columns] for one in ones)
 
 
 def each_row(fn: UserFunction, block: Block, out: list[Any]) -> BaseException | None:

@@ -324,3 +324,20 @@ def test_a_run_without_an_account_tells_the_log(caplog: pytest.LogCaptureFixture
     assert len(ds.to_dict()["x"]) == 4
     assert "2 rows were lost to errors; the first: " in caplog.text
     assert "ZeroDivisionError" in caplog.text
+
+
+MOMENTS = pa.array([1000, 2000, 3001, 4000, 5001, 6000], pa.timestamp("ns"))
+
+
+def test_a_value_without_a_python_form_costs_its_own_row() -> None:
+    """Python's datetime holds microseconds, so the third and fifth rows cannot be handed over."""
+    ds = dml.from_arrow(pa.table({"i": range(6), "moment": MOMENTS}))
+    ds = ds.with_options(telemetry_dir="off")
+
+    def counted(row: dict[str, Any]) -> dict[str, Any]:
+        return {"i": row["i"], "n": len(row), "at": str(row["moment"])}
+
+    assert [row["i"] for row in ds.map(counted, on_error="skip")] == [0, 1, 3, 5]
+    with pytest.raises(UDFError, match="digits that Python's datetime cannot hold") as raised:
+        list(ds.map(counted))
+    assert "row 2" in str(raised.value)
