@@ -93,7 +93,10 @@ def both(
     naive, chosen = plans
 
     def as_written(plan: Plan, span: SampleRows) -> Callable[[int], MadeBlocks]:
-        return lambda epoch: stepped(partial(span.read, epoch), plan.on_blocks[1:], ats[0], epoch)
+        def read(epoch: int) -> list[Block]:
+            return [block.select(plan.stage.columns) for block in span.read(epoch)]
+
+        return lambda epoch: stepped(partial(read, epoch), plan.on_blocks[1:], ats[0], epoch)
 
     def as_chosen(plan: Plan, span: SampleRows) -> Callable[[int], MadeBlocks]:
         def read_span(epoch: int) -> MadeBlocks:

@@ -57,7 +57,19 @@ def scope(naive: Plan, chosen: Plan) -> Scope:
     two = trimmed(chosen, second[0]) if cut else chosen
     if _sources(one) != _sources(two):
         return Scope(None, ORDER)
+    if cut and not set(two.schema) <= {*two.stage.columns, *_made(two)}:
+        one = _reading(one, two.stage.columns)
     return Scope((one, two), first[1], on_blocks=not cut or second[0] >= len(chosen.on_blocks))
+
+
+def _made(plan: Plan) -> Sequence[str]:
+    """Return the columns of a plan's output that its source does not have."""
+    return [name for name in plan.schema if name not in plan.stage.source.schema]
+
+
+def _reading(plan: Plan, columns: tuple[str, ...]) -> Plan:
+    """Return ``plan`` over these columns alone: the function above it looks up no others."""
+    return dataclasses.replace(plan, stage=dataclasses.replace(plan.stage, columns=columns))
 
 
 def _slices(plan: Plan, number: int) -> list[str]:
