@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from dml.data.schema import UNKNOWN, Schema
 from dml.expr.facts import Rows
 from dml.udfs.calling.error_policy import Skipping
@@ -12,15 +14,12 @@ class FunctionNode(Skipping):
 
     declared: Schema | None
 
+    states_reads: ClassVar[bool] = True
+
     @property
     def rows(self) -> Rows:  # type: ignore[override]
         """Return FEWER if elements whose call raises are skipped, else SAME."""
         return Rows.FEWER if self.skips else Rows.SAME
-
-    @property
-    def function_reads(self) -> frozenset[str] | None:  # type: ignore[override]
-        """The columns that the function looks up, if it notices no others."""
-        return self.looked_up()
 
     def infer(self) -> Schema:
         """Return the declared schema; an unknown one if none was declared."""

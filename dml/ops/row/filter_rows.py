@@ -33,11 +33,7 @@ class FilterRows(SameColumns, Skipping):
     on_error: str = RAISE
 
     rows: ClassVar[Rows] = Rows.FEWER
-
-    @property
-    def function_reads(self) -> frozenset[str] | None:  # type: ignore[override]
-        """The columns that the function looks up, if it notices no others."""
-        return self.looked_up()
+    states_reads: ClassVar[bool] = True
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
         """Yield the kept rows; raise an error of the function after the rows before it."""

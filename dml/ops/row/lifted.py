@@ -57,11 +57,7 @@ class LiftedNode(Skipping):
     checks: tuple[Value, ...]
 
     proven: ClassVar[bool] = True
-
-    @property
-    def function_reads(self) -> frozenset[str] | None:  # type: ignore[override]
-        """The columns that the function looks up, if it notices no others."""
-        return self.looked_up()
+    states_reads: ClassVar[bool] = True
 
     @cached_property
     def trust(self) -> Trust:

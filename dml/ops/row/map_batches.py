@@ -63,6 +63,7 @@ class MapBatches(Skipping):
     needs: Needs = Needs()
     on_error: str = RAISE
 
+    states_reads: ClassVar[bool] = True
     gathers: ClassVar[int] = 1
     by_atom = True  # a group may extend over several blocks
     version: ClassVar[int] = 3
@@ -101,11 +102,6 @@ class MapBatches(Skipping):
     def group_rows(self) -> int:  # type: ignore[override]
         """Return the number of rows of a group, into which the rows of an atom are cut."""
         return self.batch_size or GROUP_ROWS
-
-    @property
-    def function_reads(self) -> frozenset[str] | None:  # type: ignore[override]
-        """The columns that the function looks up, if it notices no others."""
-        return self.looked_up()
 
     def infer(self) -> Schema:
         """Return the declared schema; an unknown one if none was declared."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -25,6 +25,9 @@ class Skipping(Node):
 
     on_error: str
     fn: Any
+    # True if the output is the function's alone, or if it is a ``SameColumns``, which a pushdown of
+    # columns passes through.
+    states_reads: ClassVar[bool] = False
 
     @property
     def skips(self) -> bool:  # type: ignore[override]
@@ -36,14 +39,15 @@ class Skipping(Node):
         """The ``on_error`` parameter as text for the operator's title; "" for the default."""
         return f", on_error={self.on_error!r}" if self.skips else ""
 
-    def looked_up(self) -> frozenset[str] | None:
-        """Return the columns that the function looks up; None if it may notice others.
+    @property
+    def function_reads(self) -> frozenset[str] | None:  # type: ignore[override]
+        """The columns that the function looks up; None if it may notice others.
 
         If rows whose function raises are skipped, the conversion of any column may cost a row.
         """
         names, given = self.fn.lookups, self.inputs[0].schema
-        named = names is not None and not self.skips and names <= given.keys()
-        return names if named else None
+        stated = self.states_reads and not self.skips and names is not None
+        return names if stated and names <= given.keys() else None
 
     def check(self) -> None:
         """Raise PlanError unless ``on_error`` is "raise" or "skip"."""

@@ -92,7 +92,7 @@ def to_rows(block: Block) -> list[Row]:
 def call_each(fn: UserFunction, block: Block, out: list[Any]) -> None:
     """Append ``fn(row)`` for every row of ``block`` to ``out``, until a call raises.
 
-    A function that only reads items of its row (``fn.looks_up``) receives the very dicts that an
+    A function that only reads items of its row (``fn.lookups``) receives the very dicts that an
     earlier function returned, if ``block.rows`` has them.
     """
     given = None if fn.lookups is None else block.rows
