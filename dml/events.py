@@ -158,6 +158,22 @@ class Scaled(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tuned(Event):
+    """After ``rows`` rows, ``stage`` ran ``after`` slices at once, and no longer ``before``; why.
+
+    ``rows`` is 0 where a run began so.
+    """
+
+    kind: ClassVar[str] = "Tuned"
+
+    stage: str = ""
+    before: int = 0
+    after: int = 0
+    rows: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Progress(Event):
     """Progress of a run; the first kind of event to be dropped when events come too fast."""
 
@@ -214,6 +230,8 @@ def unsaid(event: Event) -> Event:
             return dataclasses.replace(event, name=event.operator, lifted=lifted)
         case Warned():
             return dataclasses.replace(event, text="")
+        case Tuned():
+            return dataclasses.replace(event, stage="")
         case Verified():
             return dataclasses.replace(event, scope="", unverified="")
     return event
@@ -221,7 +239,10 @@ def unsaid(event: Event) -> Event:
 
 KINDS: Final[Mapping[str, type[Event]]] = {
     each.kind: each
-    for each in (RunStarted, OperatorTotals, Waits, Warned, Verified, Scaled, Progress, RunFinished)
+    for each in (
+        *(RunStarted, OperatorTotals, Waits, Warned, Verified),
+        *(Scaled, Tuned, Progress, RunFinished),
+    )
 }
 
 

@@ -35,6 +35,7 @@ EXECUTORS = ("auto", "threads", "processes", "distributed", "sync")
 KERNELS = ("auto", "numpy", "compiled")
 VERIFY = ("off", "kept", "sample")
 DRIVERS = ("here", "process")
+TUNE = ("auto", "off")
 SCHEDULER_POLICIES = ("adaptive", "conservative", "optimistic", "staged", "static", "fused")
 MINIMIZE = ("time", "cost")
 SCALING = ("gain", "cachew", "cpu")
@@ -123,7 +124,9 @@ class Settings:
     scheduler : the Dask cluster to run on, which implies executor "distributed": an address, a
         ``distributed.Client``, or a cluster object; None is the current client of this process
     num_workers : worker threads or processes; "auto" is the number of cores this process may use,
-        or every thread of the cluster
+        or every thread of the cluster. Where functions or files keep threads waiting, "auto" runs
+        more of them, up to 64, as long as the rows per second rise (docs/options.md)
+    tune : "off" keeps the numbers that "auto" settings begin with; "auto" adapts them in the run
     driver : where work outside of the workers runs: "here", in the caller's process, or in a
         separate "process", from which the caller's process only takes finished elements
         (docs/clusters.md). Verbs that compute at once (``count``, writes) always run here
@@ -204,6 +207,7 @@ class Settings:
 
     executor: str = "auto"
     num_workers: int | Auto = "auto"
+    tune: str = "auto"
     driver: str = "here"
     resources: Mapping[str, float] | tuple[tuple[str, float], ...] | None = None
     memory_limit: int | str = "auto"
@@ -243,6 +247,7 @@ class Settings:
         one_of("executor", self.executor, EXECUTORS)
         one_of("kernels", self.kernels, KERNELS)
         one_of("driver", self.driver, DRIVERS)
+        one_of("tune", self.tune, TUNE)
         one_of("verify", self.verify, VERIFY)
         one_of("scheduler_policy", self.scheduler_policy, SCHEDULER_POLICIES)
         flag("speculative", self.speculative)

@@ -84,6 +84,11 @@ class Needs:
     resources: tuple[tuple[str, float], ...] = ()
     concurrency: int | None = None
 
+    @property
+    def undeclared(self) -> bool:
+        """Whether a task occupies one processor, as it does unless something is requested."""
+        return self.num_cpus == 1 and not (self.num_gpus or self.resources)
+
     def parameters_text(self) -> str:
         """Return the fields that differ from the defaults as the user would write them, or ""."""
         usual = Needs()

@@ -25,7 +25,8 @@ class UserFunction:
     False also means that no call is repeated in a run. ``nonce`` is new for each function that is
     declared with ``pure=False``. ``lookups`` are the keys that the function looks up in the dict of
     its row, if it does nothing else with that dict; None if it might. ``fresh`` is n if every call
-    returns a new dict of n items, else 0. ``asserted`` is True if the user gave the fingerprint.
+    returns a new dict of n items, else 0. ``asserted`` is True if the user gave the fingerprint,
+    ``stateful`` if ``call`` constructs an instance of the user's class for each concurrent call.
     """
 
     call: Callable[..., Any]
@@ -38,6 +39,7 @@ class UserFunction:
     asserted: bool = False
     declared: bool | None = None
     nonce: bytes = b""
+    stateful: bool = False
 
     def __repr__(self) -> str:
         return self.name

@@ -15,6 +15,7 @@ from dml.events import (
     RunFinished,
     RunStarted,
     Scaled,
+    Tuned,
     Unknown,
     Waits,
     Warned,
@@ -154,15 +155,15 @@ def latest(events: Iterable[Event]) -> list[Event]:
     """Return the events, without those that a later event under the same key replaces.
 
     The key of an OperatorTotals is its run, worker and operator; that of other events is kind and
-    run. All Warned, Scaled and Unknown events stay. The order is that of the first event under
-    each key.
+    run. All events of warnings, changes and unknown kinds stay. The order is that of the first
+    event under each key.
     """
     kept: dict[tuple[object, ...], Event] = {}
     for count, event in enumerate(events):
         key: tuple[object, ...] = (event.kind, event.run)
         if isinstance(event, OperatorTotals):
             key += (event.worker, event.ordinal)
-        elif isinstance(event, Warned | Scaled | Unknown):
+        elif isinstance(event, Warned | Scaled | Tuned | Unknown):
             key += (count,)
         if key not in kept or event.at >= kept[key].at:
             kept[key] = event

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dml.base.amounts import ABSENT, aligned, bytes_text, count_text, seconds_text
+from dml.base.amounts import ABSENT, aligned, bytes_text, count_text, counted, seconds_text
 from dml.events import (
     Event,
     OperatorTotals,
     RunFinished,
     RunStarted,
     Scaled,
+    Tuned,
     Unknown,
     Verified,
     Waits,
@@ -23,7 +24,7 @@ from dml.expr.tree_text import as_html
 from dml.fleet.reader import latest
 
 NAME_LETTERS: Final = 48
-SCALED: Final = 5  # number of scaling changes in the text of a table
+SCALED: Final = 5  # number of changes, of the cluster's size and of each stage, in a table's text
 
 Record = dict[str, Any]
 Column = tuple[str, str, Callable[[Any], str]]
@@ -43,6 +44,7 @@ class RunTable:
     def __str__(self) -> str:
         lines = [_summary_line(self.summary), *table_lines(self.records)]
         lines += [*_verified_lines(self.summary), *_scaled_lines(self.summary)]
+        lines += _tuned_lines(self.summary)
         return "\n".join([*lines, *(f"warning  {each}" for each in self.warnings)])
 
     __repr__ = __str__
@@ -115,6 +117,12 @@ def _summary(events: Sequence[Event], run: str) -> Record:
         elif isinstance(event, RunFinished | Waits | Verified):
             own = {each.name for each in dataclasses.fields(event)} - ENVELOPE
             summary.update({name: getattr(event, name) for name in sorted(own)})
+    tuned = [
+        (each.stage, each.before, each.after, each.rows, each.reason)
+        for each in events
+        if isinstance(each, Tuned)
+    ]
+    summary |= {"tuned": tuned} if tuned else {}
     return {**summary, **_scaled([each for each in events if isinstance(each, Scaled)])}
 
 
@@ -170,6 +178,16 @@ def _scaled_lines(summary: Mapping[str, Any]) -> list[str]:
     return [f"workers  {summary['workers']}{told}"] + [
         f"scaled  {before} to {asked} after {count_text(batches)} batches: {reason}"
         for batches, before, asked, reason in summary["scaled"][-SCALED:]
+    ]
+
+
+def _tuned_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Return text on the last changes of the number of slices at once; [] if there were none."""
+    return [
+        f"tuned  {stage or 'a stage'}: {before} to {after} slices at once"
+        + (f" after {counted(rows, 'row', 'rows')}" if rows else "")
+        + f": {reason}"
+        for stage, before, after, rows, reason in summary.get("tuned", ())[-SCALED:]
     ]
 
 

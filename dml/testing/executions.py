@@ -46,7 +46,7 @@ from dml.optimize.search.arrangement_space import cut, must_begin
 from dml.optimize.search.filter_order import tried_as
 from dml.physical.plan import Plan
 from dml.settings import Settings
-from dml.testing.fuzz import FuzzPolicy
+from dml.testing.fuzz import FuzzPolicy, FuzzTuning
 
 MIB = 1 << 20
 
@@ -253,6 +253,7 @@ def _opened(
         limit_bytes=way.limit_bytes,
         policy=policy_of(way.policy) if way.fuzz is None else _fuzzed(way.fuzz, least, slots),
         watchdog_s=60.0,
+        tuning=None if way.fuzz is None else FuzzTuning(way.fuzz, job.names),
     )
     if way.scheduler is not None:
         # loads Dask, which most tests do not need

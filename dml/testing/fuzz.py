@@ -1,4 +1,4 @@
-"""``FuzzPolicy`` schedules as badly as allowed, to show that timing never alters bytes."""
+"""Schedule and tune as badly as allowed, to show that timing never alters bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dml.exec.scheduler.policy import Candidate, Fault, Seq, State, admits
+from dml.exec.scheduler.concurrency import ConcurrencyChange, SliceFigures, Tuning
+from dml.exec.scheduler.messages import SliceDone
+from dml.exec.scheduler.policy import Candidate, Demand, Fault, Load, Seq, State, admits
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +68,21 @@ class FuzzPolicy:
     def retry(self, failures: int, *, lost: bool) -> bool:
         """Retry slices that were lost, but not slices that raised an error."""
         return lost and failures <= 3
+
+
+class FuzzTuning(Tuning):
+    """Changes the number of slices at once, from one to eight, at slices drawn with ``seed``."""
+
+    def __init__(self, seed: int, names: Sequence[bytes]) -> None:
+        super().__init__(names)
+        self._random = random.Random(seed)  # noqa: S311  not a secret
+
+    def measured(self, stage: int, load: Load, done: SliceDone) -> Demand | None:
+        """Return drawn needs for a quarter of the slices of stages that may wait, else None."""
+        if stage >= len(self.names) or not load.demand.may_wait or self._random.random() < 0.75:
+            return None
+        parallel = self._random.randint(1, 8)
+        cpu = min(dict(load.demand.resources)["cpu"], 1 / parallel)
+        before = max(1, int(load.parallel))
+        figures = SliceFigures(before, 1.0, cpu)
+        return self.changed(load.demand, ConcurrencyChange(before, parallel, cpu, "drawn", figures))

@@ -77,10 +77,9 @@ def name_now(fn: UserFunction) -> bytes:
     The original digest is returned if the user gave a fingerprint, or if the digest is valid in
     this run only. It is also returned for classes, since their arguments are the original ones.
     """
-    from dml.udfs.calling.instances import Stateful  # noqa: PLC0415
     from dml.udfs.identity.function_fingerprint import identify  # noqa: PLC0415
 
-    if fn.asserted or fn.reason or isinstance(fn.call, Stateful):
+    if fn.asserted or fn.reason or fn.stateful:
         return fn.digest
     return identify(fn.call, nonce=fn.digest, fingerprint=None).digest
 
@@ -92,11 +91,10 @@ def as_now(fn: UserFunction) -> UserFunction:
 
 def name_when_run(fn: UserFunction) -> bytes:
     """Return ``name_now(fn)``, but for a class the digest of its current state and arguments."""
-    from dml.udfs.calling.instances import Stateful  # noqa: PLC0415
     from dml.udfs.identity.function_fingerprint import identify  # noqa: PLC0415
 
-    call = fn.call
-    if fn.asserted or fn.reason or not isinstance(call, Stateful):
+    call: Any = fn.call
+    if fn.asserted or fn.reason or not fn.stateful:
         return name_now(fn)
     whole = functools.partial(call.made, *call.args, **call.kwargs)
     try:
@@ -155,4 +153,4 @@ def _named(call: Stateful, nonce: bytes, fingerprint: str | None) -> UserFunctio
         with contextlib.suppress(FingerprintError):
             call.key = digest("instance", known.digest, call.args, dict(call.kwargs))
     purity = "it is a class: what an instance returns may depend on what it was called with before"
-    return UserFunction(call, call.key, known.name, known.reason, purity)
+    return UserFunction(call, call.key, known.name, known.reason, purity, stateful=True)

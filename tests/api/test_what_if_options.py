@@ -372,16 +372,12 @@ def test_the_answer_is_text_in_notebooks() -> None:
     assert answer._repr_html_().startswith("<pre>what if")
 
 
-@pytest.mark.cluster
 @pytest.mark.law
-def test_runs_rank_as_foreseen(tmp_path: Path) -> None:
-    """Workers a factor of three apart; how long each takes is for benchmarks."""
+def test_more_workers_are_foreseen_to_be_faster(tmp_path: Path) -> None:
+    """For a function that waits; benchmarks measure how long a run takes."""
     ds = of(slept, tmp_path, rows=96)
     list(ds)
-    foreseen, measured = {}, {}
-    for workers in (1, 3, 9):
-        foreseen[workers] = ds.what_if(workers=workers).seconds
-        started = time.perf_counter()
-        list(ds.with_options(num_workers=workers))
-        measured[workers] = time.perf_counter() - started
-    assert sorted(foreseen, key=foreseen.__getitem__) == sorted(measured, key=measured.__getitem__)
+    foreseen = [ds.what_if(workers=workers).seconds for workers in (1, 3, 9)]
+    assert foreseen == sorted(foreseen, reverse=True)
+    assert foreseen[0] > 2 * foreseen[1]
+    assert foreseen[1] > 2 * foreseen[2]

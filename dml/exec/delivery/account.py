@@ -17,6 +17,7 @@ from dml.events import (
     OperatorTotals,
     RunFinished,
     RunStarted,
+    Tuned,
     Waits,
     Warned,
 )
@@ -129,6 +130,7 @@ class Account:
             *self._skipped(now),
             *self._verified(now),
             *self._wrong(operators, now),
+            *self._tuned(now),
             *([] if self.scaling is None else self.scaling.events(self.started.run, now)),
             self._ending(status, error_kind, operators, now),
         ]
@@ -144,6 +146,23 @@ class Account:
             )
             for streaming in self.streaming.running.all
             for ordinal, loss in sorted(streaming.losses.by_operator.items())
+        ]
+
+    def _tuned(self, now: float) -> list[Tuned]:
+        """Return an event for each change of the number of slices that run at once."""
+        return [
+            Tuned(
+                run=self.started.run,
+                at=now,
+                stage=stage,
+                before=change.before,
+                after=change.parallel,
+                rows=change.rows,
+                reason=change.reason,
+            )
+            for streaming in self.streaming.running.all
+            for tuning in streaming.holding.tunings
+            for stage, change in tuning.changes
         ]
 
     def _verified(self, now: float) -> list[Event]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Protocol, Unpack
+from typing import ClassVar, Protocol, Unpack
 
 from dml.exec.delivery.meter import Tallies
 from dml.exec.drivers.promotion import MovingFeed, Promoting, PromotingFeed, processes
@@ -12,11 +12,12 @@ from dml.exec.drivers.sync import Sync, SyncFeed
 from dml.exec.drivers.threads import Threads
 from dml.exec.memory.memory_shares import Budget, in_turn
 from dml.exec.scheduler.baseline_policies import policy_of
+from dml.exec.scheduler.concurrency import ConcurrencyChange, Tuning
 from dml.exec.scheduler.policy import Demand
 from dml.exec.scheduler.shared_slots import Ledger
 from dml.exec.tasks.job import Job
 from dml.exec.tasks.slices import Options, PartitionFeed, Tasks
-from dml.settings import Settings
+from dml.settings import AUTOTUNE, Settings
 
 
 class TaskCluster(Protocol):
@@ -33,8 +34,11 @@ class Opening:
     """Opens a driver, with everything that is decided before the first task.
 
     ``slots`` are the resources of this host; a cluster knows its own. ``demands`` has one item for
-    each stage. ``ledger`` is None if nothing is shared with other cores of the run.
+    each stage. ``ledger`` is None if nothing is shared with other cores of the run. ``known`` has
+    how many slices of a stage ran at once when an earlier run ended, by the stage's name.
     """
+
+    known: ClassVar[dict[bytes, ConcurrencyChange]] = {}
 
     settings: Settings
     slots: Mapping[str, float]
@@ -53,6 +57,12 @@ class Opening:
         """Upper bound on the bytes of partitions, for all crews that run at the same time."""
         return self.budget.stage_bytes if self.ledger is None else self.ledger.limit_bytes
 
+    @property
+    def _tunes(self) -> bool:
+        """Whether the run may choose how many slices of a stage run at once."""
+        usual = self.settings.scheduler_policy == "adaptive"
+        return usual and self.settings.tune == "auto" and self.settings.num_workers == AUTOTUNE
+
     def __call__(
         self, tasks: Tasks, job: Job, tallies: Tallies, **options: Unpack[Options]
     ) -> SyncFeed | PromotingFeed | MovingFeed | PartitionFeed:
@@ -68,6 +78,7 @@ class Opening:
             policy=policy_of(self.settings.scheduler_policy),
             watchdog_s=self.settings.watchdog_s,
             speculative=self.settings.speculative,
+            tuning=Tuning(job.names, self.known) if self._tunes else None,
         )
         if self.settings.executor == "processes":
             return processes().open(tasks, job, tallies, **options)

@@ -1,7 +1,7 @@
 """Move stages from threads to processes if their functions hold the GIL.
 
-Two threads that run Python take turns: each is on a processor for half of the time that it works.
-That share is measured while at least two slices run that are long enough to be worth a process.
+Threads that run Python take turns: together they use the processor time of one. That is measured
+while at least two slices run that are long enough to be worth a process.
 Only functions declared or proven pure may move, since slices begun by threads are begun again.
 """
 
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 from dml.exec.delivery.meter import Tallies
 from dml.exec.drivers.crew import CrewFeed
 from dml.exec.drivers.threads import Busy, Threads
+from dml.exec.slicing.slice_sizes import TAKING_TURNS
 from dml.exec.tasks.job import Job
 from dml.exec.tasks.slices import Arriving, Options, Outcome
 from dml.expr.node import Node
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from dml.exec.drivers.processes import Processes
 
 SLICES, SLICE_S = 4, 0.005  # measured slices, and their least mean duration
-SHARE = 0.65  # CPU share of the time that two or more threads work; two that hold the GIL: 1/2
 WORTH = 8  # least number of tasks left: a process takes a third of a second to start
 
 
@@ -66,7 +66,9 @@ class PromotingFeed:
         elif self.busy.slices >= SLICES:
             # one measurement is enough if threads do run in parallel
             self.watching = False
-            if self.busy.seconds >= SLICES * SLICE_S and self.busy.share < SHARE:
+            low, high = TAKING_TURNS
+            turns = low < self.busy.processors < high  # slices that wait use less
+            if self.busy.seconds >= SLICES * SLICE_S and turns:
                 self.feed.close()
                 self.feed = self.onwards(following, self.unsettled)
 
@@ -132,9 +134,18 @@ class MovingFeed:
         for feed in self.feeds:
             feed.unordered()
 
-    def narrow(self, width: int) -> None:
-        """Run at most ``width`` slices at once from now on."""
+    @property
+    def parallel(self) -> int:
+        """Number of slices that may run at once."""
+        return self.feed.parallel
+
+    def narrow(self, width: int | None) -> None:
+        """Run at most ``width`` slices at once from now on; None ends a bound."""
         self.feed.narrow(width)
+
+    def unlocked(self) -> None:
+        """Note that slices do not hold the GIL."""
+        self.feed.unlocked()
 
     def alone(self) -> None:
         """Give all further tasks to processes."""

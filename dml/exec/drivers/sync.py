@@ -68,10 +68,19 @@ class SyncFeed:
         """Remove a task that has delivered all its partitions."""
         self._loop.units.pop(number, None)  # type: ignore[union-attr]
 
-    def narrow(self, width: int) -> None:
-        """Run at most ``width`` slices of a stage at once from now on."""
+    @property
+    def parallel(self) -> int:
+        """Number of slices of the last stage that may run at once."""
+        return int(self._loop.core.state.loads[-1].parallel)
+
+    def narrow(self, width: int | None) -> None:
+        """Run at most ``width`` slices of a stage at once from now on; None ends a bound."""
         self._loop.core.width = width
         self._tell(Tick())
+
+    def unlocked(self) -> None:
+        """Note that slices do not hold the GIL, so that more may run at once where they wait."""
+        self._loop.core.tuning.unlocked()
 
     def alone(self) -> None:
         """Run slices one at a time, since their functions hold the GIL."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import os
 import queue
 import threading
 import time
 import weakref
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Unpack
 
 from dml.exec.drivers.crew import Crew, CrewFeed
@@ -17,28 +19,59 @@ from dml.exec.scheduler.messages import Run
 from dml.exec.tasks.error_row import started
 from dml.exec.tasks.slices import WATCHDOG_S, DriverLoop, Failure, Options, Outcome, Start, Tasks
 
+# Seconds of a slice from which on it is worth asking how long it waited for a processor.
+LONG_S = 0.001
 # Seconds that an ending process waits for slices that still run.
 ENDING_S = 5.0
 
 
 @dataclasses.dataclass(slots=True)
 class Busy:
-    """Totals of slices that began and ended while others ran: number, seconds, CPU seconds."""
+    """Totals of slices that began and ended while others ran: number, seconds, CPU seconds.
+
+    ``share_s`` are the seconds of each slice divided by the number of slices that ran at once.
+    """
 
     slices: int = 0
     seconds: float = 0.0
     cpu_s: float = 0.0
+    share_s: float = 0.0
 
     @property
-    def share(self) -> float:
-        """The part of their time that slices were on a processor; 1 before any slice."""
-        return self.cpu_s / self.seconds if self.seconds else 1.0
+    def processors(self) -> float:
+        """Processors that the slices used together; 0 before any slice."""
+        return self.cpu_s / self.share_s if self.share_s else 0.0
 
-    def add(self, seconds: float, cpu_s: float) -> None:
-        """Count a slice of ``seconds`` and ``cpu_s`` seconds."""
+    def add(self, seconds: float, cpu_s: float, beside: int) -> None:
+        """Count a slice of ``seconds`` and ``cpu_s`` seconds, one of ``beside`` at once."""
         self.slices += 1
         self.seconds += seconds
         self.cpu_s += cpu_s
+        self.share_s += seconds / beside
+
+
+class RunQueue:
+    """Measures how long the current thread waited for a processor; 0 where the system hides it."""
+
+    def __init__(self) -> None:
+        self._file, self._before_s = -1, 0.0
+        with suppress(OSError):
+            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+        self.waited_s()
+
+    def waited_s(self) -> float:
+        """Return the seconds since the last call in which the thread waited for a processor."""
+        if self._file < 0:
+            return 0.0
+        now_s = int(os.pread(self._file, 99, 0).split()[1]) * 1e-9
+        waited_s, self._before_s = now_s - self._before_s, now_s
+        return waited_s
+
+    def close(self) -> None:
+        """Close the system's file."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
 
 class _Threads(Crew):
@@ -67,7 +100,7 @@ class _Threads(Crew):
             started(worker)
             self.threads.append(worker)
 
-    def perform(self, run: Run) -> Run | None:
+    def perform(self, run: Run, waits: RunQueue) -> Run | None:
         """Run one slice, report it to the core, and return the slice to run next, or None."""
         began, cpu = len(self.loop.core.active), time.thread_time()
         try:
@@ -75,9 +108,11 @@ class _Threads(Crew):
                 result, seconds = self.loop.perform(run)
         except BaseException as error:  # noqa: BLE001  (even an exit is the consumer's to see)
             result, seconds = Failure(error), 0.0
+        if isinstance(result, Outcome) and seconds > LONG_S:
+            result.queued_s = min(waits.waited_s(), seconds)
         with self.lock:
-            if min(began, len(self.loop.core.active)) > 1:
-                self.busy.add(seconds, time.thread_time() - cpu)
+            if (beside := min(began, len(self.loop.core.active))) > 1:
+                self.busy.add(seconds, time.thread_time() - cpu, beside)
             try:
                 return self.finish(run, result, seconds)
             except BaseException as error:  # noqa: BLE001  (or the consumer would wait for ever)
@@ -109,11 +144,13 @@ class _Threads(Crew):
 
 def _work(crew: _Threads) -> None:
     run: Run | None = None
+    waits = RunQueue()
     while True:
         run = run or crew.tasks.get()
         if run is None or crew.closing:
             break
-        run = crew.perform(run)
+        run = crew.perform(run, waits)
+    waits.close()
     crew.clean()
 
 
@@ -148,6 +185,6 @@ class Threads:
         self, units: Tasks, start: Start | Sequence[Start], **options: Unpack[Options]
     ) -> CrewFeed:
         """Begin a run over ``units``; the parameters are those of ``Sync.open``."""
-        loop = DriverLoop.over(units, start, options, slots=2)
+        loop = DriverLoop.over(units, start, options, slots=2, tuning=options.get("tuning"))
         crew = _Threads(loop, self.busy)
         return ThreadsFeed(crew, options.get("watchdog_s", WATCHDOG_S), options.get("on_event"))

@@ -17,6 +17,7 @@ from dml.exec.memory.memory_shares import OVERHEAD_BYTES, Budget
 from dml.expr.tree_text import as_html
 
 if TYPE_CHECKING:
+    from dml.exec.scheduler.concurrency import Tuning
     from dml.exec.scheduler.core import Core
 
 ABSENT = "-"
@@ -41,9 +42,13 @@ class StageMemory:
 
 
 class Holding:
-    """Memory accounts of the drivers of one plan: the running driver and those before it."""
+    """Memory accounts of the drivers of one plan: the running driver and those before it.
+
+    ``tunings`` has what each driver changed.
+    """
 
     def __init__(self) -> None:
+        self.tunings: list[Tuning] = []
         self.core: Core | None = None
         self.peak_bytes = self.forced = self._ended = 0
         self._beside: list[Core] = []
@@ -58,10 +63,12 @@ class Holding:
         """Switch to the driver of ``core``; the figures of earlier drivers are kept."""
         self.look()
         self.core, self._ended = core, self.forced
+        self.tunings.append(core.tuning)
 
     def beside(self, core: Core) -> None:
         """Add the driver of ``core``, which runs at the same time as the current ones."""
         self._beside.append(core)
+        self.tunings.append(core.tuning)
 
     def look(self) -> list[StageMemory]:
         """Update the accounts from the drivers, and return the figures of all stages."""

@@ -149,17 +149,19 @@ def demands_of(plan: Plan, budget: Budget) -> tuple[Demand, ...]:
     block = max((unit.nbytes // max(1, unit.atoms or 1) for unit in units), default=0)
     output = min(budget.target_bytes + block, budget.stage_bytes)
     working = working_bytes(plan, budget.whole_bytes)
-    first = Demand(output_bytes=output, open_bytes=working, bounded=True)
+    first = Demand(output_bytes=output, open_bytes=working, bounded=True, may_wait=True)
     return (first, *(_demand(link.steps, link.needs, output) for link in plan.links))
 
 
 def lane_demand(lane: Lane, target_bytes: int, most_bytes: int) -> Demand:
     """Return the demand of a lane's slice; its output bytes include the slice's input."""
     output = min(2 * target_bytes, most_bytes)
-    return _demand(lane.nodes, lane.needs, output)
+    return _demand(lane.nodes, lane.needs, output, divides=True)
 
 
-def _demand(steps: Sequence[Node], needs: Needs, output_bytes: int) -> Demand:
+def _demand(
+    steps: Sequence[Node], needs: Needs, output_bytes: int, *, divides: bool = False
+) -> Demand:
     amounts = (("cpu", needs.num_cpus), ("gpu", needs.num_gpus), *needs.resources)
     return Demand(
         name=" > ".join(node.title() for node in steps)[:NAME_LETTERS],
@@ -168,6 +170,8 @@ def _demand(steps: Sequence[Node], needs: Needs, output_bytes: int) -> Demand:
         open_bytes=needs.memory,
         max_parallel=needs.concurrency,
         bounded=True,
+        divides=divides,
+        may_wait=needs.undeclared and not any(step.calls and step.calls.stateful for step in steps),
     )
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from dml.errors import InternalError
+from dml.exec.scheduler.concurrency import Tuning
 from dml.exec.scheduler.fair_share import FairTurns
 from dml.exec.scheduler.messages import (
     Action,
@@ -48,8 +49,9 @@ OPEN_PER_SLOT = 2  # started tasks of a stage for each of its slots
 class QueuedTask:
     """A started task; ``k`` is its next slice, and the number of partitions that it has made.
 
-    ``reserved_bytes`` is the memory set aside for its running slice, ``parked_bytes`` that of its
-    suspended generator. ``started`` is the time in seconds at which the last slice began.
+    ``reserved_bytes`` is the memory set aside for its running slice, ``took`` the resources that it
+    occupies, ``parked_bytes`` the memory of its suspended generator. ``started`` is the time in
+    seconds at which the last slice began.
     """
 
     seq: Seq
@@ -58,6 +60,7 @@ class QueuedTask:
     failures: int = 0
     reserved_bytes: int = 0
     parked_bytes: int = 0
+    took: tuple[tuple[str, float], ...] = ()
     started: float = 0.0
     done: bool = False
     failed: bool = False
@@ -128,6 +131,7 @@ class Core:
     settling : True to run only the head, with nothing stored or running, until the event Settled
     ahead : bound on partitions made or in progress and not yet consumed; None: bound by memory only
     ledger : slots and bytes shared with other cores; None for a core that shares nothing
+    tuning : lets more slices run at once where they wait; None for a driver with a worker per slot
 
     Raises
     ------
@@ -145,6 +149,7 @@ class Core:
         settling: bool = False,
         ahead: int | None = None,
         ledger: Ledger | None = None,
+        tuning: Tuning | None = None,
     ) -> None:
         self.policy: Policy = StreamingPolicy() if policy is None else policy
         given = {"cpu": float(slots)} if isinstance(slots, int) else slots
@@ -153,9 +158,10 @@ class Core:
         self.total, self.free = (
             (dict(shaped), dict(shaped)) if ledger is None else ledger.declare(shaped)
         )
-        self.demands = tuple(stages)
         require(stages, self.total)
-        loads = [Load(demand, demand.parallel(self.total)) for demand in stages]
+        self.tuning = tuning or Tuning()
+        self.demands = self.tuning.begin(stages, self.total, limit_bytes)
+        loads = [Load(demand, demand.parallel(self.total)) for demand in self.demands]
         self.state = State(loads, limit_bytes, ordered=ordered or settling)
         self.ordered, self.settling, self.ahead = ordered, settling, ahead
         self.closed, self.forced, self.peak_bytes = False, 0, 0
@@ -245,6 +251,8 @@ class Core:
         parked_bytes = event.parked_bytes if event.more else 0
         load.measure(event.seconds, event.nbytes, parked_bytes)
         load.peaks.add(self._parts.get(task.seq, 0), event.working_bytes)
+        if (demand := self.tuning.measured(task.stage, load, event)) is not None:
+            self._declare(task.stage, demand)
         state.parked_bytes += parked_bytes - task.parked_bytes
         task.parked_bytes, task.failures = parked_bytes, 0
         if event.nbytes is not None:
@@ -309,8 +317,14 @@ class Core:
         return task
 
     def _give_back(self, task: QueuedTask) -> None:
-        for name, amount in self.demands[task.stage].resources:
+        for name, amount in task.took:
             self.free[name] = self.free.get(name, 0.0) + amount
+
+    def _declare(self, stage: int, demand: Demand) -> None:
+        """Replace the needs of a slice of ``stage``; running slices keep what they have."""
+        self.demands = (*self.demands[:stage], demand, *self.demands[stage + 1 :])
+        self.state.loads[stage].declare(demand, self.total)
+        self._turns.compare()
 
     def _consumed(self, event: Consumed, _now: float, actions: list[Action]) -> None:
         self._offered.remove(event.seq)
@@ -513,6 +527,7 @@ class Core:
         self._turns.started(stage)
         state.reserved_bytes += choice.need_bytes
         self.forced += state.used_bytes > state.limit_bytes
-        for name, amount in self.demands[stage].resources:
+        task.took = self.demands[stage].resources
+        for name, amount in task.took:
             self.free[name] -= amount
         return Run(seq, stage, task.k, self.policy.fault(seq, task.k, task.failures))

@@ -38,6 +38,9 @@ class FairTurns:
     large: dict[int, dict[str, list[int]]] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.compare()
+
+    def compare(self) -> None:
         """Set ``large[stage][resource]`` to the stages that need less of it, if there are any."""
         self.large = {}
         for stage, load in enumerate(self.loads):

@@ -74,6 +74,9 @@ class Demand:
     bounded : True promises that no task exceeds the declared sizes and always reserves them, which
         keeps the limit hard; False reserves the largest recent size, which a larger task may exceed
     once : label of the operator that forbids to repeat any work of a task; "" if there is none
+    may_wait : True if more slices than ``resources`` allow may run at once, once they are seen to
+        wait (``concurrency.py``); False for functions that state what they need
+    divides : True if a slice takes a smaller part of ``output_bytes`` when more slices run at once
     """
 
     name: str = "read"
@@ -84,6 +87,8 @@ class Demand:
     max_parallel: int | None = None
     bounded: bool = False
     once: str = ""
+    may_wait: bool = False
+    divides: bool = False
 
     def parallel(self, slots: Mapping[str, float]) -> float:
         """Return how many slices ``slots`` could run at once if no other stage used them."""
@@ -140,6 +145,11 @@ class Load:
         self.asked = dict(self.demand.resources)
         self.seconds = self.demand.seconds
         self.output_bytes, self.open_bytes = self.demand.output_bytes, self.demand.open_bytes
+
+    def declare(self, demand: Demand, slots: Mapping[str, float]) -> None:
+        """Replace the needs of a slice; running slices keep what they have."""
+        self.demand, self.asked = demand, dict(demand.resources)
+        self.parallel = demand.parallel(slots)
 
     @property
     def slice_bytes(self) -> int:

@@ -14,7 +14,6 @@ from typing import Any
 from dml.exec.scheduler.messages import Run
 from dml.exec.scheduler.policy import Seq
 from dml.exec.tasks.job import Job
-from dml.udfs.calling.instances import Stateful
 
 FACTOR = 3.0  # times the 95th percentile of recent slices of the stage
 LEAST_S = 1.0  # a shorter slice is not worth a second attempt
@@ -113,6 +112,6 @@ def repeatable(job: Job, speculative: Any) -> bool:
     if not speculative or source.calls is not None:
         return False
     called = [node.calls for node in job.steps if node.calls is not None]
-    if any(job.once) or any(fn.purity and isinstance(fn.call, Stateful) for fn in called):
+    if any(job.once) or any(fn.purity and fn.stateful for fn in called):
         return False
     return speculative is True or not any(fn.purity for fn in called)

@@ -50,12 +50,17 @@ class Cutting:
 
 
 class SlicePace:
-    """Decides how many rows the next slice has, and whether another slice may start."""
+    """Decides how many rows the next slice has, and whether another slice may start.
+
+    ``workers`` slices run at once, at first ``least_workers``. However many they become, rows under
+    way have no more bytes than the slices of the first number may have.
+    """
 
     def __init__(
         self, cutting: Cutting, workers: int, least: int = 1, most: int = MOST_ROWS
     ) -> None:
-        self.cutting, self.workers, self.least, self.most = cutting, workers, least, most
+        self.cutting, self.least, self.most = cutting, least, most
+        self.workers = self.least_workers = workers
         self.row_s: float | None = None
         self.row_bytes = 0.0
         self.handed = self.last = 0
@@ -84,7 +89,7 @@ class SlicePace:
             return self.least
         wanted = int(AIM_S / max(self.row_s, 1e-9))
         if self.row_bytes:
-            wanted = min(wanted, int(self.cutting.most_bytes // self.row_bytes))
+            wanted = min(wanted, int(self.divided(self.cutting.most_bytes) // self.row_bytes))
         # bounded by the rows delivered so far: for a consumer of few rows, few are computed
         most = min(self.most, GROWTH * max(self.least, self.last), self.room(under_way))
         self.last = max(1, min(wanted, max(most, 1)))
@@ -108,10 +113,21 @@ class SlicePace:
             return False
         if self.room(rows) < self.least and self.cutting.draw is None:
             return False
+        if slices >= PER_WORKER * self.least_workers and rows * self.row_bytes >= self.most_bytes:
+            return False
         if self.row_s is None or not self.last:
             return True
         under_way = unfinished * self.last * self.row_s
         return unfinished < self.workers or under_way < AHEAD_S * self.workers
+
+    def divided(self, nbytes: int) -> int:
+        """Return the part of ``nbytes`` that one slice gets if more than the first number run."""
+        return nbytes * self.least_workers // max(self.least_workers, self.workers)
+
+    @property
+    def most_bytes(self) -> int:
+        """Most bytes of rows under way."""
+        return PER_WORKER * self.least_workers * self.cutting.most_bytes
 
     @property
     def short_rows(self) -> int:

@@ -77,7 +77,8 @@ class Slice:
     With ``untyped``, the last operator returns its function's results before types are settled.
     With ``slow``, closing the run stops the slice before the next call of a function. ``first`` is
     the number of the first row among the rows that the flow delivers, to find its place in
-    preallocated arrays; None in other processes.
+    preallocated arrays; None in other processes. ``target_bytes`` is the size of a partition; 0 is
+    that of the job.
     """
 
     pieces: Sequence[Piece]
@@ -86,6 +87,7 @@ class Slice:
     untyped: bool = False
     slow: bool = False
     first: int | None = None
+    target_bytes: int = 0
 
     @property
     def start(self) -> int:
@@ -105,7 +107,8 @@ class Slice:
     def __reduce__(self) -> tuple[Any, ...]:
         # columns are cut to their part, and travel as buffers
         parcel = pack(Outcome(list(self.pieces), 0, 0))
-        return _received, (parcel, self.begin, self.end, self.untyped, self.slow)
+        options = self.untyped, self.slow, None, self.target_bytes
+        return _received, (parcel, self.begin, self.end, *options)
 
 
 def _received(parcel: Parcel, *rest: Any) -> Slice:
@@ -208,7 +211,10 @@ def _sliced(job: SliceJob, given: Slice, mine: Callable[[], Tally]) -> Iterator[
     """Yield the output partitions of the slice ``given``; after an error, no more follow."""
     steps = job.steps_between(given.begin, given.end - given.untyped)
     rows = sum(piece.block.n for piece in given.pieces if piece.block is not None)
-    parked = Parked(steps, job.lane.needs.memory, job.sizes, grain=1, rows=rows)
+    sizes = job.sizes
+    if given.target_bytes:
+        sizes = dataclasses.replace(sizes, target_bytes=given.target_bytes)
+    parked = Parked(steps, job.lane.needs.memory, sizes, grain=1, rows=rows)
     work = _Working(job, given, parked, mine, _trays(job, given))
     make = work.of_batches if job.lane.batched else work.of_rows
     return partitions_of(_marked(_pieces(job, given, make)), parked)

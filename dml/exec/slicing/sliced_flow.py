@@ -22,7 +22,7 @@ from dml.exec.delivery.checkpoint import unreached
 from dml.exec.scheduler.policy import Seq
 from dml.exec.slicing.lanes import Lane
 from dml.exec.slicing.slice_input import SliceInput
-from dml.exec.slicing.slice_sizes import LONG_S, PER_WORKER, SlicePace, Spent, Width
+from dml.exec.slicing.slice_sizes import LONG_S, SlicePace, Spent, Width
 from dml.exec.slicing.slice_worker import Slice, SliceJob
 from dml.exec.slicing.type_gates import Gate
 from dml.exec.streams.plan_run import PlanRun
@@ -61,8 +61,15 @@ class LaneFeed(PartitionFeed, Protocol):
     def unordered(self) -> None:
         """Return partitions as they complete from now on, not in order."""
 
-    def narrow(self, width: int) -> None:
-        """Run at most ``width`` slices at once from now on."""
+    @property
+    def parallel(self) -> int:
+        """Number of slices that may run at once."""
+
+    def narrow(self, width: int | None) -> None:
+        """Run at most ``width`` slices at once from now on; None ends a bound."""
+
+    def unlocked(self) -> None:
+        """Note that slices do not hold the GIL, so that more may run at once where they wait."""
 
     def alone(self) -> None:
         """Stop using threads: the functions hold the GIL, so threads would contend for it."""
@@ -341,16 +348,21 @@ class SlicedFlow:
             self._come(part, pieces, done=done)
 
     def _look_at(self, part: LanePart) -> None:
-        """Decide from the ended slice ``part`` whether threads contend for the GIL."""
+        """Decide from the ended slice ``part`` how many slices the workers get at once."""
         feed: LaneFeed = self.feed
-        if self.width.decided or not feed.threaded:
+        if not feed.threaded:
+            return
+        if feed.parallel > self.pace.least_workers or self.width.decided:
+            if not self._alone:  # slices that wait do not hold the GIL
+                feed.unlocked()
+                self.pace.workers = max(self.pace.least_workers, feed.parallel)
             return
         width = self.width.measured(part)
         if self.width.alone:
             feed.alone()
             self.pace.workers = 1 if self.feed.threaded else self.pace.workers
         elif width is not None:
-            self.feed.narrow(width)
+            feed.narrow(width if width < self.width.most else None)
 
     def _come(self, part: LanePart, pieces: list[Piece], *, done: bool) -> None:
         """Add output of ``part`` at its gate: the pieces wait there, or go on if it is open."""
@@ -409,8 +421,8 @@ class SlicedFlow:
         """Give workers more slices: a task has ended while the consumer waits for another task."""
         waited_s = perf_counter() - self.since
         slice_s = next(iter(self.running.values())).rows * (self.pace.row_s or 0.0)
-        if (width := self.width.given_up(waited_s, slice_s)) is not None:
-            self.feed.narrow(width)
+        if self.width.given_up(waited_s, slice_s):
+            self.feed.narrow(None)
         if not self._alone:  # else the consumer waits for the only slice
             self._fill(waited_s)
 
@@ -463,8 +475,8 @@ class SlicedFlow:
         While a gate is closed, this bounds the input bytes; the gate counts rows and results only.
         """
         given = sum(part.given_bytes for part in self.running.values())
-        most = self.pace.workers * self.pace.cutting.most_bytes
-        return given >= most and len(self.running) >= self.pace.workers
+        least = self.pace.least_workers
+        return given >= least * self.pace.cutting.most_bytes and len(self.running) >= least
 
     def _under_way(self, waited_s: float) -> int:
         """Return how many rows are taken and not delivered; fewer of them count after a long wait.
@@ -486,9 +498,9 @@ class SlicedFlow:
     @property
     def _far(self) -> bool:
         """Whether so many rows are in progress that one slow row may hold up the rest."""
-        most = PER_WORKER * self.pace.workers * self.pace.cutting.most_bytes
         each = max(self.pace.row_bytes, self.given_bytes / max(1, self.rows))
-        return self.rows >= FAR * self.pace.workers or each * self.rows >= most
+        many = self.rows >= FAR * self.pace.workers
+        return many or each * self.rows >= self.pace.most_bytes
 
     def _give(self, waited_s: float) -> None:
         """Take the next rows and give them to a worker, or record the end of the input."""
@@ -543,7 +555,8 @@ class SlicedFlow:
         gate = self._gate()
         part.gate = gate
         end = len(self.lane.nodes) if gate is None else gate.index + 1
-        task = Slice(pieces, begin, end, gate is not None, slow=self.pace.slow, first=first)
+        target_bytes = self.pace.divided(self.job.sizes.target_bytes)
+        task = Slice(pieces, begin, end, gate is not None, self.pace.slow, first, target_bytes)
         part.number = self.feed.give(task)
         self.running[part.number] = part
 

@@ -44,6 +44,12 @@ class Job:
         """The operators that run on blocks, in all stages."""
         return (*self.stage.steps, *(node for link in self.links for node in link.steps))
 
+    @property
+    def names(self) -> tuple[bytes, ...]:
+        """For each stage, the digest of the last operator of its tasks."""
+        last = (self.stage.source, *self.stage.steps)[-1]
+        return (last.digest, *(link.steps[-1].digest for link in self.links))
+
     @cached_property
     def once(self) -> tuple[str, ...]:
         """For each stage, the label of an operator whose tasks must not be repeated, or ""."""

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeAlias, TypedDict
 from dml.base.fork_guard import guarded
 from dml.errors import NonDeterminismError, ReplayError, WorkerLostError
 from dml.exec.memory.slice_gauge import GAUGE
+from dml.exec.scheduler.concurrency import Tuning
 from dml.exec.scheduler.core import Core
 from dml.exec.scheduler.messages import (
     Action,
@@ -48,7 +49,8 @@ class Outcome:
     to both while the slice ran. ``seconds`` and ``cpu_s`` are the elapsed and processor time of the
     slice's thread, ``others_s`` the processor time of other threads of the process. ``beside`` is
     the number of slices that ran when this one ended, including this one; ``share_s`` is the
-    seconds since the slice was handed out, divided by ``beside``. With ``done`` the task has no
+    seconds since the slice was handed out, divided by ``beside``. ``queued_s`` are seconds in which
+    the slice waited for a processor, if that was measured. With ``done`` the task has no
     further partition; without it, the next slice may still find that there is none.
     """
 
@@ -63,6 +65,7 @@ class Outcome:
     others_s: float = 0.0
     beside: int = 1
     share_s: float = 0.0
+    queued_s: float = 0.0
 
 
 class Arriving(dict[int, Any]):
@@ -224,7 +227,8 @@ class Options(TypedDict, total=False):
     ``stages`` has, for each stage, the resources that a task needs; ``slots``, ``limit_bytes``,
     ``policy``, ``ordered``, ``settling``, ``ahead`` and ``ledger`` are those of ``Core``. A wait
     longer than ``watchdog_s`` seconds is reported to ``on_event`` as a dict. ``on_core`` is called
-    with the core before the run begins; ``speculative`` is the value of that setting.
+    with the core before the run begins; ``speculative`` is the value of that setting. With
+    ``tuning``, threads may run more slices at once than there are slots.
     """
 
     stages: Sequence[Demand]
@@ -239,6 +243,7 @@ class Options(TypedDict, total=False):
     on_core: Callable[[Core], None]
     speculative: bool | str
     ledger: Ledger | None
+    tuning: Tuning | None
 
 
 @dataclass(slots=True)
@@ -262,6 +267,7 @@ class DriverLoop:
         start: Start | Sequence[Start],
         options: Options,
         slots: int,
+        tuning: Tuning | None = None,
     ) -> DriverLoop:
         """Return the loop of a run over ``units``; ``slots`` is used if ``options`` has none."""
         core = Core(
@@ -273,6 +279,7 @@ class DriverLoop:
             settling=options.get("settling", False),
             ahead=options.get("ahead"),
             ledger=options.get("ledger"),
+            tuning=tuning,
         )
         if "on_core" in options:
             options["on_core"](core)
@@ -321,8 +328,9 @@ class DriverLoop:
         if task is not None:
             result.share_s = (time.perf_counter() - task.started) / result.beside
         more, held = not result.done, result.held_bytes
-        beside = result.parked_bytes, result.working_bytes
-        return self.take(SliceDone(run.seq, held, seconds, more, *beside))
+        sizes = result.parked_bytes, result.working_bytes, result.rows
+        busy_s = result.cpu_s + result.queued_s
+        return self.take(SliceDone(run.seq, held, seconds, more, *sizes, busy_s))
 
     def forget(self) -> None:
         """Close the core and drop every stored partition, but not the parked generators."""

@@ -97,6 +97,7 @@ def partitions_of(made: Iterator[tuple[Piece, bool]], parked: Parked) -> Iterato
         if piece.returned is not None:
             held_bytes += piece.returned.nbytes
             weight += piece.returned.nbytes
+            rows += len(piece.returned.out)
         if last or (weight >= target_bytes and (piece.ends or not given % grain)):
             yield _partition(held, held_bytes, rows, parked, done=last)
             held, held_bytes, weight, rows = [], 0, 0, 0

@@ -30,7 +30,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every stage that may move does so at the first look."""
     monkeypatch.setattr(promotion, "SLICES", 1)
     monkeypatch.setattr(promotion, "SLICE_S", 0.0)
-    monkeypatch.setattr(promotion, "SHARE", 2.0)
+    monkeypatch.setattr(promotion, "TAKING_TURNS", (-1.0, 1e9))
     monkeypatch.setattr(Promoting, "moved", type(Promoting.moved)())
     monkeypatch.setattr(Promoting, "lanes", set())
     monkeypatch.setattr(slice_sizes, "LOOKED_AT", 1)
@@ -117,10 +117,12 @@ def test_undeclared_functions_are_called_once_a_row(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("busy", "moves"),
     [
-        (Busy(4, 1.0, 0.5), True),  # two threads take turns
-        (Busy(4, 1.0, 0.95), False),  # they run side by side
-        (Busy(3, 1.0, 0.5), False),  # too few to tell
-        (Busy(400, 0.01, 0.005), False),  # slices too short to be worth a process
+        (Busy(4, 1.0, 0.5, 0.5), True),  # two threads take turns
+        (Busy(4, 1.0, 0.25, 0.25), True),  # four threads do
+        (Busy(4, 1.0, 0.95, 0.5), False),  # they run side by side
+        (Busy(4, 1.0, 0.02, 0.5), False),  # they wait for something else
+        (Busy(3, 1.0, 0.5, 0.5), False),  # too few to tell
+        (Busy(400, 0.01, 0.005, 0.005), False),  # slices too short to be worth a process
     ],
 )
 def test_what_is_looked_at(*, busy: Busy, moves: bool) -> None:

@@ -1,0 +1,279 @@
+"""Decide how many slices of a stage run at once if its functions wait, for a network or a disk.
+
+A slice that waits needs no processor, so more of them than processors may run. This module finds
+their number from the slices that ended: it is raised in steps, as long as the rows per second rise
+with it. They stop rising where something else is scarce, such as the connections of a server, a
+disk or Python's lock. Source: the analytical model of tf.data (Murray et al., VLDB 2021, 5.2),
+here with Little's law: slices at once are rows per second times seconds per row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import NamedTuple
+
+from dml.exec.scheduler.messages import SliceDone
+from dml.exec.scheduler.policy import Demand, Load
+
+# Most slices at once: for a few processors, and for each processor of a large machine.
+MOST, MOST_EACH = 64, 4
+# Least memory for each slice at once, since rows may become larger at any time.
+SLICE_BYTES = 8 << 20
+# Factor of a step, and the part of the additional slices that must show in the rows per second.
+STEP, GAIN = 8, 0.25
+# Least number of slices that are measured before a decision, as a part of those at once, and their
+# total seconds.
+SLICES, PART, SECONDS = 2, 1.0, 0.02
+# Part of the allowed slices that must have run at once, or nothing can be said about more.
+FULL = 0.75
+# Smallest change worth a decision; and the part of the best rows per second that is good enough.
+WORTH, ENOUGH = 1.25, 0.95
+# Processors used together: below the first number, slices cannot wait for Python's lock; above the
+# second one, they do not. Part of the processors, or of the lock, from which slices queue for it.
+LOOSE, APART, BUSY = 0.4, 1.25, 0.9
+# Intervals after a step that was too large until the next try: doubled each time.
+AGAIN, MOST_AGAIN = 64, 1024
+# Least part of a processor that a waiting slice is charged.
+LEAST = 1e-3
+
+
+class SliceFigures(NamedTuple):
+    """Measured slices: how many ran at once, rows per second of one, processors used by one."""
+
+    parallel: float
+    rate: float
+    cpu: float
+
+    @property
+    def throughput(self) -> float:
+        """Rows per second of all slices together."""
+        return self.parallel * self.rate
+
+    @property
+    def used(self) -> float:
+        """Processors used by all slices together."""
+        return self.parallel * self.cpu
+
+
+class ConcurrencyChange(NamedTuple):
+    """After ``rows`` rows, ``parallel`` slices run at once, each charged ``cpu`` processors; why.
+
+    ``first`` are the figures of slices on the slots alone.
+    """
+
+    before: int
+    parallel: int
+    cpu: float
+    reason: str
+    first: SliceFigures
+    rows: int = 0
+
+
+@dataclasses.dataclass(slots=True)
+class SliceInterval:
+    """Slices that ended since the last decision; those still running at that time do not count."""
+
+    left_out: int = 0
+    beside: int = 0
+    slices: int = 0
+    rows: int = 0
+    seconds: float = 0.0
+    cpu_s: float = 0.0
+
+    def add(self, rows: int, seconds: float, cpu_s: float, beside: int) -> None:
+        """Count a slice that made ``rows`` rows; one without rows counts as one row."""
+        self.slices += 1
+        self.beside += beside
+        self.rows += max(1, rows)
+        self.seconds += seconds
+        self.cpu_s += min(cpu_s, seconds)
+
+    def figures(self) -> SliceFigures:
+        """Return the means of these slices."""
+        each = self.beside / self.slices, self.rows / self.seconds, self.cpu_s / self.seconds
+        return SliceFigures(*each)
+
+
+class Concurrency:
+    """The number of slices of one stage that run at once: at least ``slots``, at most ``most``.
+
+    It begins with ``known``, the last change of an earlier run, or else with the slots. A step up
+    that brought too little is taken back and compared once more, since the time of rows may have
+    changed by itself. ``cleared`` says that slices are known not to wait for Python's lock.
+    """
+
+    def __init__(self, slots: float, most: int, known: ConcurrencyChange | None = None) -> None:
+        self.slots, self.least, self.most = slots, max(1, int(slots)), most
+        self.parallel = self.least
+        self.interval = SliceInterval()
+        self.first: SliceFigures | None = None  # of slices on the slots alone
+        if known is not None:
+            self.parallel = max(self.least, min(most, known.parallel))
+            self.first = known.first
+        # how many slices ran before the last step up or down, and their figures
+        self.before: tuple[int, SliceFigures] | None = None
+        self.doubted: tuple[int, SliceFigures] | None = None  # the same of a step up taken back
+        self.cleared = False
+        self.rows, self.pause, self.again = 0, 0, AGAIN
+
+    def begin(self) -> ConcurrencyChange | None:
+        """Return the change with which the run begins; None if it begins with the slots."""
+        if self.first is None or self.parallel == self.least:
+            return None
+        return self._change(self.least, self.first, "as in the run before")
+
+    def measured(
+        self, rows: int, seconds: float, cpu_s: float, beside: int
+    ) -> ConcurrencyChange | None:
+        """Record a slice; ``beside`` ran when it ended, itself included. Return a decision or None.
+
+        ``rows`` are those that it made, ``seconds`` its elapsed and ``cpu_s`` its processor time.
+        """
+        interval = self.interval
+        self.rows += rows
+        if interval.left_out:
+            interval.left_out -= 1
+            return None
+        if beside < FULL * self.parallel:
+            return None
+        interval.add(rows, seconds, cpu_s, beside)
+        if interval.slices < max(SLICES, PART * self.parallel) or interval.seconds < SECONDS:
+            return None
+        self.interval = SliceInterval()
+        return self._judged(interval.figures())
+
+    def _judged(self, now: SliceFigures) -> ConcurrencyChange | None:
+        """Decide from ``now``, the figures of an interval."""
+        if self.first is None or self.parallel == self.least:
+            self.first = now
+        self.cleared |= now.used > APART
+        before, self.before = self.before, None
+        doubted, self.doubted = self.doubted, None
+        if before is not None and now.throughput < _needed(*before, self.parallel):
+            return self._took_back(before, now)
+        if doubted is not None and WORTH * now.rate > doubted[1].rate:
+            return self._settled(now, *doubted)
+        if self.pause:
+            self.pause -= 1
+            return None
+        enough = max(self.least, round(WORTH * now.throughput / self.first.rate))
+        if self._busy(now) and enough * WORTH < self.parallel:
+            return self._step(enough, now, "so many suffice")
+        return self._raise(now)
+
+    def _took_back(
+        self, before: tuple[int, SliceFigures], now: SliceFigures
+    ) -> ConcurrencyChange | None:
+        """Return to the number before the last step, which brought too little or cost too much."""
+        if before[0] < self.parallel:
+            self.doubted = self.parallel, now
+            return self._set(before[0], now, "more made no more rows")
+        self._rest()
+        return self._set(before[0], now, "fewer made fewer rows")
+
+    def _settled(
+        self, now: SliceFigures, parallel: int, more: SliceFigures
+    ) -> ConcurrencyChange | None:
+        """Keep the number for some time; ``more`` are the figures of ``parallel`` slices."""
+        self._rest()
+        if now.throughput > ENOUGH * more.throughput:
+            return None
+        enough = round(WORTH * more.throughput / now.rate)
+        return self._set(min(enough, parallel), now, "more made few more rows")
+
+    def _rest(self) -> None:
+        self.pause, self.again = self.again, min(2 * self.again, MOST_AGAIN)
+
+    def _busy(self, now: SliceFigures) -> bool:
+        """Return whether slices queue for processors, or for the one that has Python's lock."""
+        return now.used > BUSY * (self.slots if now.used > APART else 1.0)
+
+    def _raise(self, now: SliceFigures) -> ConcurrencyChange | None:
+        """Raise the number of slices, as far as their processor time allows."""
+        able = int(WORTH * self.slots / max(now.cpu, LEAST))
+        most = min(self.most, STEP * self.parallel, able)
+        if most < WORTH * self.parallel or not (self.cleared or now.used < LOOSE):
+            return None
+        return self._step(most, now, f"functions wait {1 - now.cpu:.0%} of their time")
+
+    def _step(self, parallel: int, now: SliceFigures, reason: str) -> ConcurrencyChange | None:
+        """Change the number, and check the next interval against this one."""
+        self.before = self.parallel, now
+        return self._set(parallel, now, reason)
+
+    def _set(self, parallel: int, now: SliceFigures, reason: str) -> ConcurrencyChange | None:
+        before, self.parallel = self.parallel, parallel
+        self.interval = SliceInterval(left_out=before)
+        return None if parallel == before else self._change(before, now, reason)
+
+    def _change(self, before: int, now: SliceFigures, reason: str) -> ConcurrencyChange:
+        cpu = max(LEAST, min(WORTH * now.cpu, self.slots / self.parallel))
+        first = self.first or now
+        return ConcurrencyChange(before, self.parallel, cpu, reason, first, self.rows)
+
+
+def _needed(before: int, figures: SliceFigures, parallel: int) -> float:
+    """Return the rows per second that a step from ``before`` to ``parallel`` slices must reach."""
+    if parallel < before:
+        return ENOUGH * figures.throughput
+    return figures.throughput * (1 + GAIN * (parallel / before - 1))
+
+
+class Tuning:
+    """Tunes the stages of one run, and records what it changed.
+
+    ``names`` identify the stages; ``known`` has the last change of each name, with which the next
+    run begins. A run without names is not tuned.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[bytes] = (),
+        known: MutableMapping[bytes, ConcurrencyChange] | None = None,
+    ) -> None:
+        self.names = names
+        self.known = {} if known is None else known
+        self.changes: list[tuple[str, ConcurrencyChange]] = []
+        self._stages = dict[int, Concurrency]()
+
+    def begin(
+        self, stages: Sequence[Demand], slots: Mapping[str, float], limit_bytes: int
+    ) -> tuple[Demand, ...]:
+        """Return the needs with which each stage begins, from those that it declares."""
+        found, processors = list(stages), slots.get("cpu", 0.0)
+        usual = min(max(MOST, MOST_EACH * int(processors)), limit_bytes // SLICE_BYTES)
+        for stage, (asked, name) in enumerate(zip(stages, self.names, strict=False)):
+            parallel, most = asked.parallel(slots), min(usual, asked.max_parallel or usual)
+            if asked.may_wait and most > parallel:
+                self._stages[stage] = Concurrency(parallel, most, self.known.get(name))
+                if (change := self._stages[stage].begin()) is not None:
+                    found[stage] = self.changed(asked, change)
+        return tuple(found)
+
+    def unlocked(self) -> None:
+        """Note that slices do not wait for Python's lock, although they might, by the figures."""
+        for each in self._stages.values():
+            each.cleared = True
+
+    def measured(self, stage: int, load: Load, done: SliceDone) -> Demand | None:
+        """Record a slice that ended; return the new needs of its stage, or None for no change."""
+        tuned = self._stages.get(stage)
+        if tuned is None or not done.cpu_s:
+            return None
+        change = tuned.measured(done.rows, done.seconds, done.cpu_s, load.running + 1)
+        if change is None:
+            return None
+        self.known[self.names[stage]] = change
+        return self.changed(load.demand, change)
+
+    def changed(self, asked: Demand, change: ConcurrencyChange) -> Demand:
+        """Return the needs of a slice after ``change``, which is recorded."""
+        self.changes.append((asked.name, change))
+        sizes = asked.output_bytes
+        return dataclasses.replace(
+            asked,
+            resources=(("cpu", change.cpu),),
+            max_parallel=change.parallel,
+            output_bytes=sizes * change.before // change.parallel if asked.divides else sizes,
+        )

@@ -1,0 +1,177 @@
+"""This file tests how many slices of a function that waits run at once, on simulated machines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from dml.exec.scheduler.concurrency import MOST, SLICE_BYTES, Concurrency, Tuning
+from dml.exec.scheduler.core import Core
+from dml.exec.scheduler.messages import Arrive, Consumed, Offer, Run, SliceDone
+from dml.exec.scheduler.policy import Demand
+from tests.exec.scheduler.waiting import Machine, Part, Simulation
+
+NUMBERS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+MIB = 1 << 20
+
+Row = Callable[[np.random.Generator, float], Sequence[Part]]
+
+
+def noisy(draw: np.random.Generator, seconds: float, sigma: float = 0.5) -> float:
+    """Log-normal seconds with the given mean."""
+    return seconds * math.exp(sigma * draw.standard_normal() - sigma * sigma / 2)
+
+
+def parts(*each: Part) -> Row:
+    return lambda draw, _now: [(name, noisy(draw, seconds)) for name, seconds in each]
+
+
+def bursts(wait: float, cpu: float, period: float) -> Row:
+    """Every other ``period`` seconds, waits are ten times as long."""
+
+    def row(draw: np.random.Generator, now: float) -> Sequence[Part]:
+        factor = 10 if int(now / period) % 2 else 1
+        return [("", noisy(draw, wait * factor)), ("lock", noisy(draw, cpu))]
+
+    return row
+
+
+LOCK, FREE, LARGE = {"lock": 1}, {"cpu": 2}, {"cpu": 16}
+MACHINES = {
+    # a function that waits, and then computes under Python's lock
+    "10 ms, 0.1 under the lock": (Machine(LOCK, parts(("", 0.01), ("lock", 1e-4))), 20_000, 0.97),
+    "10 ms, 1 under the lock": (Machine(LOCK, parts(("", 0.01), ("lock", 1e-3))), 10_000, 0.95),
+    "1 ms, 0.1 under the lock": (Machine(LOCK, parts(("", 1e-3), ("lock", 1e-4))), 40_000, 0.95),
+    "300 ms": (Machine(LOCK, parts(("", 0.3), ("lock", 2e-3))), 6_000, 0.95),
+    "2 ms, 2 under the lock": (Machine(LOCK, parts(("", 2e-3), ("lock", 2e-3))), 4_000, 0.9),
+    # computing without the lock, on two and on sixteen processors
+    "10 ms, 1 on any of two": (Machine(FREE, parts(("", 0.01), ("cpu", 1e-3))), 20_000, 0.95),
+    "10 ms, 5 on any of two": (Machine(FREE, parts(("", 0.01), ("cpu", 5e-3))), 4_000, 0.9),
+    "10 ms, 1 of sixteen": (Machine(LARGE, parts(("", 0.01), ("cpu", 1e-3)), 16), 20_000, 0.97),
+    "10 ms, 5 of sixteen": (Machine(LARGE, parts(("", 0.01), ("cpu", 5e-3)), 16), 20_000, 0.9),
+    # computing alone
+    "1 ms on any of two": (Machine(FREE, parts(("cpu", 1e-3))), 10_000, 0.97),
+    # something else is scarce: a server with few connections, a disk
+    **{
+        f"a server of {n}": (
+            Machine({**LOCK, "server": n}, parts(("server", 0.01), ("lock", 1e-4))),
+            1_000 * n,
+            0.95,
+        )
+        for n in (1, 3, 5, 10, 20)
+    },
+    "one disk": (Machine({**FREE, "disk": 1}, parts(("disk", 0.01), ("cpu", 5e-4))), 1_000, 0.97),
+    "four disks": (Machine({**FREE, "disk": 4}, parts(("disk", 0.01), ("cpu", 5e-4))), 6_000, 0.95),
+    # seconds that change by themselves
+    "bursts of 3 s": (Machine(LOCK, bursts(0.01, 2e-4, 3.0)), 30_000, 0.95),
+    "bursts of 0.5 s": (Machine(LOCK, bursts(1e-3, 2e-4, 0.5)), 30_000, 0.7),
+}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_it_comes_near_the_best_number(name: str) -> None:
+    machine, rows, least = MACHINES[name]
+    numbers = [n for n in NUMBERS if n >= machine.slots]
+    best = min(Simulation(machine, rows, 1, fixed=n).run() for n in numbers)
+    run = Simulation(machine, rows, 1)
+    run.tuned.cleared = True  # the simulation has no other tuner, which tells these from the lock
+    assert best / run.run() > least, run.numbers
+    assert max(run.numbers) <= MOST
+
+
+def test_slices_that_may_wait_for_the_lock_are_left_alone() -> None:
+    machine = Machine(LOCK, parts(("lock", 1e-3)))  # two slices take turns: each waits for half
+    run = Simulation(machine, 3000, 1)
+    run.run()
+    assert run.numbers == [machine.slots]
+
+
+def test_noise_flips_nothing() -> None:
+    draw = np.random.default_rng(0)
+    tuned = Concurrency(2, 64)
+    tuned.cleared = True
+    changes = []
+    for _ in range(100):  # intervals of as many slices as run at once
+        for _ in range(tuned.parallel):
+            seconds = 0.05 * (1 + 0.05 * draw.uniform(-1, 1))
+            # a server answers 20 at once
+            seconds *= max(1.0, tuned.parallel / 20)
+            change = tuned.measured(5, seconds, 5e-4, tuned.parallel)
+            changes += [] if change is None else [change.parallel]
+    assert len(changes) <= 6, changes
+    assert changes[-1] >= 16
+
+
+@pytest.mark.parametrize(
+    ("beside", "rows"),
+    [(1, 5), (0, 0)],  # the consumer does not need more; and no slice ran with another one
+)
+def test_slices_that_do_not_fill_their_places_say_nothing(beside: int, rows: int) -> None:
+    tuned = Concurrency(2, 64)
+    assert all(tuned.measured(rows, 0.1, 1e-4, beside) is None for _ in range(100))
+    assert tuned.parallel == 2
+
+
+def test_the_next_run_begins_where_this_one_ended() -> None:
+    tuned = Concurrency(2, 64)
+    changes = [tuned.measured(5, 0.1, 1e-4, tuned.parallel) for _ in range(200)]
+    last = [each for each in changes if each is not None][-1]
+    assert last.parallel == 64
+    again = Concurrency(2, 64, last).begin()
+    assert again is not None
+    assert (again.before, again.parallel) == (2, 64)
+    less = Concurrency(2, 32, last).begin()  # less memory
+    assert less is not None
+    assert less.parallel == 32
+
+
+def core(limit_bytes: int, demand: Demand, known: dict[bytes, object]) -> Core:
+    return Core((demand,), 2, limit_bytes, tuning=Tuning((b"f",), known))  # type: ignore[arg-type]
+
+
+def drained(core: Core, slices: int, nbytes: int = 1000) -> int:
+    """Run ``slices`` slices of 100 ms that wait; return the most that ran at once."""
+    most, now = 0, 0.0
+    actions = core.step(Arrive(slices), now)
+    running = [each for each in actions if isinstance(each, Run)]
+    while running:
+        most, now = max(most, len(running)), now + 0.1
+        for run in running:
+            done = SliceDone(run.seq, nbytes, 0.1, more=False, rows=5, cpu_s=1e-4)
+            actions = core.step(done, now)
+            while offers := [each for each in actions if isinstance(each, Offer)]:
+                running += [each for each in actions if isinstance(each, Run)]
+                actions = [a for each in offers for a in core.step(Consumed(each.seq), now)]
+            running += [each for each in actions if isinstance(each, Run)]
+            running.remove(run)
+    return most
+
+
+WAITS = Demand("f", output_bytes=32 * MIB, bounded=True, may_wait=True, divides=True)
+
+
+@pytest.mark.parametrize(
+    ("limit_bytes", "demand", "most"),
+    [
+        (1 << 30, WAITS, 64),
+        (16 * SLICE_BYTES, WAITS, 16),  # each slice at once has its part of the memory
+        (1 << 30, Demand("f", output_bytes=32 * MIB, bounded=True), 2),  # it stated what it needs
+        (1 << 30, Demand("f", may_wait=True, divides=True, max_parallel=5), 5),  # concurrency=5
+    ],
+)
+def test_a_core_runs_more_slices_than_it_has_slots(
+    limit_bytes: int, demand: Demand, most: int
+) -> None:
+    known: dict[bytes, object] = {}
+    first = core(limit_bytes, demand, known)
+    assert drained(first, 500) == most
+    assert first.free == first.total
+    assert first.peak_bytes <= limit_bytes
+    assert drained(core(limit_bytes, demand, known), 200) == most
+
+
+def test_a_core_without_names_keeps_its_slots() -> None:
+    assert drained(Core((WAITS,), 2, 1 << 30), 100) == 2
