@@ -1,0 +1,176 @@
+"""This file counts how many calls of functions that wait run at once, where a run chooses that."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import dml
+from dml.api.dataset import Dataset
+from dml.base.host import cores
+from dml.exec.drivers.driver_choice import Opening
+from dml.exec.scheduler.concurrency import MOST
+
+ROWS, WAIT_S = 2000, 0.01
+
+pytestmark = pytest.mark.skipif(cores() * 4 > MOST, reason="as many cores as threads that may wait")
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No run begins with what another one learned."""
+    monkeypatch.setattr(Opening, "known", {})
+
+
+class Calls:
+    """Counts calls, and the most at once."""
+
+    def __init__(self) -> None:
+        self.lock, self.now, self.most, self.all = threading.Lock(), 0, 0, 0
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        with self.lock:
+            self.now += 1
+            self.all += 1
+            self.most = max(self.most, self.now)
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.now -= 1
+
+
+def waiting(calls: Calls) -> Any:
+    def work(row: dict[str, Any]) -> dict[str, Any]:
+        with calls.one():
+            time.sleep(WAIT_S)
+        return {"y": 2 * row["item"]}
+
+    return work
+
+
+def items(**options: Any) -> Dataset:
+    ds = dml.from_items(list(range(ROWS)))
+    return ds.with_options(telemetry_dir="off", **options)
+
+
+WANTED = [{"y": 2 * item} for item in range(ROWS)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", ["auto", "threads"])
+def test_more_calls_run_at_once_than_there_are_cores(executor: str) -> None:
+    calls = Calls()
+    ds = items(executor=executor).map(waiting(calls))
+    iterator = iter(ds)
+    assert list(iterator) == WANTED
+    assert cores() < calls.most <= MOST
+    assert calls.all == ROWS
+    tuned = iterator.stats().summary["tuned"]
+    assert tuned[0][1:3] == (cores(), tuned[0][2])
+    assert "slices at once" in str(iterator.stats())
+    # the next epoch begins with the number that this one ended with
+    again = iter(ds)
+    next(again)
+    if tuned[-1][2] > cores():
+        assert again.stats().summary["tuned"][0][1:] == (
+            cores(),
+            tuned[-1][2],
+            0,
+            "as in the run before",
+        )
+    again.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "asked", "most"),
+    [
+        ({"num_workers": 2}, {}, 2),
+        ({"tune": "off"}, {}, cores()),
+        ({}, {"concurrency": 1}, 1),
+        ({"num_workers": 3}, {"num_cpus": 1.5}, 2),
+    ],
+)
+def test_numbers_that_somebody_gave_are_kept(
+    options: dict[str, Any], asked: dict[str, Any], most: int
+) -> None:
+    calls = Calls()
+    iterator = iter(items(**options).map(waiting(calls), **asked).take(100))
+    assert list(iterator) == WANTED[:100]
+    assert calls.most <= most
+    assert "tuned" not in iterator.stats().summary
+
+
+INSTANCES: list[int] = []
+
+
+class Waiting:
+    def __init__(self) -> None:
+        INSTANCES.append(1)
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        time.sleep(WAIT_S)
+        return {"y": 2 * row["item"]}
+
+
+def test_a_class_gets_no_more_instances() -> None:
+    INSTANCES.clear()
+    assert list(items().map(Waiting).take(300)) == WANTED[:300]
+    assert 1 <= len(INSTANCES) <= cores()
+
+
+@pytest.mark.slow
+def test_units_of_a_cache_are_made_by_as_many_threads(tmp_path: Path) -> None:
+    """There a function runs in the task that reads the unit."""
+    table = pa.table({"item": np.arange(ROWS)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=20)
+    calls = Calls()
+    ds = dml.read_parquet(tmp_path / "a.parquet").map(
+        waiting(calls), schema={"y": "int64"}, fingerprint="waiting"
+    )
+    ds = ds.cache(tier="disk").with_options(
+        cache_dir=str(tmp_path), telemetry_dir="off", verify="off"
+    )
+    assert list(ds) == WANTED
+    assert calls.most > cores()
+    assert calls.all == ROWS
+    assert list(ds) == WANTED
+    assert calls.all == ROWS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [1, 700, 1900])
+def test_a_state_saved_among_many_calls_goes_on_there(place: int) -> None:
+    ds = items().map(waiting(Calls()))
+    iterator = iter(ds)
+    head = [next(iterator) for _ in range(place)]
+    state = iterator.state_dict()
+    iterator.close()
+    again = iter(ds)
+    again.load_state_dict(state)
+    assert head + list(again) == WANTED
+
+
+@pytest.mark.slow
+def test_rows_that_grow_stay_within_the_memory() -> None:
+    """Tiny rows first, so that many calls run at once, and then rows of a megabyte."""
+
+    def work(row: dict[str, Any]) -> dict[str, Any]:
+        time.sleep(WAIT_S)
+        return {"y": np.full(1 << 17 if row["item"] >= ROWS - 300 else 1, row["item"], "f8")}
+
+    ds = items(memory_limit="256MiB").map(work, schema={"y": "f8[?]"})
+    iterator = iter(ds)
+    assert [int(row["y"][0]) for row in iterator] == list(range(ROWS))
+    report = iterator.memory_report() if hasattr(iterator, "memory_report") else ds.memory_report()
+    assert report.accounted_bytes <= 256 << 20
