@@ -36,6 +36,7 @@ KERNELS = ("auto", "numpy", "compiled")
 VERIFY = ("off", "kept", "sample")
 DRIVERS = ("here", "process")
 TUNE = ("auto", "off")
+TUNING = ("auto", "threads")
 SCHEDULER_POLICIES = ("adaptive", "conservative", "optimistic", "staged", "static", "fused")
 MINIMIZE = ("time", "cost")
 SCALING = ("gain", "cachew", "cpu")
@@ -297,6 +298,12 @@ class Settings:
                 why="each worker of a cluster says itself what it has",
                 try_='dask worker ADDRESS --resources "GPU=1", and leave resources out',
             )
+
+    @property
+    def tunes(self) -> bool:
+        """Whether a run on threads may choose how many slices of a stage run at once."""
+        asked = self.tune == "auto" and self.num_workers == AUTOTUNE
+        return asked and self.executor in TUNING and self.scheduler_policy == "adaptive"
 
     @property
     def here(self) -> Settings:

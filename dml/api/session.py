@@ -528,7 +528,8 @@ class Nesting:
         """Return a reader that opens ``flows`` flows ahead, in threads; None to read one by one."""
         from dml.exec.streams.read_ahead import side_by_side
 
-        side = side_by_side(flows, self.workers, at_once, self.allowance)
+        tunes = self.settings.tunes
+        side = side_by_side(flows, self.workers, at_once, self.allowance, tunes=tunes)
         self.sides.extend([] if side is None else [side])
         return side
 

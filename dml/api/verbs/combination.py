@@ -58,7 +58,8 @@ class CombineVerbs(StepVerbs):
         result has the rows of ``cycle_length`` (4) such pipelines in turn. When a pipeline has
         ended, its turn goes to the pipeline of the next row. Pipelines are opened and read ahead in
         threads, ``num_parallel_calls`` of them at once: at most ``num_workers``, which None means
-        too. If it is 1, or all runs in the caller's thread, they are read one by one.
+        too; more with ``num_workers="auto"``, if they wait. If it is 1, or all runs in the caller's
+        thread, they are read one by one.
         """
         settings = self._ordered(deterministic, "interleave")
         calls = needs("interleave", None, None, None, None, None, num_parallel_calls)

@@ -17,7 +17,7 @@ from dml.exec.scheduler.policy import Demand
 from dml.exec.scheduler.shared_slots import Ledger
 from dml.exec.tasks.job import Job
 from dml.exec.tasks.slices import Options, PartitionFeed, Tasks
-from dml.settings import AUTOTUNE, Settings
+from dml.settings import Settings
 
 
 class TaskCluster(Protocol):
@@ -57,12 +57,6 @@ class Opening:
         """Upper bound on the bytes of partitions, for all crews that run at the same time."""
         return self.budget.stage_bytes if self.ledger is None else self.ledger.limit_bytes
 
-    @property
-    def _tunes(self) -> bool:
-        """Whether the run may choose how many slices of a stage run at once."""
-        usual = self.settings.scheduler_policy == "adaptive"
-        return usual and self.settings.tune == "auto" and self.settings.num_workers == AUTOTUNE
-
     def __call__(
         self, tasks: Tasks, job: Job, tallies: Tallies, **options: Unpack[Options]
     ) -> SyncFeed | PromotingFeed | MovingFeed | PartitionFeed:
@@ -78,7 +72,7 @@ class Opening:
             policy=policy_of(self.settings.scheduler_policy),
             watchdog_s=self.settings.watchdog_s,
             speculative=self.settings.speculative,
-            tuning=Tuning(job.names, self.known) if self._tunes else None,
+            tuning=Tuning(job.names, self.known) if self.settings.tunes else None,
         )
         if self.settings.executor == "processes":
             return processes().open(tasks, job, tallies, **options)

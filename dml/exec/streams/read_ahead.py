@@ -12,6 +12,7 @@ from dml.data.block import Block
 from dml.exec.delivery.prefetch import Ahead, ChunkShelf
 from dml.exec.drivers.sync import LEFT, LeftError
 from dml.exec.process.single_thread import single_threaded
+from dml.exec.scheduler.concurrency import MOST, Concurrency
 from dml.exec.slicing.slice_sizes import GROWTH, PATIENCE_S, Spent, Width
 from dml.exec.streams.nested_run import NestedFlow, Read
 from dml.exec.tasks.skipped_rows import Allowance
@@ -50,11 +51,13 @@ class PullLimit:
 
     If ``most`` is smaller than ``flows``, one of the pulls is reserved for the flow that the
     consumer waits for. Flows that only compute in Python are pulled one at a time, when the
-    consumer waits for them, since their threads would contend for the GIL.
+    consumer waits for them, since their threads would contend for the GIL. If flows wait, up to
+    ``able`` of them are pulled at once.
     """
 
-    def __init__(self, most: int, flows: int) -> None:
+    def __init__(self, most: int, flows: int, able: int = 0) -> None:
         self.most, self.flows, self.width = most, flows, Width(most)
+        self.tuned = Concurrency(most, max(most, able))
         self.pipeline_s: float | None = None  # mean time of a flow read to its end
         self.running = set[_Reader]()
         self.head: _Reader | None = None
@@ -80,9 +83,17 @@ class PullLimit:
         with self.moved:
             beside = len(self.running)
             self.running.discard(reader)
-            pull = Spent(rows, *spent, beside, spent[0] / beside)
-            self.most = self.width.measured(pull) or self.most
+            self._tune(Spent(rows, *spent, beside, spent[0] / beside))
             self.moved.notify_all()
+
+    def _tune(self, pull: Spent) -> None:
+        """Choose how many flows may be pulled at once."""
+        if not self.width.decided and self.tuned.parallel == self.tuned.least:
+            self.most = self.width.measured(pull) or self.most
+        if not (self.width.alone or self.width.trying):
+            self.tuned.cleared |= self.width.decided
+            change = self.tuned.measured(pull.rows, pull.seconds, pull.cpu_s, pull.beside)
+            self.most = self.most if change is None else change.parallel
 
     def ended(self, seconds: float) -> None:
         """Record that a flow was read to its end, with the ``seconds`` of all its pulls."""
@@ -261,10 +272,13 @@ class ReadingFlow:
 
 
 class SideBySide:
-    """Opens ``flows`` flows that threads read ahead; at most ``most`` are pulled at once."""
+    """Opens ``flows`` flows that threads read ahead; at most ``most`` are pulled at once.
 
-    def __init__(self, most: int, flows: int, allowance: Allowance) -> None:
-        self.gate, self.allowance = PullLimit(most, flows), allowance
+    If they wait, it is at most ``able``.
+    """
+
+    def __init__(self, most: int, flows: int, allowance: Allowance, able: int = 0) -> None:
+        self.gate, self.allowance = PullLimit(most, flows, able), allowance
 
     @property
     def short(self) -> bool:
@@ -293,8 +307,14 @@ def _ahead_bytes(most_bytes: int) -> int:
 
 
 def side_by_side(
-    flows: int, workers: int, at_once: int | None, allowance: Allowance
+    flows: int, workers: int, at_once: int | None, allowance: Allowance, *, tunes: bool = False
 ) -> SideBySide | None:
-    """Return what reads ``flows`` flows in parallel; None if they are read one after the other."""
-    most = min(flows, workers, workers if at_once is None else at_once)
-    return SideBySide(most, flows, allowance) if most > 1 and flows <= MOST_FLOWS else None
+    """Return what reads ``flows`` flows in parallel; None if they are read one after the other.
+
+    At most ``at_once`` are read at once, and at most ``workers``, or more if the run ``tunes``.
+    """
+    asked = flows if at_once is None else min(flows, at_once)
+    most, able = min(asked, workers), min(asked, MOST) if tunes else 0
+    if max(most, able) < 2 or flows > MOST_FLOWS:
+        return None
+    return SideBySide(most, flows, allowance, able)

@@ -149,6 +149,18 @@ def test_units_of_a_cache_are_made_by_as_many_threads(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_pipelines_that_a_function_opens_are_read_by_as_many_threads() -> None:
+    calls = Calls()
+    work = waiting(calls)
+    ds = dml.range(32).interleave(
+        lambda _row: dml.from_items(list(range(50))).map(work), cycle_length=16, block_length=1
+    )
+    got = [row["y"] for row in ds.with_options(telemetry_dir="off")]
+    assert got == [2 * item for _ in range(2) for item in range(50) for _ in range(16)]
+    assert cores() < calls.most <= 16
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [1, 700, 1900])
 def test_a_state_saved_among_many_calls_goes_on_there(place: int) -> None:
     ds = items().map(waiting(Calls()))
