@@ -62,8 +62,9 @@ def worth_keeping(*pipelines: Dataset, room: int | str | None = None) -> WorthKe
     from dml.api import cache_advice
 
     jobs = [_written(each, f"number {n}", "worth_keeping") for n, each in enumerate(pipelines)]
+    epochs = [each._coming for each in pipelines]  # noqa: SLF001 - a class of this package
     made: WorthKeeping = cache_advice.worth_keeping(
-        [(node, settings, 0) for node, settings in jobs],
+        [(*job, epoch) for job, epoch in zip(jobs, epochs, strict=True)],
         None if room is None else parse_bytes(room, "room"),
     )
     return made
