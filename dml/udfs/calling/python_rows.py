@@ -23,8 +23,8 @@ from dml.data.layouts import FEW, TEXTS, texts
 from dml.data.object_values import in_pieces
 from dml.data.open_tensors import OpenTensor, arrays_in, column_of
 from dml.data.schema import TYPES, Schema, code_of, shape_of, short, tensor
-from dml.errors import CastError, DmlError, UDFError, text_of, worded
-from dml.expr.user_call import UserFunction, caught
+from dml.errors import DmlError, UDFError, text_of, worded
+from dml.expr.user_call import UnreadableError, UserFunction, caught
 from dml.kernels.functions.zones import in_python
 from dml.kernels.interpreter import canonicalise
 from dml.kernels.rows.ids import RowIds
@@ -119,6 +119,23 @@ def _converted(block: Block) -> Iterable[list[list[Any]]]:
         return ([to_list(column) for column in one.columns] for one in ones)
 
 
+def readable(call: Callable[..., Any], block: Block) -> tuple[Callable[..., Any], Sequence[Any]]:
+    """Return the rows of ``block``, and ``call`` in a form that accepts them.
+
+    They are dicts, and ``call`` itself; or, if a value of some row has no Python form, blocks of
+    one row, so that only the call with that row raises.
+    """
+    try:
+        return call, to_rows(block)
+    except DmlError:
+        ones = [block.slice(row, row + 1) for row in range(block.n)]
+
+    def read(*given: Any) -> Any:
+        return call(*(to_rows(each)[0] if isinstance(each, Block) else each for each in given))
+
+    return read, ones
+
+
 def each_row(fn: UserFunction, block: Block, out: list[Any]) -> BaseException | None:
     """Run ``call_each``; return the exception that stopped it, or None."""
     return caught(call_each, fn, block, out)
@@ -179,7 +196,7 @@ def _in_microseconds(array: pa.Array) -> pa.Array:
     try:
         return array.cast(wanted)
     except pa.ArrowInvalid as error:
-        raise CastError(
+        raise UnreadableError(
             f"a value of type {array.type} has digits that Python's datetime cannot hold",
             why=str(error),
             try_=f".cast to {wanted} with strict=False, which gives null instead",
