@@ -25,7 +25,7 @@ from dml.expr.user_call import UnreadableError, caught, raised
 from dml.kernels.rows.ids import LateIds
 from dml.ops.row.filter_rows import FilterRows
 from dml.ops.row.map_rows import MapRows, returned
-from dml.udfs.calling.python_rows import UnfitError, each_row, to_list, to_values
+from dml.udfs.calling.python_rows import GENERATED, UnfitError, each_row, to_list, to_values
 
 if TYPE_CHECKING:
     from dml.data.schema import Schema
@@ -87,6 +87,8 @@ class CallChain:
         node = self.mapped
         found = node.schema if node.schema.known else at.schemas.get(node.digest.hex())
         if found is None or not block.schema or len(found) != node.fn.fresh:
+            return None
+        if max(len(found), len(block.schema)) > GENERATED:
             return None
         return found if all(kind in SAME for kind in found.values()) else None
 

@@ -32,6 +32,7 @@ from dml.kernels.vec import Vec
 
 Row = dict[str, Any]
 NONE = type(None)
+GENERATED = 1024  # most columns of a row for which a loop is generated
 RETURN = "return a dict with the same names and types for every row, or declare schema={...}"
 
 # Column types by the set of Python types of all present values; other mixtures are errors.
@@ -157,8 +158,11 @@ def _loop(names: tuple[str, ...]) -> Callable[..., None]:
     """Return a loop over columns that calls ``fn`` with each row's dict and appends the result.
 
     The loop is generated for the names: a dict display and a plain call take half the time of
-    ``dict(zip())`` and ``map`` (benchmarks/dml_loader.py, w4).
+    ``dict(zip())`` and ``map`` (benchmarks/dml_loader.py, w4). With many names, compiling it takes
+    longer than it saves, and more memory (benchmarks/bench_wide_csv.py).
     """
+    if len(names) > GENERATED:
+        return functools.partial(_zipped, names)
     places = [f"v{i}" for i in range(len(names))]
     columns = ", ".join(f"c{i}" for i in range(len(names)))
     items = ", ".join(f"{name!r}: {place}" for name, place in zip(names, places, strict=True))
@@ -168,6 +172,14 @@ def _loop(names: tuple[str, ...]) -> Callable[..., None]:
     exec(text, made)  # noqa: S102 - names enter as quoted literals only
     loop: Callable[..., None] = made["loop"]
     return loop
+
+
+def _zipped(
+    names: tuple[str, ...], fn: Callable[..., Any], append: Callable[..., Any], *columns: list[Any]
+) -> None:
+    """Call ``fn`` with the dict of each row of ``columns``, and ``append`` the result."""
+    for row in zip(*columns, strict=True):
+        append(fn(dict(zip(names, row, strict=True))))
 
 
 def to_list(values: Values) -> list[Any]:

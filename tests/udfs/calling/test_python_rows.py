@@ -20,6 +20,7 @@ from dml.errors import CastError, UDFError
 from dml.expr.user_call import UserFunction
 from dml.kernels.rows.ids import RowIds
 from dml.kernels.vec import Vec
+from dml.udfs.calling import python_rows
 from dml.udfs.calling.python_rows import (
     UnfitError,
     call_each,
@@ -182,6 +183,30 @@ def test_too_little_memory_is_no_fault_of_a_row(
     rows = [{"a": np.zeros((1, 2)), "b": [1]}, {"a": np.zeros((2, 2)), "b": [2]}]
     with pytest.raises(MemoryError):
         to_block(rows, None, ids(2))
+
+
+@pytest.mark.parametrize("most", [0, 1 << 20])
+def test_rows_are_the_same_by_a_generated_loop_and_without_one(
+    monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Compiling a loop over many names takes longer than it saves."""
+    monkeypatch.setattr(python_rows, "GENERATED", most)
+    python_rows._loop.cache_clear()
+    rows = [{"a": 1, "b": "x"}, {"a": None, "b": "y"}]
+    block = to_block(rows, None, ids(2)).bare()
+    out: list[Any] = []
+    assert to_rows(block) == rows
+    assert [list(row) for row in to_rows(block)] == [["a", "b"]] * 2
+    call_each(UserFunction(lambda row: row["b"], b"", "f"), block, out)
+    assert out == ["x", "y"]
+    python_rows._loop.cache_clear()
+
+
+def test_no_code_is_generated_for_thousands_of_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"c{number}" for number in range(2 * python_rows.GENERATED)]
+    block = to_block([dict.fromkeys(names, 1)], None, ids(1)).bare()
+    monkeypatch.setattr("builtins.exec", lambda *_: pytest.fail("code for each name"))
+    assert to_rows(block) == [dict.fromkeys(names, 1)]
 
 
 # -------------------------------------------------------------- values that Python cannot hold
