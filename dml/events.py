@@ -68,7 +68,7 @@ class OperatorTotals(Event):
     ``cache_wrong`` times; ``near_bytes`` were read from local copies, ``far_bytes`` from the store.
     ``skipped`` is the number of rows dropped because of errors; ``spared_bytes`` were not read,
     since a filter drops all their rows. ``lifted`` is "yes", "no: <why>", or "" without a function;
-    ``medium`` is the storage of a source: "local", "remote" ...
+    ``medium`` is the storage of a source: "memory", "local" or "remote" (object stores).
     """
 
     kind: ClassVar[str] = "OperatorTotals"

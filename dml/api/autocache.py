@@ -397,7 +397,7 @@ def chosen_of(
     return AutoKeeping(keep, choosing), stored, choosing
 
 
-def cache_status(plan: Plan, settings: Settings, epoch: int = 0) -> CacheStatus:
+def cache_status(plan: Plan, settings: Settings, epoch: int) -> CacheStatus:
     """Return the contents of each cache of a plan, and the next decision at each ``autocache``."""
     made = {key_of(node): str(each) for node, each in decisions(plan, settings, epoch)}
     return CacheStatus(
@@ -423,14 +423,14 @@ def placed(root: Node, settings: Settings, off: frozenset[str]) -> Optimized:
     )
 
 
-def decisions(plan: Plan, settings: Settings, epoch: int = 0) -> list[tuple[Node, CacheDecision]]:
+def decisions(plan: Plan, settings: Settings, epoch: int) -> list[tuple[Node, CacheDecision]]:
     """Return the decision at each ``autocache()`` for a run that would begin now."""
     choosing = looking(plan, settings, epoch)
     made = choosing.decisions()
     return [(each.node, made[key_of(each.node)]) for each in choosing.places]
 
 
-def looking(plan: Plan, settings: Settings, epoch: int = 0) -> Choosing:
+def looking(plan: Plan, settings: Settings, epoch: int) -> Choosing:
     """Return the ``Choosing`` of a run that would begin now with ``epoch``."""
     keep, store = keeping_of(plan, settings, 0), storing_of(plan, settings, runs=False)
     return Choosing(plan, settings, epoch, keep, store)

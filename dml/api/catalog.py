@@ -62,8 +62,9 @@ def worth_keeping(*pipelines: Dataset, room: int | str | None = None) -> WorthKe
     from dml.api import cache_advice
 
     jobs = [_written(each, f"number {n}", "worth_keeping") for n, each in enumerate(pipelines)]
+    epochs = [each._coming for each in pipelines]  # noqa: SLF001 - a class of this package
     made: WorthKeeping = cache_advice.worth_keeping(
-        [(node, settings, 0) for node, settings in jobs],
+        [(*job, epoch) for job, epoch in zip(jobs, epochs, strict=True)],
         None if room is None else parse_bytes(room, "room"),
     )
     return made
@@ -85,9 +86,9 @@ class Lookup(NamedTuple):
     @property
     def state(self) -> str:
         """The word "hit" if all parts are stored, "partial" if some are, "miss" if none is."""
-        if not self.parts:
-            return "miss"
-        return "hit" if self.of is not None and self.parts >= self.of else "partial"
+        if self.of is not None and self.parts >= self.of:
+            return "hit"
+        return "partial" if self.parts else "miss"
 
     def __str__(self) -> str:
         count = f"{self.parts:,} of {'?' if self.of is None else format(self.of, ',')} parts"
@@ -188,9 +189,10 @@ class Catalog:
         """
         from dml.cache.eviction import quarantine
 
-        fingerprint, _ = self._find_name(ds, "lookup")
+        fingerprint, of, _ = self._find_name(ds, "lookup")
         view = self._kept.view(fingerprint)
-        parts, of = self._kept.counted(view)
+        parts, told = self._kept.counted(view)
+        of = of if told is None else told
         whole = of is not None and parts >= of
         wrong = quarantine.words(self._kept.quarantined(view))
         return Lookup(fingerprint, parts, of, "" if whole else self._reuse(ds), wrong)
@@ -205,7 +207,7 @@ class Catalog:
         """
         from dml.optimize.explain import fingerprint_text, name_differences
 
-        name, story = self._find_name(ds, "why_miss")
+        name, of, story = self._find_name(ds, "why_miss")
         misses, wrong = name_differences, self._kept.quarantined(self._kept.view(name))
         if wrong is not None and (fingerprint is None or self._whole(fingerprint) == name):
             return misses.quarantined(wrong)
@@ -215,7 +217,8 @@ class Catalog:
             others = [self.entry(fingerprint)]
         view = self._kept.view(name)
         if view.live and (fingerprint is None or others[0].fingerprint == name):
-            return misses.missing_parts(*self._kept.counted(view))
+            parts, told = self._kept.counted(view)
+            return misses.missing_parts(parts, of if told is None else told)
         told_there = [fingerprint_text.from_json(each.about) for each in others]
         from dml.cache.store import layout
 
@@ -283,12 +286,15 @@ class Catalog:
 
     # ------------------------------------------------------------------------------------- inside
 
-    def _find_name(self, ds: object, verb: str) -> tuple[str, FingerprintText]:
-        """Return the fingerprint that a pipeline looks up in a store, and a text of its parts."""
+    def _find_name(self, ds: object, verb: str) -> tuple[str, int | None, FingerprintText]:
+        """Return the fingerprint that a pipeline looks up, its number of parts, and its text.
+
+        The number is None for a stream, which has as many parts as turn out.
+        """
         node, settings = _written(ds, "ds", verb)
         stations = wiring().optimized(node, settings)
         asked = _keeping().asked_of(stations.plan, settings)
-        below, name = asked or (stations.normalized, "")
+        below, name, of = asked or (stations.normalized, "", None)
         for each in below.walk():
             if each.calls is not None and each.calls.reason:
                 raise each.calls.refusal().located(each.label())
@@ -297,7 +303,7 @@ class Catalog:
 
         names, telling = fingerprints, fingerprint_text
         name = name or names.stored_name(below, settings.seed)
-        return name, telling.describe(below, stations.written, settings.seed, quick=True)
+        return name, of, telling.describe(below, stations.written, settings.seed, quick=True)
 
     def _reuse(self, ds: Dataset) -> str:
         """Describe the entries of other pipelines that a pipeline could reuse."""

@@ -103,9 +103,13 @@ class Dataset(
         """
         session = wiring()
         if not analyze:
-            return Page(session.explain(self._node, self._settings, stage))
+            return Page(session.explain(self._node, self._settings, stage, self._coming))
         self._must_end("explain(analyze=True)")
-        above = [] if stage is None else [session.explain(self._node, self._settings, stage)]
+        above = (
+            []
+            if stage is None
+            else [session.explain(self._node, self._settings, stage, self._pinned or 0)]
+        )
         expected = session.estimated(self._node, self._settings)
         gains = session.gained(self._node, self._settings, expected)
         made = self._quietly()

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from dml.api import session
+from dml.api.resources import limit_of
 from dml.exec.delivery.iterator import Elements
 from dml.expr.node import Node
 from dml.ranks.driver.remote_iterator import Aside, scheduler_address
@@ -41,6 +42,7 @@ def tabled(
         tables.Unaccounted(),
         ahead=resources.ahead,
         ahead_bytes=resources.budget.ahead_bytes,
+        limit_bytes=limit_of(settings),
         process=session.PROCESS if local else "",
         on_restore=on_restore,
     )

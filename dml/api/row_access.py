@@ -124,6 +124,7 @@ class Collecting(Results):
         opened = driver_runs.tabled
         made: Elements = opened(node, self._settings, epoch, self._restored, batch_format)
         self._next_epoch = epoch + 1
+        self._run = made.told_of_memory
         return made
 
     def _batched_as(self, n: int, drop_last: object) -> Node:

@@ -228,16 +228,19 @@ def _keeps_on_disk(node: Node) -> bool:
     return node.rows is Rows.KEPT and not node.keeps_in_memory
 
 
-def asked_of(plan: Plan, settings: Settings) -> tuple[Node, str] | None:
-    """Return the input and the entry's name of a plan's last cache on disk; None without one."""
+def asked_of(plan: Plan, settings: Settings) -> tuple[Node, str, int | None] | None:
+    """Return the input of a plan's last cache on disk, its entry's name and number of parts.
+
+    The number is None for a stream, which has as many as turn out. None without such a cache.
+    """
     for node in reversed(plan.operators):
         below = node.inputs[0] if node.inputs else node
         if node.rows is Rows.STORED:
-            return below, stored_name(below, settings.seed)
+            return below, stored_name(below, settings.seed), plan.stage.source.unit_count
         if _keeps_on_disk(node):
             off = without(settings)
             name = kept_name(node, settings.seed, optimized=settings.optimize, without=off)
-            return below, name.hex()
+            return below, name.hex(), None
     return None
 
 
@@ -384,7 +387,7 @@ def _entries(plan: Plan, settings: Settings) -> Iterator[tuple[PartStore, Where,
 
 def must_keep(plan: Plan, settings: Settings) -> None:
     """Raise CacheError if it is certain that the last cache of ``plan`` can store nothing."""
-    below, _ = asked_of(plan, settings) or (plan.operators[-1], "")
+    below, *_ = asked_of(plan, settings) or (plan.operators[-1],)
     reason, (_, store, standing) = unnamed(below), _standing(settings)
     if reason or store.standing.unusable:
         raise standing.unkept(store, "materialize can keep nothing", unnamed=reason)

@@ -134,8 +134,11 @@ def _cluster(settings: Settings) -> ClusterRun | None:
     return ClusterRun(settings)
 
 
-def explain(node: Node, settings: Settings, stage: str | None) -> str:
-    """Return the text of one step of compilation, ``stage``, or of all main ones if None."""
+def explain(node: Node, settings: Settings, stage: str | None, epoch: int) -> str:
+    """Return the text of one step of compilation, ``stage``, or of all main ones if None.
+
+    Caches are described as a run of ``epoch`` that begins now would find them.
+    """
     from dml.optimize.explain.cost_table import costs_text, rewrites_text
 
     run = arrangement(node, settings)
@@ -156,9 +159,8 @@ def explain(node: Node, settings: Settings, stage: str | None) -> str:
 
         scope = scope_module.scope(_written(node, settings), stations.plan)
         text += f"\nverify  {settings.verify_samples} samples of a pass: {scope.text()}"
-    text = "\n".join(
-        [text, *(f"kept    {each.summary}" for each in cache_status(stations.plan, settings))]
-    )
+    kept = cache_status(stations.plan, settings, epoch)
+    text = "\n".join([text, *(f"kept    {each.summary}" for each in kept)])
     if stage is not None:
         return text
     expected = estimated(node, settings)
@@ -167,7 +169,7 @@ def explain(node: Node, settings: Settings, stage: str | None) -> str:
     return f"{text}\n{rewrites_text(stations.trace, gained(node, settings, expected))}"
 
 
-def cache_status(plan: Plan, settings: Settings, epoch: int = 0) -> CacheStatus:
+def cache_status(plan: Plan, settings: Settings, epoch: int) -> CacheStatus:
     """Return the contents of a plan's caches, and the next decision of each ``autocache()``."""
     if not plan.decides:
         return status(plan, settings)

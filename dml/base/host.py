@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import platform
+import re
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +14,8 @@ from dml.base.control_groups import GROUPS, PROC, cpu_quota, memory
 
 GIB: Final = 1 << 30
 DEVICES: Final = Path("/dev")
+UUIDS: Final = ("GPU-", "MIG-")
+NUMBER: Final = re.compile(r"\+?[0-9]+")
 
 
 def cores(proc: Path = PROC, groups: Path = GROUPS) -> int:
@@ -28,16 +32,26 @@ def gpus(devices: Path = DEVICES) -> int:
         return 0
     there = sum(1 for each in devices.glob("nvidia[0-9]*"))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return there
-    # as CUDA reads it: devices behind one that is not valid, or is named again, are not visible
-    named = list[str]()
-    for each in map(str.strip, visible.split(",")):
-        known = each.startswith(("GPU-", "MIG-")) or (each.isdecimal() and int(each) < there)
-        if not known or each in named:
-            break
-        named.append(each)
-    return min(there, len(named))
+    return there if visible is None else min(there, _visible(visible.strip(), there))
+
+
+def _visible(text: str, there: int) -> int:
+    """Return how many of ``there`` GPUs the value ``text`` of CUDA_VISIBLE_DEVICES makes visible.
+
+    Entries are numbers, or all begin with "GPU-" or all with "MIG-". The list ends at the first
+    other entry, and at a number that no GPU has. If a device is named twice, none is visible. A
+    process sees only the first of several MIG devices. (Source: CUDA C++ programming guide, CUDA
+    environment variables; PyTorch, ``torch.cuda``, for numbers with letters and repeated entries.)
+    """
+    entries = [each.strip() for each in text.split(",")]
+    if (prefix := text[:4]) in UUIDS:
+        names = [*itertools.takewhile(lambda each: each.startswith(prefix), entries)]
+        most = 1 if prefix == "MIG-" else there
+        return min(most, len(names)) if len(set(names)) == len(names) else 0
+    found = itertools.takewhile(bool, map(NUMBER.match, entries))
+    numbers = [int(each[0]) for each in found if each is not None]
+    known = [*itertools.takewhile(lambda each: each < there, numbers)]
+    return len(known) if len(set(numbers)) == len(numbers) else 0
 
 
 def machine_bytes() -> int | None:

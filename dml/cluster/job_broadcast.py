@@ -15,12 +15,10 @@ from collections.abc import Set
 from types import ModuleType
 from typing import Any
 
-import cloudpickle
-
 from dml.base.library_code import library_of
 from dml.cluster.worker_monitor import Hub
 from dml.cluster.worker_state import Freight, WorkerState, digest, freight, staying
-from dml.exec.process.references import flat
+from dml.exec.process.references import by_value, flat
 from dml.exec.process.task_runner import written
 from dml.exec.tasks.job import Job
 
@@ -109,16 +107,8 @@ class Cargo:
 
 def written_by_value(job: Job) -> tuple[bytes, list[Any]]:
     """Serialize a job like ``written``, but the user's own modules by value, not by name."""
-    before = cloudpickle.list_registry_pickle_by_value()
-    own = [module for name, module in list(sys.modules.items()) if _own(name, module)]
-    added = [module for module in own if module.__name__ not in before]
-    for module in added:
-        cloudpickle.register_pickle_by_value(module)
-    try:
+    with by_value(module for name, module in list(sys.modules.items()) if _own(name, module)):
         return written(job)
-    finally:
-        for module in added:
-            cloudpickle.unregister_pickle_by_value(module)
 
 
 def _own(name: str, module: object) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from dml.base.fork_guard import end_copy
 from dml.base.interrupts import closes, interrupts
-from dml.errors import DmlError, FingerprintError, UDFError, worded
+from dml.errors import CastError, DmlError, FingerprintError, UDFError, worded
 from dml.kernels.rows.ids import RowIds
 
 
@@ -129,6 +129,10 @@ def children(fn: Callable[[Any], Any], row: Any) -> Iterator[Any]:
         yield Raised(error)
 
 
+class UnreadableError(CastError):
+    """A value of a row has no Python form, so no function can be called with that row."""
+
+
 class NotConstructedError(Exception):
     """The constructor of a user's class raised; ``__cause__`` is its exception."""
 
@@ -153,6 +157,9 @@ def raised(
             try_="construct it alone, with the same arguments and where it would run",
             operator=fn.name,
         )
+    elif isinstance(error, UnreadableError):
+        what = f"{fn.name} cannot be called: {error.what}"
+        found = UDFError(what, why=error.why, try_=error.try_, operator=fn.name)
     else:
         found = UDFError(
             f"{fn.name} raised {worded(error)}",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
@@ -79,8 +78,7 @@ def calibrated(
     found = _load(path)
     if found is None:
         found = measure()
-        temporary = path.with_name(f"{uuid.uuid4().hex}.tmp")
-        with contextlib.suppress(OSError), replacing(path, temporary) as file:
+        with contextlib.suppress(OSError), replacing(root, path) as file:
             json.dump(found._asdict(), file)
     return speed_of(found)
 

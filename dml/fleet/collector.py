@@ -32,6 +32,8 @@ INTERVAL_S: Final = 30.0
 PATIENCE_S: Final = 2.0
 ORPHAN_S: Final = 86_400.0
 """A temporary file older than this is abandoned; generous, since clocks differ."""
+ABANDONED: Final = (f"{UNFINISHED}/*.json*", f"{UNFINISHED}/*.learned", "hosts/*.tmp")
+"""Patterns of temporary files; the last two are of earlier versions."""
 
 Warn = Callable[[str], None]
 Learn = Callable[[Sequence[Event], bool], None]
@@ -56,11 +58,13 @@ def telemetry_root(setting: str | None, environ: Mapping[str, str] = os.environ)
 
 
 @contextlib.contextmanager
-def replacing(path: Path, temporary: Path) -> Iterator[TextIO]:
-    """Yield a private ASCII file at ``temporary``; rename it to ``path`` when the block ends.
+def replacing(root: Path, path: Path) -> Iterator[TextIO]:
+    """Yield a private ASCII file that takes the place of ``path`` when the block ends.
 
-    Raise OSError as the file system does. After any error the temporary file is removed.
+    ``root`` is the store, which has the file until then under a name of its own. Raise OSError as
+    the file system does. After any error the file is removed; after a kill, ``sweep`` finds it.
     """
+    temporary = root / LAYOUT / UNFINISHED / f"{uuid.uuid4().hex}-{path.name}"
     make_folders(path.parent)
     make_folders(temporary.parent)
     try:
@@ -81,7 +85,7 @@ def publish(root: Path, name: str, events: Iterable[Event], at: float) -> Path:
     """
     day = dt.datetime.fromtimestamp(at, dt.UTC).date()
     final = root / LAYOUT / f"day={day.isoformat()}" / f"{name}.jsonl"
-    with replacing(final, root / LAYOUT / UNFINISHED / final.name) as file:
+    with replacing(root, final) as file:
         file.writelines(f"{to_json(event)}\n" for event in events)
         file.flush()
         os.fsync(file.fileno())
@@ -100,9 +104,13 @@ def _sync_folder(folder: Path) -> None:
 
 
 def sweep(root: Path, now: float, orphan_s: float = ORPHAN_S) -> int:
-    """Remove event files left unfinished for more than ``orphan_s`` seconds; return how many."""
+    """Remove files left unfinished for more than ``orphan_s`` seconds; return how many.
+
+    The age decides: a store may be shared by machines that do not see each other's processes.
+    """
     removed = 0
-    for path in (root / LAYOUT / UNFINISHED).glob("*.jsonl"):
+    left = (path for pattern in ABANDONED for path in (root / LAYOUT).glob(pattern))
+    for path in left:
         with contextlib.suppress(OSError):
             if now - path.stat().st_mtime > orphan_s:
                 path.unlink()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from dml.events import Event, OperatorTotals, RunFinished, RunStarted
-from dml.fleet.collector import LAYOUT, UNFINISHED, replacing
+from dml.fleet.collector import LAYOUT, replacing
 from dml.profile import CostKey, Learned, Profile, counted, work_s
 
 FOLDER: Final = "learned"
@@ -137,8 +136,7 @@ class Learner:
         """Merge the results learned since the last save into the file, atomically."""
         now = self._kept_at = self._clock()
         whole = self._load().merge(self._fresh).bounded(MOST_FIGURES, now)
-        temporary = self.path.parents[1] / UNFINISHED / f"{os.getpid()}-{id(self)}.learned"
-        with replacing(self.path, temporary) as file:
+        with replacing(self.path.parents[2], self.path) as file:
             file.write(to_text(whole))
         self._read, self._fresh = (_signature(self.path), whole), Profile()
 

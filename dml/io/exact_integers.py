@@ -40,6 +40,8 @@ class Number(str):
 
 def reaches(array: pa.Array | pa.ChunkedArray, limit: float) -> bool:
     """Return True if a float in ``array``, at any depth, has magnitude ``limit`` or more."""
+    if type(array.type) is pa.DataType and not pa.types.is_floating(array.type):
+        return False
     if isinstance(array, pa.ChunkedArray):
         return any(reaches(chunk, limit) for chunk in array.chunks)
     types, kind = pa.types, array.type

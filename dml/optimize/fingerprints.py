@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import NamedTuple
 
@@ -210,7 +210,7 @@ def name_parts(node: Node, domain: Domain, memo: Memo, *, identified: bool = Fal
     if isinstance(node, Segment):
         if domain in SEEDLESS and node.draws:
             node = constants.with_values(node, _seedless) or node
-        predicate = _ordered([canonical(part, memo) for part in node.predicate])
+        predicate = conjuncts(node.predicate, memo)
         env = [(name, canonical(value, memo).digest) for name, value in node.env]
         return [kind, node.version, predicate, env]
     names = [n for n in node.meaning_names if n not in node.input_names]
@@ -240,7 +240,8 @@ def draws_by_default(node: Node) -> bool:
     return node.seed is None if node.takes_seed else node.random
 
 
-def _ordered(parts: list[Value]) -> list[bytes]:
+def conjuncts(predicate: Sequence[Value], memo: Memo) -> list[bytes]:
     """Return the digests of conjuncts: sorted up to the first that may fail, then as written."""
+    parts = [canonical(part, memo) for part in predicate]
     sure = [*itertools.takewhile(lambda part: part.total, parts)]
     return sorted(p.digest for p in sure) + [p.digest for p in parts[len(sure) :]]

@@ -12,9 +12,9 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
 from itertools import groupby
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -25,7 +25,7 @@ from dml.base.ownership import make_folders
 from dml.data.block import Block
 from dml.data.schema import Schema
 from dml.errors import worded
-from dml.exec.process.references import Pickler
+from dml.exec.process.references import Pickler, by_value
 from dml.expr.flow import At
 from dml.io.source import Source
 from dml.kernels.rows.ids import RowIds
@@ -187,7 +187,7 @@ def _packed(place: Path, sample: Sample, records: Sequence[BundleRecord], kernel
     )
     sink = io.BytesIO()
     try:
-        with _by_value(sample.plans):
+        with by_value(_users_modules(sample.plans)):
             cloudpickle.dump(list(records), sink)
             _Pickler(sink, sample.plans[1]).dump(packed)
     except Exception as error:  # noqa: BLE001 - a user's object may do anything when it is pickled
@@ -222,18 +222,13 @@ class _Pickler(Pickler):
         return self.numbers.get(whole(obj).digest, 0) if isinstance(obj, Source) else None
 
 
-@contextmanager
-def _by_value(plans: Sequence[Plan]) -> Iterator[None]:
-    """Let pickle store functions of the user's own modules by value while the block runs."""
+def _users_modules(plans: Sequence[Plan]) -> list[ModuleType]:
+    """Return the user's own modules that define functions of ``plans``."""
     found = {
         getattr(node.calls.call, "__module__", None)
         for plan in plans
         for node in nodes_of(plan)
         if node.calls is not None
     }
-    with ExitStack() as registered:
-        for name in found:
-            if name in sys.modules and name != "__main__" and library_of(name) is None:
-                cloudpickle.register_pickle_by_value(sys.modules[name])
-                registered.callback(cloudpickle.unregister_pickle_by_value, sys.modules[name])
-        yield
+    own = (name for name in found if name in sys.modules and name != "__main__")
+    return [sys.modules[name] for name in own if library_of(name) is None]

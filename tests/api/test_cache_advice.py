@@ -111,3 +111,30 @@ def test_others_are_refused() -> None:
     with pytest.raises(PlanError, match="room="):
         dml.worth_keeping(dml.range(3), room="much")
     assert not dml.worth_keeping(dml.range(3)).places
+
+
+def test_rows_are_those_of_the_epoch_that_comes(tmp_path: Path) -> None:
+    """With ``reuse=3``, rows of the epochs 0 to 2 are others than those of the epochs 3 to 5."""
+    path = tmp_path / "data.parquet"
+    pq.write_table(pa.table({"x": np.arange(200)}), path, row_group_size=50)
+    drawn = dml.read_parquet(path).with_columns(z=dml.random(seed=2)).map(raised, fingerprint="r")
+    kept = {"cache_dir": str(tmp_path / "kept"), "telemetry_dir": "off", "epochs": 9}
+    ds = drawn.autocache(reuse=3).with_options(**kept)
+    names = []
+    for epoch in range(5):
+        list(ds)
+        (found,) = dml.worth_keeping(ds).places
+        (there,) = dml.worth_keeping(ds.epoch(epoch + 1)).places
+        assert there.fingerprint == found.fingerprint
+        names.append(found.fingerprint)
+        (told,) = ds.cache_status()
+        assert told.name == found.fingerprint
+        kept_line = str(ds.explain("physical")).splitlines()[-1]
+        assert kept_line.startswith("kept ")
+        assert f"as {found.fingerprint[:16]}" in kept_line
+    assert len(set(names[:2])) == len(set(names[2:])) == 1
+    assert len(set(names)) == 2
+
+
+def raised(row: dict[str, Any]) -> dict[str, Any]:
+    return {"y": row["z"] + 1, "k": str(print)}

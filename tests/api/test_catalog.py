@@ -141,11 +141,38 @@ def test_a_look_up_tells_hits_and_parts_and_misses(
     assert state in str(found)
 
 
-def test_without_its_number_of_parts_an_entry_is_never_whole(tmp_path: Path) -> None:
-    name = Catalog(tmp_path).lookup(base()).fingerprint
+def test_a_pipeline_that_knows_its_parts_needs_no_description(tmp_path: Path) -> None:
+    """The description of an entry is written once, and may be lost or damaged."""
+    rows = 2 * 65_536 + 1
+    name = catalog_at(tmp_path).lookup(base(rows=rows)).fingerprint
+    for parts, state in ((2, "partial"), (3, "hit")):
+        root = tmp_path / state
+        kept(root, name, parts)
+        found = Catalog(root).lookup(base(rows=rows))
+        assert (found.state, found.parts, found.of) == (state, parts, 3)
+        assert bool(Catalog(root).why_miss(base(rows=rows))) == (state == "partial")
+
+
+def test_a_stream_is_whole_where_its_last_part_is_kept(tmp_path: Path) -> None:
+    ds = base().shuffle(8).cache(tier="disk")
+    name = catalog_at(tmp_path).lookup(ds).fingerprint
     kept(tmp_path, name, parts=3)
-    found = Catalog(tmp_path).lookup(base())
+    found = Catalog(tmp_path).lookup(ds)
     assert (found.state, found.parts, found.of) == ("partial", 3, None)
+    run = ds.with_options(cache_dir=str(tmp_path / "run"), telemetry_dir="off")
+    list(run)
+    assert Catalog(tmp_path / "run").lookup(run).state == "hit"
+
+
+def test_no_rows_are_all_there(tmp_path: Path) -> None:
+    found = catalog_at(tmp_path).lookup(base(rows=0))
+    assert (found.state, found.parts, found.of) == ("hit", 0, 0)
+
+
+def catalog_at(root: Path) -> Catalog:
+    """A catalog of a store that has an entry."""
+    kept(root, NAMES[0])
+    return Catalog(root)
 
 
 def test_what_reads_rows_in_other_batches_finds_the_same_entry(tmp_path: Path) -> None:

@@ -278,3 +278,22 @@ def test_twenty_rows_are_shown_unless_more_are_asked_for(
     assert capsys.readouterr().out.count("\n") == 23
     refused(PlanError, lambda: numbers().show(-1), "show")
     assert iter(numbers()).epoch == 0
+
+
+@pytest.mark.parametrize("form", ["numpy", "arrow", "pandas"])
+def test_the_memory_is_that_of_the_last_iteration(form: str) -> None:
+    ds = dml.from_numpy({"x": np.arange(300_000)})
+    ds = ds.with_options(executor="sync", telemetry_dir="off", memory_limit="256MiB")
+    assert not ds.memory_report().stages, "before the first iteration"
+    next(ds.iter_batches(1000))
+    with ds.iter_batches(1000, batch_format=form) as batches:
+        assert sum(map(len if form == "pandas" else rows_of, batches)) == 300_000
+        found, own = ds.memory_report(), batches.memory_report()
+    slices = [each.slices for each in found.stages]
+    assert slices == [each.slices for each in own.stages]
+    assert slices[0] > 1, "the iteration before it read one"
+    assert found.limit_bytes == own.limit_bytes == 256 << 20
+
+
+def rows_of(batch: Any) -> int:
+    return len(batch["x"])

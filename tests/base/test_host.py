@@ -49,7 +49,23 @@ def host_with_gpus(folder: Path, count: int) -> Path:
             ("GPU-4d7b", 1),
             ("0,1,2,3", 3),
         ),
-        *(("5", 0), ("7,0", 0), ("0,5,1", 1), ("0,0", 1), ("none", 0), ("-2", 0), ("0, 1", 2)),
+        *(
+            ("5", 0),
+            ("7,0", 0),
+            ("0,5,1", 1),
+            ("none", 0),
+            ("-2", 0),
+            ("0, 1", 2),
+            ("NoDevFiles", 0),
+        ),
+        *((" 1 ", 1), ("00", 1), ("+2,1", 2), ("1gpu2,2ampere", 2), (",0", 0), ("0,,1", 1)),
+        # a device named twice
+        *(("0,0", 0), ("0,1,00", 0), ("GPU-4d7b,GPU-4d7b", 0), ("0,-1,0", 1), ("MIG-1,MIG-1", 0)),
+        # names of another kind end the list
+        *(("GPU-4d7b,GPU-5", 2), ("GPU-1,GPU-2,GPU-3,GPU-4", 3), ("GPU-4d7b,0", 1)),
+        *(("0,GPU-4d7b", 1), ("GPU-4d7b,MIG-5,GPU-6", 1), ("gpu-4d7b", 0)),
+        # of MIG devices, a process sees one
+        *(("MIG-4d7b", 1), ("MIG-4d7b,MIG-5", 1), ("MIG-GPU-4d7b/7/0,MIG-GPU-4d7b/8/0", 1)),
     ],
 )
 def test_gpus_are_those_that_cuda_may_see(

@@ -16,7 +16,8 @@ from dml.settings import Settings
 from tests.api.test_catalog import NAMES, base, described, kept
 
 NAME = (
-    run_storage.asked_of(session.optimized(base()._node, Settings()).plan, Settings()) or ("", "")
+    run_storage.asked_of(session.optimized(base()._node, Settings()).plan, Settings())
+    or ("", "", None)
 )[1]
 PIPELINE = """
 import dml

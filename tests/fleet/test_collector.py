@@ -8,13 +8,16 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from dml.events import OperatorTotals, Progress, RunFinished, RunStarted, Warned, from_json, to_json
 from dml.fleet import collector as collect
+from dml.fleet.calibration import Measured, calibrated
 from dml.fleet.collector import Collector, publish, sweep, telemetry_root
+from dml.fleet.learning import Learner
 from dml.fleet.reader import OPERATORS, RUNS, read, tables
 
 NOON = dt.datetime(2026, 3, 4, 12, tzinfo=dt.UTC).timestamp()
@@ -196,6 +199,47 @@ def test_the_janitor_takes_only_old_orphans(tmp_path: Path) -> None:
     assert sweep(tmp_path, NOON) == 1
     assert files(tmp_path) == sorted([published, young])
     assert sweep(tmp_path / "nowhere", NOON) == 0
+
+
+def killed(monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> None:
+    """Do ``work`` up to the rename of its file, as a process does that is killed there."""
+    with monkeypatch.context() as patched:
+        for step in ("replace", "unlink"):
+            patched.setattr(Path, step, lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            work()
+
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "events": lambda root: publish(root, "w-0", [RunStarted()], NOON),
+    "costs": lambda root: Learner(root, "here", clock=lambda: NOON).keep(),
+    "speed": lambda root: calibrated(root, "here", lambda: Measured(1e-8, 1e-11)),
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_what_a_killed_writer_left_is_swept_when_it_is_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: str
+) -> None:
+    killed(monkeypatch, lambda: WRITERS[writer](tmp_path))
+    (left,) = files(tmp_path)
+    os.utime(left, (NOON, NOON))
+    assert sweep(tmp_path, NOON + 80_000) == 0, "its writer may live"
+    assert sweep(tmp_path, NOON + 90_000) == 1
+    WRITERS[writer](tmp_path)
+    assert files(tmp_path)
+    assert sweep(tmp_path, time.time() + 90_000) == 0, "what was finished stays"
+
+
+@pytest.mark.parametrize("name", ["tmp/3-140.learned", "hosts/0a.tmp"])
+def test_what_earlier_versions_left_is_swept_too(tmp_path: Path, name: str) -> None:
+    left, whole = tmp_path / "v1" / name, tmp_path / "v1/hosts/here.json"
+    for path in (left, whole):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}")
+        os.utime(path, (NOON, NOON))
+    assert sweep(tmp_path, NOON + 90_000) == 1
+    assert files(tmp_path) == [whole]
 
 
 def test_the_default_root_is_the_users_cache() -> None:

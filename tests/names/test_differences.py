@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dml
+from dml import col, lit
 from dml.api.catalog import describe_pipeline
-from dml.optimize.explain.fingerprint_text import MOST, FingerprintText, from_json, to_json
+from dml.base.fingerprint import digest
+from dml.expr.columns.column import Column
+from dml.optimize.explain.fingerprint_text import MOST, FingerprintText, from_json, keyed, to_json
 from dml.optimize.explain.fingerprint_tree import SpelledPart, function_parts, short_repr
 from dml.optimize.explain.name_differences import Difference, common, first_difference, nearest
 from dml.testing.strategies import pipeline
@@ -143,3 +148,76 @@ def test_long_values_are_not_written_down() -> None:
     secret = "x" * 1000
     ds = dml.range(3).map(lambda row: {"v": secret + str(row["id"])})
     assert secret[:200] not in json.dumps(to_json(story(ds)))
+
+
+# ------------------------------------------------------------------------ what makes no difference
+
+DATA = dml.from_dict({"x": [1, 2, 3], "y": [1.0, 2.0, 3.0]})
+KEPT = [col("x") > 1, col("y") < 3.0, col("x") + col("y") > 2]
+
+
+@given(st.permutations(KEPT), st.permutations(KEPT))
+def test_the_order_of_filters_hides_no_other_difference(
+    one: list[Column], other: list[Column]
+) -> None:
+    a, b = (functools.reduce(dml.Dataset.filter, each, DATA) for each in (one, other))
+    assert not dml.why_miss(a, b)
+    found = dml.why_miss(a.with_columns(z=col("x") + 1), b.with_columns(z=col("x") + 2))
+    assert (found.kind, found.path, found.here, found.there) == ("constant", "column 'z'", "1", "2")
+    assert found.operator.startswith("WithColumns(z=")
+
+
+def test_the_order_of_filters_that_may_fail_is_a_difference() -> None:
+    first, second = (col("x").cast("i1") > at for at in (0, 1))
+    a, b = (DATA.filter(one).filter(two) for one, two in ((first, second), (second, first)))
+    assert dml.why_miss(a, b).kind == "filters"
+
+
+def test_a_mirrored_comparison_hides_no_other_difference() -> None:
+    x, y = col("x"), col("y")
+    found = dml.why_miss(DATA.filter(x > y + 1), DATA.filter(y + 2 < x))
+    assert (found.kind, found.here, found.there) == ("constant", "1", "2")
+    z = dml.why_miss(
+        DATA.filter(x > 1).with_columns(z=y + 1), DATA.filter(lit(1) < x).with_columns(z=y + 2)
+    )
+    assert z.operator.startswith("WithColumns(z=")
+    none = dml.why_miss(DATA.filter(x > 1).select("x"), DATA.filter(lit(1) < x).select("y"))
+    assert (none.kind, none.operator[:6]) == ("columns", "Select")
+
+
+def named(name: str, *parameters: str, by: int, around: str = "") -> Any:
+    """Return a function called ``name`` that adds ``by``, or calls what the variable holds."""
+    space: dict[str, Any] = {}
+    added = f"{around}(row['x'])" if around else f"row['x'] + {by}"
+    inner = f"def {name}(row):\n        return {{'x': {added}, 'text': str(print)}}"
+    text = f"def outer({around}):\n    {inner}\n    return {name}"
+    exec(text, space)  # the name in the code is the function's own
+    return space["outer"](*([(lambda value: value + by)] if around else []))
+
+
+@pytest.mark.parametrize("keyed_by", [None, "secret"])
+@pytest.mark.parametrize("around", ["", "f"])
+def test_functions_of_other_names_are_compared_inside(around: str, keyed_by: str | None) -> None:
+    a = DATA.map(named("one", by=1, around=around))
+    assert not dml.why_miss(a, DATA.map(named("other", by=1, around=around)))
+    mine, theirs = story(a), story(DATA.map(named("other", by=2, around=around)))
+    if keyed_by is not None:
+        mine, theirs = (
+            keyed(each, lambda text: digest(keyed_by, text).hex()) for each in (mine, theirs)
+        )
+    found = first_difference(mine, theirs)
+    assert found.kind == ("closure" if around else "constant")
+    assert (found.here, found.there) == ("1", "2")
+
+
+def test_the_name_of_a_variable_around_a_function_is_a_difference() -> None:
+    a, b = (DATA.map(named(name, by=1, around=around)) for name, around in ("af", "bg"))
+    found = dml.why_miss(a, b)
+    assert (found.kind, found.path, found.there) == ("function", "a.f", "nothing of the kind")
+
+
+def test_a_named_and_an_unnamed_function_of_other_names_are_told_apart() -> None:
+    a = DATA.map(named("one", by=1))
+    b = DATA.map(named("other", by=1), fingerprint="mine")
+    assert dml.why_miss(a, b).kind == "given name"
+    assert "other" in dml.why_miss(a, b).other

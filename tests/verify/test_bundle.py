@@ -7,6 +7,7 @@ import json
 import tempfile
 from pathlib import Path
 
+import cloudpickle
 import pyarrow as pa
 import pytest
 
@@ -152,8 +153,14 @@ def test_functions_of_the_users_own_modules_travel_whole(
     monkeypatch.syspath_prepend(str(tmp_path))
     planted(monkeypatch, forgotten_predicate)
     ds = rows().filter(col("id") > 3).map(importlib.import_module("own_functions").halved)
-    with pytest.warns(VerificationWarning):
-        list(sure(ds))
+    module = importlib.import_module("own_functions")
+    cloudpickle.register_pickle_by_value(module)  # as the command line does
+    try:
+        with pytest.warns(VerificationWarning):
+            list(sure(ds))
+        assert module.__name__ in cloudpickle.list_registry_pickle_by_value()
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
     (folder,) = (tmp_path / "bundles").iterdir()
     again = run_again(folder)
     assert again.returncode == 1, again.stderr

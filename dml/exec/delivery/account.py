@@ -316,6 +316,7 @@ def lifted(node: Node) -> str:
 
 
 def medium(source: Any, columns: tuple[str, ...]) -> str:
-    """Return where a source's bytes come from: "memory", or "local" if it reads stored bytes."""
-    local = source.unit_count and source.stored_bytes(source.unit(0), columns)
-    return "local" if local else "memory"
+    """Return where a source's bytes come from: "memory", "local" storage, or "remote" machines."""
+    if not (source.unit_count and source.stored_bytes(source.unit(0), columns)):
+        return "memory"
+    return "remote" if source.far else "local"

@@ -7,12 +7,15 @@ without notice. So names are sent with digests of their code (``function_fingerp
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import pickle
 import sys
+import threading
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import cloudpickle
@@ -25,6 +28,10 @@ from dml.udfs.identity.function_fingerprint import identity
 MOST = 200
 
 Place = tuple[str, str]
+
+# How many blocks of ``by_value`` hold a module of this name.
+_HELD = Counter[str]()
+_HOLDING = threading.Lock()
 
 # Objects of functools that pickle as a name, or not at all, since one of them has a lock.
 CACHED = type(functools.lru_cache(len))
@@ -126,6 +133,35 @@ def _by_name(obj: Any) -> bool:
         return False
     travels = cloudpickle.list_registry_pickle_by_value()
     return not any(module == each or module.startswith(f"{each}.") for each in travels)
+
+
+@contextlib.contextmanager
+def by_value(modules: Iterable[types.ModuleType]) -> Iterator[None]:
+    """Send functions of ``modules`` by value while the block runs.
+
+    A module that is sent by value already stays so; one that another block holds does, too.
+    """
+    held = list[types.ModuleType]()
+    try:
+        held.extend(module for module in modules if _hold(module))
+        yield
+    finally:
+        with _HOLDING:
+            _HELD.subtract(module.__name__ for module in held)
+            for module in held:
+                if not _HELD[module.__name__]:
+                    cloudpickle.unregister_pickle_by_value(module)
+
+
+def _hold(module: types.ModuleType) -> bool:
+    """Register ``module`` for ``by_value``; return False if it was registered by others."""
+    name = module.__name__
+    with _HOLDING:
+        if not _HELD[name] and name in cloudpickle.list_registry_pickle_by_value():
+            return False
+        cloudpickle.register_pickle_by_value(module)
+        _HELD[name] += 1
+        return True
 
 
 def _property(kind: type, func: Callable[..., Any]) -> Any:

@@ -114,9 +114,10 @@ def require(demands: Sequence[Demand], slots: Mapping[str, float]) -> None:
 class Load:
     """Current figures of a stage: counts, bytes, and measured sizes and seconds.
 
-    ``parallel`` slices fit on all slots. Open tasks have begun. ``made`` counts partitions,
-    ``longest`` those of the longest task; ``ready_bytes`` are inputs of new tasks, ``out_bytes``
-    stored outputs; ``sizes`` and ``opens`` are bytes of recent partitions and parked generators.
+    ``parallel`` slices fit on all slots. Open tasks have begun. ``made`` counts partitions of
+    the tasks that have ended, ``longest`` those of the longest; ``ready_bytes`` are inputs of new
+    tasks, ``out_bytes`` stored outputs; ``sizes`` and ``opens`` are bytes of recent partitions and
+    parked generators.
     """
 
     demand: Demand
@@ -163,7 +164,7 @@ class Load:
 
     @property
     def mean(self) -> float:
-        """Mean number of slices of a task; 1 before any task has ended."""
+        """Mean number of partitions of a task that has ended; 1 before any task has."""
         return self.made / self.done_tasks if self.done_tasks else 1.0
 
     def arrived(self, nbytes: int) -> None:
@@ -171,11 +172,12 @@ class Load:
         self.ready_bytes += nbytes
         self.ready_tasks += 1
 
-    def ended(self, slices: int) -> None:
-        """Count the end of a task that had ``slices`` slices."""
+    def ended(self, made: int) -> None:
+        """Count the end of a task that has made ``made`` partitions."""
         self.open_tasks -= 1
         self.done_tasks += 1
-        self.longest = max(self.longest, slices)
+        self.made += made
+        self.longest = max(self.longest, made)
 
     def rest_bytes(self, k: int, *, kept: bool) -> int:
         """Return the expected remaining output, in bytes, of a task that has made ``k`` partitions.
@@ -197,7 +199,6 @@ class Load:
         self.seconds += max(SMOOTHING, 1.0 / self.samples) * (seconds - self.seconds)
         if nbytes is None:
             return
-        self.made += 1
         self.sizes.append(nbytes)
         self.opens.append(parked_bytes)
         self.held_bytes = max(self.held_bytes, self.out_bytes + nbytes)

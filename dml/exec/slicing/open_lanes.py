@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple, cast
 
 from dml.data.block import Block
+from dml.errors import DmlError
 from dml.exec.memory.memory_shares import lane_demand
 from dml.exec.slicing.lanes import Lane, other_needs
 from dml.exec.slicing.slice_input import GroupTaker, OneByOne, SliceInput, Units
@@ -236,6 +237,7 @@ class UnorderedFlow(SlicedFlow):
         self.saved = deque(Done(*each) for each in saved["given"]) if saved else deque[Done]()
         self.done: list[Done] = []
         self.place = self.origin = 0  # input rows taken; and the base at the last pull
+        self.behind = 0  # the last of the taken rows that lie behind the input's position
         self.current: LanePart | None = None
         self.switched = not self.lane.free
 
@@ -278,7 +280,7 @@ class UnorderedFlow(SlicedFlow):
     @property
     def _base(self) -> int:
         """Number of the input row from which the spans in a position are counted."""
-        return self.parts[0].start if self.parts else self.place
+        return self.parts[0].start if self.parts else self.place - self.behind
 
     def _ready(self) -> LanePart | None:
         """Return the oldest part with output, or None; an error waits for all parts before it."""
@@ -317,8 +319,7 @@ class UnorderedFlow(SlicedFlow):
 
     def _pass(self) -> None:
         """Remove the parts that are wholly delivered, and record their input rows as spans."""
-        if self.parts and not self.parts[0].loose:
-            super()._pass()
+        super()._pass()
         over = [part for part in self.parts if part.loose and part.over and not part.pieces]
         for part in over:
             self.parts.remove(part)
@@ -327,6 +328,9 @@ class UnorderedFlow(SlicedFlow):
         if over:
             base = self._base
             self.done = joined([span for span in self.done if span.stop > base])
+
+    def _passed(self, part: LanePart) -> bool:
+        return super()._passed(part) and not part.loose
 
     # Input
 
@@ -342,28 +346,41 @@ class UnorderedFlow(SlicedFlow):
         again = span is not None and span.start == self.place
         if span is not None:
             rows = span.stop - self.place if again else min(rows, span.start - self.place)
-        found = super()._take(rows)
+        start = self.place
+        found = self._taken(rows)
         if found is None:
             return None
         part, pieces = found
-        while again and part.rows < rows and (more := super()._take(rows - part.rows)) is not None:
+        while again and part.rows < rows and (more := self._taken(rows - part.rows)) is not None:
             part.rows += more[0].rows
             pieces += more[1]
         if again:
             part.skip = self.saved.popleft().given
-        part.start, part.loose = self.place, loose
-        self.place += part.rows
+        part.start, part.loose = start, loose
         return part, pieces
+
+    def _taken(self, rows: int) -> tuple[LanePart, list[Piece]] | None:
+        """Return the next rows, delivered or not, and count them in ``place``; else None."""
+        found = super()._take(rows)
+        if found is not None:
+            part = found[0]
+            self.place += part.rows
+            self.behind = part.rows if self.taking.after is part.before else 0
+        return found
+
+    def _end(self, error: DmlError | None) -> None:
+        number = len(self.parts)
+        super()._end(error)
+        for part in list(self.parts)[number:]:
+            part.start = self.place - self.behind
 
     def _read_over(self) -> bool:
         """Take and discard the delivered spans that come next; return False if the input ends."""
         while self.saved and self.saved[0].start == self.place and self.saved[0].given == ALL:
             span = self.saved[0]
             while self.place < span.stop:
-                found = super()._take(span.stop - self.place)
-                if found is None:
+                if self._taken(span.stop - self.place) is None:
                     return False
-                self.place += found[0].rows
             self.done.append(self.saved.popleft())
         return True
 

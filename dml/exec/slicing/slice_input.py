@@ -19,6 +19,8 @@ from dml.expr.flow import GatherQuota, Position
 class SliceInput(abc.ABC):
     """Takes rows from ``flow``, a lane's input; ``after`` is its position after the rows taken.
 
+    If the input raised an error behind the rows taken, ``after`` is the position before these rows:
+    an operator below may have lost rows that it had gathered, and a resumed run takes them again.
     ``heard`` returns the losses of operators below the lane since the last call.
     """
 
@@ -64,7 +66,8 @@ class OneByOne(SliceInput):
             count += 1 if self.batched else block.n
             if perf_counter() - started > self.patience_s:
                 break
-        self.after = self.flow.position()
+        if self.error is None:
+            self.after = self.flow.position()
         if self.heard is not tuple and not self.batched:
             pieces = _together(pieces)
         return (before, pieces) if pieces else None

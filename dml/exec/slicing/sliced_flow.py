@@ -227,7 +227,7 @@ class SlicedFlow:
             parts = [part for part in parts if part.before is not given]
             return self.lane.outer(parts[0].before if parts else self.taking.after, self.skip)
         if not parts:
-            return self.lane.outer(self.taking.after, self.skip)
+            return self.lane.outer(self.taking.after, self.given + self.skip)
         return self.lane.outer(parts[0].before, self.given + self.skip)
 
     def close(self) -> None:
@@ -306,11 +306,16 @@ class SlicedFlow:
 
     def _pass(self) -> None:
         """Remove the oldest parts, as far as they are wholly delivered."""
-        while self.parts and self.parts[0].over and not self.parts[0].pieces:
+        while self.parts and self._passed(self.parts[0]):
             part = self.parts.popleft()
             self._handed_on(part)
-            if not self.parts or self.parts[0].before is not part.before:
+            before = self.parts[0].before if self.parts else self.taking.after
+            if before is not part.before:
                 self.given = 0
+
+    def _passed(self, part: LanePart) -> bool:
+        """Return whether ``part`` is wholly delivered, and nothing of later parts was."""
+        return part.over and not part.pieces
 
     def _handed_on(self, part: LanePart) -> None:
         """Update the totals for ``part``, which is wholly delivered."""
@@ -512,11 +517,12 @@ class SlicedFlow:
             rows = min(rows, max(self.asked, self.pace.short_rows))
         elif not self.pace.cutting.ahead:
             rows = min(rows, self.asked)
+        last = len(self.parts)
         if (taken := self._take(rows)) is None:
             return
         part, pieces = taken
         part.given_bytes = sum(each.block.nbytes for each in pieces if each.block is not None)
-        self.parts.append(part)
+        self.parts.insert(last, part)  # an error of the input, if it came meanwhile, is behind it
         self.rows += part.rows
         self.given_bytes += part.given_bytes
         self._start(part, pieces, 0, self.taken)

@@ -32,6 +32,7 @@ from dml.io.exact_integers import (
 from dml.io.files.compression import PACKED, opened
 from dml.io.files.files import File, chosen, listed, several
 from dml.io.files.lines import (
+    BYTE_ORDER_MARK,
     Form,
     LineFiles,
     LineSource,
@@ -51,6 +52,8 @@ NEWLINE, RETURN = 10, 13
 NOT_SETTLED = Schema()
 # Every column costs a kilobyte or more in each schema that contains it, whatever its values.
 MOST_COLUMNS = 1 << 15
+# Most columns that Arrow decodes at once: it takes 8 KiB for each (benchmarks/bench_wide_csv.py).
+AT_ONCE = 1 << 12
 # Integers that float64 may not represent exactly, as a pattern of RE2.
 LONG = r"^\s*[+-]?[0-9]{16,}\s*$"
 TRY_SCHEMA = 'schema={{{name!r}: "string"}}, or the type that all its values have'
@@ -111,10 +114,13 @@ class Dialect:
 
     def values(self, window: bytes) -> int:
         """Return the number of values in ``window``, which is one row."""
-        stored = np.frombuffer(window, np.uint8)
-        between = np.flatnonzero(stored == ord(self.delimiter))
-        turns = self._turns(stored)
-        return 1 + int(np.count_nonzero(np.searchsorted(turns, between) % 2 == 0))
+        return 1 + len(self._between(np.frombuffer(window, np.uint8)))
+
+    def _between(self, stored: np.ndarray) -> np.ndarray:
+        """Return the offsets of the delimiters between the values of one row: (n,) int64."""
+        found = np.flatnonzero(stored == ord(self.delimiter))
+        between: np.ndarray = found[np.searchsorted(self._turns(stored), found) % 2 == 0]
+        return between
 
     def last(self, window: bytes) -> bool:
         """Return True if ``window``, the end of a file, has a row without line end.
@@ -132,11 +138,13 @@ class Dialect:
             raise error
         return bool(window.strip(b"\r\n"))
 
-    @property
-    def parsing(self) -> pc.ParseOptions:
-        """The dialect as options of Arrow's parser."""
+    def parsing(self, *, empty: bool) -> pc.ParseOptions:
+        """Return the dialect as options of Arrow's parser; ``empty`` lines are rows or nothing."""
         return pc.ParseOptions(
-            delimiter=self.delimiter, quote_char=self.quote or False, newlines_in_values=True
+            delimiter=self.delimiter,
+            quote_char=self.quote or False,
+            newlines_in_values=True,
+            ignore_empty_lines=not empty,
         )
 
 
@@ -172,14 +180,15 @@ class CsvForm(Dialect, Form):
 
     def first(self, file: File) -> int:
         """Return the byte offset of the first row, which is after the header if there is one."""
-        return self.head(file)[0]
+        start, line = self.head(file)
+        return start + len(line)
 
-    def head(self, file: File) -> tuple[int, tuple[str, ...]]:
-        """Return the byte offset of the first row, and the header's names, () without a header."""
+    def head(self, file: File) -> tuple[int, bytes]:
+        """Return the byte offset of the header, and its line; b"" without a header."""
         with opened(file, stop=3) as stream:
             start = after_mark(stream.read(3))
         if not self.header:
-            return start, ()
+            return start, b""
         with opened(file) as stream:
             stream.read(start)
             try:
@@ -202,21 +211,32 @@ class CsvForm(Dialect, Form):
                 why=f"a row has at most {MOST_COLUMNS}",
                 try_="another delimiter=; or a format that reads some of them, such as Parquet",
             )
-        reading = pc.ReadOptions(use_threads=False, block_size=block_size(line) + 1)
+        return start, line
+
+    def names_of(self, file: File) -> tuple[str, ...]:
+        """Return the names in the header of ``file``."""
+        line = self.head(file)[1]
+        # a column of text, one name a line: a table of as many columns would cost far more
+        stored = np.frombuffer(line, np.uint8).copy()
+        stored[self._between(stored)] = NEWLINE
+        # Arrow finds no line in an unterminated one that contains quoted newlines
+        ended = line.endswith((b"\n", b"\r"))
+        text = stored.tobytes() if ended else stored.tobytes() + b"\n"
+        size = block_size(text) + 8
+        reading = pc.ReadOptions(use_threads=False, block_size=size, column_names=["name"])
+        options = pc.ConvertOptions(column_types={"name": pa.string()})
         try:
-            # Arrow finds no line in an unterminated one that contains quoted newlines
-            ended = line if line.endswith((b"\n", b"\r")) else line + b"\n"
-            names = _table(ended, reading, self).column_names
+            names = _table(text, reading, self, options, empty=True)["name"].to_pylist()
         except (pa.ArrowException, UnicodeDecodeError) as error:
             raise SourceError(
                 f"the header of {file.name} cannot be read", at=file.path, why=str(error)
             ) from None
-        return start + len(line), tuple(names)
+        return tuple(names)
 
     def names_in(self, files: Sequence[File]) -> tuple[str, ...]:
         """Return the header's names; raise SourceError if headers differ or repeat a name."""
-        names = self.head(files[0])[1]
-        for file, (_, other) in zip(files[1:], several(self.head, files[1:]), strict=True):
+        names = self.names_of(files[0])
+        for file, other in zip(files[1:], several(self.names_of, files[1:]), strict=True):
             if other != names:
                 raise SourceError(
                     f"{file.name} has other columns than {files[0].name}",
@@ -246,12 +266,13 @@ class CsvForm(Dialect, Form):
             use_threads=False, block_size=block_size(data), column_names=list(names) or None,
             autogenerate_column_names=not names,
         )  # fmt: skip
-        table = self._parsed(data, reading, dict(self.declared))
+        table = self._parsed(data, reading, dict(self.declared), names)
         guessed = {field.name: field.type for field in table.schema}
         # Arrow infers bytes for damaged text, and null for columns without values
         text = {n for n, k in guessed.items() if pa.types.is_null(k) or pa.types.is_binary(k)}
         text -= set(self.declared)
-        large = [n for n in guessed if n not in self.declared and reaches(table[n], BEYOND)]
+        named = zip(table.column_names, table.columns, strict=True)
+        large = [n for n, each in named if n not in self.declared and reaches(each, BEYOND)]
         for name, spelled in self._spelled(data, reading, large):
             given = compute.utf8_trim_whitespace(spelled.filter(table[name].is_valid()))
             guessed[name] = holding(name, given.to_pylist(), DIGITS) or guessed[name]
@@ -274,8 +295,11 @@ class CsvForm(Dialect, Form):
 
     def _check(self, data: bytes, reading: pc.ReadOptions, table: pa.Table) -> None:
         """Raise RowError for the first row with a number that its float column would change."""
-        limits = {n: math.inf if n in self.declared else ROUNDED for n in table.column_names}
-        large = [name for name, limit in limits.items() if reaches(table[name], limit)]
+        large = [
+            name
+            for name, column in zip(table.column_names, table.columns, strict=True)
+            if reaches(column, math.inf if name in self.declared else ROUNDED)
+        ]
         if large and not len(long_integers(data)):
             large = [name for name in large if reaches(table[name], math.inf)]
         wrong = []
@@ -302,14 +326,22 @@ class CsvForm(Dialect, Form):
         types: Mapping[str, pa.DataType],
         columns: Sequence[str] = (),
     ) -> pa.Table:
+        """Return ``columns`` (none: all) of the rows in ``data``, in groups of ``AT_ONCE``."""
         options = pc.ConvertOptions(
-            column_types=types, include_columns=columns, null_values=["", *self.nulls],
+            column_types=types, null_values=["", *self.nulls],
             strings_can_be_null=bool(self.nulls),
         )  # fmt: skip
-        try:
-            return _table(data, reading, self, options)
-        except (pa.ArrowException, UnicodeDecodeError) as error:
-            raise self._row_error(" ".join(str(error).split())) from None
+        tables = list[pa.Table]()
+        for start in range(0, max(1, len(columns)), AT_ONCE):
+            options.include_columns = list(columns[start : start + AT_ONCE])
+            try:
+                tables.append(_table(data, reading, self, options))
+            except (pa.ArrowException, UnicodeDecodeError) as error:
+                raise self._row_error(" ".join(str(error).split())) from None
+        if len(tables) == 1:
+            return tables[0]
+        arrays = [column for table in tables for column in table.columns]
+        return pa.Table.from_arrays(arrays, names=[*columns])
 
     def _row_error(self, message: str) -> RowError:
         """Build the RowError for a message of Arrow, with a column name in place of its number."""
@@ -336,10 +368,13 @@ def _table(
     reading: pc.ReadOptions,
     dialect: Dialect,
     options: pc.ConvertOptions | None = None,
+    *,
+    empty: bool = False,
 ) -> pa.Table:
     # Arrow drops a byte order mark at the start of its input, which may not be that of the file
-    source = pa.BufferReader(b"\n" + data if after_mark(data) else data)
-    return pc.read_csv(source, reading, dialect.parsing, options)
+    start = BYTE_ORDER_MARK if empty else b"\n" if after_mark(data) else b""
+    source = pa.BufferReader(start + data)
+    return pc.read_csv(source, reading, dialect.parsing(empty=empty), options)
 
 
 @op

@@ -172,7 +172,7 @@ class _Calling:
     def _called(self, row: Block) -> Node:
         """Return the pipeline that ``fn`` returns for ``row``; raise UDFError for anything else."""
         fn, out = self.node.fn, list[Any]()
-        error = each(fn.call, convert.to_rows(row), out)
+        error = each(*convert.readable(fn.call, row), out)
         if error is not None:
             raise raised(error, fn, row.ids, 0).located(self.node.label())
         given = out[0]

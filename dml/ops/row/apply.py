@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
@@ -10,6 +10,7 @@ import pyarrow as pa
 from dml.data.block import Block
 from dml.data.row_slicing import CALLS
 from dml.data.schema import UNKNOWN, Schema
+from dml.errors import DmlError
 from dml.expr.facts import Rows
 from dml.expr.node import Node, op
 from dml.expr.user_call import UserFunction, blamed, caught, raised
@@ -52,8 +53,7 @@ class Apply(Node):
 
     def _part(self, block: Block, at: At) -> Iterator[Block]:
         out: list[Any] = []
-        columns = [to_list(block[name]) for name in self.args]
-        error = caught(_each, self.fn.call, columns, out)
+        error = caught(_each, self.fn.call, _arguments(block, self.args), out)
         if out:
             yield from self._with_results(block.slice(0, len(out)), out, at)
         if error is not None:
@@ -78,6 +78,15 @@ class Apply(Node):
         return f"{self.name}={self.fn.name}({', '.join(self.args)})"
 
 
-def _each(fn: Any, columns: Sequence[Sequence[Any]], out: list[Any]) -> None:
-    for row in zip(*columns, strict=True):  # results before an exception stay in ``out``
+def _arguments(block: Block, names: Sequence[str]) -> Iterable[tuple[Any, ...]]:
+    """Return the arguments of each call; a value without a Python form is an error of its row."""
+    try:
+        return zip(*(to_list(block[name]) for name in names), strict=True)
+    except DmlError:
+        ones = (block.slice(row, row + 1) for row in range(block.n))
+        return (tuple(to_list(one[name])[0] for name in names) for one in ones)
+
+
+def _each(fn: Any, rows: Iterable[tuple[Any, ...]], out: list[Any]) -> None:
+    for row in rows:  # results before an exception stay in ``out``
         out.append(fn(*row))  # noqa: PERF401

@@ -21,11 +21,11 @@ from dml.base.interrupts import traceback_of
 from dml.data.block import Block, cut, joined
 from dml.data.object_values import rows_in_piece
 from dml.data.row_slicing import PLAIN_BYTES, ROW_SHARE
-from dml.expr.user_call import caught, raised
+from dml.expr.user_call import UnreadableError, caught, raised
 from dml.kernels.rows.ids import LateIds
 from dml.ops.row.filter_rows import FilterRows
 from dml.ops.row.map_rows import MapRows, returned
-from dml.udfs.calling.python_rows import UnfitError, each_row, to_list, to_values
+from dml.udfs.calling.python_rows import GENERATED, UnfitError, each_row, to_list, to_values
 
 if TYPE_CHECKING:
     from dml.data.schema import Schema
@@ -88,6 +88,8 @@ class CallChain:
         found = node.schema if node.schema.known else at.schemas.get(node.digest.hex())
         if found is None or not block.schema or len(found) != node.fn.fresh:
             return None
+        if max(len(found), len(block.schema)) > GENERATED:
+            return None
         return found if all(kind in SAME for kind in found.values()) else None
 
     def run(self, block: Block, schema: Schema, at: At) -> Iterator[Block]:
@@ -106,18 +108,22 @@ class CallChain:
         functions = self.mapped.fn.call, None if self.kept is None else self.kept.fn.call
         most = _most_text(schema, at.hold_bytes // ROW_SHARE)
         adders = [*(each.append for each in lists), index.append, odd.append]
-        error, last, ends = None, -1, list[tuple[int, int]]()
+        error, last, ends, unread = None, -1, list[tuple[int, int]](), None
         piece = min(PIECE, rows_in_piece(block))
         while last + 1 < block.n and error is None and not odd:
             start, last = last + 1, min(last + piece, block.n - 1)
-            values = (to_list(cut(each, start, last + 1)) for each in block.columns)
+            try:
+                values = [to_list(cut(each, start, last + 1)) for each in block.columns]
+            except UnreadableError:  # some row cannot be called with
+                unread = ChainStop(start, None, None)
+                break
             error = caught(loop, *functions, most, *values, *adders)
             ends.append((last, len(index)))
         done = len(lists[0])
         ids = block.ids
         if filtering:  # computed on demand: no operator may need the ids
             ids = LateIds(len(index), partial(_arrays, ids, index, ends), INDEX_BYTES)
-        stop = None if error is None else _stop(loop, error, last)
+        stop = unread if error is None else _stop(loop, error, last)
         if odd and stop is None:
             stop = ChainStop(last - odd[0][0], odd[0][1], None)
         judged = filtering and (stop is None or stop.row > 0 or stop.made is not None)
@@ -152,10 +158,10 @@ class CallChain:
         node, rest = self.mapped, block.slice(stop.row, block.n)
         error = stop.error
         if error is None:
-            out: list[Any] = [stop.made]
-            tail = rest.slice(1, rest.n)
+            out: list[Any] = [] if stop.made is None else [stop.made]
+            tail = rest.slice(len(out), rest.n)
             error = each_row(node.fn, tail, out) if tail.n else None
-            for made in returned(node, node.fn, out, rest.ids, at):
+            for made in returned(node, node.fn, out, rest.ids, at) if out else ():
                 yield from (made.bare(),) if self.kept is None else self.kept.run(made, at)
             if error is None:
                 return

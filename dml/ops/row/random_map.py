@@ -67,10 +67,11 @@ class RandomMap(FunctionNode):
         def call(start: int, stop: int, out: list[Any]) -> tuple[np.ndarray, BaseException | None]:
             part = block.slice(start, stop)
             draws = RowGenerator().each(keys[start:stop])
+            called, rows = convert.readable(self.fn.call, part)
             if self.skips:
-                given = zip(convert.to_rows(part), draws, strict=True)
-                return self.spared(given, part.ids, out, at) + start, None
-            error = each_drawn(self.fn.call, convert.to_rows(part), draws, out)
+                given = zip(rows, draws, strict=True)
+                return self.spared(given, part.ids, out, at, called) + start, None
+            error = each_drawn(called, rows, draws, out)
             return np.arange(start, start + len(out)), error
 
         return call

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dml.data.batch_trays import CopiedRows
@@ -104,7 +104,7 @@ class _Scanning:
     def run(self, block: Block) -> Iterator[Block]:
         """Yield the rows made of ``block``; raise an error of a row after the rows before it."""
         out = CopiedRows()
-        error = caught(self._each, convert.to_rows(block), out)
+        error = caught(self._each, *convert.readable(self.node.fn.call, block), out)
         try:
             if out:
                 yield from returned(self.node, self.node.fn, out, block.ids, self.at)
@@ -113,8 +113,7 @@ class _Scanning:
         except DmlError as wrong:
             raise wrong.under(self.node.label()) from wrong.__cause__
 
-    def _each(self, rows: list[Any], out: list[Any]) -> None:
-        call = self.node.fn.call
+    def _each(self, call: Callable[..., Any], rows: Sequence[Any], out: list[Any]) -> None:
         for row in rows:
             made = call(self.state, row)
             if type(made) is not tuple or len(made) != 2:

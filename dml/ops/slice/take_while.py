@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -90,15 +90,15 @@ class TakeWhile(Skipping):
 
 def _called(fn: UserFunction, block: Block) -> Iterator[np.ndarray]:
     out: list[bool] = []
-    error = caught(_until_false, fn, convert.to_rows(block), out)
+    error = caught(_until_false, *convert.readable(fn.call, block), out)
     yield np.array(out, dtype=bool)
     if error is not None:
         raise raised(error, fn, block.ids, len(out))
 
 
-def _until_false(fn: UserFunction, rows: list[Any], out: list[bool]) -> None:
+def _until_false(call: Callable[..., Any], rows: Sequence[Any], out: list[bool]) -> None:
     for row in rows:
-        out.append(bool(fn.call(row)))
+        out.append(bool(call(row)))
         if not out[-1]:
             return
 
@@ -145,9 +145,11 @@ class _Passing:
         """Do the same as ``_select``, and drop the rows for which ``fn`` raises."""
         passing: list[bool] = []
         errors: list[tuple[int, BaseException]] = []
-        rows = takewhile(lambda _: all(passing[-1:]), convert.to_rows(block))
-        given, lost = zip(rows, strict=True), lambda *error: errors.append(error)
-        kept = each_apart(lambda row: bool(fn.call(row)), given, passing, lost)
+        call, rows = convert.readable(fn.call, block)
+        given = zip(takewhile(lambda _: all(passing[-1:]), rows), strict=True)
+        kept = each_apart(
+            lambda row: bool(call(row)), given, passing, lambda *error: errors.append(error)
+        )
         self.ended = not all(passing)
         kept, start = kept[: len(kept) - self.ended], 0
         for place, error in errors:

@@ -21,7 +21,7 @@ from dml.io.files.files import FileSet
 from dml.io.source import Source
 from dml.ops.row.segment import Segment
 from dml.optimize.explain.fingerprint_tree import SpelledPart, function_parts, part, short_repr
-from dml.optimize.fingerprints import Memo, draws_by_default, name_parts
+from dml.optimize.fingerprints import Memo, conjuncts, draws_by_default, name_parts
 from dml.udfs.calling.instances import Stateful
 from dml.udfs.named_function import as_now
 
@@ -169,7 +169,7 @@ def _operators(normal: Node, seed: int, indent: str, *, quick: bool) -> Iterator
 def _parts(node: Node, memo: Memo, *, quick: bool) -> Iterator[SpelledPart]:
     """Yield the parts of an operator, in the order in which a user would name them."""
     if isinstance(node, Segment):
-        yield _filters(node.predicate, memo)
+        yield _filters(node.predicate, memo, conjuncts(node.predicate, memo))
         yield from _columns(node.env, memo)
         return
     for name in node.meaning_names:
@@ -201,7 +201,7 @@ def _field(name: str, value: Any, memo: Memo) -> Iterator[SpelledPart]:
         case Value():
             yield _value(value, name, memo, DEEPEST)
         case (Value(), *_):
-            yield _filters(value, memo)
+            yield _filters(value, memo, [canonical(each, memo).digest for each in value])
         case ((str(), Value()), *_):
             yield from _columns(value, memo)
         case _:
@@ -225,13 +225,11 @@ def _schema(schema: Schema) -> Iterator[SpelledPart]:
         yield SpelledPart("type", f"column {name!r}", short(kind), digest(kind).hex())
 
 
-def _filters(values: Sequence[Value], memo: Memo) -> SpelledPart:
-    """Return the filters as one part; filters are distinguished by content, not by place."""
+def _filters(values: Sequence[Value], memo: Memo, names: list[bytes]) -> SpelledPart:
+    """Return the filters as one part, which is equal to another where ``names`` are."""
     found = tuple(_value(value, "a filter", memo, DEEPEST) for value in values)
     text = " & ".join(value_text(value) for value in values)
-    return SpelledPart(
-        "filters", "filters", text, digest([each.name for each in found]).hex(), found
-    )
+    return SpelledPart("filters", "filters", text, digest(names).hex(), found)
 
 
 def _columns(env: Sequence[tuple[str, Value]], memo: Memo) -> Iterator[SpelledPart]:
@@ -248,7 +246,7 @@ def _value(value: Value, path: str, memo: Memo, depth: int) -> SpelledPart:
     """Return an expression as a part with an operation, options and arguments."""
     inside: list[SpelledPart] = []
     if value.op not in KINDS and depth:
-        inside.append(part("operation", path, value.op))
+        inside.append(part("operation", path, canonical(value, memo).op))
         if value.params:
             inside.append(part("option", f"option of {value.op} in {path}", value.params))
         inside += [_value(arg, path, memo, depth - 1) for arg in value.args]

@@ -12,7 +12,12 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 
 from dml.base.amounts import counted
-from dml.optimize.explain.fingerprint_text import FingerprintText, NamedOperator, WrittenStep
+from dml.optimize.explain.fingerprint_text import (
+    CALLED,
+    FingerprintText,
+    NamedOperator,
+    WrittenStep,
+)
 from dml.optimize.explain.fingerprint_tree import SpelledPart
 
 SAME = "same"
@@ -47,7 +52,7 @@ SAID = {
     "type": "{path} has another type",
     "columns": "other columns come out, or in another order",
     "column": "{path} is made of another column",
-    "filters": "rows are kept by other filters, or by filters in another order",
+    "filters": "rows are kept by other filters, or by filters that may fail in another order",
     "expression": "the expression of {path} differs",
     "operation": "the expression of {path} does something else",
     "draw": "the random numbers of {path} are others",
@@ -201,33 +206,60 @@ def _only(mine: NamedOperator | None, theirs: NamedOperator | None) -> Differenc
     return Difference(SAME)
 
 
-def _of_parts(mine: Sequence[SpelledPart], theirs: Sequence[SpelledPart]) -> Difference | None:
-    """Return the first difference at an equal path, else a part that only one side has, or None."""
-    others: dict[tuple[str, str], SpelledPart] = {}
-    for each in theirs:
-        others.setdefault(each.place, each)
-    known = {each.place for each in mine}
+def _of_parts(
+    mine: Sequence[SpelledPart], theirs: Sequence[SpelledPart], roots: tuple[str, str] = ("", "")
+) -> Difference | None:
+    """Return the first difference of two counterparts, else a part that only one side has, or None.
+
+    ``roots`` are the paths of what has the parts, here and there: they begin the parts' own paths.
+    """
+    others, free = _counterparts(mine, theirs, roots)
     for each in mine:
-        other = others.get(each.place)
+        other = others.get(_place(each, roots[0]))
         if other is not None and other.name != each.name:
             return _of_part(each, other)
     for each in mine:
-        if each.place not in others:
-            return _alone(each, theirs, known)
-    alone = next((each for each in theirs if each.place not in known), None)
-    if alone is None:
-        return None
-    return Difference(alone.kind, alone.path, here=NOTHING, there=alone.shown)
-
-
-def _alone(
-    mine: SpelledPart, theirs: Sequence[SpelledPart], known: set[tuple[str, str]]
-) -> Difference:
-    """Return the difference between ``mine``, a part without counterpart, and what replaces it."""
-    instead = next(
-        (each for each in theirs if each.place[1] == mine.place[1] and each.place not in known),
-        None,
+        if _place(each, roots[0]) not in others:
+            return _alone(each, free)
+    return (
+        Difference(free[0].kind, free[0].path, here=NOTHING, there=free[0].shown) if free else None
     )
+
+
+def _counterparts(
+    mine: Sequence[SpelledPart], theirs: Sequence[SpelledPart], roots: tuple[str, str]
+) -> tuple[dict[tuple[str, str], SpelledPart], list[SpelledPart]]:
+    """Return the counterpart of each place of ``mine`` that has one, and the rest of ``theirs``.
+
+    It is the part at the same place. The name of a called function is no place, nor is a path that
+    a digest hides below another root: there it is the part that is as far along among its kind.
+    """
+    others: dict[tuple[str, str], SpelledPart] = {}
+    for each in theirs:
+        others.setdefault(_place(each, roots[1]), each)
+    known = {_place(each, roots[0]) for each in mine}
+    alone = [each for each in mine if _place(each, roots[0]) not in others]
+    free = [each for each in theirs if _place(each, roots[1]) not in known]
+    hidden = {each.kind for each in alone if roots[0] != roots[1] and roots[0] not in each.path}
+    for kind in hidden if any(roots) else CALLED:
+        one, other = ([each for each in side if each.kind == kind] for side in (alone, free))
+        if len(one) == len(other):
+            others |= {_place(a, roots[0]): b for a, b in zip(one, other, strict=True)}
+            free = [each for each in free if each.kind != kind]
+    return others, free
+
+
+def _place(part: SpelledPart, root: str) -> tuple[str, str]:
+    """Return kind and path of a part below ``root``, the path of what has it."""
+    return part._replace(path=part.path.removeprefix(root)).place
+
+
+def _alone(mine: SpelledPart, free: Sequence[SpelledPart]) -> Difference:
+    """Return the difference between ``mine``, a part without counterpart, and what replaces it."""
+    instead = next((each for each in free if each.place[1] == mine.place[1]), None)
+    if instead is None and mine.kind in CALLED:
+        others = (each for each in free if each.kind in CALLED and each.kind != mine.kind)
+        instead = next(others, None)
     if instead is None:
         return Difference(mine.kind, mine.path, here=mine.shown, there=NOTHING)
     kind = instead.kind if instead.kind in TELLING else mine.kind
@@ -241,7 +273,7 @@ def _of_part(mine: SpelledPart, theirs: SpelledPart) -> Difference:
     elif mine.kind == "expression":
         found = _of_expressions(mine, theirs)
     else:
-        found = _of_parts(mine.parts, theirs.parts)
+        found = _of_parts(mine.parts, theirs.parts, (mine.path, theirs.path))
     return found or Difference(mine.kind, mine.path, here=mine.shown, there=theirs.shown)
 
 
@@ -306,7 +338,7 @@ def _written(
     same = [step for step in steps if title and _became(step.kind, kind, normal)]
     left = Counter(step.name for step in others)
     alone = [step for step in same if not left[step.name]]
-    if alone and not others and kind == MERGED:  # none has a counterpart
+    if kind == MERGED:
         alone = [step for step in alone if _is_of(step, found)] or alone
     if alone:
         return alone[0].label
@@ -320,7 +352,9 @@ def _became(written: str, kind: str, normal: set[str]) -> bool:
 
 
 def _is_of(step: WrittenStep, found: Difference) -> bool:
-    """Return True if the difference in filters, or in a column, may be in the written ``step``."""
+    """Return True if the difference in filters, or in columns, may be in the written ``step``."""
+    if found.kind == "columns":
+        return step.kind != "Filter"
     name = found.path.removeprefix("column ").strip("'")
     filtering = "filter" in found.path
     return step.kind == "Filter" if filtering else f"({name}=" in step.label.replace(", ", "(")

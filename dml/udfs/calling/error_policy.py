@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from dml.errors import DmlError, PlanError
+from dml.errors import PlanError
 from dml.expr.node import Node
 from dml.expr.user_call import NotConstructedError, each_apart, raised
-from dml.udfs.calling.python_rows import to_rows
+from dml.udfs.calling.python_rows import readable
 
 if TYPE_CHECKING:
     from dml.data.block import Block
@@ -88,13 +88,8 @@ class Skipping(Node):
         first = len(out)
         self.lose(error, block.ids, first, at)
         rest = block.slice(first + 1, block.n)
-        try:
-            rows = [(row,) for row in (to_rows(rest) if rest.n else ())]
-        except DmlError:  # a value has no Python form: only its own row is lost
-            ones = ((rest.slice(row, row + 1),) for row in range(rest.n))
-            kept = self.spared(ones, rest.ids, out, at, lambda one: self.fn.call(to_rows(one)[0]))
-        else:
-            kept = self.spared(rows, rest.ids, out, at)
+        call, rows = readable(self.fn.call, rest)
+        kept = self.spared(zip(rows, strict=True), rest.ids, out, at, call)
         return np.concatenate([np.arange(first), kept + first + 1])
 
     def spared(

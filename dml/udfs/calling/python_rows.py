@@ -23,8 +23,8 @@ from dml.data.layouts import FEW, TEXTS, texts
 from dml.data.object_values import in_pieces
 from dml.data.open_tensors import OpenTensor, arrays_in, column_of
 from dml.data.schema import TYPES, Schema, code_of, shape_of, short, tensor
-from dml.errors import CastError, DmlError, UDFError, text_of, worded
-from dml.expr.user_call import UserFunction, caught
+from dml.errors import DmlError, UDFError, text_of, worded
+from dml.expr.user_call import UnreadableError, UserFunction, caught
 from dml.kernels.functions.zones import in_python
 from dml.kernels.interpreter import canonicalise
 from dml.kernels.rows.ids import RowIds
@@ -32,6 +32,7 @@ from dml.kernels.vec import Vec
 
 Row = dict[str, Any]
 NONE = type(None)
+GENERATED = 1024  # most columns of a row for which a loop is generated
 RETURN = "return a dict with the same names and types for every row, or declare schema={...}"
 
 # Column types by the set of Python types of all present values; other mixtures are errors.
@@ -119,6 +120,23 @@ def _converted(block: Block) -> Iterable[list[list[Any]]]:
         return ([to_list(column) for column in one.columns] for one in ones)
 
 
+def readable(call: Callable[..., Any], block: Block) -> tuple[Callable[..., Any], Sequence[Any]]:
+    """Return the rows of ``block``, and ``call`` in a form that accepts them.
+
+    They are dicts, and ``call`` itself; or, if a value of some row has no Python form, blocks of
+    one row, so that only the call with that row raises.
+    """
+    try:
+        return call, to_rows(block)
+    except DmlError:
+        ones = [block.slice(row, row + 1) for row in range(block.n)]
+
+    def read(*given: Any) -> Any:
+        return call(*(to_rows(each)[0] if isinstance(each, Block) else each for each in given))
+
+    return read, ones
+
+
 def each_row(fn: UserFunction, block: Block, out: list[Any]) -> BaseException | None:
     """Run ``call_each``; return the exception that stopped it, or None."""
     return caught(call_each, fn, block, out)
@@ -140,8 +158,11 @@ def _loop(names: tuple[str, ...]) -> Callable[..., None]:
     """Return a loop over columns that calls ``fn`` with each row's dict and appends the result.
 
     The loop is generated for the names: a dict display and a plain call take half the time of
-    ``dict(zip())`` and ``map`` (benchmarks/dml_loader.py, w4).
+    ``dict(zip())`` and ``map`` (benchmarks/dml_loader.py, w4). With many names, compiling it takes
+    longer than it saves, and more memory (benchmarks/bench_wide_csv.py).
     """
+    if len(names) > GENERATED:
+        return functools.partial(_zipped, names)
     places = [f"v{i}" for i in range(len(names))]
     columns = ", ".join(f"c{i}" for i in range(len(names)))
     items = ", ".join(f"{name!r}: {place}" for name, place in zip(names, places, strict=True))
@@ -151,6 +172,14 @@ def _loop(names: tuple[str, ...]) -> Callable[..., None]:
     exec(text, made)  # noqa: S102 - names enter as quoted literals only
     loop: Callable[..., None] = made["loop"]
     return loop
+
+
+def _zipped(
+    names: tuple[str, ...], fn: Callable[..., Any], append: Callable[..., Any], *columns: list[Any]
+) -> None:
+    """Call ``fn`` with the dict of each row of ``columns``, and ``append`` the result."""
+    for row in zip(*columns, strict=True):
+        append(fn(dict(zip(names, row, strict=True))))
 
 
 def to_list(values: Values) -> list[Any]:
@@ -179,7 +208,7 @@ def _in_microseconds(array: pa.Array) -> pa.Array:
     try:
         return array.cast(wanted)
     except pa.ArrowInvalid as error:
-        raise CastError(
+        raise UnreadableError(
             f"a value of type {array.type} has digits that Python's datetime cannot hold",
             why=str(error),
             try_=f".cast to {wanted} with strict=False, which gives null instead",

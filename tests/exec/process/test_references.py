@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 
 from dml.errors import PlanError
-from dml.exec.process.references import dumped, loaded
+from dml.exec.process.references import by_value, dumped, loaded
 
 ROOT = Path(__file__).parents[3]
 
@@ -71,6 +72,40 @@ def test_what_is_another_there_is_refused(write: Writes, pick: Any, other: str) 
     write(other)
     with pytest.raises(PlanError, match=r"dml_referred\.[fK] is something else"):
         loaded(sent, [])
+
+
+def test_a_module_that_travels_by_value_already_goes_on_doing_so(write: Writes) -> None:
+    """As the file does that the command line runs, or a module that the user registered."""
+    module, other = write("def f(): return 1"), sys.modules[__name__]
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        with by_value([module, other]), by_value(iter([other, module])):
+            assert {module.__name__, other.__name__} <= registered()
+        assert module.__name__ in registered()
+        assert other.__name__ not in registered()
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+def test_modules_travel_by_value_until_the_last_block_ends(write: Writes) -> None:
+    module, before = write("def f(): return 1"), registered()
+    first, second = by_value([module]), by_value([module])
+    with first:
+        second.__enter__()
+    assert registered() == before | {module.__name__}, "the second block goes on"
+    second.__exit__(None, None, None)
+    assert registered() == before
+
+
+def test_a_module_that_cannot_travel_leaves_the_registry_alone(write: Writes) -> None:
+    module, before = write("def f(): return 1"), registered()
+    with pytest.raises(ValueError, match="not imported"), by_value([module, ModuleType("none")]):
+        pass
+    assert registered() == before
+
+
+def registered() -> set[str]:
+    return set(cloudpickle.list_registry_pickle_by_value())
 
 
 def test_what_is_absent_there_raises_as_importing_does(write: Writes, tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import dml
 from dml.exec.memory.memory_shares import demands_of, divided
@@ -171,6 +173,29 @@ def test_a_slice_that_gave_nothing_says_nothing_of_sizes() -> None:
     one = load(100)
     one.measure(3.0, None, 0)
     assert (one.output_bytes, one.seconds) == (100, 3.0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=1, max_size=20))
+def test_the_mean_is_of_the_tasks_that_have_ended(tasks: list[tuple[int, bool]]) -> None:
+    """Partitions of a task that goes on are no share of those that ended before it."""
+    one = load(10)
+    for made, ended in tasks:
+        for _ in range(made):
+            one.measure(1.0, 10, 0)
+        if ended:
+            one.ended(made)
+    done = [made for made, ended in tasks if ended]
+    assert one.mean == (sum(done) / len(done) if done else 1.0)
+
+
+def test_a_long_task_that_goes_on_takes_no_room_for_others() -> None:
+    one = load(10)
+    for _ in range(2):
+        one.measure(1.0, 10, 0)
+    one.ended(2)
+    for _ in range(100):
+        one.measure(1.0, 10, 0)
+    assert one.rest_bytes(1, kept=True) == 10, "one partition up to the mean, of ten bytes"
 
 
 def test_the_stage_above_leaves_room_for_one_output_below() -> None:

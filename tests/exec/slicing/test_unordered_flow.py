@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dml
@@ -27,6 +27,7 @@ from dml.exec.slicing.open_lanes import ALL, MOST_SPANS, Done, joined
 from dml.exec.slicing.slice_sizes import Cutting
 from dml.optimize.phases import optimize
 from dml.testing.executions import RunWay, elements, streaming
+from tests.sampling import amount
 
 ROWS = 150
 FREE: dict[str, Any] = {"deterministic": False, "telemetry_dir": "off", "prefetch": 0}
@@ -125,8 +126,13 @@ class Held:
 
 def one_by_one(ds: Dataset, cache: Path, workers: int = 4) -> Elements:
     """A run on threads whose slices have one row each."""
+    return sliced(ds, cache, 1, workers)
+
+
+def sliced(ds: Dataset, cache: Path, rows: int, workers: int = 2) -> Elements:
+    """A run on threads whose slices have ``rows`` rows each."""
     run = streaming(ds._node, RunWay(threads=workers, free=True), cache)
-    cutting = Cutting(workers, 1 << 20, draw=lambda: 1)
+    cutting = Cutting(workers, 1 << 20, draw=lambda: rows)
     return Elements(dataclasses.replace(run, cutting=cutting), 0, Unaccounted())
 
 
@@ -190,6 +196,99 @@ def test_an_error_comes_behind_all_rows_before_it() -> None:
         found.extend(row["id"] for row in it)
     assert set(range(90)) <= set(found)
     assert len(found) == len(set(found))
+
+
+FAILING = set[int]()
+
+
+def flaky(row: Row) -> Row:
+    """One row for one, but for the ids that fail now."""
+    if row["id"] in FAILING:
+        raise ValueError("now")
+    return {"id": row["id"]}
+
+
+ABOVE: dict[str, Callable[[Dataset], Dataset]] = {
+    "map": lambda ds: ds.map(kept, num_cpus=2),
+    "shuffle.map.batch": lambda ds: ds.shuffle(5, seed=1).map(kept).batch(7),
+    "batch.map": lambda ds: ds.batch(7).map(doubled),
+    "map_batches": lambda ds: ds.map_batches(doubled, batch_size=8, num_cpus=2),
+}
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("above", ABOVE)
+@settings(deadline=None, max_examples=amount(12, 60))
+@given(st.data())
+def test_a_run_goes_on_where_its_input_failed(
+    tmp_path_factory: pytest.TempPathFactory, above: str, data: st.DataObject
+) -> None:
+    """In any order of arrival, no row is lost or doubled, and an error is behind what precedes."""
+    node = ABOVE[above](dml.range(ROWS, atom_rows=40).map(flaky, schema={"id": "i8"}))._node
+    draw = st.none() | st.integers(0, 1 << 30)
+    way = RunWay(
+        threads=data.draw(st.sampled_from([1, 2, 4])),
+        target_bytes=data.draw(st.sampled_from([1, 300, 1 << 20])),
+        fuzz=data.draw(draw),
+        slices=data.draw(draw),
+        free=data.draw(st.booleans()),
+    )
+    cache, found, state = tmp_path_factory.getbasetemp(), list[dict[str, Any]](), None
+    FAILING.clear()
+    expected = ids(list(elements(node, RunWay(), cache)))
+    stops = st.tuples(st.integers(0, 200), st.sets(st.integers(0, ROWS - 1), max_size=2))
+    for stop, failing_now in [*data.draw(st.lists(stops, max_size=3)), (10_000, set[int]())]:
+        FAILING.clear()
+        FAILING.update(failing_now)
+        with elements(node, way, cache, state=state) as it:
+            try:
+                found.extend(islice(it, stop))
+            except UDFError:
+                assert above != "map" or set(range(min(failing_now))) <= set(ids(found))
+            state = json.loads(json.dumps(it.state_dict()))
+    assert ids(found) == expected
+
+
+@pytest.mark.parametrize("free", [True, False])
+@pytest.mark.parametrize("above", ["batch.map", "shuffle.map.batch"])
+def test_rows_that_were_gathered_when_the_input_failed_come_again(
+    tmp_path: Path, above: str, *, free: bool
+) -> None:
+    node = ABOVE[above](dml.range(ROWS, atom_rows=40).map(flaky, schema={"id": "i8"}))._node
+    way = RunWay(threads=1, target_bytes=1, slices=1, free=free)
+    for failing_now in (36, 40, 100):
+        FAILING.clear()
+        expected = ids(list(elements(node, way, tmp_path)))
+        FAILING.add(failing_now)
+        found = list[dict[str, Any]]()
+        with elements(node, way, tmp_path) as it:
+            with pytest.raises(UDFError):
+                found.extend(it)
+            state = it.state_dict()
+        FAILING.clear()
+        with elements(node, way, tmp_path, state=state) as it:
+            found += it
+        assert ids(found) == expected
+
+
+def test_an_error_is_behind_the_slice_that_is_made_again(tmp_path: Path) -> None:
+    """Half of a slice was delivered; when it is made again, its input fails behind that half."""
+    FAILING.clear()
+    ds = dml.range(ROWS).map(flaky, schema={"id": "i8"}).map(kept, num_cpus=2, schema=KEPT)
+    with sliced(ds, tmp_path, 60) as it:
+        first = [each["id"] for each in islice(it, 30)]
+        state = it.state_dict()
+    assert state["position"]["in"]["free"]["given"] == [[0, 60, 30]]
+    FAILING.add(45)
+    rest = list[int]()
+    again = sliced(ds, tmp_path, 60)
+    again.load_state_dict(state)
+    with again, pytest.raises(UDFError, match="now"):
+        rest.extend(each["id"] for each in again)
+    assert [*first, *rest] == list(range(45))
+
+
+KEPT = {"id": "i8", "x": "f8"}
 
 
 DYING = """

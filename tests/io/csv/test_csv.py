@@ -6,6 +6,8 @@ import csv
 import io
 import random
 import shutil
+import subprocess
+import sys
 import tracemalloc
 from functools import partial
 from pathlib import Path
@@ -19,6 +21,7 @@ from hypothesis import strategies as st
 
 import dml
 from dml.errors import PlanError, SchemaError, SourceError
+from dml.io.csv import csv as csv_module
 from dml.io.csv.csv import Dialect, read_csv
 from dml.io.files import records
 from dml.testing.oracle_sources import table_of
@@ -380,3 +383,75 @@ def test_a_header_alone_has_names_however_it_ends(header: str, end: str, tmp_pat
     path.write_bytes((header + end).encode())
     names = [each.strip('"') for each in header.removeprefix("\ufeff").split(",")]
     assert dml.read_csv(path).to_arrow().column_names == names
+
+
+# ----------------------------------------------------------------------------- many columns
+
+HEADER = st.lists(
+    st.text(st.sampled_from('ab",\n é'), max_size=4).filter(lambda name: name.strip()),
+    min_size=1, max_size=9, unique=True,
+)  # fmt: skip
+
+
+@given(names=HEADER, marked=st.booleans(), end=st.sampled_from(["\n", "\r\n", ""]))
+def test_names_are_those_that_arrow_reads(
+    tmp_path_factory: pytest.TempPathFactory, *, names: list[str], marked: bool, end: str
+) -> None:
+    """In quotes where they need them, and where they do not."""
+    out = io.StringIO()
+    csv.writer(out).writerow(names)
+    line = out.getvalue().removesuffix("\r\n") + end
+    text = (b"\xef\xbb\xbf" if marked else b"") + line.encode()
+    path = tmp_path_factory.mktemp("names") / "a.csv"
+    path.write_bytes(text)
+    ended = text if end else text + b"\n"
+    parsing = pc.ParseOptions(newlines_in_values=True)
+    wanted = pc.read_csv(pa.BufferReader(ended), parse_options=parsing).column_names
+    assert list(read_csv(str(path)).schema) == wanted
+
+
+@settings(deadline=None)
+@given(st.integers(1, 7), st.lists(st.lists(ROW, min_size=2, max_size=2), min_size=1, max_size=5))
+def test_columns_are_the_same_however_many_are_decoded_at_once(
+    tmp_path_factory: pytest.TempPathFactory, most: int, rows: list[list[Any]]
+) -> None:
+    path = tmp_path_factory.mktemp("groups") / "a.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([f"{name}{part}" for part in range(2) for name in "ifs"])
+        writer.writerows([value for part in row for value in part] for row in rows)
+    found: list[Any] = []
+    for at_once in (most, 1 << 12):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(csv_module, "AT_ONCE", at_once)
+            try:
+                found.append(everything(read_csv(str(path))).to_arrow())
+            except SourceError as error:
+                found.append(str(error))
+    assert repr(found[0]) == repr(found[1])
+    assert isinstance(found[0], str) or found[0].schema == found[1].schema
+
+
+WIDE = """
+import resource, sys
+import dml
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+
+before = peak()
+ds = dml.read_csv(sys.argv[1]).with_options(executor="sync", telemetry_dir="off")
+assert [row["c9"] for row in ds] == [9, 10, 11]
+print(peak() - before)
+"""
+
+
+@pytest.mark.law
+def test_three_rows_of_the_most_columns_take_little_memory(tmp_path: Path) -> None:
+    count = csv_module.MOST_COLUMNS
+    lines = [",".join(f"c{column}" for column in range(count))]
+    lines += [",".join(str(column + row) for column in range(count)) for row in range(3)]
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    command = [sys.executable, "-c", WIDE, str(tmp_path / "a.csv")]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(run.stdout) < 200, "MiB; all columns at once took 570"

@@ -15,6 +15,7 @@ import pytest
 from dml.api.dataset import Dataset
 from dml.data.stream_hash import stream_hash
 from dml.errors import SourceError
+from dml.events import OperatorTotals
 from dml.io.binary.binary import read_binary_files
 from dml.io.csv.csv import read_csv
 from dml.io.files.files import FileSource
@@ -22,6 +23,7 @@ from dml.io.numpy import array_files
 from dml.io.numpy.npy import read_numpy
 from dml.io.stores import byte_ranges
 from dml.io.text.text import read_text
+from dml.io.unit_shard import UnitShard
 from dml.testing.oracle import Oracle
 from dml.testing.source_laws import check_same_data, check_source, everything
 from tests.io.counted_store import CountedStore, counted, noted, pauses, uploaded
@@ -61,6 +63,21 @@ def test_the_oracle_reads_stores_too(made: Made, counted: type[CountedStore]) ->
     if read is read_numpy:  # which the oracle does not read
         oracle = iter(Dataset(read(folder, atom_rows=30)).shuffle(seed=3).batch(7))
     assert stream_hash(iter(engine.with_options(telemetry_dir="off"))) == stream_hash(oracle)
+
+
+@pytest.mark.law
+def test_the_account_of_a_run_tells_stores_from_disks(
+    made: Made, counted: type[CountedStore]
+) -> None:
+    folder, read = made
+    for place, medium in ((folder, "local"), (uploaded(folder, URL), "remote")):
+        source = read(place)
+        for each in (source, UnitShard(source, 2, 0)):
+            with iter(Dataset(each).with_options(telemetry_dir="off")) as elements:
+                next(elements)
+                events = elements.events()
+            (found,) = (each for each in events if isinstance(each, OperatorTotals))
+            assert found.medium == medium
 
 
 @pytest.mark.law

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+import dml
 from dml.data.block import Block
 from dml.data.schema import Schema, tensor
-from dml.errors import CastError
+from dml.errors import CastError, UDFError
 from dml.expr.user_call import UserFunction
 from dml.kernels.rows.ids import RowIds
 from dml.kernels.vec import Vec
+from dml.udfs.calling import python_rows
 from dml.udfs.calling.python_rows import (
     UnfitError,
     call_each,
@@ -178,3 +183,109 @@ def test_too_little_memory_is_no_fault_of_a_row(
     rows = [{"a": np.zeros((1, 2)), "b": [1]}, {"a": np.zeros((2, 2)), "b": [2]}]
     with pytest.raises(MemoryError):
         to_block(rows, None, ids(2))
+
+
+@pytest.mark.parametrize("most", [0, 1 << 20])
+def test_rows_are_the_same_by_a_generated_loop_and_without_one(
+    monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Compiling a loop over many names takes longer than it saves."""
+    monkeypatch.setattr(python_rows, "GENERATED", most)
+    python_rows._loop.cache_clear()
+    rows = [{"a": 1, "b": "x"}, {"a": None, "b": "y"}]
+    block = to_block(rows, None, ids(2)).bare()
+    out: list[Any] = []
+    assert to_rows(block) == rows
+    assert [list(row) for row in to_rows(block)] == [["a", "b"]] * 2
+    call_each(UserFunction(lambda row: row["b"], b"", "f"), block, out)
+    assert out == ["x", "y"]
+    python_rows._loop.cache_clear()
+
+
+def test_no_code_is_generated_for_thousands_of_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"c{number}" for number in range(2 * python_rows.GENERATED)]
+    block = to_block([dict.fromkeys(names, 1)], None, ids(1)).bare()
+    monkeypatch.setattr("builtins.exec", lambda *_: pytest.fail("code for each name"))
+    assert to_rows(block) == [dict.fromkeys(names, 1)]
+
+
+# -------------------------------------------------------------- values that Python cannot hold
+
+AT = 150  # the row whose nanoseconds no datetime has
+
+
+@pytest.fixture(scope="module")
+def nanoseconds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("nanoseconds") / "d.parquet"
+    times = np.arange(300) * 1000
+    times[AT] += 1
+    table = pa.table({"x": np.arange(300), "t": pa.array(times, pa.timestamp("ns"))})
+    pq.write_table(table, path, row_group_size=100)
+    return path
+
+
+def texts(row: dict[str, Any]) -> dict[str, Any]:
+    return {"x": row["x"], "t": str(row["t"]), "k": str(print)}
+
+
+def drawn(row: dict[str, Any], rng: Any) -> dict[str, Any]:
+    return {**texts(row), "r": rng.random()}
+
+
+def carried(state: int, row: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    return state + 1, texts(row)
+
+
+def twice(row: dict[str, Any]) -> list[dict[str, Any]]:
+    return [texts(row), texts(row)]
+
+
+def every(row: dict[str, Any]) -> bool:
+    return len(str(row["t"])) > 0 and str(print) != ""
+
+
+@dml.udf(return_dtype="str")
+def text_of_time(time: Any) -> str:
+    return str(time) + str(print)
+
+
+def kept_of(row: dict[str, Any]) -> bool:
+    return bool(row["x"] >= 0)
+
+
+TYPES = {"x": "i8", "t": "str", "k": "str"}
+VERBS: dict[str, Callable[..., dml.Dataset]] = {
+    "map": lambda ds, **by: ds.map(texts, **by),
+    "map with a schema": lambda ds, **by: ds.map(texts, schema=TYPES, **by),
+    "map and filter": lambda ds, **by: ds.map(texts, schema=TYPES, **by).filter(kept_of),
+    "random_map": lambda ds, **by: ds.random_map(drawn, seed=1, **by),
+    "flat_map": lambda ds, **by: ds.flat_map(twice, **by),
+    "filter": lambda ds, **by: ds.filter(every, **by),
+    "take_while": lambda ds, **by: ds.take_while(every, **by),
+    "scan": lambda ds: ds.scan(0, carried),
+    "udf": lambda ds: ds.with_columns(t=text_of_time(dml.col("t"))),
+}
+
+
+@pytest.mark.parametrize("executor", ["sync", "threads", "processes"])
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_row_is_named_whose_value_python_cannot_hold(
+    nanoseconds: Path, verb: str, executor: str
+) -> None:
+    ds = VERBS[verb](dml.read_parquet(nanoseconds))
+    ds = ds.with_options(executor=executor, num_workers=2, telemetry_dir="off").batch(1)
+    rows = list[int]()
+    with pytest.raises(UDFError, match=r"cannot be called.*cannot hold") as found:
+        rows.extend(batch["x"][0] for batch in ds)
+    assert [*dict.fromkeys(rows)] == [*range(AT)], "the rows before it come"
+    assert (found.value.row_group, found.value.row) == (1, AT)
+    assert found.value.file.endswith("d.parquet")
+    assert "row group 1, row 150" in str(found.value)
+
+
+@pytest.mark.parametrize("verb", [name for name in VERBS if name not in {"scan", "udf"}])
+def test_a_value_that_python_cannot_hold_costs_its_row_only(nanoseconds: Path, verb: str) -> None:
+    ds = VERBS[verb](dml.read_parquet(nanoseconds), on_error="skip").batch(1)
+    ds = ds.with_options(executor="sync", telemetry_dir="off")
+    rows = [batch["x"][0] for batch in ds]
+    assert [*dict.fromkeys(rows)] == [*range(AT), *range(AT + 1, 300)]
