@@ -24,6 +24,7 @@ from dml.exec.memory.slice_gauge import GAUGE
 from dml.exec.process.channel import Channel, MemoryNote, Sheet
 from dml.exec.process.environment import Surroundings
 from dml.exec.process.task_runner import SliceOrder, TaskRunner
+from dml.udfs.calling.time_limit import GIVEN_UP
 
 # A worker that is never idle collects garbage once its memory has grown by so many bytes.
 GARBAGE_BYTES = 32 << 20
@@ -142,7 +143,7 @@ def main() -> None:
     for file in (messages, lifeline, note):
         os.set_inheritable(file, False)  # noqa: FBT003 (positional only)
     del sys.argv[1:]
-    GAUGE.own = True
+    GAUGE.own, GIVEN_UP.most = True, None
     serving = threading.get_ident()
     channel, left = Channel(socket.socket(fileno=messages)), MemoryNote(note)
     os.register_at_fork(after_in_child=partial(_let_go, channel, left, lifeline, serving))

@@ -22,6 +22,7 @@ from dml.exec.memory.memory_meter import children, descendants, end_session
 from dml.exec.process.channel import Channel, MemoryNote, Message
 from dml.exec.process.environment import Surroundings
 from dml.exec.process.task_runner import Answer, SliceOrder
+from dml.exec.scheduler.policy import Seq
 
 IDLE_S = 15.0  # idle time after which a worker is ended
 END_S = 1.0  # time that a worker has to clean up then, or at interpreter exit
@@ -117,7 +118,11 @@ class ChildProcess:
 
 
 class Worker(ChildProcess):
-    """A worker process; ``place`` is the unit that it was reading when it was lost, or -1."""
+    """A worker process; ``place`` is the unit that it was reading when it was lost, or -1.
+
+    ``parked`` are the tasks, by run and place, whose other partitions only this worker can make
+    without repeating calls. A ``spent`` worker is to end once there are none.
+    """
 
     _names = itertools.count()
 
@@ -125,6 +130,7 @@ class Worker(ChildProcess):
         self.name = f"worker-{next(self._names)}"
         self.used, self.jobs = False, set[str]()
         self.place, self.number = -1, 0
+        self.parked, self.spent = set[tuple[str, Seq]](), False
         with ExitStack() as undone:
             self.note = MemoryNote()
             undone.callback(self.note.close)
@@ -153,6 +159,11 @@ class Worker(ChildProcess):
         if number != self.number:
             raise self._lost(OSError(f"order {number} was answered, and not {self.number}"))
         found: Answer = answer
+        self.spent |= found.spent
+        if found.parcel is None or found.parcel.outcome.done:
+            self.parked.discard((order.name, order.run.seq))
+        else:
+            self.parked.add((order.name, order.run.seq))
         return found
 
     def _await(self, unwanted: Callable[[], bool]) -> None:
@@ -167,6 +178,7 @@ class Worker(ChildProcess):
         """Tell the worker to release the run ``name``; return False if the process is gone."""
         self.used = True
         self.jobs.discard(name)
+        self.parked = {each for each in self.parked if each[0] != name}
         try:
             self.channel.send(("close", name))
         except OSError:

@@ -75,7 +75,7 @@ class Apply(Node):
 
     def parameters_text(self) -> str:
         """Return the call as text."""
-        return f"{self.name}={self.fn.name}({', '.join(self.args)})"
+        return f"{self.name}={self.fn.name}({', '.join(self.args)}){self.fn.timeout_text}"
 
 
 def _each(fn: Any, columns: Sequence[Sequence[Any]], out: list[Any]) -> None:

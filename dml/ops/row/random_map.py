@@ -67,6 +67,8 @@ class RandomMap(FunctionNode):
         def call(start: int, stop: int, out: list[Any]) -> tuple[np.ndarray, BaseException | None]:
             part = block.slice(start, stop)
             draws = RowGenerator().each(keys[start:stop])
+            if self.fn.timeout is not None:  # a call that is given up keeps its generator
+                draws = (RowGenerator().rekey(key) for key in keys[start:stop].tolist())
             if self.skips:
                 given = zip(convert.to_rows(part), draws, strict=True)
                 return self.spared(given, part.ids, out, at) + start, None

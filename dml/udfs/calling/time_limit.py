@@ -1,0 +1,212 @@
+"""A call of a user's function that takes longer than its ``timeout=`` is given up.
+
+The call runs in a helper thread, while the thread that needs its result waits. Python cannot end a
+thread, so a call that is given up goes on in its thread, and its result is dropped. A worker
+process in which that happened is ended once it has answered; in other processes each thread may
+give up one call at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextvars import Context, copy_context
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from dml.base.fork_guard import end_copy, guarded
+from dml.expr.user_call import TimedOutError
+
+# Seconds after which a helper thread without a call ends.
+IDLE_S = 0.5
+
+
+class _Order(NamedTuple):
+    """A call to make: in the caller's context, so that the function sees its context variables."""
+
+    context: Context
+    call: Callable[..., Any]
+    args: tuple[Any, ...]
+
+
+class _Helper:
+    """A thread that makes one call at a time for another thread.
+
+    It keeps no reference to the call, since arrays that nothing else refers to are used again.
+    """
+
+    def __init__(self) -> None:
+        self.orders = queue.SimpleQueue[_Order | None]()
+        self.done = threading.Lock()
+        self.done.acquire()
+        self.made: Any = None
+        self.error: BaseException | None = None
+        self.thread = threading.Thread(
+            target=guarded, args=(self._serve,), name="dml-call", daemon=True
+        )
+        self.thread.start()
+
+    def _serve(self) -> None:
+        while self._called():
+            self.done.release()
+
+    def _called(self) -> bool:
+        """Make the next call; return False if this thread is to end instead."""
+        order = self._next()
+        if order is None:
+            return False
+        context, call, args = order
+        try:
+            self.made = context.run(call, *args)
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
+            self.error = error
+        end_copy()
+        return True
+
+    def _next(self) -> _Order | None:
+        while True:
+            try:
+                return self.orders.get(timeout=IDLE_S)
+            except queue.Empty:
+                try:
+                    IDLE.remove(self)
+                except ValueError:  # another thread has just taken this helper
+                    continue
+                return None
+
+    def result(self) -> Any:
+        """Return the result of the call, or raise its exception, and forget it."""
+        made, error, self.made, self.error = self.made, self.error, None, None
+        if error is None:
+            return made
+        try:
+            raise error
+        finally:
+            del error  # it refers to this frame
+
+
+# Helper threads without a call, the last used one last.
+IDLE: list[_Helper] = []
+
+
+class GivenUpCalls:
+    """The calls that this process has given up, and which of them still run, by waiting thread.
+
+    ``most`` is how many of them a thread may have running: None in a worker process, which is ended
+    after its answer.
+    """
+
+    def __init__(self) -> None:
+        self.most: int | None = 1
+        self.count = 0
+        self._running: WeakKeyDictionary[threading.Thread, list[threading.Thread]] = (
+            WeakKeyDictionary()
+        )
+
+    @property
+    def spent(self) -> bool:
+        """True if this process is a worker that is to be ended, since calls may still run in it."""
+        return self.most is None and self.count > 0
+
+    def add(self, thread: threading.Thread) -> bool:
+        """Record the thread of a call that is given up; return True if there are too many now."""
+        mine = self._running.setdefault(threading.current_thread(), [])
+        mine[:] = [each for each in mine if each.is_alive()]
+        mine.append(thread)
+        self.count += 1
+        return self.most is not None and len(mine) > self.most
+
+    def forget(self) -> None:
+        """Forget all calls in a forked child, which has none of their threads."""
+        self.count = 0
+        self._running.clear()
+
+
+GIVEN_UP = GivenUpCalls()
+os.register_at_fork(after_in_child=IDLE.clear)
+os.register_at_fork(after_in_child=GIVEN_UP.forget)
+
+
+def answered(done: threading.Lock, seconds: float) -> bool:
+    """Return whether a call ends, which releases ``done``, within ``seconds``; tests replace it."""
+    return done.acquire(timeout=min(max(seconds, 0.0), threading.TIMEOUT_MAX))
+
+
+def within(left_s: float, limit_s: float, call: Callable[..., Any], *args: Any) -> Any:
+    """Return ``call(*args)``; raise TimedOutError if that takes longer than ``left_s`` seconds.
+
+    ``limit_s`` is the time limit that the user gave, of which ``left_s`` is left.
+    """
+    try:
+        helper = IDLE.pop()
+    except IndexError:
+        helper = _Helper()
+    helper.orders.put(_Order(copy_context(), call, args))
+    ended = False
+    try:
+        ended = answered(helper.done, left_s)
+    finally:  # also if a signal such as Ctrl-C interrupts the wait
+        if not ended:
+            helper.orders.put(None)  # the thread ends after the call
+    if not ended:
+        raise TimedOutError(limit_s, too_many=GIVEN_UP.add(helper.thread))
+    IDLE.append(helper)
+    return helper.result()
+
+
+class TimeLimited:
+    """A function whose calls may take ``limit_s`` seconds each.
+
+    With ``many`` the function returns an iterable; computing its items is a part of the call, as it
+    is for an iterator that any function returns.
+    """
+
+    def __init__(self, call: Callable[..., Any], limit_s: float, *, many: bool = False) -> None:
+        self.call, self.limit_s, self.many = call, limit_s, many
+
+    def __call__(self, *args: Any) -> Any:
+        """Return the function's result; raise TimedOutError if that takes too long."""
+        began = time.monotonic()
+        made = within(self.limit_s, self.limit_s, self.call, *args)
+        if self.many and not isinstance(made, list | tuple):
+            made = within(self.limit_s, self.limit_s, iter, made)
+        if not isinstance(made, Iterator):
+            return made
+        return LimitedIterator(made, self.limit_s, time.monotonic() - began)
+
+
+class LimitedIterator(Iterator[Any]):
+    """The items of ``made``, which a call returned after ``spent_s`` of its ``limit_s`` seconds.
+
+    Seconds in which the consumer works on an item do not count.
+    """
+
+    def __init__(self, made: Iterator[Any], limit_s: float, spent_s: float) -> None:
+        self.made: Iterator[Any] | None = made
+        self.limit_s, self.left_s = limit_s, limit_s - spent_s
+
+    def __next__(self) -> Any:
+        """Return the next item; raise TimedOutError if all items so far took too long."""
+        if self.made is None:
+            raise StopIteration
+        return self._within(next, self.made)
+
+    def close(self) -> None:
+        """Close a generator whose other items are not needed."""
+        close = getattr(self.made, "close", None)
+        if close is not None:
+            self._within(close)
+        self.made = None
+
+    def _within(self, call: Callable[..., Any], *args: Any) -> Any:
+        began = time.monotonic()
+        try:
+            return within(self.left_s, self.limit_s, call, *args)
+        except TimedOutError:
+            self.made = None
+            raise
+        finally:
+            self.left_s -= time.monotonic() - began
