@@ -26,7 +26,7 @@ from dml.exec.drivers.remote import RemoteCrew
 from dml.exec.process.channel import Message
 from dml.exec.process.environment import Surroundings
 from dml.exec.process.task_runner import Answer, SliceOrder, written
-from dml.exec.process.worker_pool import POOL, Worker
+from dml.exec.process.worker_pool import POOL, StuckError, Worker
 from dml.exec.scheduler.messages import Run
 from dml.exec.scheduler.speculation import repeatable
 from dml.exec.tasks.error_row import started
@@ -292,6 +292,8 @@ class _Desk:
             found = PendingAnswer(error=error)
         if isinstance(found.error, WorkerLostError):
             crew.lost(run, self.name, found.error, found.place)
+        elif isinstance(found.error, StuckError):
+            crew.stuck(run, self.name, found.place)
         elif found.error is not None:
             crew.failed(run, self.name, found.error)
         elif found.answer is None:  # another attempt was faster before this one began

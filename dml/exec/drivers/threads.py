@@ -11,8 +11,8 @@ import weakref
 from collections.abc import Iterable, Sequence
 from typing import Unpack
 
+from dml.base.single_thread import single_threaded
 from dml.exec.drivers.crew import Crew, CrewFeed
-from dml.exec.process.single_thread import single_threaded
 from dml.exec.scheduler.messages import Run
 from dml.exec.tasks.error_row import started
 from dml.exec.tasks.slices import WATCHDOG_S, DriverLoop, Failure, Options, Outcome, Start, Tasks

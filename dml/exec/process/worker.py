@@ -136,14 +136,14 @@ def _let_go(channel: Channel, note: MemoryNote, lifeline: int, serving: int) -> 
 
 
 def main() -> None:
-    """Serve the connection with the descriptors in ``sys.argv``: messages, lifeline, note."""
-    messages, lifeline, note = map(int, sys.argv[1:4])
+    """Serve the connection with the descriptors in ``sys.argv``: messages, lifeline, two notes."""
+    messages, lifeline, note, due = map(int, sys.argv[1:5])
     live_with(lifeline)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
-    for file in (messages, lifeline, note):
+    for file in (messages, lifeline, note, due):
         os.set_inheritable(file, False)  # noqa: FBT003 (positional only)
     del sys.argv[1:]
-    GAUGE.own, GIVEN_UP.most = True, None
+    GAUGE.own, GIVEN_UP.most, GIVEN_UP.due = True, None, MemoryNote(due).write
     serving = threading.get_ident()
     channel, left = Channel(socket.socket(fileno=messages)), MemoryNote(note)
     os.register_at_fork(after_in_child=partial(_let_go, channel, left, lifeline, serving))

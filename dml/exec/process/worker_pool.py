@@ -32,10 +32,16 @@ ENDING_S = 600.0  # time that a worker has if it was given back in the middle of
 REUSING = {"MALLOC_TRIM_THRESHOLD_": str(32 << 20), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
 STOPPED_S = 30.0  # time after which a worker that a signal has stopped is killed
 HEARD_S = 0.5  # interval of checks whether an awaited answer is still needed
+# Time by which a call exceeds its limit before its worker is known to be unable to give it up.
+STUCK_NS = 500_000_000
 
 
 class UnwantedError(Exception):
     """Raised when an answer is no longer needed, while its worker is still working."""
+
+
+class StuckError(Exception):
+    """Raised when a call exceeds its time limit, and its worker cannot even give it up."""
 
 
 class ChildProcess:
@@ -132,10 +138,13 @@ class Worker(ChildProcess):
         self.place, self.number = -1, 0
         self.parked, self.spent = set[tuple[str, Seq]](), False
         with ExitStack() as undone:
-            self.note = MemoryNote()
+            self.note, self.due = MemoryNote(), MemoryNote()
             undone.callback(self.note.close)
+            undone.callback(self.due.close)
             environment = {**REUSING, **Surroundings.now().environment}
-            super().__init__("dml.exec.process.worker", (self.note.file,), environment)
+            super().__init__(
+                "dml.exec.process.worker", (self.note.file, self.due.file), environment
+            )
             undone.pop_all()
         ALL.add(self)
 
@@ -143,9 +152,11 @@ class Worker(ChildProcess):
         """Run an order, and return the worker's answer; after any exception the worker is unusable.
 
         Raise WorkerLostError if the process dies, or is killed because a signal suspended it for
-        half a minute; raise UnwantedError if ``unwanted()`` is true at two checks.
+        half a minute; raise UnwantedError if ``unwanted()`` is true at two checks; raise StuckError
+        if a call exceeds its time limit, and holds Python's lock so that nothing else can run.
         """
         self.note.write(-1)
+        self.due.write(-1)
         try:
             if order.name not in self.jobs:
                 self.jobs.add(order.name)
@@ -172,7 +183,11 @@ class Worker(ChildProcess):
             patience -= unwanted()
             if not patience:
                 raise UnwantedError
-            self.halted(HEARD_S)
+            due = self.due.read()
+            if not self.halted(HEARD_S) and 0 < due < time.monotonic_ns() - STUCK_NS:
+                self.place = self.note.read()
+                self.process.kill()
+                raise StuckError
 
     def forget(self, name: str) -> bool:
         """Tell the worker to release the run ``name``; return False if the process is gone."""
@@ -208,6 +223,7 @@ class Worker(ChildProcess):
         """Close this process's ends of the connections, and the memory note."""
         super().let_go()
         self.note.close()
+        self.due.close()
 
 
 def _stopped(pid: int) -> bool:

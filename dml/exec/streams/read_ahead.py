@@ -8,10 +8,10 @@ from queue import Empty
 from time import perf_counter, process_time, thread_time
 from typing import Any
 
+from dml.base.single_thread import single_threaded
 from dml.data.block import Block
 from dml.exec.delivery.prefetch import Ahead, ChunkShelf
 from dml.exec.drivers.sync import LEFT, LeftError
-from dml.exec.process.single_thread import single_threaded
 from dml.exec.slicing.slice_sizes import GROWTH, PATIENCE_S, Spent, Width
 from dml.exec.streams.nested_run import NestedFlow, Read
 from dml.exec.tasks.skipped_rows import Allowance

@@ -13,11 +13,13 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from contextvars import Context, copy_context
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from dml.base.fork_guard import end_copy, guarded
+from dml.base.single_thread import SINGLE, single_threaded
 from dml.expr.user_call import TimedOutError
 
 # Seconds after which a helper thread without a call ends.
@@ -32,7 +34,7 @@ class _Order(NamedTuple):
     args: tuple[Any, ...]
 
 
-class _Helper:
+class CallThread:
     """A thread that makes one call at a time for another thread.
 
     It keeps no reference to the call, since arrays that nothing else refers to are used again.
@@ -60,7 +62,8 @@ class _Helper:
             return False
         context, call, args = order
         try:
-            self.made = context.run(call, *args)
+            with single_threaded() if context.get(SINGLE) else nullcontext():
+                self.made = context.run(call, *args)
         except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
             self.error = error
         end_copy()
@@ -89,18 +92,21 @@ class _Helper:
 
 
 # Helper threads without a call, the last used one last.
-IDLE: list[_Helper] = []
+IDLE: list[CallThread] = []
 
 
 class GivenUpCalls:
     """The calls that this process has given up, and which of them still run, by waiting thread.
 
     ``most`` is how many of them a thread may have running: None in a worker process, which is ended
-    after its answer.
+    after its answer. ``due`` is called with the time at which a call must end, in monotonic
+    nanoseconds, and with -1 when it has: a call that holds Python's lock stops this process from
+    giving it up, but not another one from ending this process.
     """
 
     def __init__(self) -> None:
         self.most: int | None = 1
+        self.due: Callable[[int], None] = lambda _: None
         self.count = 0
         self._running: WeakKeyDictionary[threading.Thread, list[threading.Thread]] = (
             WeakKeyDictionary()
@@ -130,9 +136,9 @@ os.register_at_fork(after_in_child=IDLE.clear)
 os.register_at_fork(after_in_child=GIVEN_UP.forget)
 
 
-def answered(done: threading.Lock, seconds: float) -> bool:
-    """Return whether a call ends, which releases ``done``, within ``seconds``; tests replace it."""
-    return done.acquire(timeout=min(max(seconds, 0.0), threading.TIMEOUT_MAX))
+def answered(helper: CallThread, seconds: float) -> bool:
+    """Return whether the call of ``helper`` ends within ``seconds``; tests replace this clock."""
+    return helper.done.acquire(timeout=min(max(seconds, 0.0), threading.TIMEOUT_MAX))
 
 
 def within(left_s: float, limit_s: float, call: Callable[..., Any], *args: Any) -> Any:
@@ -143,12 +149,14 @@ def within(left_s: float, limit_s: float, call: Callable[..., Any], *args: Any) 
     try:
         helper = IDLE.pop()
     except IndexError:
-        helper = _Helper()
+        helper = CallThread()
+    GIVEN_UP.due(time.monotonic_ns() + int(left_s * 1e9))
     helper.orders.put(_Order(copy_context(), call, args))
     ended = False
     try:
-        ended = answered(helper.done, left_s)
+        ended = answered(helper, left_s)
     finally:  # also if a signal such as Ctrl-C interrupts the wait
+        GIVEN_UP.due(-1)
         if not ended:
             helper.orders.put(None)  # the thread ends after the call
     if not ended:
