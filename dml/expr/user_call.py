@@ -26,8 +26,8 @@ class UserFunction:
     declared with ``pure=False``. ``lookups`` are the keys that the function looks up in the dict of
     its row, if it does nothing else with that dict; None if it might. ``fresh`` is n if every call
     returns a new dict of n items, else 0. ``asserted`` is True if the user gave the fingerprint.
-    With a ``timeout``, calls that take more seconds raise TimedOutError, and ``unlimited`` is the
-    user's callable, for readers of its code.
+    With a ``timeout``, calls that take more seconds raise TimedOutError; ``unlimited`` is then the
+    user's callable, for readers of its code, and ``loop`` runs a loop of calls at less cost.
     """
 
     call: Callable[..., Any]
@@ -42,11 +42,16 @@ class UserFunction:
     nonce: bytes = b""
     timeout: float | None = None
     unlimited: Callable[..., Any] | None = None
+    loop: Callable[..., Any] | None = None
 
     @property
     def code(self) -> Callable[..., Any]:
         """The user's callable, without a limit of its time."""
         return self.unlimited or self.call
+
+    def caught(self, work: Callable[..., None], *args: Any) -> BaseException | None:
+        """Return ``caught(work, *args)``, where ``work`` is a loop that calls this function."""
+        return caught(work, *args) if self.loop is None else caught(self.loop, work, *args)
 
     @property
     def timeout_text(self) -> str:
@@ -92,10 +97,10 @@ def _each(fn: Callable[[Any], Any], rows: Sequence[Any], out: list[Any]) -> None
 
 
 def each_drawn(
-    fn: Callable[[Any, Any], Any], rows: Sequence[Any], draws: Iterator[Any], out: list[Any]
+    fn: UserFunction, rows: Sequence[Any], draws: Iterator[Any], out: list[Any]
 ) -> BaseException | None:
     """Append ``fn(row, draw)`` for every row and its random generator to ``out``, as ``each``."""
-    return caught(_each_drawn, fn, rows, draws, out)
+    return fn.caught(_each_drawn, fn.call, rows, draws, out)
 
 
 def _each_drawn(

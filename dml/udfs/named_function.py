@@ -95,7 +95,10 @@ def limited(fn: UserFunction, verb: str, timeout: Any) -> UserFunction:
         call = dataclasses.replace(fn.call, limit_s=seconds)
         return dataclasses.replace(fn, call=call, timeout=seconds)
     within = TimeLimited(fn.call, seconds, many=verb == "flat_map")
-    return dataclasses.replace(fn, call=within, timeout=seconds, unlimited=fn.call)
+    # a function of batches has few calls, one that yields rows is called outside of loops
+    return dataclasses.replace(
+        fn, call=within, timeout=seconds, unlimited=fn.call, loop=within.loop
+    )
 
 
 def name_now(fn: UserFunction) -> bytes:

@@ -274,9 +274,10 @@ def test_no_cache_lacks_the_row(executor: str, tier: str, batched: bool, tmp_pat
     assert ids() == [*range(ROWS)]
 
 
+@pytest.mark.cluster
 def test_a_sample_that_hangs_is_no_difference(tmp_path: Path) -> None:
     rows = source().map(Hanging(tmp_path, {20}), timeout=TIMEOUT_S, on_error="skip")
-    ds = run_by("threads", rows).with_options(verify="sample", verify_dir=str(tmp_path))
+    ds = run_by("processes", rows).with_options(verify="sample", verify_dir=str(tmp_path))
     assert len(list(ds)) == ROWS - 1
 
 
@@ -313,7 +314,7 @@ VERBS: dict[str, Callable[[Any], Any]] = {
     "map_batches": lambda timeout: source().map_batches(dict, timeout=timeout),
     "take_while": lambda timeout: source().take_while(bool, timeout=timeout),
     "map_groups": lambda timeout: source().group_by("id").map_groups(dict, timeout=timeout),
-    "udf": lambda timeout: dml.udf(return_dtype="int64", timeout=timeout)(abs),
+    "udf": lambda timeout: dml.apply(abs, "id", return_dtype="int64", timeout=timeout),
 }
 
 

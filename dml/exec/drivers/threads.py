@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Unpack
 
 from dml.base.single_thread import single_threaded
+from dml.base.thread_seconds import thread_seconds
 from dml.exec.drivers.crew import Crew, CrewFeed
 from dml.exec.scheduler.messages import Run
 from dml.exec.tasks.error_row import started
@@ -69,7 +70,7 @@ class _Threads(Crew):
 
     def perform(self, run: Run) -> Run | None:
         """Run one slice, report it to the core, and return the slice to run next, or None."""
-        began, cpu = len(self.loop.core.active), time.thread_time()
+        began, cpu = len(self.loop.core.active), thread_seconds()
         try:
             with single_threaded():
                 result, seconds = self.loop.perform(run)
@@ -77,7 +78,7 @@ class _Threads(Crew):
             result, seconds = Failure(error), 0.0
         with self.lock:
             if min(began, len(self.loop.core.active)) > 1:
-                self.busy.add(seconds, time.thread_time() - cpu)
+                self.busy.add(seconds, thread_seconds() - cpu)
             try:
                 return self.finish(run, result, seconds)
             except BaseException as error:  # noqa: BLE001  (or the consumer would wait for ever)

@@ -12,7 +12,7 @@ from dml.data.row_slicing import CALLS
 from dml.data.schema import UNKNOWN, Schema
 from dml.expr.facts import Rows
 from dml.expr.node import Node, op
-from dml.expr.user_call import UserFunction, blamed, caught, raised
+from dml.expr.user_call import UserFunction, blamed, raised
 from dml.udfs.calling.python_rows import UnfitError, to_list, to_values
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Apply(Node):
     def _part(self, block: Block, at: At) -> Iterator[Block]:
         out: list[Any] = []
         columns = [to_list(block[name]) for name in self.args]
-        error = caught(_each, self.fn.call, columns, out)
+        error = self.fn.caught(_each, self.fn.call, columns, out)
         if out:
             yield from self._with_results(block.slice(0, len(out)), out, at)
         if error is not None:

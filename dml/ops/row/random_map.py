@@ -72,7 +72,7 @@ class RandomMap(FunctionNode):
             if self.skips:
                 given = zip(convert.to_rows(part), draws, strict=True)
                 return self.spared(given, part.ids, out, at) + start, None
-            error = each_drawn(self.fn.call, convert.to_rows(part), draws, out)
+            error = each_drawn(self.fn, convert.to_rows(part), draws, out)
             return np.arange(start, start + len(out)), error
 
         return call

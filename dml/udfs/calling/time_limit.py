@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 
 from dml.base.fork_guard import end_copy, guarded
 from dml.base.single_thread import SINGLE, single_threaded
+from dml.base.thread_seconds import work_for
 from dml.expr.user_call import TimedOutError
 
 # Seconds after which a helper thread without a call ends.
@@ -27,17 +28,62 @@ IDLE_S = 0.5
 
 
 class _Order(NamedTuple):
-    """A call to make: in the caller's context, so that the function sees its context variables."""
+    """Work to do: in the context of thread ``waiting``, which waits for the result.
 
+    If the work calls limited functions itself, ``watch`` notes when each of these calls begins.
+    """
+
+    waiting: int
     context: Context
-    call: Callable[..., Any]
+    work: Callable[..., Any]
     args: tuple[Any, ...]
+    watch: CallWatch | None
+
+
+class _Running(NamedTuple):
+    """A call that began at the monotonic time ``began`` and may take ``limit_s`` seconds."""
+
+    began: float
+    limit_s: float
+
+
+class CallWatch:
+    """The call that a helper thread makes at present, for the thread that may give it up."""
+
+    def __init__(self) -> None:
+        self.running: _Running | None = None
+        self._lock, self._stopped = threading.Lock(), False
+
+    def begin(self, limit_s: float) -> None:
+        """Note that a call begins now."""
+        began = time.monotonic()
+        GIVEN_UP.due(int((began + limit_s) * 1e9))
+        self.running = _Running(began, limit_s)
+
+    def end(self) -> None:
+        """Note that the call is over; raise AbandonedError if it was given up meanwhile."""
+        with self._lock:
+            self.running = None
+            if self._stopped:
+                raise AbandonedError
+        GIVEN_UP.due(-1)
+
+    def stop(self, call: _Running | None = None) -> bool:
+        """Let the work end after its current call, unless that is no longer ``call``, if given."""
+        with self._lock:
+            self._stopped = call is None or self.running is call
+            return self._stopped
+
+
+class AbandonedError(BaseException):
+    """Raised in a helper thread whose call was given up: nothing of its work is used any more."""
 
 
 class CallThread:
-    """A thread that makes one call at a time for another thread.
+    """A thread that works for one other thread at a time.
 
-    It keeps no reference to the call, since arrays that nothing else refers to are used again.
+    It keeps no reference to what it worked on, since arrays that nothing else refers to are used
+    again.
     """
 
     def __init__(self) -> None:
@@ -52,21 +98,26 @@ class CallThread:
         self.thread.start()
 
     def _serve(self) -> None:
-        while self._called():
+        while self._worked():
             self.done.release()
 
-    def _called(self) -> bool:
-        """Make the next call; return False if this thread is to end instead."""
+    def _worked(self) -> bool:
+        """Do the next work; return False if this thread is to end instead."""
         order = self._next()
         if order is None:
             return False
-        context, call, args = order
+        waiting, context, work, args, watch = order
+        mine, began = threading.get_ident(), time.thread_time()
+        if watch is not None:
+            WATCHES[mine] = watch
         try:
             with single_threaded() if context.get(SINGLE) else nullcontext():
-                self.made = context.run(call, *args)
+                self.made = context.run(work, *args)
         except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
             self.error = error
         end_copy()
+        WATCHES.pop(mine, None)
+        work_for(waiting, time.thread_time() - began)
         return True
 
     def _next(self) -> _Order | None:
@@ -81,7 +132,7 @@ class CallThread:
                 return None
 
     def result(self) -> Any:
-        """Return the result of the call, or raise its exception, and forget it."""
+        """Return the result of the work, or raise its exception, and forget it."""
         made, error, self.made, self.error = self.made, self.error, None, None
         if error is None:
             return made
@@ -91,6 +142,8 @@ class CallThread:
             del error  # it refers to this frame
 
 
+# The watches of helper threads that work on loops of calls, by thread.
+WATCHES: dict[int, CallWatch] = {}
 # Helper threads without a call, the last used one last.
 IDLE: list[CallThread] = []
 
@@ -146,12 +199,8 @@ def within(left_s: float, limit_s: float, call: Callable[..., Any], *args: Any) 
 
     ``limit_s`` is the time limit that the user gave, of which ``left_s`` is left.
     """
-    try:
-        helper = IDLE.pop()
-    except IndexError:
-        helper = CallThread()
+    helper = _begun(None, call, args)
     GIVEN_UP.due(time.monotonic_ns() + int(left_s * 1e9))
-    helper.orders.put(_Order(copy_context(), call, args))
     ended = False
     try:
         ended = answered(helper, left_s)
@@ -163,6 +212,41 @@ def within(left_s: float, limit_s: float, call: Callable[..., Any], *args: Any) 
         raise TimedOutError(limit_s, too_many=GIVEN_UP.add(helper.thread))
     IDLE.append(helper)
     return helper.result()
+
+
+def watched(limit_s: float, loop: Callable[..., Any], *args: Any) -> Any:
+    """Return ``loop(*args)``, which calls limited functions; raise TimedOutError for a slow call.
+
+    The loop runs in a helper thread as a whole, so that a call costs a microsecond, and not a
+    change of threads. After a call that is given up, the loop does not go on: what it appended to
+    a list until then is the caller's. ``limit_s`` is the least limit of the functions.
+    """
+    watch = CallWatch()
+    helper, ended = _begun(watch, loop, args), False
+    try:
+        while not ended:
+            call = watch.running
+            wait_s = limit_s if call is None else call.began + call.limit_s - time.monotonic()
+            ended = answered(helper, wait_s)
+            if not ended and call is not None and watch.stop(call):
+                raise TimedOutError(call.limit_s, too_many=GIVEN_UP.add(helper.thread))
+    finally:  # also if a signal such as Ctrl-C interrupts the wait
+        GIVEN_UP.due(-1)
+        if not ended:
+            watch.stop()
+            helper.orders.put(None)
+    IDLE.append(helper)
+    return helper.result()
+
+
+def _begun(watch: CallWatch | None, work: Callable[..., Any], args: tuple[Any, ...]) -> CallThread:
+    """Let a helper thread begin the work, and return it."""
+    try:
+        helper = IDLE.pop()
+    except IndexError:
+        helper = CallThread()
+    helper.orders.put(_Order(threading.get_ident(), copy_context(), work, args, watch))
+    return helper
 
 
 class TimeLimited:
@@ -177,6 +261,16 @@ class TimeLimited:
 
     def __call__(self, *args: Any) -> Any:
         """Return the function's result; raise TimedOutError if that takes too long."""
+        watch = WATCHES.get(threading.get_ident())
+        if watch is None or watch.running is not None:  # a call of a call is not the loop's
+            return self._alone(args)
+        watch.begin(self.limit_s)
+        try:
+            return self.call(*args)
+        finally:
+            watch.end()
+
+    def _alone(self, args: tuple[Any, ...]) -> Any:
         began = time.monotonic()
         made = within(self.limit_s, self.limit_s, self.call, *args)
         if self.many and not isinstance(made, list | tuple):
@@ -184,6 +278,10 @@ class TimeLimited:
         if not isinstance(made, Iterator):
             return made
         return LimitedIterator(made, self.limit_s, time.monotonic() - began)
+
+    def loop(self, work: Callable[..., Any], *args: Any) -> Any:
+        """Return ``work(*args)``, which calls this function, for the price of few threads."""
+        return watched(self.limit_s, work, *args)
 
 
 class LimitedIterator(Iterator[Any]):

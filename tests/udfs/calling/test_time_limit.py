@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextvars
 import os
 import threading
+import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from dml.base.single_thread import SINGLE, single_threaded
+from dml.base.thread_seconds import thread_seconds
 from dml.expr.user_call import TimedOutError
 from dml.udfs.calling import time_limit
 from dml.udfs.calling.instances import Stateful
@@ -125,8 +128,6 @@ def test_nothing_refers_to_the_argument_of_a_call_that_is_over() -> None:
     class Argument:
         pass
 
-    import weakref
-
     given = Argument()
     kept = weakref.ref(given)
     limited(lambda _: None)(given)
@@ -145,6 +146,59 @@ def test_a_forked_child_that_returns_from_a_call_is_ended() -> None:
 
     assert limited(forks)() == mine
     assert os.getpid() == mine
+
+
+def test_a_loop_of_calls_stops_at_the_one_that_is_given_up() -> None:
+    threads_of_calls, out = set[int](), list[int]()
+
+    def fn(x: int) -> int:
+        threads_of_calls.add(threading.get_ident())
+        if x == 3:
+            hang()
+        return x
+
+    call = limited(fn)
+
+    def loop(rows: range) -> None:
+        for row in rows:
+            out.append(call(row))
+
+    with pytest.raises(TimedOutError) as raised:
+        call.loop(loop, range(9))
+    assert raised.value.seconds == TIMEOUT_S
+    assert out == [0, 1, 2]
+    RELEASED.set()
+    assert eventually(lambda: not threads())
+    assert out == [0, 1, 2]  # a result that comes too late is dropped
+    call.loop(loop, range(4, 6))
+    assert out == [0, 1, 2, 4, 5]
+    assert len(threads_of_calls) <= 2
+
+
+def test_a_loop_raises_its_exception() -> None:
+    call = limited(int)
+    with pytest.raises(ValueError, match="invalid literal"):
+        call.loop(lambda texts: [call(each) for each in texts], ["1", "x"])
+
+
+def test_a_limited_call_inside_of_another_has_its_own_limit() -> None:
+    inner = TimeLimited(hang, 50.0)
+    outer = limited(inner)
+    with pytest.raises(TimedOutError) as raised:
+        outer.loop(outer)
+    assert raised.value.seconds == 50.0
+
+
+def test_time_of_a_processor_is_that_of_the_caller() -> None:
+    def work() -> None:
+        until = time.thread_time() + 0.05
+        while time.thread_time() < until:
+            pass
+
+    call, before = limited(work), thread_seconds()
+    call()
+    call.loop(call)
+    assert thread_seconds() - before >= 0.1
 
 
 def test_items_of_an_iterator_are_a_part_of_the_call() -> None:
