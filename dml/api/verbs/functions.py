@@ -42,8 +42,7 @@ class FunctionVerbs(StepVerbs):
     ) -> Self:
         """Keep the rows for which an expression, or a function of the row's dict, is true.
 
-        A function's resources are as in ``map_batches``; ``on_error``, ``pure`` and ``timeout`` are
-        as in ``map``.
+        Resources of a function are as in ``map_batches``, its other options as in ``map``.
         """
         from dml.ops.row.filter import Filter
         from dml.ops.row.filter_rows import FilterRows
@@ -51,9 +50,8 @@ class FunctionVerbs(StepVerbs):
         occupied, calls = (num_cpus, num_gpus, memory, resources), (concurrency, num_parallel_calls)
         made = fn_constructor_args, fn_constructor_kwargs
         if isinstance(predicate, Column):
-            given = (*occupied, pure, timeout)
-            asked = any(each is not None for each in given) or bounded("filter", *calls)
-            if asked or on_error != "raise" or any(made):
+            asked = any(each is not None for each in (*occupied, pure, timeout))
+            if asked or bounded("filter", *calls) or on_error != "raise" or any(made):
                 raise PlanError(
                     "filter by an expression needs nothing of its own",
                     why="resources, constructor arguments and other options are for functions",
@@ -90,16 +88,13 @@ class FunctionVerbs(StepVerbs):
     ) -> Self:
         """Replace each row's dict by ``fn(row)``; after ``batch``, each batch's dict of arrays.
 
-        With ``on_error="skip"`` a row (or batch) for which ``fn`` raises is lost, and the run goes
-        on; ``stats()`` counts such rows and shows the first error, and the option ``max_errors``
-        limits their number. Results that are no row, or do not fit the other results, raise all the
-        same. The resources of a function, and how a class is constructed, are declared as in
-        ``map_batches``. ``deterministic=False`` is ``with_options(deterministic=False)``: elements
-        may be delivered in the order in which they finish. ``pure=True`` declares that results
-        depend on arguments alone. With ``pure=False`` no call is repeated in a run: ``ReplayError``
-        is raised if a worker is lost during a call. A call that takes longer than ``timeout``
-        seconds is given up, and is an error of its row (or batch): ``FunctionTimeoutError``, or a
-        lost row with ``on_error="skip"``. The construction of a class does not count.
+        With ``on_error="skip"`` a row (or batch) for which ``fn`` raises is lost: ``stats()`` shows
+        their number and the first error, ``max_errors`` limits it. Results that are no row, or do
+        not fit the others, raise all the same. Resources and classes are declared as in
+        ``map_batches``. ``deterministic=False`` is that option: elements may come in the order in
+        which they finish. ``pure=True`` declares that results depend on arguments alone. With
+        ``pure=False`` no call is repeated: losing a worker during one raises ``ReplayError``. A
+        call of more than ``timeout`` seconds (without construction) raises FunctionTimeoutError.
         """
         from dml.ops.batch.map_batch import MapBatch
         from dml.ops.row.map_rows import MapRows
@@ -169,14 +164,12 @@ class FunctionVerbs(StepVerbs):
         """Replace each group of rows by the result of ``fn`` for its dict of arrays.
 
         A group is ``batch_size`` rows (1,024) of one atom (``batch(n).map(f)`` groups across
-        atoms). The arrays are read-only unless ``writable``; ``batch_format`` "arrow" passes a
+        atoms). The arrays are read-only unless ``writable``; ``batch_format`` "arrow" gives a
         ``pyarrow.Table``, "pandas" or "polars" a ``DataFrame``. ``fn`` returns a dict of arrays,
         Arrow data or a data frame (NaN of pandas is null) of any number of rows, or an iterator of
         those. A class is constructed (``fn_constructor_args``) per concurrent call. A task occupies
-        ``num_cpus`` (1), ``num_gpus``, ``memory`` (bytes or "2GiB", besides the rows) and
-        ``resources`` (a dict); at most ``concurrency`` (``num_parallel_calls``) run at once.
-        ``on_error="skip"`` drops each group for which ``fn`` raises; ``pure`` and ``timeout``
-        (of one call, for a group) are as in ``map``.
+        ``num_cpus`` (1), ``num_gpus``, ``memory`` (bytes or "2GiB") and ``resources`` (a dict); at
+        most ``concurrency`` (``num_parallel_calls``) run at once. The rest is as in ``map``.
         """
         from dml.ops.row.map_batches import MapBatches, atoms_are_gone
 

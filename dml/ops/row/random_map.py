@@ -65,14 +65,16 @@ class RandomMap(FunctionNode):
         keys = row_key(*block.ids.arrays(), at.key(self.seed), self.ordinal, at.epoch)
 
         def call(start: int, stop: int, out: list[Any]) -> tuple[np.ndarray, BaseException | None]:
-            part = block.slice(start, stop)
-            draws = RowGenerator().each(keys[start:stop])
-            if self.fn.timeout is not None:  # a call that is given up keeps its generator
-                draws = (RowGenerator().rekey(key) for key in keys[start:stop].tolist())
-            if self.skips:
-                given = zip(convert.to_rows(part), draws, strict=True)
-                return self.spared(given, part.ids, out, at) + start, None
-            error = each_drawn(self.fn, convert.to_rows(part), draws, out)
-            return np.arange(start, start + len(out)), error
+            rows, kept, first = convert.to_rows(block.slice(start, stop)), list[range](), start
+            while True:
+                # a new generator after each error: a call that was given up may still draw
+                draws, before = RowGenerator().each(keys[first:stop]), len(out)
+                error = each_drawn(self.fn, rows[first - start :], draws, out)
+                failed = first + len(out) - before
+                kept.append(range(first, failed))
+                if error is None or not self.skips:
+                    return np.concatenate(kept).astype(np.int64), error
+                self.lose(error, block.ids, failed, at)
+                first = failed + 1
 
         return call
