@@ -116,7 +116,6 @@ class NothingKept:
 
     def refuse(self) -> None:
         """Cache no further elements in this run."""
-        self.refused = True
 
     def __call__(self, node: Node) -> KeptPrefix | None:
         """Return the cached prefix of the input of the cache operator ``node``, or None."""

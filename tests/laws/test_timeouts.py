@@ -274,6 +274,20 @@ def test_no_cache_lacks_the_row(executor: str, tier: str, batched: bool, tmp_pat
     assert ids() == [*range(ROWS)]
 
 
+def test_no_cache_over_nested_pipelines_lacks_the_row(tmp_path: Path) -> None:
+    fn = Hanging(tmp_path, {20})
+
+    def nested(row: Row) -> Dataset:
+        ids = dml.range(ROWS).filter(col("id") % 2 == row["id"])
+        return ids.map(fn, timeout=TIMEOUT_S, on_error="skip")
+
+    ds = run_by("sync", dml.range(2).interleave(nested).cache())
+    assert sorted(row["id"] for row in ds) == [n for n in range(ROWS) if n != 20]
+    RELEASED.set()
+    with pytest.warns(UserWarning, match="timeout="):
+        assert sorted(row["id"] for row in ds) == [*range(ROWS)]
+
+
 @pytest.mark.cluster
 def test_a_sample_that_hangs_is_no_difference(tmp_path: Path) -> None:
     rows = source().map(Hanging(tmp_path, {20}), timeout=TIMEOUT_S, on_error="skip")

@@ -94,11 +94,10 @@ class PlanRun:
 
         With ``again``, an earlier run delivered the rows that follow the losses.
         """
-        if again and self.at.bounded:  # with a loss limit, the earlier run has counted these losses
-            for loss in losses:
-                self.allowance.mark(loss)
-            return None
-        return self.losses.add(losses)
+        if any(loss.timed for loss in losses):
+            self.at.keep.refuse()
+        # with a loss limit, the earlier run has counted these losses
+        return None if again and self.at.bounded else self.losses.add(losses)
 
     def lost_over(self, number: int, error: DmlError, rows: int) -> None:
         """Count a loss of stream operator ``number``; raise the error if there are too many."""

@@ -124,14 +124,10 @@ class Allowance:
     hearer: Hearer | None = None
     overran: Callable[[], None] = lambda: None
 
-    def mark(self, loss: Loss) -> None:
-        """Call ``overran`` if the loss depends on how long a call took."""
-        if loss.timed:
-            self.overran()
-
     def add(self, losses: Losses, loss: Loss) -> UDFError | None:
         """Count a loss; return the error to raise if the limit is exceeded, else None."""
-        self.mark(loss)
+        if loss.timed:
+            self.overran()
         if self.hearer is not None and self.most is not None:
             return self.hearer(losses, loss)
         losses.sum(loss)
@@ -166,7 +162,6 @@ class Later(Allowance):
 
     def add(self, losses: Losses, loss: Loss) -> None:
         """Collect a loss for the next ``drain``."""
-        self.mark(loss)
         self.untold.append(Untold(losses, loss))
 
     def drain(self) -> tuple[Untold, ...]:
