@@ -272,12 +272,14 @@ class TimeLimited:
 
     def _alone(self, args: tuple[Any, ...]) -> Any:
         began = time.monotonic()
-        made = within(self.limit_s, self.limit_s, self.call, *args)
-        if self.many and not isinstance(made, list | tuple):
-            made = within(self.limit_s, self.limit_s, iter, made)
+        made = within(self.limit_s, self.limit_s, self._made, *args)
         if not isinstance(made, Iterator):
             return made
         return LimitedIterator(made, self.limit_s, time.monotonic() - began)
+
+    def _made(self, *args: Any) -> Any:
+        made = self.call(*args)
+        return iter(made) if self.many and not isinstance(made, list | tuple) else made
 
     def loop(self, work: Callable[..., Any], *args: Any) -> Any:
         """Return ``work(*args)``, which calls this function, for the price of few threads."""
