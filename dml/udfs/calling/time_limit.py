@@ -217,9 +217,9 @@ def within(left_s: float, limit_s: float, call: Callable[..., Any], *args: Any) 
 def watched(limit_s: float, loop: Callable[..., Any], *args: Any) -> Any:
     """Return ``loop(*args)``, which calls limited functions; raise TimedOutError for a slow call.
 
-    The loop runs in a helper thread as a whole, so that a call costs a few microseconds, and
-    not a change of threads. After a call that is given up, the loop does not go on: what it appended to
-    a list until then is the caller's. ``limit_s`` is the least limit of the functions.
+    The loop runs in a helper thread as a whole, so that a call costs a few microseconds, and not a
+    change of threads. After a call that is given up, the loop does not go on: what it appended to a
+    list until then is the caller's. ``limit_s`` is the least limit of the functions.
     """
     watch = CallWatch()
     helper, ended = _begun(watch, loop, args), False
