@@ -95,6 +95,13 @@ class UDFError(DmlError):
         self.operator, self.file, self.row_group, self.row = operator, file, row_group, row
 
 
+class FunctionTimeoutError(UDFError):
+    """A call of a user's function took longer than its ``timeout=`` and was given up."""
+
+    # The limit.
+    seconds = 0.0
+
+
 class CastError(DmlError):
     """A checked cast met a value that the target type cannot represent."""
 

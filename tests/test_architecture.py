@@ -54,6 +54,7 @@ PURE = (
 )
 EDGES = {
     "dml/udfs/calling/instances.py": "keeps instances of users' classes, under a lock",
+    "dml/udfs/calling/time_limit.py": "gives up calls that take too long, in threads of their own",
     "dml/kernels/compiled/jit.py": "keeps compiled kernels on disk",
     "dml/kernels/compiled/tier_choice.py": "keeps generated kernels on disk",
     "dml/kernels/compiled/compile_worker.py": "compiles in a process of its own",

@@ -350,6 +350,7 @@ def _begun(  # noqa: PLR0917 (a run; inside of another also that one)
     if within is not None:
         spilling, allowance = within.spilling, Later(within.allowance.most)
         ledger = None if settings.executor == "sync" else Ledger(around=within.ledger)
+    allowance.overran = keep.refuse
     bounded = allowance.most is not None
     at = At(epoch, settings.seed, tiers, {}, spilling, 0, keep=keep, store=store, bounded=bounded)
     run = _streamed(plan, settings, resources, at, allowance=allowance, ledger=ledger)

@@ -108,6 +108,14 @@ class NothingKept:
 
     Such a run must stay in its thread, by which other runs recognize who fills the cache.
     """
+    refused = False
+    """True once a row was lost to the time that a call took: elements from there on are not cached.
+
+    Another run may have that row.
+    """
+
+    def refuse(self) -> None:
+        """Cache no further elements in this run."""
 
     def __call__(self, node: Node) -> KeptPrefix | None:
         """Return the cached prefix of the input of the cache operator ``node``, or None."""

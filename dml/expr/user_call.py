@@ -12,7 +12,14 @@ from typing import Any
 
 from dml.base.fork_guard import end_copy
 from dml.base.interrupts import closes, interrupts
-from dml.errors import CastError, DmlError, FingerprintError, UDFError, worded
+from dml.errors import (
+    CastError,
+    DmlError,
+    FingerprintError,
+    FunctionTimeoutError,
+    UDFError,
+    worded,
+)
 from dml.kernels.rows.ids import RowIds
 
 
@@ -27,6 +34,8 @@ class UserFunction:
     its row, if it does nothing else with that dict; None if it might. ``fresh`` is n if every call
     returns a new dict of n items, else 0. ``asserted`` is True if the user gave the fingerprint,
     ``stateful`` if ``call`` constructs an instance of the user's class for each concurrent call.
+    With a ``timeout``, calls that take more seconds raise TimedOutError; ``unlimited`` is then the
+    user's callable, for readers of its code, and ``loop`` runs a loop of calls at less cost.
     """
 
     call: Callable[..., Any]
@@ -40,6 +49,23 @@ class UserFunction:
     declared: bool | None = None
     nonce: bytes = b""
     stateful: bool = False
+    timeout: float | None = None
+    unlimited: Callable[..., Any] | None = None
+    loop: Callable[..., Any] | None = None
+
+    @property
+    def code(self) -> Callable[..., Any]:
+        """The user's callable, without a limit of its time."""
+        return self.unlimited or self.call
+
+    def caught(self, work: Callable[..., None], *args: Any) -> BaseException | None:
+        """Return ``caught(work, *args)``, where ``work`` is a loop that calls this function."""
+        return caught(work, *args) if self.loop is None else caught(self.loop, work, *args)
+
+    @property
+    def timeout_text(self) -> str:
+        """The ``timeout`` parameter as text for an operator's title; "" if none was given."""
+        return "" if self.timeout is None else f", timeout={self.timeout:g}"
 
     def __repr__(self) -> str:
         return self.name
@@ -80,10 +106,17 @@ def _each(fn: Callable[[Any], Any], rows: Sequence[Any], out: list[Any]) -> None
 
 
 def each_drawn(
-    fn: Callable[[Any, Any], Any], rows: Sequence[Any], draws: Iterator[Any], out: list[Any]
+    fn: UserFunction,
+    call: Callable[[Any, Any], Any],
+    rows: Sequence[Any],
+    draws: Iterator[Any],
+    out: list[Any],
 ) -> BaseException | None:
-    """Append ``fn(row, draw)`` for every row and its random generator to ``out``, as ``each``."""
-    return caught(_each_drawn, fn, rows, draws, out)
+    """Append ``call(row, draw)``, which calls ``fn``, for every row and its generator to ``out``.
+
+    Return the exception that stopped it, or None.
+    """
+    return fn.caught(_each_drawn, call, rows, draws, out)
 
 
 def _each_drawn(
@@ -137,6 +170,17 @@ class NotConstructedError(Exception):
     """The constructor of a user's class raised; ``__cause__`` is its exception."""
 
 
+class TimedOutError(Exception):
+    """A call took longer than ``seconds``, its limit, and was given up.
+
+    ``too_many`` is True if earlier calls that were given up still run in the same thread's place.
+    """
+
+    def __init__(self, seconds: float, *, too_many: bool = False) -> None:
+        super().__init__(seconds)
+        self.seconds, self.too_many = seconds, too_many
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Raised:
     """An exception that is yielded in place of a row."""
@@ -148,6 +192,8 @@ def raised(
     error: BaseException, fn: UserFunction, ids: RowIds, row: int, what: str = "row"
 ) -> DmlError:
     """Return the UDFError for an exception of ``fn`` on row ``row`` of a block with ``ids``."""
+    if isinstance(error, TimedOutError):
+        return blamed(_timed_out(error, fn, what), ids, row)
     cause = error
     if isinstance(error, NotConstructedError):
         cause = error.__cause__ or error
@@ -169,6 +215,18 @@ def raised(
         )
     found.__cause__ = cause
     return blamed(found, ids, row)
+
+
+def _timed_out(error: TimedOutError, fn: UserFunction, what: str) -> FunctionTimeoutError:
+    why = f"a call of {fn.name!r} may take timeout={error.seconds:g} s; it was given up"
+    found = FunctionTimeoutError(
+        f"{fn.name} did not return within {error.seconds:g} s",
+        why=why,
+        try_=f"call it on this {what} alone; a larger timeout=, or on_error='skip'",
+        operator=fn.name,
+    )
+    found.seconds = error.seconds
+    return found
 
 
 def blamed(error: DmlError, ids: RowIds, row: int) -> DmlError:

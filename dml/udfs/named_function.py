@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +72,35 @@ def declared(fn: UserFunction, verb: str, nonce: bytes, *, pure: Any) -> UserFun
     return dataclasses.replace(fn, declared=False, purity=IMPURE, nonce=nonce)
 
 
+def limited(fn: UserFunction, verb: str, timeout: Any) -> UserFunction:
+    """Return ``fn`` with calls of at most ``timeout`` seconds (None: no limit).
+
+    The digest stays: a run in which no call takes longer has the same rows. Raise PlanError unless
+    ``timeout`` is a positive finite number.
+    """
+    if timeout is None:
+        return fn
+    number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if not number or not 0 < timeout < math.inf:
+        raise PlanError(
+            f"{verb} with timeout={timeout!r}",
+            why="it is the most seconds that one call may take, a number above 0",
+            try_="timeout=30, or none for no limit",
+        )
+    from dml.udfs.calling.instances import Stateful  # noqa: PLC0415
+    from dml.udfs.calling.time_limit import TimeLimited  # noqa: PLC0415
+
+    seconds = float(timeout)
+    if isinstance(fn.call, Stateful):
+        call = dataclasses.replace(fn.call, limit_s=seconds)
+        return dataclasses.replace(fn, call=call, timeout=seconds)
+    within = TimeLimited(fn.call, seconds, many=verb == "flat_map")
+    # a function of batches has few calls, one that yields rows is called outside of loops
+    return dataclasses.replace(
+        fn, call=within, timeout=seconds, unlimited=fn.call, loop=within.loop
+    )
+
+
 def name_now(fn: UserFunction) -> bytes:
     """Return the digest of the current behaviour of ``fn``; a global it reads may have changed.
 
@@ -81,7 +111,7 @@ def name_now(fn: UserFunction) -> bytes:
 
     if fn.asserted or fn.reason or fn.stateful:
         return fn.digest
-    return identify(fn.call, nonce=fn.digest, fingerprint=None).digest
+    return identify(fn.code, nonce=fn.digest, fingerprint=None).digest
 
 
 def as_now(fn: UserFunction) -> UserFunction:

@@ -10,14 +10,14 @@ from typing import Protocol
 from dml.base.fingerprint import digest
 from dml.data.block import Block
 from dml.data.schema import Schema
-from dml.errors import MemoryContractError, SourceError, WorkerLostError
+from dml.errors import FunctionTimeoutError, MemoryContractError, SourceError, WorkerLostError
 from dml.exec.tasks.job import Job
 from dml.expr.flow import At, Position, untyped
 from dml.physical.plan import Plan
 from dml.verify.isolated_run import AtomSpan, MadeBlocks, Where, apart, span_from, stepped
 
 # Errors that do not depend on rows.
-OUTER = (MemoryContractError, SourceError, WorkerLostError)
+OUTER = (MemoryContractError, SourceError, WorkerLostError, FunctionTimeoutError)
 
 
 class SampleRows(Protocol):

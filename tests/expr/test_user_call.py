@@ -39,10 +39,12 @@ def test_results_before_an_exception(kind: type[Exception]) -> None:
     assert isinstance(each(failing(kind, 2), [0, 1, 2, 3], out), kind)
     assert out == [0, 10]
     out.clear()
-    assert isinstance(each_drawn(failing(kind, 2), [0, 1, 2, 3], iter("abcd"), out), kind)
+    assert isinstance(
+        each_drawn(UserFunction(failing(kind, 2), b"", "f"), [0, 1, 2, 3], iter("abcd"), out), kind
+    )
     assert out == [0, 10]
     assert each(failing(kind, 9), [0, 1], out) is None
-    assert each_drawn(failing(kind, 9), [], iter(()), out) is None
+    assert each_drawn(UserFunction(failing(kind, 9), b"", "f"), [], iter(()), out) is None
 
 
 @pytest.mark.parametrize("kind", [ValueError, StopIteration])

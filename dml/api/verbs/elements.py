@@ -84,20 +84,33 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
 
     @door
     def take_while(
-        self, predicate: Any, *, fingerprint: str | None = None, on_error: str = "raise"
+        self,
+        predicate: Any,
+        *,
+        fingerprint: str | None = None,
+        on_error: str = "raise",
+        timeout: float | None = None,
     ) -> Self:
         """Take the rows before the first one for which ``predicate`` is false or null.
 
         ``predicate`` is an expression, or a function of a row's dict. Nothing is read after that
-        row. ``on_error`` is as in ``map``: reading goes on after a lost row.
+        row. ``on_error`` is as in ``map``: reading goes on after a lost row. ``timeout`` is as in
+        ``map``, for a function.
         """
         from dml.ops.slice.take_while import TakeWhile
 
         self._rows_only("take_while")
         if isinstance(predicate, Column):
+            if timeout is not None:
+                raise PlanError(
+                    "take_while by an expression with timeout=",
+                    why="it limits the calls of a function",
+                    try_=".take_while(expression), or .take_while(function, timeout=...)",
+                )
             return self._then(TakeWhile, predicate.value, on_error)
         a_test("take_while", predicate)
-        return self._then(TakeWhile, function(predicate, "take_while", fingerprint), on_error)
+        fn = function(predicate, "take_while", fingerprint, timeout=timeout)
+        return self._then(TakeWhile, fn, on_error)
 
     @door
     def drop_nulls(self, *columns: str) -> Self:

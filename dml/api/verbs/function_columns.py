@@ -38,9 +38,11 @@ class Call(NamedTuple):
 class Udf:
     """A user-defined function of one value per column, called on columns; see ``dml.udf``."""
 
-    def __init__(self, fn: Callable[..., Any], kind: Any, fingerprint: str | None) -> None:
+    def __init__(
+        self, fn: Callable[..., Any], kind: Any, fingerprint: str | None, timeout: float | None
+    ) -> None:
         functools.update_wrapper(self, fn)
-        self.fn = function(fn, "udf", fingerprint)
+        self.fn = function(fn, "udf", fingerprint, timeout=timeout)
         self.kind = data_type(kind)
 
     @door

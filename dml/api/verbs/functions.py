@@ -30,6 +30,7 @@ class FunctionVerbs(StepVerbs):
         fingerprint: str | None = None,
         on_error: str = "raise",
         pure: bool | None = None,
+        timeout: float | None = None,
         num_cpus: float | None = None,
         num_gpus: float | None = None,
         memory: int | str | None = None,
@@ -41,7 +42,7 @@ class FunctionVerbs(StepVerbs):
     ) -> Self:
         """Keep the rows for which an expression, or a function of the row's dict, is true.
 
-        A function's resources are as in ``map_batches``, ``on_error`` and ``pure`` as in ``map``.
+        Resources of a function are as in ``map_batches``, its other options as in ``map``.
         """
         from dml.ops.row.filter import Filter
         from dml.ops.row.filter_rows import FilterRows
@@ -49,18 +50,18 @@ class FunctionVerbs(StepVerbs):
         occupied, calls = (num_cpus, num_gpus, memory, resources), (concurrency, num_parallel_calls)
         made = fn_constructor_args, fn_constructor_kwargs
         if isinstance(predicate, Column):
-            asked = any(each is not None for each in occupied) or bounded("filter", *calls)
-            if asked or on_error != "raise" or pure is not None or any(made):
+            asked = any(each is not None for each in (*occupied, pure, timeout))
+            if asked or bounded("filter", *calls) or on_error != "raise" or any(made):
                 raise PlanError(
                     "filter by an expression needs nothing of its own",
-                    why="resources, constructor arguments, on_error and pure are for functions",
+                    why="resources, constructor arguments and other options are for functions",
                     try_=".filter(expression), or .filter(function, num_cpus=...)",
                 )
             return self._then(Filter, predicate.value)
         a_test("filter", predicate)
         self._rows_only("filter by a function")
         wants = needs("filter", *occupied, *calls)
-        fn = function(predicate, "filter", fingerprint, made, wants, pure=pure)
+        fn = function(predicate, "filter", fingerprint, made, wants, pure=pure, timeout=timeout)
         return self._then(FilterRows, fn, wants, on_error)
 
     where = filter
@@ -74,6 +75,7 @@ class FunctionVerbs(StepVerbs):
         fingerprint: str | None = None,
         on_error: str = "raise",
         pure: bool | None = None,
+        timeout: float | None = None,
         num_cpus: float | None = None,
         num_gpus: float | None = None,
         memory: int | str | None = None,
@@ -86,14 +88,13 @@ class FunctionVerbs(StepVerbs):
     ) -> Self:
         """Replace each row's dict by ``fn(row)``; after ``batch``, each batch's dict of arrays.
 
-        With ``on_error="skip"`` a row (or batch) for which ``fn`` raises is lost, and the run goes
-        on; ``stats()`` counts such rows and shows the first error, and the option ``max_errors``
-        limits their number. Results that are no row, or do not fit the other results, raise all the
-        same. The resources of a function, and how a class is constructed, are declared as in
-        ``map_batches``. ``deterministic=False`` is ``with_options(deterministic=False)``: elements
-        may be delivered in the order in which they finish. ``pure=True`` declares that results
-        depend on arguments alone. With ``pure=False`` no call is repeated in a run: ``ReplayError``
-        is raised if a worker is lost during a call.
+        With ``on_error="skip"`` a row (or batch) for which ``fn`` raises is lost: ``stats()`` shows
+        their number and the first error, ``max_errors`` limits it. Results that are no row, or do
+        not fit the others, raise all the same. Resources and classes are declared as in
+        ``map_batches``. ``deterministic=False`` is that option: elements may come in the order in
+        which they finish. ``pure=True`` declares that results depend on arguments alone. With
+        ``pure=False`` no call is repeated: losing a worker during one raises ``ReplayError``. A
+        call of more than ``timeout`` seconds (without construction) raises FunctionTimeoutError.
         """
         from dml.ops.batch.map_batch import MapBatch
         from dml.ops.row.map_rows import MapRows
@@ -102,7 +103,7 @@ class FunctionVerbs(StepVerbs):
         asked = needs("map", *occupied, concurrency, num_parallel_calls)
         kind = MapBatch if self._node.batched else MapRows
         constructed = fn_constructor_args, fn_constructor_kwargs
-        made = function(fn, "map", fingerprint, constructed, asked, pure=pure)
+        made = function(fn, "map", fingerprint, constructed, asked, pure=pure, timeout=timeout)
         settings = self._ordered(deterministic, "map")
         wanted = declared(schema, batched=self._node.batched)
         return self._then(kind, made, wanted, asked, on_error, settings=settings)
@@ -150,6 +151,7 @@ class FunctionVerbs(StepVerbs):
         fingerprint: str | None = None,
         on_error: str = "raise",
         pure: bool | None = None,
+        timeout: float | None = None,
         num_cpus: float | None = None,
         num_gpus: float | None = None,
         memory: int | str | None = None,
@@ -162,13 +164,12 @@ class FunctionVerbs(StepVerbs):
         """Replace each group of rows by the result of ``fn`` for its dict of arrays.
 
         A group is ``batch_size`` rows (1,024) of one atom (``batch(n).map(f)`` groups across
-        atoms). The arrays are read-only unless ``writable``; ``batch_format`` "arrow" passes a
+        atoms). The arrays are read-only unless ``writable``; ``batch_format`` "arrow" gives a
         ``pyarrow.Table``, "pandas" or "polars" a ``DataFrame``. ``fn`` returns a dict of arrays,
         Arrow data or a data frame (NaN of pandas is null) of any number of rows, or an iterator of
         those. A class is constructed (``fn_constructor_args``) per concurrent call. A task occupies
-        ``num_cpus`` (1), ``num_gpus``, ``memory`` (bytes or "2GiB", besides the rows) and
-        ``resources`` (a dict); at most ``concurrency`` (``num_parallel_calls``) run at once.
-        ``on_error="skip"`` drops each group for which ``fn`` raises; ``pure`` is as in ``map``.
+        ``num_cpus`` (1), ``num_gpus``, ``memory`` (bytes or "2GiB") and ``resources`` (a dict); at
+        most ``concurrency`` (``num_parallel_calls``) run at once. The rest is as in ``map``.
         """
         from dml.ops.row.map_batches import MapBatches, atoms_are_gone
 
@@ -176,7 +177,7 @@ class FunctionVerbs(StepVerbs):
         calls = concurrency, num_parallel_calls
         asked = needs("map_batches", num_cpus, num_gpus, memory, resources, *calls)
         made = fn_constructor_args, fn_constructor_kwargs
-        called = function(fn, "map_batches", fingerprint, made, asked, pure=pure)
+        called = function(fn, "map_batches", fingerprint, made, asked, pure=pure, timeout=timeout)
         how = called, batch_size, batch_format, bool(writable), atoms_are_gone(self._node)
         return self._then(MapBatches, *how, declared(schema), asked, on_error)
 
@@ -190,6 +191,7 @@ class FunctionVerbs(StepVerbs):
         fingerprint: str | None = None,
         on_error: str = "raise",
         pure: bool | None = None,
+        timeout: float | None = None,
         num_cpus: float | None = None,
         num_gpus: float | None = None,
         memory: int | str | None = None,
@@ -202,7 +204,8 @@ class FunctionVerbs(StepVerbs):
     ) -> Self:
         """Replace each row's dict by ``fn(row, rng)``, where (seed, epoch, row) determine ``rng``.
 
-        ``on_error`` and ``pure`` are as in ``map``, resources and classes as in ``map_batches``.
+        ``on_error``, ``pure`` and ``timeout`` are as in ``map``, resources and classes as in
+        ``map_batches``.
         """
         from dml.ops.row.random_map import RandomMap
 
@@ -210,7 +213,9 @@ class FunctionVerbs(StepVerbs):
         occupied = num_cpus, num_gpus, memory, resources
         asked = needs("random_map", *occupied, concurrency, num_parallel_calls)
         constructed = fn_constructor_args, fn_constructor_kwargs
-        made = function(fn, "random_map", fingerprint, constructed, asked, pure=pure)
+        made = function(
+            fn, "random_map", fingerprint, constructed, asked, pure=pure, timeout=timeout
+        )
         settings = self._ordered(deterministic, "random_map")
         how = made, seed, declared(schema), asked, on_error
         return self._then(RandomMap, *how, settings=settings)
@@ -224,6 +229,7 @@ class FunctionVerbs(StepVerbs):
         fingerprint: str | None = None,
         on_error: str = "raise",
         pure: bool | None = None,
+        timeout: float | None = None,
         num_cpus: float | None = None,
         num_gpus: float | None = None,
         memory: int | str | None = None,
@@ -237,7 +243,8 @@ class FunctionVerbs(StepVerbs):
 
         With ``on_error="skip"``, when ``fn`` raises, the rest of its row is lost: dicts that it
         yielded before stay. Resources, and how a class is constructed, are declared as in
-        ``map_batches``, ``pure`` as in ``map``.
+        ``map_batches``, ``pure`` as in ``map``. ``timeout`` limits the seconds in which ``fn``
+        computes all dicts of a row.
         """
         from dml.ops.row.flat_map import FlatMap
 
@@ -245,7 +252,7 @@ class FunctionVerbs(StepVerbs):
         occupied = num_cpus, num_gpus, memory, resources
         asked = needs("flat_map", *occupied, concurrency, num_parallel_calls)
         constructed = fn_constructor_args, fn_constructor_kwargs
-        made = function(fn, "flat_map", fingerprint, constructed, asked, pure=pure)
+        made = function(fn, "flat_map", fingerprint, constructed, asked, pure=pure, timeout=timeout)
         return self._then(FlatMap, made, declared(schema), asked, on_error)
 
     @door
@@ -280,27 +287,32 @@ class FunctionVerbs(StepVerbs):
 
 @door
 def udf(
-    *, return_dtype: Any, fingerprint: str | None = None
+    *, return_dtype: Any, fingerprint: str | None = None, timeout: float | None = None
 ) -> Callable[[Callable[..., Any]], Udf]:
     """Turn a function of values into a function of columns, for ``with_columns`` and ``select``.
 
     ``@dml.udf(return_dtype="float64")`` above ``def f(x, y)`` allows ``f(col("x"), col("y") + 1)``.
     The function is called once for each row, with Python scalars as in ``map`` and None for null,
-    and its result must fit ``return_dtype``. UDFError names the row that raised or does not fit.
+    and its result must fit ``return_dtype``. UDFError names the row that raised or does not fit,
+    FunctionTimeoutError the row for which the call took longer than ``timeout`` seconds.
     """
     from dml.api.verbs.function_columns import Udf
 
-    return lambda fn: Udf(fn, return_dtype, fingerprint)
+    return lambda fn: Udf(fn, return_dtype, fingerprint, timeout)
 
 
 @door
 def apply(
-    fn: Callable[..., Any], *columns: Any, return_dtype: Any, fingerprint: str | None = None
+    fn: Callable[..., Any],
+    *columns: Any,
+    return_dtype: Any,
+    fingerprint: str | None = None,
+    timeout: float | None = None,
 ) -> Column:
     """Return the column of ``fn``'s results, called row by row on ``columns``; see ``udf``."""
     from dml.api.verbs.function_columns import Udf
 
-    return Udf(fn, return_dtype, fingerprint)(*columns)
+    return Udf(fn, return_dtype, fingerprint, timeout)(*columns)
 
 
 def _with_library(batch_format: str) -> None:

@@ -165,18 +165,19 @@ class Groups(Generic[D]):
         schema: Any = None,
         fingerprint: str | None = None,
         on_error: str = "raise",
+        timeout: float | None = None,
     ) -> D:
         """Replace each group by the rows that ``fn`` returns for the dict of arrays of its columns.
 
         ``fn`` returns a dict of arrays of one length, or of single values for one row. Rows of a
         group are in the order of the input; a group must fit into memory. ``on_error="skip"`` drops
-        a group for which ``fn`` raises.
+        a group for which ``fn`` raises, or takes longer than ``timeout`` seconds.
         """
         names, made = _made_keys(self._keys, _columns(self._rows))
         ordered = _sorted_by_keys(_with(self._rows, made), names)
         grouped = _then(ordered, RunBatches, names)
         batches = grouped.drop(*made) if made else grouped
-        called = function(fn, "map_groups", fingerprint)
+        called = function(fn, "map_groups", fingerprint, timeout=timeout)
         mapped = _then(batches, MapGroup, called, declared(schema), Needs(), on_error)
         found: D = mapped.unbatch()
         return found

@@ -66,13 +66,14 @@ def function(
     asked: Needs = Needs(),  # noqa: B008 (a frozen value)
     *,
     pure: Any = None,
+    timeout: Any = None,
 ) -> UserFunction:
-    """Wrap a callable (or class) with its fingerprint and purity: declared, proven or unknown."""
-    from dml.udfs.named_function import declared, user_function
+    """Wrap a callable (or class) with its fingerprint, its purity, and the time of its calls."""
+    from dml.udfs.named_function import declared, limited, user_function
 
     nonce = uuid.uuid4().bytes
     made = user_function(fn, verb, nonce, fingerprint, constructed, asked.concurrency)
-    return declared(made, verb, nonce, pure=pure)
+    return limited(declared(made, verb, nonce, pure=pure), verb, timeout)
 
 
 def a_test(verb: str, predicate: Any) -> None:

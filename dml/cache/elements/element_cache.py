@@ -197,6 +197,10 @@ class Keeping(NothingKept):
         self.where, self.describe, self.later = where, describe, later
         self.shares: dict[Node, CacheShare | OnDisk] = {}
 
+    def refuse(self) -> None:
+        """Cache no further elements in this run."""
+        self.refused = True
+
     def __reduce__(self) -> tuple[type[Keeping], tuple[dict[Node, bytes], int]]:
         return Keeping, ({}, 0)
 

@@ -24,7 +24,14 @@ from dml.base.user_line import warn
 from dml.data.block import Block, concat
 from dml.data.comparison import first_odd, part
 from dml.data.id_columns import FREE
-from dml.errors import DmlError, InternalError, MemoryContractError, QuarantineWarning, SourceError
+from dml.errors import (
+    DmlError,
+    FunctionTimeoutError,
+    InternalError,
+    MemoryContractError,
+    QuarantineWarning,
+    SourceError,
+)
 from dml.events import Tally
 from dml.exec.tasks.skipped_rows import Noted
 from dml.exec.tasks.steps import Steps
@@ -50,7 +57,7 @@ MOST_ENTRIES = 1 << 12  # most entries whose uses a process remembers
 PROCESS = uuid.uuid4().hex
 # Errors that come from the machine, not from a row.
 OUTER = (OSError, MemoryError, ImportError, NotConstructedError)
-OURS = (SourceError, MemoryContractError, InternalError)
+OURS = (SourceError, MemoryContractError, InternalError, FunctionTimeoutError)
 
 
 # ------------------------------------------------------------------------------- choice of samples

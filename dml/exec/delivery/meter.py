@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
-from time import perf_counter, thread_time
+from time import perf_counter
 
+from dml.base.thread_seconds import thread_seconds
 from dml.data.block import Block
 from dml.events import Tally
 from dml.exec.memory.memory_meter import anonymous_bytes, give_back
@@ -60,7 +61,7 @@ class Processor:
         if past <= ASKED_S and thread == self._thread:
             return self._seconds + past
         self._asked_at, self._thread = now, thread
-        self._seconds = thread_time()
+        self._seconds = thread_seconds()
         return self._seconds
 
 

@@ -26,7 +26,7 @@ from dml.exec.drivers.remote import RemoteCrew
 from dml.exec.process.channel import Message
 from dml.exec.process.environment import Surroundings
 from dml.exec.process.task_runner import Answer, SliceOrder, written
-from dml.exec.process.worker_pool import POOL, Worker
+from dml.exec.process.worker_pool import POOL, StuckError, Worker
 from dml.exec.scheduler.messages import Run
 from dml.exec.scheduler.speculation import repeatable
 from dml.exec.tasks.error_row import started
@@ -47,12 +47,17 @@ class PendingAnswer:
 
 
 class SharedWorker:
-    """A worker process shared by runs, which runs one order at a time; replaced if it dies."""
+    """A worker process shared by runs, which runs one order at a time; replaced if it dies.
+
+    If a call of a function was given up there, another worker takes its place, and it only finishes
+    the tasks that it has begun: ``_spent`` are such workers.
+    """
 
     def __init__(self) -> None:
         self.desks = Counter[str]()  # by run; the company's lock guards them
         self.waiting = Counter[str]()  # orders by run, each counted under the lock of that run
         self._worker: Worker | None = None
+        self._spent: list[Worker] = []
         self._lock = threading.Lock()
 
     @property
@@ -68,13 +73,32 @@ class SharedWorker:
             try:
                 return PendingAnswer(self._answer(order, job, unwanted))
             except BaseException as error:  # noqa: BLE001  (or the consumer would wait for ever)
-                return PendingAnswer(error=error, place=self._gone())
+                return PendingAnswer(error=error, place=self._gone(self._at_work(order)))
+            finally:
+                self._end_spent()
+
+    def _at_work(self, order: SliceOrder) -> Worker | None:
+        """Return the worker that has begun the task of ``order``, else the one for new tasks."""
+        task = order.name, order.run.seq
+        return next((each for each in self._spent if task in each.parked), self._worker)
+
+    def _end_spent(self) -> None:
+        """Let no new task begin in a spent worker, and end those that have finished all others."""
+        if self._worker is not None and self._worker.spent:
+            self._spent.append(self._worker)
+            self._worker = None
+        for worker in [each for each in self._spent if not each.parked]:
+            self._spent.remove(worker)
+            worker.close()
 
     def _answer(self, order: SliceOrder, job: Message, unwanted: Callable[[], bool]) -> Answer:
         """Return the answer to ``order``; if a reused worker dies at its first one, ask a new one.
 
         An order that must not be run twice is tried once, by a new worker if there is none yet.
         """
+        begun = self._at_work(order)
+        if begun is not None and begun.spent:
+            return begun.do(order, job, unwanted)
         self._worker = self._worker or POOL.take(fresh=order.once)
         past = self._worker.used and not self._worker.jobs
         try:
@@ -85,22 +109,28 @@ class SharedWorker:
         self._worker = POOL.take(fresh=True)
         return self._worker.do(order, job, unwanted)
 
-    def _gone(self) -> int:
-        """Drop the worker, and return the place that it was reading, or -1."""
-        worker, self._worker = self._worker, None
+    def _gone(self, worker: Worker | None) -> int:
+        """Drop ``worker``, and return the place that it was reading, or -1."""
         if worker is None:
             return -1
+        if worker is self._worker:
+            self._worker = None
+        else:
+            self._spent.remove(worker)
         worker.close()
         return worker.place
 
     def forget(self, run: str, *, last: bool) -> None:
         """Release ``run``; with ``last`` (no other run is left), return the worker to the pool."""
         with self._lock:
+            for each in self._spent:
+                each.forget(run)
+            self._end_spent()
             worker = self._worker
             if worker is None:
                 return
             if not worker.forget(run) or (last and not worker.alone()):
-                self._gone()
+                self._gone(worker)
             elif last:
                 self._worker = None
                 POOL.give_back(worker)
@@ -262,6 +292,8 @@ class _Desk:
             found = PendingAnswer(error=error)
         if isinstance(found.error, WorkerLostError):
             crew.lost(run, self.name, found.error, found.place)
+        elif isinstance(found.error, StuckError):
+            crew.stuck(run, self.name, found.place)
         elif found.error is not None:
             crew.failed(run, self.name, found.error)
         elif found.answer is None:  # another attempt was faster before this one began

@@ -6,7 +6,7 @@ import dataclasses
 import time
 import uuid
 
-from dml.errors import DmlError, InternalError, WorkerLostError, worded
+from dml.errors import DmlError, FunctionTimeoutError, InternalError, WorkerLostError, worded
 from dml.exec.delivery.meter import Tallies
 from dml.exec.drivers.crew import Crew
 from dml.exec.process.exception_codec import received
@@ -105,6 +105,26 @@ class RemoteCrew(Crew):
         """Fail a slice whose worker was lost while it read unit ``place`` (-1: unknown)."""
         at = self.worked_on(run, place)
         error.at = f"{at}; {error.at}" if error.at else at
+        self.failed(run, worker, error)
+
+    def stuck(self, run: Run, worker: str, place: int) -> None:
+        """Fail a slice whose worker was ended, since a call in it exceeded its time limit.
+
+        The call held Python's lock, so that the worker could not make it an error of its row.
+        """
+        steps = (node.calls for node in self.job.steps)
+        limited = [fn for fn in steps if fn is not None and fn.timeout is not None]
+        names = " or ".join(dict.fromkeys(fn.name for fn in limited))
+        error = FunctionTimeoutError(
+            f"{names} did not return in time, and held Python's lock",
+            at=self.worked_on(run, place),
+            why="nothing else could run in its process, not even to give up this one row: the"
+            " process was ended",
+            try_="a function that lets other threads run, such as a regular expression that cannot"
+            " backtrack for ever",
+            operator=names,
+        )
+        error.seconds = min((fn.timeout or 0.0 for fn in limited), default=0.0)
         self.failed(run, worker, error)
 
     def failed(self, run: Run, worker: str, error: BaseException) -> None:

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Unpack
 
+from dml.base.single_thread import single_threaded
+from dml.base.thread_seconds import thread_seconds
 from dml.exec.drivers.crew import Crew, CrewFeed
-from dml.exec.process.single_thread import single_threaded
 from dml.exec.scheduler.messages import Run
 from dml.exec.tasks.error_row import started
 from dml.exec.tasks.slices import WATCHDOG_S, DriverLoop, Failure, Options, Outcome, Start, Tasks
@@ -102,7 +103,7 @@ class _Threads(Crew):
 
     def perform(self, run: Run, waits: RunQueue) -> Run | None:
         """Run one slice, report it to the core, and return the slice to run next, or None."""
-        began, cpu = len(self.loop.core.active), time.thread_time()
+        began, cpu = len(self.loop.core.active), thread_seconds()
         try:
             with single_threaded():
                 result, seconds = self.loop.perform(run)
@@ -112,7 +113,7 @@ class _Threads(Crew):
             result.queued_s = min(waits.waited_s(), seconds)
         with self.lock:
             if (beside := min(began, len(self.loop.core.active))) > 1:
-                self.busy.add(seconds, time.thread_time() - cpu, beside)
+                self.busy.add(seconds, thread_seconds() - cpu, beside)
             try:
                 return self.finish(run, result, seconds)
             except BaseException as error:  # noqa: BLE001  (or the consumer would wait for ever)

@@ -37,6 +37,7 @@ from dml.exec.tasks.job import Job
 from dml.exec.tasks.replay_check import after, differing, unproven
 from dml.exec.tasks.slices import NotSentError, Outcome, Runtime
 from dml.expr.node import Node
+from dml.udfs.calling.time_limit import GIVEN_UP
 
 # Arrays up to this size are copied for functions to fill; larger ones are shared.
 FILLED_BYTES = 1 << 16
@@ -66,7 +67,8 @@ class Answer:
 
     ``error`` is pickled (b"" for none); ``lost`` says that it is a WorkerLostError. ``schemas`` are
     newly settled ones; ``replayed`` counts partitions made again. ``digest`` is that of the task's
-    partitions so far, for comparison if they are made again; b"" where none is needed.
+    partitions so far, for comparison if they are made again; b"" where none is needed. ``spent``
+    says that calls of functions were given up and may still run, so that the worker is to end.
     """
 
     parcel: Parcel | None
@@ -77,6 +79,7 @@ class Answer:
     schemas: dict[str, Schema] = dataclasses.field(default_factory=dict)
     replayed: int = 0
     digest: bytes = b""
+    spent: bool = False
 
 
 class Bench:
@@ -130,7 +133,8 @@ class Bench:
         seconds = time.perf_counter() - started
         replays = self.runtime.replayed - replayed
         settled = {key: known[key] for key in known.keys() - order.schemas.keys()}
-        return Answer(parcel, error, lost, seconds, tally, settled, replays, digest)
+        spent = GIVEN_UP.spent
+        return Answer(parcel, error, lost, seconds, tally, settled, replays, digest, spent)
 
     def _argument(self, order: SliceOrder) -> Any:
         """Return the order's task, or its parcel's pieces; raise the error for ``Differing``."""

@@ -24,6 +24,7 @@ from dml.exec.memory.slice_gauge import GAUGE
 from dml.exec.process.channel import Channel, MemoryNote, Sheet
 from dml.exec.process.environment import Surroundings
 from dml.exec.process.task_runner import SliceOrder, TaskRunner
+from dml.udfs.calling.time_limit import GIVEN_UP
 
 # A worker that is never idle collects garbage once its memory has grown by so many bytes.
 GARBAGE_BYTES = 32 << 20
@@ -135,14 +136,14 @@ def _let_go(channel: Channel, note: MemoryNote, lifeline: int, serving: int) -> 
 
 
 def main() -> None:
-    """Serve the connection with the descriptors in ``sys.argv``: messages, lifeline, note."""
-    messages, lifeline, note = map(int, sys.argv[1:4])
+    """Serve the connection with the descriptors in ``sys.argv``: messages, lifeline, two notes."""
+    messages, lifeline, note, due = map(int, sys.argv[1:5])
     live_with(lifeline)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
-    for file in (messages, lifeline, note):
+    for file in (messages, lifeline, note, due):
         os.set_inheritable(file, False)  # noqa: FBT003 (positional only)
     del sys.argv[1:]
-    GAUGE.own = True
+    GAUGE.own, GIVEN_UP.most, GIVEN_UP.due = True, None, MemoryNote(due).write
     serving = threading.get_ident()
     channel, left = Channel(socket.socket(fileno=messages)), MemoryNote(note)
     os.register_at_fork(after_in_child=partial(_let_go, channel, left, lifeline, serving))

@@ -22,6 +22,7 @@ from dml.exec.memory.memory_meter import children, descendants, end_session
 from dml.exec.process.channel import Channel, MemoryNote, Message
 from dml.exec.process.environment import Surroundings
 from dml.exec.process.task_runner import Answer, SliceOrder
+from dml.exec.scheduler.policy import Seq
 
 IDLE_S = 15.0  # idle time after which a worker is ended
 END_S = 1.0  # time that a worker has to clean up then, or at interpreter exit
@@ -31,10 +32,16 @@ ENDING_S = 600.0  # time that a worker has if it was given back in the middle of
 REUSING = {"MALLOC_TRIM_THRESHOLD_": str(32 << 20), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
 STOPPED_S = 30.0  # time after which a worker that a signal has stopped is killed
 HEARD_S = 0.5  # interval of checks whether an awaited answer is still needed
+# Time by which a call exceeds its limit before its worker is known to be unable to give it up.
+STUCK_NS = 500_000_000
 
 
 class UnwantedError(Exception):
     """Raised when an answer is no longer needed, while its worker is still working."""
+
+
+class StuckError(Exception):
+    """Raised when a call exceeds its time limit, and its worker cannot even give it up."""
 
 
 class ChildProcess:
@@ -117,7 +124,11 @@ class ChildProcess:
 
 
 class Worker(ChildProcess):
-    """A worker process; ``place`` is the unit that it was reading when it was lost, or -1."""
+    """A worker process; ``place`` is the unit that it was reading when it was lost, or -1.
+
+    ``parked`` are the tasks, by run and place, whose other partitions only this worker can make
+    without repeating calls. A ``spent`` worker is to end once there are none.
+    """
 
     _names = itertools.count()
 
@@ -125,11 +136,15 @@ class Worker(ChildProcess):
         self.name = f"worker-{next(self._names)}"
         self.used, self.jobs = False, set[str]()
         self.place, self.number = -1, 0
+        self.parked, self.spent = set[tuple[str, Seq]](), False
         with ExitStack() as undone:
-            self.note = MemoryNote()
+            self.note, self.due = MemoryNote(), MemoryNote()
             undone.callback(self.note.close)
+            undone.callback(self.due.close)
             environment = {**REUSING, **Surroundings.now().environment}
-            super().__init__("dml.exec.process.worker", (self.note.file,), environment)
+            super().__init__(
+                "dml.exec.process.worker", (self.note.file, self.due.file), environment
+            )
             undone.pop_all()
         ALL.add(self)
 
@@ -137,9 +152,11 @@ class Worker(ChildProcess):
         """Run an order, and return the worker's answer; after any exception the worker is unusable.
 
         Raise WorkerLostError if the process dies, or is killed because a signal suspended it for
-        half a minute; raise UnwantedError if ``unwanted()`` is true at two checks.
+        half a minute; raise UnwantedError if ``unwanted()`` is true at two checks; raise StuckError
+        if a call exceeds its time limit, and holds Python's lock so that nothing else can run.
         """
         self.note.write(-1)
+        self.due.write(-1)
         try:
             if order.name not in self.jobs:
                 self.jobs.add(order.name)
@@ -153,6 +170,11 @@ class Worker(ChildProcess):
         if number != self.number:
             raise self._lost(OSError(f"order {number} was answered, and not {self.number}"))
         found: Answer = answer
+        self.spent |= found.spent
+        if found.parcel is None or found.parcel.outcome.done:
+            self.parked.discard((order.name, order.run.seq))
+        else:
+            self.parked.add((order.name, order.run.seq))
         return found
 
     def _await(self, unwanted: Callable[[], bool]) -> None:
@@ -161,12 +183,17 @@ class Worker(ChildProcess):
             patience -= unwanted()
             if not patience:
                 raise UnwantedError
-            self.halted(HEARD_S)
+            due = self.due.read()
+            if not self.halted(HEARD_S) and 0 < due < time.monotonic_ns() - STUCK_NS:
+                self.place = self.note.read()
+                self.process.kill()
+                raise StuckError
 
     def forget(self, name: str) -> bool:
         """Tell the worker to release the run ``name``; return False if the process is gone."""
         self.used = True
         self.jobs.discard(name)
+        self.parked = {each for each in self.parked if each[0] != name}
         try:
             self.channel.send(("close", name))
         except OSError:
@@ -196,6 +223,7 @@ class Worker(ChildProcess):
         """Close this process's ends of the connections, and the memory note."""
         super().let_go()
         self.note.close()
+        self.due.close()
 
 
 def _stopped(pid: int) -> bool:

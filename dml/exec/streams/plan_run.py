@@ -94,6 +94,8 @@ class PlanRun:
 
         With ``again``, an earlier run delivered the rows that follow the losses.
         """
+        if any(loss.timed for loss in losses):
+            self.at.keep.refuse()
         # with a loss limit, the earlier run has counted these losses
         return None if again and self.at.bounded else self.losses.add(losses)
 
@@ -101,7 +103,8 @@ class PlanRun:
         """Count a loss of stream operator ``number``; raise the error if there are too many."""
         traced(error, self.plan, number)
         ordinal = len(self.plan.on_blocks) + number
-        found = self.lost((Loss(ordinal, rows, 1, error.what, error.at),))
+        loss = Loss.of(ordinal, error, rows)._replace(what=error.what, at=error.at)
+        found = self.lost((loss,))
         if found is not None:
             raise found
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from queue import Empty
-from time import perf_counter, process_time, thread_time
+from time import perf_counter, process_time
 from typing import Any
 
+from dml.base.single_thread import single_threaded
+from dml.base.thread_seconds import thread_seconds
 from dml.data.block import Block
 from dml.exec.delivery.prefetch import Ahead, ChunkShelf
 from dml.exec.drivers.sync import LEFT, LeftError
-from dml.exec.process.single_thread import single_threaded
 from dml.exec.scheduler.concurrency import MOST, Concurrency
 from dml.exec.slicing.slice_sizes import GROWTH, PATIENCE_S, Spent, Width
 from dml.exec.streams.nested_run import NestedFlow, Read
@@ -37,11 +38,11 @@ class _Clock:
     """Measures time from its creation."""
 
     def __init__(self) -> None:
-        self.started = perf_counter(), thread_time(), process_time()
+        self.started = perf_counter(), thread_seconds(), process_time()
 
     def spent(self) -> tuple[float, float, float]:
         """Return elapsed seconds, and processor seconds of this thread and of all other threads."""
-        now = perf_counter(), thread_time(), process_time()
+        now = perf_counter(), thread_seconds(), process_time()
         seconds, cpu_s, all_s = (a - b for a, b in zip(now, self.started, strict=True))
         return seconds, cpu_s, max(0.0, all_s - cpu_s)
 

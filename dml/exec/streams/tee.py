@@ -129,6 +129,8 @@ class Below(Streaming):
     def lost(self, losses: Sequence[Loss], *, again: bool = False) -> DmlError | None:
         """Collect ``losses`` for the takers, and return no error."""
         del again  # runs that share are not resumed
+        if any(loss.timed for loss in losses):
+            self.at.keep.refuse()
         self.heard.extend(losses)
         return None
 

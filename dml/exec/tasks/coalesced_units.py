@@ -10,11 +10,12 @@ from __future__ import annotations
 import dataclasses
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from time import perf_counter, thread_time
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dml.base.thread_seconds import thread_seconds
 from dml.data.block import Block, neighbours
 from dml.errors import DmlError
 from dml.events import Tally
@@ -89,11 +90,11 @@ def _spanned(
 def _read_run(
     reading: Reading, units: Sequence[Unit], most_bytes: int, tally: Tally
 ) -> tuple[Block, int] | None:
-    started, cpu = perf_counter(), thread_time()
+    started, cpu = perf_counter(), thread_seconds()
     block = reading.stage.source.read_run(units[0], units[-1], reading.stage.columns)
     if block.nbytes > most_bytes:
         return None
-    seconds, cpu_s = perf_counter() - started, thread_time() - cpu
+    seconds, cpu_s = perf_counter() - started, thread_seconds() - cpu
     tally.block(0, 0, block.n, 0, block.nbytes, seconds, cpu_s)
     first_row = block.ids.lo
     out = reading.steps.whole(block, tally)

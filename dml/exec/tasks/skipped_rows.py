@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from dml.errors import DmlError, UDFError
+from dml.errors import DmlError, FunctionTimeoutError, UDFError
 from dml.expr.node import Node
 
 _log = logging.getLogger("dml")
@@ -23,7 +23,8 @@ class Loss(NamedTuple):
     """Losses of operator ``ordinal``: numbers of ``rows`` and ``errors``, and the first error.
 
     ``what`` is its text, ``at`` its place. ``ids`` is the id of the first lost row until the place
-    of that row is known, then None.
+    of that row is known, then None. ``timed`` is True if a call took too long, which another run
+    may not repeat.
     """
 
     ordinal: int
@@ -32,6 +33,12 @@ class Loss(NamedTuple):
     what: str
     at: str
     ids: Any = None
+    timed: bool = False
+
+    @classmethod
+    def of(cls, ordinal: int, error: DmlError, rows: int) -> Loss:
+        """Return the loss of ``rows`` rows to ``error``, whose place is not known yet."""
+        return cls(ordinal, rows, 1, "", "", None, isinstance(error, FunctionTimeoutError))
 
     def placed(self, place: Callable[[DmlError], DmlError]) -> Loss:
         """Return this loss with the place of its first row; ``place`` adds that to an error."""
@@ -43,7 +50,8 @@ class Loss(NamedTuple):
 
     def plus(self, later: Loss) -> Loss:
         """Return the sum of this loss and ``later``, with the first error of this loss."""
-        return self._replace(rows=self.rows + later.rows, errors=self.errors + later.errors)
+        rows, errors = self.rows + later.rows, self.errors + later.errors
+        return self._replace(rows=rows, errors=errors, timed=self.timed or later.timed)
 
 
 class Noted:
@@ -60,7 +68,7 @@ class Noted:
     def note(self, ordinal: int, error: DmlError, rows: int) -> None:
         """Record that operator ``ordinal`` lost ``rows`` rows to ``error``."""
         self.ordinals.add(ordinal)
-        self._add(Loss(ordinal, rows, 1, "", ""), error.with_traceback(None))
+        self._add(Loss.of(ordinal, error, rows), error.with_traceback(None))
 
     def pass_on(self, losses: Sequence[Loss]) -> None:
         """Record losses of earlier stages that lie before the rows that come next."""
@@ -108,14 +116,18 @@ class Allowance:
     """The errors that may cost a run rows (at most ``most``; None: any number), and their count.
 
     While ``hearer`` is set and ``most`` is not None, ``hearer`` receives losses, uncounted.
+    ``overran`` is called before the rows after a call that took too long are delivered.
     """
 
     most: int | None = None
     count: int = 0
     hearer: Hearer | None = None
+    overran: Callable[[], None] = lambda: None
 
     def add(self, losses: Losses, loss: Loss) -> UDFError | None:
         """Count a loss; return the error to raise if the limit is exceeded, else None."""
+        if loss.timed:
+            self.overran()
         if self.hearer is not None and self.most is not None:
             return self.hearer(losses, loss)
         losses.sum(loss)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, TypedDict
 
 from dml.base.fork_guard import guarded
+from dml.base.thread_seconds import thread_seconds
 from dml.errors import NonDeterminismError, ReplayError, WorkerLostError
 from dml.exec.memory.slice_gauge import GAUGE
 from dml.exec.scheduler.concurrency import Tuning
@@ -192,7 +193,7 @@ class Runtime:
 def _measured(partitions: Iterator[Outcome]) -> Outcome | None:
     """Return the next partition (None at the end), with the memory and time measured for it."""
     begun, outcome, taken = GAUGE.begin(), None, 0
-    started, cpu_s, all_s = time.perf_counter(), time.thread_time(), time.process_time()
+    started, cpu_s, all_s = time.perf_counter(), thread_seconds(), time.process_time()
     try:
         outcome = guarded(lambda: next(partitions, None))
     finally:
@@ -200,7 +201,7 @@ def _measured(partitions: Iterator[Outcome]) -> Outcome | None:
         if outcome is not None:
             outcome.working_bytes = max(0, taken - outcome.parked_bytes)
             outcome.seconds = time.perf_counter() - started
-            outcome.cpu_s = time.thread_time() - cpu_s
+            outcome.cpu_s = thread_seconds() - cpu_s
             outcome.others_s = max(0.0, time.process_time() - all_s - outcome.cpu_s)
     return outcome
 

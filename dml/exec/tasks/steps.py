@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from dml.base.thread_seconds import thread_seconds
 from dml.data.batch_trays import Trays
 from dml.data.block import Block
 from dml.data.row_slicing import CALLS, NumberedRows, by_weight
@@ -24,7 +25,7 @@ from dml.expr.node import Node, epochs_at
 from dml.ops.row.call_chain import CallChain, judges, starts
 from dml.ops.row.lifted import LiftedNode
 from dml.ops.row.lifted_pair import LiftedPair
-from dml.udfs.calling.type_inference import Recalling, Returned
+from dml.udfs.calling.type_inference import Recalling, Recording, Returned
 
 T = TypeVar("T")
 
@@ -46,12 +47,12 @@ class Stopwatch:
         """Return the next block (None at the end), its elapsed seconds, and processor seconds."""
         asking = self.slow_s > LONG_S or not self.count % ASKED
         self.count += 1
-        cpu = time.thread_time() if asking else 0.0
+        cpu = thread_seconds() if asking else 0.0
         started = time.perf_counter()
         block = _next(blocks, node)
         seconds = time.perf_counter() - started
         if asking and seconds:
-            self.share = min(1.0, (time.thread_time() - cpu) / seconds)
+            self.share = min(1.0, (thread_seconds() - cpu) / seconds)
         if block is not None:
             self.slow_s = max(seconds, self.slow_s / 2 if self.slow_s < math.inf else 0.0)
         return block, seconds, seconds * self.share
@@ -404,7 +405,9 @@ class _Paired:
 def _calling(node: Any, call: Callable[..., Any]) -> Any:
     """Return a copy of ``node`` that calls ``call``, with the digest and schema of ``node``."""
     made = copy.copy(node)
-    object.__setattr__(made, "fn", dataclasses.replace(node.fn, call=call))
+    # a recorder must see each call that is given up, and not only the loop around it
+    loop = None if isinstance(call, Recording) else node.fn.loop
+    object.__setattr__(made, "fn", dataclasses.replace(node.fn, call=call, loop=loop))
     # derived attributes are not copied, and nothing could be proven of ``call``
     vars(made).update(digest=node.digest, schema=node.schema)
     return made

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from dml.base.thread_seconds import thread_seconds
 from dml.data.block import Block
 from dml.data.row_slicing import row_bytes
 from dml.errors import DmlError
@@ -155,9 +156,9 @@ class Late:
         """
         if not self._pays(mine) or not self.source.may_match(unit, self.stage.predicate):
             return False
-        started, cpu = time.perf_counter(), time.thread_time()
+        started, cpu = time.perf_counter(), thread_seconds()
         passes, rows, held_bytes = self._looked_at(unit, skip_atoms)
-        seconds, cpu_s = time.perf_counter() - started, time.thread_time() - cpu
+        seconds, cpu_s = time.perf_counter() - started, thread_seconds() - cpu
         fetched, others = self._stored(unit)
         spared = 0 if passes else others
         mine().tried(0, fetched, spared, seconds, cpu_s)
@@ -212,9 +213,9 @@ class Late:
             return False
         passing = 0
         for unit in units:
-            started, cpu = time.perf_counter(), time.thread_time()
+            started, cpu = time.perf_counter(), thread_seconds()
             passing += self._looked_at(unit, 0)[0]
-            seconds, cpu_s = time.perf_counter() - started, time.thread_time() - cpu
+            seconds, cpu_s = time.perf_counter() - started, thread_seconds() - cpu
             mine().tried(0, self._stored(unit)[0], 0, seconds, cpu_s)
             if passing > len(units) - SPARED:
                 return False

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 # The epoch in which the steps below a cache run.
 FIRST = 0
 MEMORY, DISK, AUTO = TIERS = ("memory", "disk", "auto")
+# Why a run stopped storing elements.
+UNTIMELY = (
+    "keeps nothing from a row on whose function took longer than its timeout=: another run may have"
+    " that row"
+)
 
 
 class Anchor:
@@ -170,17 +175,18 @@ class _Caching:
             self.input, self.first = self.open_input(FIRST, self.before), self.since
         before = self.input.position()
         block = self.input.pull(WHOLE)
+        kept = None if self.at.keep.refused else self.kept
         if block is None:
-            if self.kept is not None:
-                self.kept.end(self.first)
+            if kept is not None:
+                kept.end(self.first)
             return False
         self.before, self.since, self.block = before, self.first, block
         self.after = self.input.position()
         self.until = self.first + elements(block, self.batched)
-        if self.kept is not None:
+        if kept is not None:
             entry = CachedBlock(self.first, before, block, self.after)
             known = self.at.schemas.copy().items()
-            self.kept.offer(entry, {k: v for k, v in known if k in self.settled})
+            kept.offer(entry, {k: v for k, v in known if k in self.settled})
         return True
 
     def position(self) -> Position:
@@ -193,7 +199,8 @@ class _Caching:
             self.kept.leave()
         self._close_input()
         called = self.read is not None
-        self.node.anchor.changed = changed(self.read or {}, read_below(self.node)) if called else ""
+        told = changed(self.read or {}, read_below(self.node)) if called else ""
+        self.node.anchor.changed = told or (UNTIMELY if self.at.keep.refused else "")
 
     def _close_input(self) -> None:
         if self.input is not None:
@@ -206,7 +213,7 @@ def read_below(cache: Node) -> dict[str, dict[str, bytes]]:
     from dml.udfs.identity.closure_walk import variables  # noqa: PLC0415
 
     functions = [fn for node in cache.inputs[0].walk() if (fn := node.calls) is not None]
-    return {fn.name: variables(fn.call) for fn in functions if not (fn.asserted or fn.reason)}
+    return {fn.name: variables(fn.code) for fn in functions if not (fn.asserted or fn.reason)}
 
 
 def changed(

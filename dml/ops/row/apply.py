@@ -13,7 +13,7 @@ from dml.data.schema import UNKNOWN, Schema
 from dml.errors import DmlError
 from dml.expr.facts import Rows
 from dml.expr.node import Node, op
-from dml.expr.user_call import UserFunction, blamed, caught, raised
+from dml.expr.user_call import UserFunction, blamed, raised
 from dml.udfs.calling.python_rows import UnfitError, to_list, to_values
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Apply(Node):
 
     def _part(self, block: Block, at: At) -> Iterator[Block]:
         out: list[Any] = []
-        error = caught(_each, self.fn.call, _arguments(block, self.args), out)
+        error = self.fn.caught(_each, self.fn.call, _arguments(block, self.args), out)
         if out:
             yield from self._with_results(block.slice(0, len(out)), out, at)
         if error is not None:
@@ -75,7 +75,7 @@ class Apply(Node):
 
     def parameters_text(self) -> str:
         """Return the call as text."""
-        return f"{self.name}={self.fn.name}({', '.join(self.args)})"
+        return f"{self.name}={self.fn.name}({', '.join(self.args)}){self.fn.timeout_text}"
 
 
 def _arguments(block: Block, names: Sequence[str]) -> Iterable[tuple[Any, ...]]:

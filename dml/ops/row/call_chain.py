@@ -60,12 +60,17 @@ FIRST = 4
 
 def starts(node: object) -> bool:
     """Return True for a ``map`` whose function always makes a new dict of a known size."""
-    return isinstance(node, MapRows) and not node.skips and node.fn.fresh > 0
+    return isinstance(node, MapRows) and _plain(node) and node.fn.fresh > 0
 
 
 def judges(node: object) -> bool:
     """Return True for a ``filter`` whose function only looks up keys in the dict."""
-    return isinstance(node, FilterRows) and not node.skips and node.fn.lookups is not None
+    return isinstance(node, FilterRows) and _plain(node) and node.fn.lookups is not None
+
+
+def _plain(node: MapRows | FilterRows) -> bool:
+    """Return True if errors are raised, and calls may take any time."""
+    return not node.skips and node.fn.timeout is None
 
 
 class ChainStop(NamedTuple):

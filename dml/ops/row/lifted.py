@@ -74,13 +74,13 @@ class LiftedNode(Skipping):
         """Return the values of the function's outer variables when this was first called."""
         from dml.udfs.identity.environment import surroundings  # noqa: PLC0415
 
-        return surroundings(self.fn.call)
+        return surroundings(self.fn.code)
 
     def stands(self) -> bool:
         """Return True if the outer variables that the function reads are unchanged."""
         from dml.udfs.identity.environment import unchanged  # noqa: PLC0415
 
-        return unchanged(self.outside_values, self.fn.call)
+        return unchanged(self.outside_values, self.fn.code)
 
     @cached_property
     def reads(self) -> frozenset[str]:
@@ -214,7 +214,7 @@ class LiftedMap(LiftedNode):
         """True if passed-on columns are unchanged in every row for which ``fn`` does not raise."""
         from dml.udfs.lifting.lifter import Lifted, lift  # noqa: PLC0415
 
-        found = lift(self.fn.call, self.input.schema)
+        found = lift(self.fn.code, self.input.schema)
         return isinstance(found, Lifted) and found.sure
 
     def infer(self) -> Schema:

@@ -236,7 +236,7 @@ class MapRows(FunctionNode):
             return None
         from dml.udfs.lifting.lifter import Lifted, lift  # noqa: PLC0415 - 7 ms, for row functions alone
 
-        found = lift(self.fn.call, self.input.schema)
+        found = lift(self.fn.code, self.input.schema)
         return found if isinstance(found, Lifted) and found.columns is not None else None
 
     def infer(self) -> Schema:

@@ -65,13 +65,17 @@ class RandomMap(FunctionNode):
         keys = row_key(*block.ids.arrays(), at.key(self.seed), self.ordinal, at.epoch)
 
         def call(start: int, stop: int, out: list[Any]) -> tuple[np.ndarray, BaseException | None]:
-            part = block.slice(start, stop)
-            draws = RowGenerator().each(keys[start:stop])
-            called, rows = convert.readable(self.fn.call, part)
-            if self.skips:
-                given = zip(rows, draws, strict=True)
-                return self.spared(given, part.ids, out, at, called) + start, None
-            error = each_drawn(called, rows, draws, out)
-            return np.arange(start, start + len(out)), error
+            called, rows = convert.readable(self.fn.call, block.slice(start, stop))
+            kept, first = list[range](), start
+            while True:
+                # a new generator after each error: a call that was given up may still draw
+                draws, before = RowGenerator().each(keys[first:stop]), len(out)
+                error = each_drawn(self.fn, called, rows[first - start :], draws, out)
+                failed = first + len(out) - before
+                kept.append(range(first, failed))
+                if error is None or not self.skips:
+                    return np.concatenate(kept).astype(np.int64), error
+                self.lose(error, block.ids, failed, at)
+                first = failed + 1
 
         return call

@@ -26,10 +26,10 @@ def refusal(node: Node) -> str:
         return "its columns were declared"
     from dml.udfs.lifting.lifter import Refusal, lift  # noqa: PLC0415 - 7 ms, for row functions alone
 
-    found = lift(fn.call, node.inputs[0].schema)
+    found = lift(fn.code, node.inputs[0].schema)
     if isinstance(found, Refusal):
         return found.reason
-    if isinstance(node, MapRows) and node.lifted and not unchanged(node.lifted.given, fn.call):
+    if isinstance(node, MapRows) and node.lifted and not unchanged(node.lifted.given, fn.code):
         return "a global or a variable around it has changed since the pipeline was written"
     whole = isinstance(node, MapRows) == (found.columns is not None)
     return "lifting is off" if whole else "what it returns is not what this operator takes"

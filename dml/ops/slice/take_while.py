@@ -19,7 +19,7 @@ from dml.expr.columns.value import Value, bind_draws, value_text
 from dml.expr.facts import ResumeCost, Rows
 from dml.expr.flow import CHUNK, LocalFlow
 from dml.expr.node import Node, op
-from dml.expr.user_call import UserFunction, caught, each_apart, raised
+from dml.expr.user_call import UserFunction, each_apart, raised
 from dml.udfs.calling import python_rows as convert
 from dml.udfs.calling.error_policy import RAISE, Skipping
 
@@ -90,7 +90,7 @@ class TakeWhile(Skipping):
 
 def _called(fn: UserFunction, block: Block) -> Iterator[np.ndarray]:
     out: list[bool] = []
-    error = caught(_until_false, *convert.readable(fn.call, block), out)
+    error = fn.caught(_until_false, *convert.readable(fn.call, block), out)
     yield np.array(out, dtype=bool)
     if error is not None:
         raise raised(error, fn, block.ids, len(out))

@@ -214,7 +214,7 @@ def function_part(fn: UserFunction) -> SpelledPart:
     if fn.asserted or fn.reason:
         kind = "given name" if fn.asserted else "unnamed"
         return SpelledPart(kind, fn.name, fn.reason or "a name of your own", fn.digest.hex())
-    call = fn.call
+    call = fn.code
     if isinstance(call, Stateful):
         call = functools.partial(call.made, *call.args, **call.kwargs)
     return SpelledPart("function", fn.name, fn.name, fn.digest.hex(), function_parts(fn.name, call))

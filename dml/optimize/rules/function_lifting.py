@@ -25,7 +25,7 @@ def lift_map(node: Node) -> Node | None:
             fn=fn,
             on_error=how,
             lifted=Lifted(columns=columns, checks=checks, given=taken),
-        ) if columns is not None and node.needs == Needs() and unchanged(taken, fn.call):
+        ) if columns is not None and node.needs == Needs() and unchanged(taken, fn.code):
             made = LiftedMap(given, fn, columns, checks, how)
             return made.placed(node.where)
     return None
@@ -40,7 +40,7 @@ def lift_filter(node: Node) -> Node | None:
         case FilterRows(input=given, fn=fn, on_error=how) if (
             given.schema.known and node.needs == Needs() and fn.declared is not False
         ):
-            found = lift(fn.call, given.schema)
+            found = lift(fn.code, given.schema)
             if isinstance(found, Lifted) and found.predicate is not None:
                 made = LiftedFilter(given, fn, found.predicate, found.checks, how)
                 return made.placed(node.where)

@@ -9,7 +9,7 @@ import numpy as np
 
 from dml.errors import PlanError
 from dml.expr.node import Node
-from dml.expr.user_call import NotConstructedError, each_apart, raised
+from dml.expr.user_call import NotConstructedError, TimedOutError, each_apart, raised
 from dml.udfs.calling.python_rows import readable
 
 if TYPE_CHECKING:
@@ -36,8 +36,9 @@ class Skipping(Node):
 
     @property
     def skipping(self) -> str:
-        """The ``on_error`` parameter as text for the operator's title; "" for the default."""
-        return f", on_error={self.on_error!r}" if self.skips else ""
+        """``on_error`` and ``timeout`` as text for the operator's title; "" for the defaults."""
+        skips = f", on_error={self.on_error!r}" if self.skips else ""
+        return skips if self.fn is None else f"{skips}{self.fn.timeout_text}"
 
     @property
     def function_reads(self) -> frozenset[str] | None:  # type: ignore[override]
@@ -75,6 +76,10 @@ class Skipping(Node):
         """
         found = raised(error, self.fn, ids, row).located(self.label())
         if isinstance(error, NotConstructedError):
+            raise found
+        if isinstance(error, TimedOutError) and error.too_many:
+            found.why += ", and an earlier call that was given up still runs in this worker"
+            found.try_ = "executor='processes', which ends a process in which a call hangs"
             raise found
         found.made = made  # type: ignore[attr-defined]
         at.lost(found, rows)

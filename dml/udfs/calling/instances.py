@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from dml.errors import worded
-from dml.expr.user_call import NotConstructedError, caught
+from dml.expr.user_call import NotConstructedError, TimedOutError, caught
+from dml.udfs.calling.time_limit import within
 
 # Most pools that a process keeps, after a run, of functions that were sent to it.
 KEPT = 8
@@ -68,7 +69,8 @@ class Stateful:
 
     ``key`` is the digest of class and arguments; functions of equal keys share instances. A process
     has as many instances as there are concurrent calls, up to ``most``. With ``many`` each call
-    returns an iterable of rows, all of which are computed before the first one is returned.
+    returns an iterable of rows, all of which are computed before the first one is returned. A call
+    may take ``limit_s`` seconds (None: any time), not counting the construction.
     """
 
     made: type
@@ -77,6 +79,7 @@ class Stateful:
     key: bytes
     many: bool = False
     most: int | None = None
+    limit_s: float | None = None
     sent: bool = dataclasses.field(default=False, repr=False)
     pool: InstancePool | None = dataclasses.field(default=None, repr=False)
 
@@ -86,14 +89,19 @@ class Stateful:
             return self._children(given)
         instance = (self.pool or self._pooled()).acquire(self.most)
         try:
-            made = (instance.call or self._constructed(instance))(*given)
-            return _collected(made) if isinstance(made, Iterator) else made
+            call = instance.call or self._constructed(instance)
+            if self.limit_s is not None:
+                return within(self.limit_s, self.limit_s, _called, call, given)
+            return _called(call, given)
+        except TimedOutError:
+            instance.call = None  # the call goes on with the object, so another one takes its place
+            raise
         finally:
             instance.lock.release()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state from which another process constructs its own instances."""
-        kept = ("made", "args", "kwargs", "key", "many", "most")
+        kept = ("made", "args", "kwargs", "key", "many", "most", "limit_s")
         return {**{name: getattr(self, name) for name in kept}, "sent": True, "pool": None}
 
     def _children(self, given: tuple[Any, ...]) -> Iterator[Any]:
@@ -101,7 +109,12 @@ class Stateful:
         instance = (self.pool or self._pooled()).acquire(self.most)
         try:
             call = instance.call or self._constructed(instance)
-            error = caught(lambda: out.extend(call(*given)))
+            if self.limit_s is None:
+                error = caught(_extend, out, call, given)
+            else:
+                error = caught(within, self.limit_s, self.limit_s, _extend, out, call, given)
+            if isinstance(error, TimedOutError):
+                out, instance.call = out.copy(), None  # the call goes on with both
         finally:
             instance.lock.release()
         yield from _again(out, error)
@@ -134,6 +147,16 @@ def _keep(key: bytes, pool: InstancePool) -> None:
         _KEPT.move_to_end(key)
         dropped = _KEPT.popitem(last=False) if len(_KEPT) > KEPT else None
     del dropped  # outside of the lock, since a destructor of the user's may take its time
+
+
+def _called(call: Callable[..., Any], given: tuple[Any, ...]) -> Any:
+    """Return the result of ``call``, computed as a whole even if it is an iterator."""
+    made = call(*given)
+    return _collected(made) if isinstance(made, Iterator) else made
+
+
+def _extend(out: list[Any], call: Callable[..., Any], given: tuple[Any, ...]) -> None:
+    out.extend(call(*given))
 
 
 def _collected(made: Iterator[Any]) -> Iterator[Any]:

@@ -24,7 +24,7 @@ from dml.data.object_values import in_pieces
 from dml.data.open_tensors import OpenTensor, arrays_in, column_of
 from dml.data.schema import TYPES, Schema, code_of, shape_of, short, tensor
 from dml.errors import DmlError, UDFError, text_of, worded
-from dml.expr.user_call import UnreadableError, UserFunction, caught
+from dml.expr.user_call import UnreadableError, UserFunction
 from dml.kernels.functions.zones import in_python
 from dml.kernels.interpreter import canonicalise
 from dml.kernels.rows.ids import RowIds
@@ -139,7 +139,7 @@ def readable(call: Callable[..., Any], block: Block) -> tuple[Callable[..., Any]
 
 def each_row(fn: UserFunction, block: Block, out: list[Any]) -> BaseException | None:
     """Run ``call_each``; return the exception that stopped it, or None."""
-    return caught(call_each, fn, block, out)
+    return fn.caught(call_each, fn, block, out)
 
 
 def own_rows(block: Block) -> list[Row]:

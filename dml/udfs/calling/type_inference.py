@@ -29,7 +29,7 @@ from dml.data.row_slicing import (
     weighed,
 )
 from dml.errors import DmlError
-from dml.expr.user_call import UserFunction, raised
+from dml.expr.user_call import Raised, TimedOutError, UserFunction, raised
 from dml.kernels.rows.ids import RowIds
 
 if TYPE_CHECKING:
@@ -208,6 +208,10 @@ class Recording:
         given = self._copied(args[0] if args else None)
         try:
             made = self.call(*args)
+        except TimedOutError as error:  # it is not waited for a second time
+            if self.on:
+                self.kept.append((given, Raised(error)))
+            raise
         except BaseException:
             self.on = False
             raise
@@ -286,6 +290,8 @@ class Recalling:
         if lost or not (args and _same(given, args[0])):
             self.kept.clear()
             return self.call(*args)
+        if isinstance(made, Raised):
+            raise made.error
         return made.again() if isinstance(made, ReplayTape) else made
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from dml.exec.process import single_thread
-from dml.exec.process.single_thread import limit_of, single_threaded
+from dml.base import single_thread
+from dml.base.single_thread import limit_of, single_threaded
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import ctypes
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -26,6 +27,9 @@ MKL = ("libmkl_rt",)
 # The files that this process has mapped, on Linux; elsewhere no library is found or limited.
 MAPS = Path("/proc/self/maps")
 
+# True within ``single_threaded``; a thread that works for another one reads it in its context.
+SINGLE = ContextVar("single", default=False)
+
 # The number of modules at the last search for libraries, and its result.
 _found: tuple[int, tuple[Limit, ...]] = (-1, ())
 
@@ -35,9 +39,11 @@ def single_threaded() -> Iterator[None]:
     """Limit libraries to one thread where possible, for calls of this thread in the block only."""
     limits = _limits()
     before = [limit(1) for limit in limits]
+    outer = SINGLE.set(True)
     try:
         yield
     finally:
+        SINGLE.reset(outer)
         for limit, number in zip(limits, before, strict=True):
             limit(number)
 
