@@ -183,7 +183,7 @@ class FlatMap(FunctionNode):
         held = _Children(self, block, at)
         (out, parents, child), due = held.held, held.due
         taken = _child_taker(self.fn)
-        for parent, row in enumerate(convert.to_rows(block)):
+        for parent, row in enumerate(convert.to_rows(block, self.fn)):
             for index, made in enumerate(children(self.fn.call, row)):
                 if isinstance(made, Raised) and self.skips:
                     self.lose(made.error, block.ids, parent, at, made=held.count)
@@ -206,7 +206,7 @@ class FlatMap(FunctionNode):
     def returned(self, block: Block, at: At) -> Iterator[Returned]:
         """Yield the dicts that the function returns, before their types are known."""
         gathered, taken = _Gathered(self, block), _child_taker(self.fn)
-        for parent, row in enumerate(convert.to_rows(block)):
+        for parent, row in enumerate(convert.to_rows(block, self.fn)):
             for index, made in enumerate(children(self.fn.call, row)):
                 if isinstance(made, Raised):
                     if self.skips:

@@ -68,9 +68,9 @@ class RandomMap(FunctionNode):
             part = block.slice(start, stop)
             draws = RowGenerator().each(keys[start:stop])
             if self.skips:
-                given = zip(convert.to_rows(part), draws, strict=True)
+                given = zip(convert.to_rows(part, self.fn), draws, strict=True)
                 return self.spared(given, part.ids, out, at) + start, None
-            error = each_drawn(self.fn.call, convert.to_rows(part), draws, out)
+            error = each_drawn(self.fn.call, convert.to_rows(part, self.fn), draws, out)
             return np.arange(start, start + len(out)), error
 
         return call

@@ -41,12 +41,9 @@ class Skipping(Node):
 
     @property
     def function_reads(self) -> frozenset[str] | None:  # type: ignore[override]
-        """The columns that the function looks up; None if it may notice others.
-
-        If rows whose function raises are skipped, the conversion of any column may cost a row.
-        """
+        """The columns that the function looks up; None if it may notice others."""
         names, given = self.fn.lookups, self.inputs[0].schema
-        stated = self.states_reads and not self.skips and names is not None
+        stated = self.states_reads and names is not None
         return names if stated and names <= given.keys() else None
 
     def check(self) -> None:
@@ -89,13 +86,16 @@ class Skipping(Node):
         self.lose(error, block.ids, first, at)
         rest = block.slice(first + 1, block.n)
         try:
-            rows = [(row,) for row in (to_rows(rest) if rest.n else ())]
+            rows = [(row,) for row in (to_rows(rest, self.fn) if rest.n else ())]
         except DmlError:  # a value has no Python form: only its own row is lost
             ones = ((rest.slice(row, row + 1),) for row in range(rest.n))
-            kept = self.spared(ones, rest.ids, out, at, lambda one: self.fn.call(to_rows(one)[0]))
+            kept = self.spared(ones, rest.ids, out, at, self._called_alone)
         else:
             kept = self.spared(rows, rest.ids, out, at)
         return np.concatenate([np.arange(first), kept + first + 1])
+
+    def _called_alone(self, one: Block) -> Any:
+        return self.fn.call(to_rows(one, self.fn)[0])
 
     def spared(
         self,
