@@ -127,6 +127,22 @@ def test_columns_that_no_function_looks_up_are_not_decoded(
 
 
 @pytest.mark.law
+def test_positions_fit_whatever_columns_are_dropped(tmp_path: Path) -> None:
+    ds = parquet(tmp_path).shuffle(5, seed=1).with_columns(x=col("x") + dml.random())
+    ds = ds.filter(col("id") > 3).map(decoded).with_options(telemetry_dir="off")
+    every_column = ds.with_options(disable_rules=["projection_into_source"])
+    less, every = plan_of(ds), plan_of(every_column)
+    assert columns_made(less) != columns_made(every)
+    assert less.name == every.name
+    whole = list(ds.epoch(0))
+    runs = iter(every_column.epoch(0))
+    given = [next(runs) for _ in range(9)]
+    resumed = iter(ds.epoch(0))
+    resumed.load_state_dict(runs.state_dict())
+    assert given + list(resumed) == whole
+
+
+@pytest.mark.law
 def test_a_column_that_is_not_there_is_the_error_of_the_function(tmp_path: Path) -> None:
     ds = parquet(tmp_path).map(lambda row: {"x": row["no"], "word": WORDS[0]})
     assert plan_of(ds).stage.columns == ALL
