@@ -59,15 +59,17 @@ class LiftedChain:
     def of(nodes: Sequence[Node]) -> LiftedChain | None:
         """Return the longest chain that ``nodes`` begin with; None if one pass computes only one.
 
-        The chain is stored with its first operator, so that its compiled kernels are found again.
+        The chain is stored with the last operator that may belong to it, whose inputs are fixed, so
+        that its compiled kernels are found again.
         """
         if len(nodes) < 2 or not _fits(nodes[0]) or isinstance(nodes[0], LiftedFilter):
             return None
         near = list(takewhile(_fits, nodes))
-        found: tuple[list[Node], LiftedChain] | None = nodes[0].memo.get("chain")
-        if found is None or len(found[0]) != len(near) or not all(map(is_, found[0], near)):
-            found = nodes[0].memo["chain"] = near, LiftedChain(near)
-        chain = found[1]
+        found: dict[int, tuple[list[Node], LiftedChain]] = near[-1].memo.setdefault("chains", {})
+        was, chain = found.get(len(near), ([], None))
+        if chain is None or not all(map(is_, was, near)):
+            chain = LiftedChain(near)
+            found[len(near)] = near, chain
         return chain if len(chain.nodes) > 1 and chain.lifted else None
 
     def _added(self, node: Node) -> bool:
