@@ -161,8 +161,8 @@ def test_each_block_is_evaluated_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return counted
 
-    monkeypatch.setattr(lifted, "evaluate", counting("alone", lifted.evaluate))
-    monkeypatch.setattr(lifted_chain, "evaluate", counting("together", lifted_chain.evaluate))
+    for name, module in (("alone", lifted), ("together", lifted_chain)):
+        monkeypatch.setattr(module, "evaluate", counting(name, vars(module)["evaluate"]))
     ds = added(dml.range(500, atom_rows=100), 10).filter(lambda r: r["id"] % 2 == 0)
     ds = ds.with_options(executor="sync", telemetry_dir="off")
     rows = [row["id"] for row in ds]
@@ -179,9 +179,10 @@ def test_each_block_is_evaluated_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rows_of_a_filter_below_are_counted() -> None:
     ds = added(dml.range(400, atom_rows=100).filter(col("id") % 4 == 0), 2)
     for _ in range(2):
-        list(ds.with_options(executor="sync", telemetry_dir="off"))
-        found = [(r["rows_in"], r["rows_out"]) for r in ds.stats().records[1:4]]
-    assert found == [(400, 100), (100, 100), (100, 100)]
+        iterator = iter(ds.with_options(executor="sync", telemetry_dir="off"))
+        assert len(list(iterator)) == 100
+        found = [(r["rows_in"], r["rows_out"]) for r in iterator.stats().records[1:4]]
+        assert found == [(400, 100), (100, 100), (100, 100)]
 
 
 def test_an_error_is_that_of_the_function_that_raised() -> None:
@@ -192,7 +193,7 @@ def test_an_error_is_that_of_the_function_that_raised() -> None:
 
     ds = ds.map(divided).map(lambda r: {"id": r["id"] * 2, "q": r["q"]})
     assert chains(ds) == [[MAP] * 3]
-    seen = []
+    seen: list[int] = []
     with pytest.raises(UDFError, match=r"divided.*ZeroDivisionError") as caught:
         seen.extend(row["id"] for row in ds.with_options(executor="sync"))
     assert seen == [2 * i + 2 for i in range(250)]
