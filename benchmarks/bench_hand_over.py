@@ -20,13 +20,13 @@ import dml
 from dml.exec.delivery import iterator
 from dml.exec.delivery.prefetch import BatchMaker
 from dml.exec.tasks import steps
-from dml.ops.row.lifted_pair import LiftedPair
+from dml.ops.row.lifted_chain import LiftedChain
 
 LIFTED_ROWS, CALLED_ROWS, RUNS, BATCH = 20_000_000, 500_000, 7, 1024
 # A dict that anybody may change: functions that look into it are called for every row.
 PARAMETERS = {"times": 2, "modulus": 3}
 STARTS = steps.starts
-FITS = LiftedPair.fits
+CHAIN = LiftedChain.of
 
 
 def double(row: dict[str, int]) -> dict[str, int]:
@@ -73,8 +73,8 @@ def side_by_side(*, together: bool, of: Any = None) -> Iterator[Any]:
 
 def in_passes(*, together: bool, checked: bool = False) -> Iterator[Any]:
     """Batches of lifted functions, all of a block at once."""
-    fits = FITS if together else lambda *_: False
-    LiftedPair.fits = staticmethod(fits)  # type: ignore[method-assign]
+    chain = CHAIN if together else lambda _: None
+    LiftedChain.of = staticmethod(chain)  # type: ignore[method-assign]
     off = ("drop_needless_checks",) if checked else ()
     return side_by_side(together=True, of=LIFTED.with_options(disable_rules=off))
 

@@ -30,8 +30,8 @@ DERIVING = (
 # Operators with as many output elements as input elements.
 LASTING = (Rows.SAME, Rows.PERMUTED, Rows.KEPT, Rows.STORED)
 INPUTS = ("Node", "tuple[Node, ...]")
-# Types of fields that cannot change the result: placement, resources and what is cached.
-SILENT = ("Needs", "Anchor", "FilterOrder", "Root")
+# Types of fields that cannot change the result: placement, resources, names and what is cached.
+SILENT = ("Needs", "Anchor", "FilterOrder", "NamedColumns", "Root")
 
 
 # Defaults of facts that may be fields of a class: set after its creation, since fields have none.

@@ -208,6 +208,8 @@ def name_parts(node: Node, domain: Domain, memo: Memo, *, identified: bool = Fal
     if domain is Domain.SHAPE:
         return [kind]
     if isinstance(node, Segment):
+        if node.named:
+            node = node.replace(env=node.named, named=())
         if domain in SEEDLESS and node.draws:
             node = constants.with_values(node, _seedless) or node
         predicate = conjuncts(node.predicate, memo)

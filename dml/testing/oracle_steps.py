@@ -25,9 +25,15 @@ def permutation(n: int, key: int) -> list[int]:
     return [ids.index_permutation(n, key, place) for place in range(n)]
 
 
-def seen(one: Any) -> dict[str, Any]:
-    """Return the row as a function sees it: a new dict with read-only arrays."""
+def seen(one: Any, fn: Any = None) -> dict[str, Any]:
+    """Return the row as a function sees it: a new dict with read-only arrays.
+
+    If ``fn`` only looks up columns, it is given no others.
+    """
     out = dict(one.row.values)
+    names = out.keys() if fn is None or fn.lookups is None else fn.lookups
+    if names <= out.keys():
+        out = {name: value for name, value in out.items() if name in names}
     for name, value in out.items():
         if isinstance(value, np.ndarray):
             out[name] = value.view()

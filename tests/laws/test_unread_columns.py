@@ -45,9 +45,18 @@ VERBS: tuple[Verb, ...] = (
     lambda ds: ds.map(failing, on_error="skip"),
     lambda ds: ds.filter(lambda row: row["i"] % 3 != OUTSIDE[0]),
     lambda ds: ds.filter(lambda row: row["i"] % 5 != 1),
+    lambda ds: ds.filter(lambda row: 9 // (row["i"] % 6 - OUTSIDE[0]) != 1, on_error="skip"),
+    lambda ds: ds.flat_map(lambda row: [failing(row)] * OUTSIDE[0], on_error="skip"),
+    lambda ds: ds.map(lambda row: {"i": row["i"], "x": row["x"], "s": str(len(row))}),
     lambda ds: ds.filter(col("i") % 4 != 1),
     lambda ds: ds.take_while(lambda row: row["i"] < 50 + OUTSIDE[0]),
     lambda ds: ds.with_columns(z=col("x") + col("i")),
+    lambda ds: ds.with_columns(x=col("x") * 2, few=col("few") + 1),
+    lambda ds: ds.filter((col("few") > 9) | (col("x") > 0.5)),
+    lambda ds: ds.with_columns(i=col("i").cast("int8").cast("int64")),
+    lambda ds: ds.with_columns(s=col("s") + "!").filter(col("s") != "t3!"),
+    lambda ds: ds.fill_null({"few": 0}),
+    lambda ds: ds.drop("lists"),
     lambda ds: ds.select("i", "x", "s"),
     lambda ds: ds.flat_map(lambda row: [scaled(row)] * (row["i"] % 3)),
     lambda ds: ds.flat_map(lambda row: [{"i": row["i"], "x": row["x"], "s": ""}] * (row["i"] % 3)),
@@ -84,18 +93,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "lists": [[number] * (number % 3) for number in range(ROWS)],
         "few": pa.array([None if number % 9 == 4 else number for number in range(ROWS)]),
         "moment": pa.array(np.arange(ROWS) * 1000, pa.timestamp("us")),
+        # Python's datetime cannot hold every seventh of these
+        "edge": pa.array([n * 1000 + (n % 7 == 5) for n in range(ROWS)], pa.timestamp("ns")),
     }
     pq.write_table(pa.table(columns), made / "a.parquet", row_group_size=GROUP)
     return made
 
 
 def drawn(folder: Path, seed: int) -> Dataset | None:
-    """A pipeline of up to five verbs; None if these verbs cannot follow each other."""
+    """A pipeline of up to six verbs; None if these verbs cannot follow each other."""
     draw = random.Random(seed)
     ds = dml.read_parquet(folder)
     try:
-        for verb in draw.choices(VERBS, k=draw.randint(1, 5)):
+        for verb in draw.choices(VERBS, k=draw.randint(1, 6)):
             ds = verb(ds)
+        if "edge" in ds.schema:
+            ds = ds.drop("edge")  # rows of these can be used, but not handed to the caller
         return ds.batch(4) if draw.random() < 0.3 else ds
     except DmlError:
         return None

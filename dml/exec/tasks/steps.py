@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from dml.base.thread_seconds import thread_seconds
 from dml.data.batch_trays import Trays
 from dml.data.block import Block
-from dml.data.row_slicing import CALLS, NumberedRows, by_weight
+from dml.data.row_slicing import CALLS, NumberedRows, by_weight, in_parts
 from dml.data.schema import Schema
 from dml.errors import DmlError
 from dml.events import Tally
@@ -24,7 +24,7 @@ from dml.expr.flow import At
 from dml.expr.node import Node, epochs_at
 from dml.ops.row.call_chain import CallChain, judges, starts
 from dml.ops.row.lifted import LiftedNode
-from dml.ops.row.lifted_pair import LiftedPair
+from dml.ops.row.lifted_chain import LiftedChain
 from dml.udfs.calling.type_inference import Recalling, Recording, Returned
 
 T = TypeVar("T")
@@ -321,10 +321,7 @@ class _Chained:
         """Set each step's share of the time, once, from ``tally`` of rows processed separately."""
         if self.shares:
             return
-        seconds = [cell.seconds for _, cell in sorted(tally.cells())]
-        if len(seconds) < len(self.steps) or not sum(seconds):
-            seconds = [1.0] * len(self.steps)
-        self.shares[:] = [each / sum(seconds) for each in seconds]
+        self.shares[:] = _shares(tally, len(self.steps))
 
     def _together(self, block: Block, schema: Schema, mine: Callable[[], Tally]) -> Iterator[Block]:
         made, rows_in, bytes_in = self.chain.run(block, schema, self.at), block.n, block.nbytes
@@ -346,36 +343,44 @@ class _Chained:
             mine().calls(step.ordinal, block.n)
 
 
-class _Paired:
-    """A lifted ``map`` and the lifted ``filter`` after it, computed in one pass where possible.
+class _OnePass:
+    """The steps of a ``LiftedChain``, computed in one pass over a block where possible.
 
-    The two process the first block separately, by which the time of later blocks is divided.
+    The first block passes the steps separately, by which the time of later blocks is divided.
     """
 
-    def __init__(self, mapped: _ByBlock, kept: _ByBlock) -> None:
-        self.steps, self.watch, self.at = (mapped, kept), Stopwatch(), mapped.at
-        self.pair = LiftedPair(mapped.node, kept.node)
-        self.share: float | None = None
+    def __init__(self, steps: Sequence[_ByBlock], chain: LiftedChain) -> None:
+        self.steps, self.chain = steps, chain
+        self.watch, self.at = Stopwatch(), steps[0].at
 
     def __call__(
         self, blocks: Iterable[Block], mine: Callable[[], Tally], noted: Noted
     ) -> Iterator[Block]:
         for block in blocks:
-            made = self.whole(block, mine())
-            if made is None:
-                yield from self._apart(block, mine, noted)
-            else:
-                yield made
+            for part in in_parts(block, self.chain.schema, partial(self.chain.sampled, self.at)):
+                made = self.whole(part, mine())
+                if made is None:
+                    yield from self._apart(part, mine, noted)
+                else:
+                    yield made
 
     def whole(self, block: Block, tally: Tally) -> Block | None:
-        """Return the output of both steps for ``block``; None if one pass cannot compute it."""
+        """Return the output of all steps for ``block``; None if one pass cannot compute it."""
         out, seconds, cpu_s = self.watch.time(self._together(block), None)
-        if out is not None:
-            self._count(block, out, seconds, cpu_s, tally)
-        return out
+        if out is None:
+            return None
+        made, passed = out
+        rows = [block.n, *[passed] * (len(self.steps) - 1), made.n]
+        # no block exists between the steps: rows have the size of an output row there
+        sizes = [each * made.nbytes // max(1, made.n) for each in rows]
+        sizes[0], sizes[-1] = block.nbytes, made.nbytes
+        for n, (step, share) in enumerate(zip(self.steps, self.chain.shares, strict=True)):
+            counts = rows[n], rows[n + 1], sizes[n], sizes[n + 1]
+            tally.block(step.ordinal, *counts, seconds * share, cpu_s * share)
+        return made
 
-    def _together(self, block: Block) -> Iterator[Block]:
-        made = None if self.share is None else self.pair.run(block, self.at)
+    def _together(self, block: Block) -> Iterator[tuple[Block, int]]:
+        made = self.chain.run(block, self.at) if self.chain.shares else None
         if made is not None:
             yield made
 
@@ -387,19 +392,16 @@ class _Paired:
             yield from made
         finally:
             mine().add(tally)
-        seconds = [cell.seconds for _, cell in sorted(tally.cells())]
-        if sum(seconds):
-            self.share = seconds[0] / sum(seconds)
+        if not self.chain.shares:
+            self.chain.shares = _shares(tally, len(self.steps))
 
-    def _count(self, block: Block, out: Block, seconds: float, cpu_s: float, tally: Tally) -> None:
-        """Count a pass in ``tally``; rows between the steps get the mean bytes of output rows."""
-        rows, between_bytes = block.n, out.nbytes * block.n // max(1, out.n)
-        share = self.share or 0.0
-        mapped, kept = self.steps
-        sizes = (rows, rows, block.nbytes, between_bytes)
-        tally.block(mapped.ordinal, *sizes, seconds * share, cpu_s * share)
-        sizes, share = (rows, out.n, between_bytes, out.nbytes), 1 - share
-        tally.block(kept.ordinal, *sizes, seconds * share, cpu_s * share)
+
+def _shares(tally: Tally, count: int) -> list[float]:
+    """Return the share of each of ``count`` steps in the time of rows processed separately."""
+    seconds = [cell.seconds for _, cell in sorted(tally.cells())]
+    if len(seconds) < count or not sum(seconds):
+        seconds = [1.0] * count
+    return [each / sum(seconds) for each in seconds]
 
 
 def _calling(node: Any, call: Callable[..., Any]) -> Any:
@@ -418,11 +420,15 @@ def _chained(steps: Sequence[Any], shares: dict[int, list[float]]) -> list[Any]:
     out: list[Any] = []
     rest = list(steps)
     while rest:
-        step = rest.pop(0)
+        step = rest[0]
+        chain = LiftedChain.of([each.node for each in rest])
+        if chain is not None:
+            out.append(_OnePass(rest[: len(chain.nodes)], chain))
+            del rest[: len(chain.nodes)]
+            continue
+        rest.pop(0)
         behind = rest[0].node if rest else None
-        if LiftedPair.fits(step.node, behind):
-            out.append(_Paired(step, rest.pop(0)))
-        elif not starts(step.node):
+        if not starts(step.node):
             out.append(step)
         elif judges(behind):
             out.append(_Chained([step, rest.pop(0)], shares.setdefault(step.ordinal, [])))

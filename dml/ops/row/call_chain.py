@@ -25,7 +25,14 @@ from dml.expr.user_call import UnreadableError, caught, raised
 from dml.kernels.rows.ids import LateIds
 from dml.ops.row.filter_rows import FilterRows
 from dml.ops.row.map_rows import MapRows, returned
-from dml.udfs.calling.python_rows import GENERATED, UnfitError, each_row, to_list, to_values
+from dml.udfs.calling.python_rows import (
+    GENERATED,
+    UnfitError,
+    each_row,
+    noticed,
+    to_list,
+    to_values,
+)
 
 if TYPE_CHECKING:
     from dml.data.schema import Schema
@@ -106,7 +113,9 @@ class CallChain:
 
     def _part(self, block: Block, schema: Schema, at: At) -> Iterator[Block]:
         filtering = self.kept is not None
-        loop = _loop(block.schema.names, schema.names, tuple(schema.values()), filtering)
+        seen = noticed(self.mapped.fn, block)
+        seen = seen if seen.schema else block  # the loop goes through the values of columns
+        loop = _loop(seen.schema.names, schema.names, tuple(schema.values()), filtering)
         lists: list[list[Any]] = [[] for _ in schema]
         index: list[int] = []
         odd: list[tuple[int, dict[str, Any]]] = []
@@ -114,11 +123,11 @@ class CallChain:
         most = _most_text(schema, at.hold_bytes // ROW_SHARE)
         adders = [*(each.append for each in lists), index.append, odd.append]
         error, last, ends, unread = None, -1, list[tuple[int, int]](), None
-        piece = min(PIECE, rows_in_piece(block))
+        piece = min(PIECE, rows_in_piece(seen))
         while last + 1 < block.n and error is None and not odd:
             start, last = last + 1, min(last + piece, block.n - 1)
             try:
-                values = [to_list(cut(each, start, last + 1)) for each in block.columns]
+                values = [to_list(cut(each, start, last + 1)) for each in seen.columns]
             except UnreadableError:  # some row cannot be called with
                 unread = ChainStop(start, None, None)
                 break

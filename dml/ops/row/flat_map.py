@@ -183,7 +183,7 @@ class FlatMap(FunctionNode):
         held = _Children(self, block, at)
         (out, parents, child), due = held.held, held.due
         taken = _child_taker(self.fn)
-        call, rows = convert.readable(self.fn.call, block)
+        call, rows = convert.readable(self.fn.call, convert.noticed(self.fn, block))
         for parent, row in enumerate(rows):
             for index, made in enumerate(children(call, row)):
                 if isinstance(made, Raised) and self.skips:
@@ -207,7 +207,7 @@ class FlatMap(FunctionNode):
     def returned(self, block: Block, at: At) -> Iterator[Returned]:
         """Yield the dicts that the function returns, before their types are known."""
         gathered, taken = _Gathered(self, block), _child_taker(self.fn)
-        call, rows = convert.readable(self.fn.call, block)
+        call, rows = convert.readable(self.fn.call, convert.noticed(self.fn, block))
         for parent, row in enumerate(rows):
             for index, made in enumerate(children(call, row)):
                 if isinstance(made, Raised):

@@ -29,7 +29,7 @@ from dml.expr.node import Node, op
 from dml.expr.user_call import UserFunction
 from dml.kernels.vec import Vec
 from dml.ops.row.filter_rows import FilterRows
-from dml.ops.row.rowwise import Env
+from dml.ops.row.rowwise import Env, growing
 from dml.ops.unary import SameColumns
 from dml.udfs.calling.error_policy import RAISE, Skipping
 
@@ -58,6 +58,8 @@ class LiftedNode(Skipping):
 
     proven: ClassVar[bool] = True
     states_reads: ClassVar[bool] = True
+    # True if the output of a row may be larger than the row.
+    grows: bool = False
 
     @cached_property
     def trust(self) -> Trust:
@@ -135,9 +137,8 @@ class LiftedNode(Skipping):
             yield from joined(self._in_parts(part, at))
 
     def _sampled(self, at: At, some: Block) -> int:
-        """Return the output's bytes for ``some``; 0 if nothing is computed or a check is true."""
-        grows = any(value.op != "col" for value in self.outputs)
-        made = self.computed(some, at) if grows else None
+        """Return the output's bytes for ``some``; 0 if ``grows`` is False or a check is true."""
+        made = self.computed(some, at) if self.grows else None
         return 0 if made is None else made.weight
 
     def _in_parts(self, block: Block, at: At) -> Iterator[Block]:
@@ -229,6 +230,11 @@ class LiftedMap(LiftedNode):
 
         made = MapRows(self.input, self.fn, self.schema, on_error=self.on_error)
         return made.placed(self.where)
+
+    @cached_property
+    def grows(self) -> bool:  # type: ignore[override]
+        """True if text columns are computed, not only passed on."""
+        return growing(self.env, self.schema)
 
     def to_block(self, block: Block, outputs: Sequence[Values]) -> Block:
         """Return a block of the computed columns."""

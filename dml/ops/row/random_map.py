@@ -65,7 +65,8 @@ class RandomMap(FunctionNode):
         keys = row_key(*block.ids.arrays(), at.key(self.seed), self.ordinal, at.epoch)
 
         def call(start: int, stop: int, out: list[Any]) -> tuple[np.ndarray, BaseException | None]:
-            called, rows = convert.readable(self.fn.call, block.slice(start, stop))
+            part = convert.noticed(self.fn, block.slice(start, stop))
+            called, rows = convert.readable(self.fn.call, part)
             kept, first = list[range](), start
             while True:
                 # a new generator after each error: a call that was given up may still draw

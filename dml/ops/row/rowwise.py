@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from dml.base.cached_property import cached_property
 from dml.data.block import Block
-from dml.data.schema import UNKNOWN, Schema
+from dml.data.schema import UNKNOWN, Schema, code_of
 from dml.errors import InternalError
 from dml.expr.columns.computation import ComputedSegment
 from dml.expr.columns.value import Value, bind_draws
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from dml.expr.flow import At
 
 Env = tuple[tuple[str, Value], ...]
+
+
+def growing(env: Env, schema: Schema) -> bool:
+    """Return True if ``env`` computes text or list columns, and not only passes them on."""
+    return any(value.op != "col" and code_of(schema[name]) == "arrow" for name, value in env)
 
 
 class RowWise(Node):

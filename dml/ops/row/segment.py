@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING, ClassVar
 from dml.base.cached_property import cached_property
 from dml.data.block import Block
 from dml.data.row_slicing import in_parts
-from dml.data.schema import Schema, code_of
+from dml.data.schema import Schema
 from dml.errors import DmlError
 from dml.expr.columns import computation
 from dml.expr.columns.value import Value, value_text
 from dml.expr.facts import FilterOrder, Length, Rows
 from dml.expr.node import Node, op
-from dml.ops.row.rowwise import Env
+from dml.ops.row.rowwise import Env, growing
 
 if TYPE_CHECKING:
     from dml.expr.flow import At
+
+NamedColumns = Env
 
 
 @op
@@ -30,13 +32,15 @@ class Segment(Node):
 
     Predicates and columns are expressions over the input's columns. Predicates are evaluated in
     order; one that may fail is evaluated only on the rows that the earlier ones kept. If none may
-    fail, ``tried`` may give another order.
+    fail, ``tried`` may give another order. Names are derived from ``named``, if it is not empty, in
+    place of ``env``: the columns before those were dropped that no function above looks up.
     """
 
     input: Node
     predicate: tuple[Value, ...]
     env: Env
     tried: FilterOrder = FilterOrder()
+    named: NamedColumns = ()
 
     rows: ClassVar[Rows] = Rows.FEWER
 
@@ -89,9 +93,7 @@ class Segment(Node):
     @cached_property
     def grows(self) -> bool:
         """True if text or list columns are computed, not only passed on."""
-        kinds = self.schema.items()
-        computed = {name for name, value in self.env if value.op != "col"}
-        return any(name in computed and code_of(kind) == "arrow" for name, kind in kinds)
+        return growing(self.env, self.schema)
 
     def parameters_text(self) -> str:
         """Return the predicates and the columns as text."""

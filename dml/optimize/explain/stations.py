@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from dml.errors import PlanError
 from dml.expr.node import Node
 from dml.expr.tree_text import tree
 from dml.io.leading_units import Leading
 from dml.ops.row.lifted import LiftedNode
+from dml.ops.row.lifted_chain import LiftedChain
 from dml.ops.row.tiers import refusal, tier
 from dml.optimize.engine import Applied, Shown
 from dml.optimize.phases import Optimized
@@ -104,6 +105,8 @@ def _source_lines(plan: Plan) -> list[str]:
     called = [node for node in stage.steps if not isinstance(node, LiftedNode)]
     moving = [node.title() for node in called if node.calls and not node.calls.purity]
     notes += [f"{title}: moves to processes if threads take turns at it" for title in moving]
+    runs = (stage.steps, *(link.steps for link in plan.links), plan.stream)
+    notes += [note for nodes in runs for note in _passes(nodes)]
     return lines + [f"note    {note}" for note in notes]
 
 
@@ -114,6 +117,17 @@ def _notes(node: Node) -> list[str]:
         return []
     what = fn.name if isinstance(node, LiftedNode) else node.title()
     return [f"{what}: {note}" for note in (fn.reason, tier(node)) if note]
+
+
+def _passes(nodes: Sequence[Node]) -> Iterator[str]:
+    """Yield a note for each group of neighbours in ``nodes`` that one program computes."""
+    rest = list(nodes)
+    while rest:
+        chain = LiftedChain.of(rest)
+        if chain is not None:
+            names = [node.calls.name if node.calls else "expressions" for node in chain.nodes]
+            yield f"{', '.join(names)}: computed together, in one pass over a block"
+        del rest[: 1 if chain is None else len(chain.nodes)]
 
 
 def _in_brackets(names: Iterable[str]) -> str:

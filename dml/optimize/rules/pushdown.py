@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Sequence
 from itertools import takewhile
 
 from dml.expr.facts import Rows
@@ -11,7 +11,6 @@ from dml.expr.node import Node
 from dml.io.leading_units import Leading
 from dml.io.source import Source
 from dml.ops.cache.stored import settled_epochs
-from dml.ops.row.rowwise import Env
 from dml.ops.row.segment import Segment
 from dml.ops.shuffle.shuffle_all import ShuffleAll
 from dml.ops.shuffle.shuffle_atoms import ShuffleAtoms
@@ -36,40 +35,45 @@ def dead_columns(root: Node) -> Node:
     """Segments compute no column that nothing above reads.
 
     What an operator reads and how it passes columns on decides. Users' functions count as reading
-    everything here, since the normal form, and so every name, has the columns that are left.
+    everything here, since names have the columns that are left.
     """
-    chain = root.chain()
-    wanted: frozenset[str] | None = None  # None: everything
-    kept: dict[int, Env] = {}
-    for node in reversed(chain):
-        match node:
-            case Segment():
-                kept[id(node)] = _alive(node, wanted)
-                wanted = _read(node, kept[id(node)])
-            case _ if not passes_columns(node):
-                wanted = looked_at(node)
-            case _ if wanted is not None:
-                wanted |= looked_at(node) or NOTHING
-    below = chain[0]
-    for node in chain[1:]:
-        below = _rebuilt(node, below, kept.get(id(node)))
+    below, *rest = root.chain()
+    for old, new in zip(rest, alive(rest, functions=False), strict=True):
+        below = new.replace(input=below) if new is not old else on(old, below)
     return below
 
 
-def _alive(node: Segment, wanted: frozenset[str] | None) -> Env:
-    if wanted is None:
-        return node.env
-    return tuple((name, value) for name, value in node.env if name in wanted)
+def alive(nodes: Sequence[Node], *, functions: bool) -> list[Node]:
+    """Return consecutive ``nodes`` with segments that compute only what those above them read.
+
+    With ``functions``, users' functions count as reading the columns that they state, else all; no
+    name depends on that.
+    """
+    found: list[Node] = []
+    wanted: frozenset[str] | None = None
+    for node in reversed(nodes):
+        if isinstance(node, Segment) and wanted is not None:
+            env = tuple((name, value) for name, value in node.env if name in wanted)
+            named = (node.named or node.env) if functions else ()
+            less = len(env) < len(node.env)
+            found.append(node.replace(env=env, named=named) if less else node)
+        else:
+            found.append(node)
+        wanted = _wanted_below(found[-1], wanted, functions=functions)
+    return found[::-1]
 
 
-def _read(node: Segment, env: Env) -> frozenset[str]:
-    return frozenset().union(*(v.refs for v in (*node.predicate, *(v for _, v in env))))
-
-
-def _rebuilt(node: Node, below: Node, env: Env | None) -> Node:
-    if isinstance(node, Segment) and env is not None and len(env) < len(node.env):
-        return Segment(below, node.predicate, env).placed(node.where)
-    return on(node, below)
+def _wanted_below(
+    node: Node, above: frozenset[str] | None, *, functions: bool
+) -> frozenset[str] | None:
+    """Return the input columns that ``node`` needs where its output columns ``above`` are read."""
+    called, passes = functions and node.calls is not None, passes_columns(node)
+    reads = node.function_reads if called else looked_at(node)
+    if not passes and not (called and isinstance(node, SameColumns)):
+        return reads
+    if above is None or (called and reads is None):
+        return None
+    return above | (reads or NOTHING)
 
 
 def passes_columns(node: Node) -> bool:
@@ -84,26 +88,22 @@ def looked_at(node: Node) -> frozenset[str] | None:
 
 @lowering(source="SQL projection pushdown into the reader")
 def projection_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
-    """Only columns that something reads are decoded."""
-    wanted = wanted_by((*stage.steps, *above))
+    """Only columns that something reads are computed and decoded."""
+    count, nodes = len(stage.steps), alive((*stage.steps, *above), functions=True)
+    stage, above = dataclasses.replace(stage, steps=tuple(nodes[:count])), tuple(nodes[count:])
+    wanted = wanted_by(nodes)
     if wanted is None:
         return stage, above
     columns = tuple(name for name in stage.source.schema if name in wanted)
     return dataclasses.replace(stage, columns=columns), above
 
 
-def wanted_by(nodes: Iterable[Node]) -> frozenset[str] | None:
-    """Return the columns that the operators ``nodes`` read; None if they may read all."""
-    wanted = NOTHING
-    for node in nodes:
-        called, passes = node.calls is not None, passes_columns(node)
-        reads = node.function_reads if called else looked_at(node)
-        if reads is None and (called or not passes):
-            return None
-        wanted |= reads or NOTHING
-        if not passes and not isinstance(node, SameColumns):
-            return wanted
-    return None
+def wanted_by(nodes: Sequence[Node]) -> frozenset[str] | None:
+    """Return the input columns that the operators ``nodes`` read; None if they may read all."""
+    wanted: frozenset[str] | None = None
+    for node in reversed(nodes):
+        wanted = _wanted_below(node, wanted, functions=True)
+    return wanted
 
 
 @lowering(source="SQL predicate pushdown; zone maps, Moerkotte 1998")

@@ -38,7 +38,7 @@ def filter_rows(
 ) -> Iterator[TypedRow]:
     """Yield rows for which the function returns a true value."""
     for one in oracle.stream(node.input, epoch, units):
-        if any(spared(node, lambda row: bool(node.fn.call(row)), seen(one))):
+        if any(spared(node, lambda row: bool(node.fn.call(row)), seen(one, node.fn))):
             yield one
 
 
@@ -46,7 +46,8 @@ def resample(oracle: OracleRun, node: Resample, epoch: int, units: Units) -> Ite
     """Yield rows whose random draw is below the share of the class that the function returns."""
     seed = oracle.seed if node.seed is None else node.seed
     for one in oracle.stream(node.input, epoch, units):
-        share = called(lambda row: dict(node.shares).get(node.fn.call(row), 0.0), seen(one))
+        row = seen(one, node.fn)
+        share = called(lambda row: dict(node.shares).get(node.fn.call(row), 0.0), row)
         high, low = one.row.id
         key = ids.row_key(high, low, seed, oracle.ordinal(node), epoch)
         if ids.uniform(key) < share:
@@ -57,7 +58,7 @@ def map_rows(oracle: OracleRun, node: Any, epoch: int, units: Units) -> Iterator
     """Call the function of ``map`` or ``random_map`` for each row."""
 
     def children(one: TypedRow) -> Iterator[tuple[TypedRow, Any]]:
-        arguments = [seen(one)]
+        arguments = [seen(one, node.fn)]
         if isinstance(node, RandomMap):
             arguments.append(_generator(oracle, node, one.row.id, epoch))
         for made in spared(node, node.fn.call, *arguments):
@@ -105,7 +106,7 @@ def flat_map(oracle: OracleRun, node: FlatMap, epoch: int, units: Units) -> Iter
 
     def children(one: TypedRow) -> Iterator[tuple[TypedRow, Any]]:
         try:
-            for number, child in enumerate(called_many(node.fn.call, seen(one))):
+            for number, child in enumerate(called_many(node.fn.call, seen(one, node.fn))):
                 row = dataclasses.replace(one.row, id=ids.derive(*one.row.id, made, number))
                 yield TypedRow(row, one.kinds), child
         except UDFError:

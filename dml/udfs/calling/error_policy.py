@@ -10,7 +10,7 @@ import numpy as np
 from dml.errors import PlanError
 from dml.expr.node import Node
 from dml.expr.user_call import NotConstructedError, TimedOutError, each_apart, raised
-from dml.udfs.calling.python_rows import readable
+from dml.udfs.calling.python_rows import noticed, readable
 
 if TYPE_CHECKING:
     from dml.data.block import Block
@@ -42,12 +42,9 @@ class Skipping(Node):
 
     @property
     def function_reads(self) -> frozenset[str] | None:  # type: ignore[override]
-        """The columns that the function looks up; None if it may notice others.
-
-        If rows whose function raises are skipped, the conversion of any column may cost a row.
-        """
+        """The columns that the function looks up; None if it may notice others."""
         names, given = self.fn.lookups, self.inputs[0].schema
-        stated = self.states_reads and not self.skips and names is not None
+        stated = self.states_reads and names is not None
         return names if stated and names <= given.keys() else None
 
     def check(self) -> None:
@@ -93,7 +90,7 @@ class Skipping(Node):
         first = len(out)
         self.lose(error, block.ids, first, at)
         rest = block.slice(first + 1, block.n)
-        call, rows = readable(self.fn.call, rest)
+        call, rows = readable(self.fn.call, noticed(self.fn, rest))
         kept = self.spared(zip(rows, strict=True), rest.ids, out, at, call)
         return np.concatenate([np.arange(first), kept + first + 1])
 

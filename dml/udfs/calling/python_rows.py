@@ -80,6 +80,17 @@ class UnfitError(Exception):
         return UDFError(f"{name} returned {self.what}", why=why, try_=self.try_, operator=name)
 
 
+def noticed(fn: UserFunction, block: Block) -> Block:
+    """Return ``block`` with the columns that ``fn`` looks up; all, if it may notice others.
+
+    So a value of another column costs no conversion, and none that Python cannot hold costs a row.
+    """
+    names = fn.lookups
+    if names is None or len(names) == len(block.schema) or not names <= block.schema.keys():
+        return block
+    return block.select([name for name in block.schema if name in names])
+
+
 def to_rows(block: Block) -> list[Row]:
     """Return one dict per row, with the columns in order."""
     names = block.schema.names
@@ -93,10 +104,12 @@ def to_rows(block: Block) -> list[Row]:
 def call_each(fn: UserFunction, block: Block, out: list[Any]) -> None:
     """Append ``fn(row)`` for every row of ``block`` to ``out``, until a call raises.
 
-    A function that only reads items of its row (``fn.lookups``) receives the very dicts that an
-    earlier function returned, if ``block.rows`` has them.
+    Rows have the columns that the function can notice. One that only reads items of its row
+    (``fn.lookups``) receives the very dicts that an earlier function returned, if ``block.rows``
+    has them.
     """
     given = None if fn.lookups is None else block.rows
+    block = noticed(fn, block)
     if given is not None and type(out) is list:
         out.extend(map(fn.call, given))  # results before an exception are kept
         if len(out) < len(given):

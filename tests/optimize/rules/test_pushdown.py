@@ -99,11 +99,22 @@ def decoded(row: dict[str, Any]) -> dict[str, Any]:
         (lambda ds: ds.batch(4).map(lambda b: {"x": np.sin(b["x"])}), ("x",)),
         (lambda ds: ds.map(lambda r: {"id": r["id"], "n": len(r)}), ALL),
         (lambda ds: ds.map(lambda r: {"id": r.get("id")}), ALL),
-        (lambda ds: ds.map(decoded, on_error="skip"), ALL),  # a conversion may cost a row
+        (lambda ds: ds.map(decoded, on_error="skip"), ("id", "x")),
+        (lambda ds: ds.filter(col("id") > 3).map(decoded), ("id", "x")),
+        (lambda ds: ds.filter(col("name") > "n2").map(decoded), ALL),
+        (lambda ds: ds.with_columns(x=1.5).map(decoded), ("id",)),
+        (lambda ds: ds.shuffle(5, seed=1).with_columns(x=col("id") / 2).map(decoded), ("id",)),
+        (lambda ds: ds.filter(lambda r: r["id"] > 2).with_columns(x=2.5).map(decoded), ("id",)),
+        (lambda ds: ds.filter(col("id") > 3).filter(lambda r: WORDS[r["id"] % 2] == "a"), ALL),
+        (lambda ds: ds.with_columns(k=col("x") * 2).map(lambda r: {"k": len(r)}), ALL),
+        (lambda ds: ds.filter(col("id") > 3).cache().map(decoded), ALL),
         (lambda ds: ds.take_while(lambda r: r["id"] < 9), ALL),
         (lambda ds: ds.take_while(lambda r: r["id"] < 9).map(decoded), ALL),
         (lambda ds: ds.take_while(lambda _: bool(WORDS[0])).sort("x"), ALL),
-        (lambda ds: ds.with_columns(k=col("x") * 2).map(lambda r: {"k": r["k"], "w": WORDS}), ALL),
+        (
+            lambda ds: ds.with_columns(k=col("x") * 2).map(lambda r: {"k": r["k"], "w": WORDS}),
+            ("x",),
+        ),
         (lambda ds: ds.sort("name").map(decoded), ("id", "x", "name")),
         (lambda ds: ds.cache().map(decoded), ALL),
     ],
@@ -113,6 +124,22 @@ def test_columns_that_no_function_looks_up_are_not_decoded(
 ) -> None:
     plan = keeps_rows(pipeline(parquet(tmp_path)))
     assert plan.stage.columns == columns
+
+
+@pytest.mark.law
+def test_positions_fit_whatever_columns_are_dropped(tmp_path: Path) -> None:
+    ds = parquet(tmp_path).shuffle(5, seed=1).with_columns(x=col("x") + dml.random())
+    ds = ds.filter(col("id") > 3).map(decoded).with_options(telemetry_dir="off")
+    every_column = ds.with_options(disable_rules=["projection_into_source"])
+    less, every = plan_of(ds), plan_of(every_column)
+    assert columns_made(less) != columns_made(every)
+    assert less.name == every.name
+    whole = list(ds.epoch(0))
+    runs = iter(every_column.epoch(0))
+    given = [next(runs) for _ in range(9)]
+    resumed = iter(ds.epoch(0))
+    resumed.load_state_dict(runs.state_dict())
+    assert given + list(resumed) == whole
 
 
 @pytest.mark.law

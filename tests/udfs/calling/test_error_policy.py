@@ -21,7 +21,7 @@ from dml.expr.facts import Rows
 from dml.fleet.reader import read
 from dml.testing.executions import RunWay, streaming
 from tests.cluster import dask_cases
-from tests.expr.checks import QUIET, UNUSED, holds, node_of, numbers
+from tests.expr.checks import QUIET, UNUSED, agrees, holds, node_of, numbers
 
 ROWS = 60
 
@@ -340,3 +340,28 @@ def test_a_value_without_a_python_form_costs_its_own_row() -> None:
     for declared in (None, {"i": "int64", "n": "int64"}):
         made = ds.map(counted, schema=declared, on_error="skip")
         assert [row["i"] for row in made] == [0, 1, 3, 5]
+
+
+FACTOR = [3]  # a list could change, so functions that read it are called, and not lifted
+
+
+@pytest.mark.law
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda ds: ds.map(lambda row: {"i": row["i"] * 3}, on_error="skip"),
+        lambda ds: ds.map(lambda row: {"i": row["i"] * FACTOR[0]}, on_error="skip"),
+        lambda ds: ds.map(lambda row: {"i": 6 // (row["i"] - 1) * FACTOR[0]}, on_error="skip"),
+        lambda ds: ds.filter(lambda row: row["i"] != FACTOR[0], on_error="skip").select("i"),
+        lambda ds: ds.flat_map(lambda row: [{"i": row["i"]}] * FACTOR[0], on_error="skip"),
+        lambda ds: ds.random_map(lambda row, _: {"i": row["i"] * FACTOR[0]}, on_error="skip"),
+        lambda ds: ds.map(lambda row: {"i": row["i"]}).filter(lambda row: row["i"] != FACTOR[0]),
+    ],
+)
+def test_a_value_that_no_function_looks_up_costs_no_row(verb: Any) -> None:
+    with_moments = verb(dml.from_arrow(pa.table({"i": range(6), "moment": MOMENTS})))
+    without = list(verb(dml.from_arrow(pa.table({"i": range(6)}))))
+    assert len(without) >= 5
+    for options in ({}, {"optimize": False}, {"disable_rules": ["lift_map", "lift_filter"]}):
+        assert list(with_moments.with_options(telemetry_dir="off", **options)) == without
+    agrees(with_moments, epochs=(0,))
