@@ -4,19 +4,16 @@
 
 The same pipeline runs with as many threads as cores (``tune="off"``), with the number that the run
 finds, and with each of several fixed numbers, in turn; every run begins without what earlier ones
-learned. Medians of turns. ``tf.data`` runs beside it where TensorFlow is installed.
+learned. Medians of turns.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -86,30 +83,7 @@ def run(work: Callable[[int], int], rows: int, **options: Any) -> tuple[float, i
     seconds = time.perf_counter() - started
     assert count == rows
     tuned = iterator.stats().summary.get("tuned")
-    return seconds, tuned[-1][2] if tuned else 0
-
-
-@contextmanager
-def without_devices() -> Iterator[Any]:
-    """TensorFlow, quiet; None where it is not installed."""
-    if importlib.util.find_spec("tensorflow") is None:
-        yield None
-        return
-    tf = importlib.import_module("tensorflow")
-    tf.get_logger().setLevel("ERROR")
-    yield tf
-
-
-def by_tf(tf: Any, work: Callable[[int], int], rows: int) -> float:
-    """Seconds of the same work in tf.data, tuned by itself."""
-    asked = tf.data.Dataset.range(rows).map(
-        lambda item: tf.py_function(lambda one: work(int(one)), [item], tf.int64),
-        num_parallel_calls=tf.data.AUTOTUNE,
-    )
-    started = time.perf_counter()
-    count = sum(len(batch) for batch in asked.batch(BATCH).prefetch(tf.data.AUTOTUNE))
-    assert count == rows
-    return time.perf_counter() - started
+    return seconds, tuned[-1].after if tuned else 0
 
 
 def main() -> None:
@@ -117,34 +91,30 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2000)
     parser.add_argument("--turns", type=int, default=3)
     asked = parser.parse_args()
-    print("| function | cores | found | number | best fixed | found / best | tf.data |")
-    print("|---|---|---|---|---|---|---|")
-    with without_devices() as tf:
-        for name, work in CASES.items():
-            print(line(name, work, asked.rows, asked.turns, tf), flush=True)
+    print("| function | cores | found | number | best fixed | best / found |")
+    print("|---|---|---|---|---|---|")
+    for name, work in CASES.items():
+        print(line(name, work, asked.rows, asked.turns), flush=True)
 
 
-def line(name: str, work: Callable[[int], int], rows: int, turns: int, tf: Any) -> str:
+def line(name: str, work: Callable[[int], int], rows: int, turns: int) -> str:
     """One line of the table: seconds, and the numbers of threads."""
     ways: dict[str, dict[str, Any]] = {"off": {"tune": "off"}, "auto": {}}
     ways |= {str(number): {"num_workers": number} for number in NUMBERS}
-    seconds: dict[str, list[float]] = {way: [] for way in (*ways, "tf")}
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
     found = 0
     for _ in range(turns):
         for way, options in ways.items():
             took, number = run(work, rows, **options)
             seconds[way].append(took)
             found = number or found
-        if tf is not None:
-            seconds["tf"].append(by_tf(tf, work, rows))
-    middle = {way: statistics.median(each) for way, each in seconds.items() if each}
+    middle = {way: statistics.median(each) for way, each in seconds.items()}
     fixed = {way: middle[way] for way in ("off", *map(str, NUMBERS))}
     best = min(fixed, key=fixed.__getitem__)
     named = "cores" if best == "off" else best
-    beside = f"{middle['tf']:.2f} s" if "tf" in middle else "-"
     return (
         f"| {name} | {middle['off']:.2f} s | {middle['auto']:.2f} s | {found or 'cores'}"
-        f" | {fixed[best]:.2f} s ({named}) | {fixed[best] / middle['auto']:.2f} | {beside} |"
+        f" | {fixed[best]:.2f} s ({named}) | {fixed[best] / middle['auto']:.2f} |"
     )
 
 

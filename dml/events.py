@@ -161,16 +161,24 @@ class Scaled(Event):
 class Tuned(Event):
     """After ``rows`` rows, ``stage`` ran ``after`` slices at once, and no longer ``before``; why.
 
-    ``rows`` is 0 where a run began so.
+    ``rows`` is 0 where a run began so; ``name`` is the stage's, also in other processes.
     """
 
     kind: ClassVar[str] = "Tuned"
 
+    name: str = ""
     stage: str = ""
     before: int = 0
     after: int = 0
     rows: int = 0
     reason: str = ""
+
+    @property
+    def text(self) -> str:
+        """The change in words."""
+        after = f" after {self.rows:,} row{'s' * (self.rows != 1)}" if self.rows else ""
+        change = f"{self.before} to {self.after} slices at once{after}"
+        return f"{self.stage or 'a stage'}: {change}: {self.reason}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 K = TypeVar("K")
 
@@ -129,6 +129,10 @@ class Speed:
     copying: float = 1.0
 
 
+# The kinds of figures of a profile.
+KINDS = ("costs", "ratios", "sizes", "counts", "blocks", "parallels")
+
+
 @dataclass(frozen=True)
 class Profile:
     """Learned figures by fingerprint; a profile is empty before the first run.
@@ -136,8 +140,9 @@ class Profile:
     ``costs`` are seconds per input row (of a source: per output row). By the fingerprint of an
     operator with the operators below it, ``ratios`` are output rows per input row, ``sizes`` bytes
     of an output row, ``blocks`` rows of an input block. ``counts`` are the output rows of an
-    operator in completed runs of one pipeline, keyed by ``counted``. ``host_class`` and ``speed``
-    describe the machine for which costs are estimated.
+    operator in completed runs of one pipeline, keyed by ``counted``. ``parallels`` are the slices
+    of a stage that ran at once when a run ended, where a run chose that, by the stage's name.
+    ``host_class`` and ``speed`` describe the machine for which costs are estimated.
     """
 
     costs: Mapping[CostKey, Learned] = field(default_factory=dict)
@@ -145,37 +150,26 @@ class Profile:
     sizes: Mapping[str, Learned] = field(default_factory=dict)
     counts: Mapping[str, Learned] = field(default_factory=dict)
     blocks: Mapping[str, Learned] = field(default_factory=dict)
+    parallels: Mapping[str, Learned] = field(default_factory=dict)
     host_class: str = ""
     speed: Speed = field(default_factory=Speed)
 
     @property
     def figures(self) -> bool:
         """True if the profile has any learned figure."""
-        return any((self.costs, self.ratios, self.sizes, self.counts, self.blocks))
+        return any(getattr(self, kind) for kind in KINDS)
 
     def merge(self, other: Profile) -> Profile:
         """Return both combined, in either order up to rounding; the machine stays this one's."""
-        return Profile(
-            _merged(self.costs, other.costs),
-            _merged(self.ratios, other.ratios),
-            _merged(self.sizes, other.sizes),
-            _merged(self.counts, other.counts),
-            _merged(self.blocks, other.blocks),
-            self.host_class,
-            self.speed,
-        )
+        both: dict[str, Any] = {
+            kind: _merged(getattr(self, kind), getattr(other, kind)) for kind in KINDS
+        }
+        return replace(self, **both)
 
     def bounded(self, most: int, at: float) -> Profile:
         """Return at most ``most`` figures of each kind: those with most weight at time ``at``."""
-        return Profile(
-            _heaviest(self.costs, most, at),
-            _heaviest(self.ratios, most, at),
-            _heaviest(self.sizes, most, at),
-            _heaviest(self.counts, most, at),
-            _heaviest(self.blocks, most, at),
-            self.host_class,
-            self.speed,
-        )
+        kept: dict[str, Any] = {kind: _heaviest(getattr(self, kind), most, at) for kind in KINDS}
+        return replace(self, **kept)
 
     @cached_property
     def _shapes(self) -> dict[tuple[str, str], list[CostKey]]:

@@ -29,7 +29,7 @@ from dml.optimize.rule import NamedRule
 from dml.optimize.search.filter_order import guard_costly_parts, guarded, has_choice
 from dml.optimize.work_names import Names, result_names, work_names
 from dml.physical.plan import Plan
-from dml.profile import Profile, Speed
+from dml.profile import Learned, Profile, Speed
 from dml.settings import Settings
 
 # Seconds that explain waits for the figures of runs that have just ended.
@@ -101,6 +101,11 @@ def _learned(settings: Settings) -> Profile:
     """Return the profile learned from telemetry; an empty one if telemetry is off."""
     root = telemetry_root(settings.telemetry_dir)
     return Profile() if root is None else _learner(root).profile()
+
+
+def parallels_of(settings: Settings) -> Mapping[str, Learned]:
+    """Return how many slices of each stage earlier runs ran at once, if a run may choose that."""
+    return _learned(settings).parallels if settings.tunes else {}
 
 
 def profile_of(settings: Settings) -> Profile:

@@ -25,6 +25,7 @@ from dml.api.cost_profile import (
     gains_of,
     identified,
     names_of,
+    parallels_of,
     planned,
 )
 from dml.api.plan_search import GIVEN, Arrangement, arranged, explain_arrangement
@@ -429,7 +430,7 @@ def _streamed(
     if settings.scheduler_policy == FUSED:
         plan, demands = as_one(plan, demands, budget.stage_bytes)
     cluster = _cluster(settings)
-    opening = Opening(settings, slots, budget, demands, ledger, cluster)
+    opening = Opening(settings, slots, budget, demands, ledger, cluster, parallels_of(settings))
 
     def each_of(inner: Plan) -> tuple[Plan, Settings, RunResources, At]:
         return inner, settings, resources.beside(inner), at

@@ -15,12 +15,12 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any, Final, cast
 
-from dml.events import Event, OperatorTotals, RunFinished, RunStarted
+from dml.events import Event, OperatorTotals, RunFinished, RunStarted, Tuned
 from dml.fleet.collector import LAYOUT, replacing
 from dml.profile import CostKey, Learned, Profile, counted, work_s
 
 FOLDER: Final = "learned"
-BY_NAME: Final = ("ratios", "sizes", "counts", "blocks")
+BY_NAME: Final = ("ratios", "sizes", "counts", "blocks", "parallels")
 MOST_FIGURES: Final = 2_000
 """Maximum number of entries of each kind: less than a megabyte."""
 QUIET_S: Final = 5.0
@@ -57,7 +57,9 @@ def learned(events: Iterable[Event], host_class: str) -> Profile:
     found = Profile()
     for totals in _together(operators):
         found = found.merge(_of_operator(totals, host_class, pipeline if whole else ""))
-    return found
+    last = {each.name: each for each in kept if isinstance(each, Tuned) and each.after > 0}
+    parallels = {name: Learned.once(each.after, each.at) for name, each in last.items()}
+    return found.merge(Profile(parallels=parallels))
 
 
 def _together(events: Iterable[OperatorTotals]) -> list[dict[str, Any]]:
@@ -123,7 +125,7 @@ class Learner:
             self.keep()
 
     def _sort(self, event: Event) -> None:
-        if not isinstance(event, RunStarted | OperatorTotals | RunFinished):
+        if not isinstance(event, RunStarted | OperatorTotals | Tuned | RunFinished):
             return
         self._unfinished.setdefault(event.run, []).append(event)
         if isinstance(event, RunFinished):
@@ -194,11 +196,11 @@ def of_text(text: str, until: float = NEVER_S) -> Profile:
         return Profile()
     shaped = _entries(parts.get("costs"), (str, str, int, int), until)
     costs = {CostKey(*key): each for key, each in shaped if _is_shape(key)}
-    named = (
-        {key[0]: each for key, each in _entries(parts.get(kind), (str,), until)} for kind in BY_NAME
-    )
-    ratios, sizes, counts, blocks = named
-    return Profile(costs, ratios, sizes, counts, blocks)
+    named: dict[str, Any] = {
+        kind: {key[0]: each for key, each in _entries(parts.get(kind), (str,), until)}
+        for kind in BY_NAME
+    }
+    return Profile(costs, **named)
 
 
 def _entries(

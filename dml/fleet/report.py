@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dml.base.amounts import ABSENT, aligned, bytes_text, count_text, counted, seconds_text
+from dml.base.amounts import ABSENT, aligned, bytes_text, count_text, seconds_text
 from dml.events import (
     Event,
     OperatorTotals,
@@ -117,11 +117,7 @@ def _summary(events: Sequence[Event], run: str) -> Record:
         elif isinstance(event, RunFinished | Waits | Verified):
             own = {each.name for each in dataclasses.fields(event)} - ENVELOPE
             summary.update({name: getattr(event, name) for name in sorted(own)})
-    tuned = [
-        (each.stage, each.before, each.after, each.rows, each.reason)
-        for each in events
-        if isinstance(each, Tuned)
-    ]
+    tuned = [each for each in events if isinstance(each, Tuned)]
     summary |= {"tuned": tuned} if tuned else {}
     return {**summary, **_scaled([each for each in events if isinstance(each, Scaled)])}
 
@@ -183,12 +179,7 @@ def _scaled_lines(summary: Mapping[str, Any]) -> list[str]:
 
 def _tuned_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return text on the last changes of the number of slices at once; [] if there were none."""
-    return [
-        f"tuned  {stage or 'a stage'}: {before} to {after} slices at once"
-        + (f" after {counted(rows, 'row', 'rows')}" if rows else "")
-        + f": {reason}"
-        for stage, before, after, rows, reason in summary.get("tuned", ())[-SCALED:]
-    ]
+    return [f"tuned  {each.text}" for each in summary.get("tuned", ())[-SCALED:]]
 
 
 def _word(value: object) -> str:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dml.exec.scheduler.concurrency import ConcurrencyChange, SliceFigures, Tuning
+from dml.exec.scheduler.concurrency import ConcurrencyChange, Tuning
 from dml.exec.scheduler.messages import SliceDone
 from dml.exec.scheduler.policy import Candidate, Demand, Fault, Load, Seq, State, admits
 
@@ -84,5 +84,4 @@ class FuzzTuning(Tuning):
         parallel = self._random.randint(1, 8)
         cpu = min(dict(load.demand.resources)["cpu"], 1 / parallel)
         before = max(1, int(load.parallel))
-        figures = SliceFigures(before, 1.0, cpu)
-        return self.changed(load.demand, ConcurrencyChange(before, parallel, cpu, "drawn", figures))
+        return self.changed(stage, load.demand, ConcurrencyChange(before, parallel, cpu, "drawn"))

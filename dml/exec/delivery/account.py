@@ -154,6 +154,7 @@ class Account:
             Tuned(
                 run=self.started.run,
                 at=now,
+                name=name,
                 stage=stage,
                 before=change.before,
                 after=change.parallel,
@@ -162,7 +163,7 @@ class Account:
             )
             for streaming in self.streaming.running.all
             for tuning in streaming.holding.tunings
-            for stage, change in tuning.changes
+            for name, stage, change in tuning.changes
         ]
 
     def _verified(self, now: float) -> list[Event]:

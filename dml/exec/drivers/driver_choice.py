@@ -17,6 +17,7 @@ from dml.exec.scheduler.policy import Demand
 from dml.exec.scheduler.shared_slots import Ledger
 from dml.exec.tasks.job import Job
 from dml.exec.tasks.slices import Options, PartitionFeed, Tasks
+from dml.profile import Learned
 from dml.settings import Settings
 
 
@@ -35,7 +36,8 @@ class Opening:
 
     ``slots`` are the resources of this host; a cluster knows its own. ``demands`` has one item for
     each stage. ``ledger`` is None if nothing is shared with other cores of the run. ``known`` has
-    how many slices of a stage ran at once when an earlier run ended, by the stage's name.
+    how many slices of a stage ran at once when an earlier run ended, by the stage's name;
+    ``parallels`` the same of earlier processes, by the hexadecimal name.
     """
 
     known: ClassVar[dict[bytes, ConcurrencyChange]] = {}
@@ -46,6 +48,7 @@ class Opening:
     demands: Sequence[Demand]
     ledger: Ledger | None = None
     cluster: TaskCluster | None = None
+    parallels: Mapping[str, Learned] = dataclasses.field(default_factory=dict)
 
     @property
     def workers(self) -> int:
@@ -56,6 +59,15 @@ class Opening:
     def limit_bytes(self) -> int:
         """Upper bound on the bytes of partitions, for all crews that run at the same time."""
         return self.budget.stage_bytes if self.ledger is None else self.ledger.limit_bytes
+
+    def _tuning(self, job: Job) -> Tuning:
+        """Return the tuning of ``job``, which begins with what earlier runs learned."""
+        for name in job.names:
+            earlier = self.parallels.get(name.hex())
+            if earlier is not None and name not in self.known:
+                parallel = round(earlier.typical)
+                self.known[name] = ConcurrencyChange(0, parallel, 0.0, "as in earlier runs")
+        return Tuning(job.names, self.known)
 
     def __call__(
         self, tasks: Tasks, job: Job, tallies: Tallies, **options: Unpack[Options]
@@ -72,7 +84,7 @@ class Opening:
             policy=policy_of(self.settings.scheduler_policy),
             watchdog_s=self.settings.watchdog_s,
             speculative=self.settings.speculative,
-            tuning=Tuning(job.names, self.known) if self.settings.tunes else None,
+            tuning=self._tuning(job) if self.settings.tunes else None,
         )
         if self.settings.executor == "processes":
             return processes().open(tasks, job, tallies, **options)

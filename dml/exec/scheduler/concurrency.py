@@ -59,14 +59,14 @@ class SliceFigures(NamedTuple):
 class ConcurrencyChange(NamedTuple):
     """After ``rows`` rows, ``parallel`` slices run at once, each charged ``cpu`` processors; why.
 
-    ``first`` are the figures of slices on the slots alone.
+    ``first`` are the figures of slices on the slots alone, if they are known.
     """
 
     before: int
     parallel: int
     cpu: float
     reason: str
-    first: SliceFigures
+    first: SliceFigures | None = None
     rows: int = 0
 
 
@@ -119,9 +119,10 @@ class Concurrency:
 
     def begin(self) -> ConcurrencyChange | None:
         """Return the change with which the run begins; None if it begins with the slots."""
-        if self.first is None or self.parallel == self.least:
+        if self.parallel == self.least:
             return None
-        return self._change(self.least, self.first, "as in the run before")
+        cpu = 0.0 if self.first is None else self.first.cpu
+        return self._change(self.least, cpu, "as in the run before")
 
     def measured(
         self, rows: int, seconds: float, cpu_s: float, beside: int
@@ -205,12 +206,11 @@ class Concurrency:
     def _set(self, parallel: int, now: SliceFigures, reason: str) -> ConcurrencyChange | None:
         before, self.parallel = self.parallel, parallel
         self.interval = SliceInterval(left_out=before)
-        return None if parallel == before else self._change(before, now, reason)
+        return None if parallel == before else self._change(before, now.cpu, reason)
 
-    def _change(self, before: int, now: SliceFigures, reason: str) -> ConcurrencyChange:
-        cpu = max(LEAST, min(WORTH * now.cpu, self.slots / self.parallel))
-        first = self.first or now
-        return ConcurrencyChange(before, self.parallel, cpu, reason, first, self.rows)
+    def _change(self, before: int, used: float, reason: str) -> ConcurrencyChange:
+        cpu = max(LEAST, min(WORTH * used, self.slots / self.parallel))
+        return ConcurrencyChange(before, self.parallel, cpu, reason, self.first, self.rows)
 
 
 def _needed(before: int, figures: SliceFigures, parallel: int) -> float:
@@ -234,7 +234,7 @@ class Tuning:
     ) -> None:
         self.names = names
         self.known = {} if known is None else known
-        self.changes: list[tuple[str, ConcurrencyChange]] = []
+        self.changes: list[tuple[str, str, ConcurrencyChange]] = []  # with name and title
         self._stages = dict[int, Concurrency]()
 
     def begin(
@@ -248,7 +248,7 @@ class Tuning:
             if asked.may_wait and most > parallel:
                 self._stages[stage] = Concurrency(parallel, most, self.known.get(name))
                 if (change := self._stages[stage].begin()) is not None:
-                    found[stage] = self.changed(asked, change)
+                    found[stage] = self.changed(stage, asked, change)
         return tuple(found)
 
     def unlocked(self) -> None:
@@ -265,11 +265,11 @@ class Tuning:
         if change is None:
             return None
         self.known[self.names[stage]] = change
-        return self.changed(load.demand, change)
+        return self.changed(stage, load.demand, change)
 
-    def changed(self, asked: Demand, change: ConcurrencyChange) -> Demand:
-        """Return the needs of a slice after ``change``, which is recorded."""
-        self.changes.append((asked.name, change))
+    def changed(self, stage: int, asked: Demand, change: ConcurrencyChange) -> Demand:
+        """Return the needs of a slice of ``stage`` after ``change``, which is recorded."""
+        self.changes.append((self.names[stage].hex(), asked.name, change))
         sizes = asked.output_bytes
         return dataclasses.replace(
             asked,

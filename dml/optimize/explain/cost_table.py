@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from dml.base.amounts import ABSENT, aligned, bytes_text, count_text, cut, seconds_text
-from dml.events import Event, OperatorTotals, RunFinished
+from dml.events import Event, OperatorTotals, RunFinished, Tuned
 from dml.optimize.cost.beliefs import total
 from dml.optimize.cost.estimate import EXACT, Estimate
 from dml.optimize.cost.rule_gains import RuleGain
@@ -63,6 +63,7 @@ def analyzed_text(
     rows = [["#", "operator", "rows est", "rows", "est", "seconds", "from", "off", "share"]]
     rows += [_compared(each, actual.get(each.ordinal, Actual()), whole) for each in found]
     lines, did = aligned(rows, {1, 6}), {i: each.seconds for i, each in actual.items()}
+    lines += [f"tuned  {each.text}" for each in events if isinstance(each, Tuned)]
     return "\n".join(
         [*lines, *_ending(found, events, whole), LEGEND, rewrites_text(trace, gains, did)]
     )

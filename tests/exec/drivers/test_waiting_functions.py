@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -77,18 +79,15 @@ def test_more_calls_run_at_once_than_there_are_cores(executor: str) -> None:
     assert cores() < calls.most <= MOST
     assert calls.all == ROWS
     tuned = iterator.stats().summary["tuned"]
-    assert tuned[0][1:3] == (cores(), tuned[0][2])
+    assert tuned[0].before == cores()
     assert "slices at once" in str(iterator.stats())
     # the next epoch begins with the number that this one ended with
     again = iter(ds)
     next(again)
-    if tuned[-1][2] > cores():
-        assert again.stats().summary["tuned"][0][1:] == (
-            cores(),
-            tuned[-1][2],
-            0,
-            "as in the run before",
-        )
+    if tuned[-1].after > cores():
+        change = again.stats().summary["tuned"][0]
+        assert (change.before, change.after, change.rows) == (cores(), tuned[-1].after, 0)
+        assert change.reason == "as in the run before"
     again.close()
 
 
@@ -186,3 +185,34 @@ def test_rows_that_grow_stay_within_the_memory() -> None:
     assert [int(row["y"][0]) for row in iterator] == list(range(ROWS))
     report = iterator.memory_report() if hasattr(iterator, "memory_report") else ds.memory_report()
     assert report.accounted_bytes <= 256 << 20
+
+
+SCRIPT = """
+import sys, time, dml
+
+def work(row):
+    time.sleep(0.01)
+    return {"y": row["item"]}
+
+ds = dml.from_items(list(range(1000))).map(work).with_options(telemetry_dir=sys.argv[1])
+iterator = iter(ds)
+assert sum(row["y"] for row in iterator) == sum(range(1000))
+print(iterator.stats().summary["tuned"][0].reason)
+"""
+
+
+@pytest.mark.slow
+def test_another_process_begins_where_this_one_ended(tmp_path: Path) -> None:
+    """What was learned lies in the folder of telemetry; without one, nothing is kept."""
+    script = tmp_path / "waits.py"
+    script.write_text(SCRIPT)
+
+    def first_change(folder: str) -> str:
+        command = [sys.executable, str(script), folder]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+        return done.stdout
+
+    folder = str(tmp_path / "telemetry")
+    assert "functions wait" in first_change(folder)
+    assert "as in the run before" in first_change(folder)
+    assert "functions wait" in first_change("off")
