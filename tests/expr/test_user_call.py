@@ -39,12 +39,11 @@ def test_results_before_an_exception(kind: type[Exception]) -> None:
     assert isinstance(each(failing(kind, 2), [0, 1, 2, 3], out), kind)
     assert out == [0, 10]
     out.clear()
-    assert isinstance(
-        each_drawn(UserFunction(failing(kind, 2), b"", "f"), [0, 1, 2, 3], iter("abcd"), out), kind
-    )
+    fn = UserFunction(failing(kind, 2), b"", "f")
+    assert isinstance(each_drawn(fn, fn.call, [0, 1, 2, 3], iter("abcd"), out), kind)
     assert out == [0, 10]
     assert each(failing(kind, 9), [0, 1], out) is None
-    assert each_drawn(UserFunction(failing(kind, 9), b"", "f"), [], iter(()), out) is None
+    assert each_drawn(fn, failing(kind, 9), [], iter(()), out) is None
 
 
 @pytest.mark.parametrize("kind", [ValueError, StopIteration])

@@ -67,7 +67,7 @@ class Opening:
             if earlier is not None and name not in self.known:
                 parallel = round(earlier.typical)
                 self.known[name] = ConcurrencyChange(0, parallel, 0.0, "as in earlier runs")
-        return Tuning(job.names, self.known)
+        return Tuning(job.names, self.known, self.budget.limit_bytes)
 
     def __call__(
         self, tasks: Tasks, job: Job, tallies: Tallies, **options: Unpack[Options]

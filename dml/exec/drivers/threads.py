@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
-import os
 import queue
 import threading
 import time
 import weakref
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from typing import Unpack
 
 from dml.base.single_thread import single_threaded
 from dml.base.thread_seconds import thread_seconds
+from dml.errors import WorkerLostError
 from dml.exec.drivers.crew import Crew, CrewFeed
 from dml.exec.scheduler.messages import Run
 from dml.exec.tasks.error_row import started
@@ -55,24 +54,20 @@ class RunQueue:
     """Measures how long the current thread waited for a processor; 0 where the system hides it."""
 
     def __init__(self) -> None:
-        self._file, self._before_s = -1, 0.0
-        with suppress(OSError):
-            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
-        self.waited_s()
+        self._before_s = self._read()
 
     def waited_s(self) -> float:
         """Return the seconds since the last call in which the thread waited for a processor."""
-        if self._file < 0:
-            return 0.0
-        now_s = int(os.pread(self._file, 99, 0).split()[1]) * 1e-9
+        now_s = self._read()
         waited_s, self._before_s = now_s - self._before_s, now_s
         return waited_s
 
-    def close(self) -> None:
-        """Close the system's file."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+    def _read(self) -> float:
+        try:  # the file is not kept open: there may be many threads
+            with open("/proc/thread-self/schedstat", "rb") as file:
+                return int(file.read().split()[1]) * 1e-9
+        except (OSError, ValueError, IndexError):
+            return 0.0
 
 
 class _Threads(Crew):
@@ -98,7 +93,12 @@ class _Threads(Crew):
                 continue
             name = f"dml-{len(self.threads)}"
             worker = threading.Thread(target=_work, args=(self,), name=name, daemon=True)
-            started(worker)
+            try:
+                started(worker)
+            except WorkerLostError:
+                if not self.loop.core.tuning.stop():
+                    raise
+                continue  # the other threads take the slice in their turn
             self.threads.append(worker)
 
     def perform(self, run: Run, waits: RunQueue) -> Run | None:
@@ -151,7 +151,6 @@ def _work(crew: _Threads) -> None:
         if run is None or crew.closing:
             break
         run = crew.perform(run, waits)
-    waits.close()
     crew.clean()
 
 

@@ -149,7 +149,8 @@ def demands_of(plan: Plan, budget: Budget) -> tuple[Demand, ...]:
     block = max((unit.nbytes // max(1, unit.atoms or 1) for unit in units), default=0)
     output = min(budget.target_bytes + block, budget.stage_bytes)
     working = working_bytes(plan, budget.whole_bytes)
-    first = Demand(output_bytes=output, open_bytes=working, bounded=True, may_wait=True)
+    waits = not any(map(_constructs, plan.stage.steps))
+    first = Demand(output_bytes=output, open_bytes=working, bounded=True, may_wait=waits)
     return (first, *(_demand(link.steps, link.needs, output) for link in plan.links))
 
 
@@ -171,8 +172,13 @@ def _demand(
         max_parallel=needs.concurrency,
         bounded=True,
         divides=divides,
-        may_wait=needs.undeclared and not any(step.calls and step.calls.stateful for step in steps),
+        may_wait=needs.undeclared and (bool(needs.concurrency) or not any(map(_constructs, steps))),
     )
+
+
+def _constructs(node: Node) -> bool:
+    """Return whether each concurrent call of ``node`` constructs an instance of a user's class."""
+    return node.calls is not None and node.calls.stateful
 
 
 def in_turn(demands: Sequence[Demand]) -> tuple[Demand, ...]:

@@ -18,8 +18,10 @@ from dml.exec.scheduler.policy import Demand, Load
 
 # Most slices at once: for a few processors, and for each processor of a large machine.
 MOST, MOST_EACH = 64, 4
-# Least memory for each slice at once, since rows may become larger at any time.
-SLICE_BYTES = 8 << 20
+# Least part of the memory limit for each slice at once, since rows may become larger at any time;
+# and how many of the largest rows so far it must hold: results, columns, rows that wait their turn,
+# and memory that the allocator keeps.
+SLICE_BYTES, SLICE_ROWS = 32 << 20, 16
 # Factor of a step, and the part of the additional slices that must show in the rows per second.
 STEP, GAIN = 8, 0.25
 # Least number of slices that are measured before a decision, as a part of those at once, and their
@@ -32,6 +34,8 @@ WORTH, ENOUGH = 1.25, 0.95
 # Processors used together: below the first number, slices cannot wait for Python's lock; above the
 # second one, they do not. Part of the processors, or of the lock, from which slices queue for it.
 LOOSE, APART, BUSY = 0.4, 1.25, 0.9
+# Factor by which a slice is slower than on the slots alone where it does something else by now.
+SLOWER = 2.0
 # Intervals after a step that was too large until the next try: doubled each time.
 AGAIN, MOST_AGAIN = 64, 1024
 # Least part of a processor that a waiting slice is charged.
@@ -82,7 +86,7 @@ class SliceInterval:
     cpu_s: float = 0.0
 
     def add(self, rows: int, seconds: float, cpu_s: float, beside: int) -> None:
-        """Count a slice that made ``rows`` rows; one without rows counts as one row."""
+        """Count a slice that processed ``rows`` rows; one without rows counts as one row."""
         self.slices += 1
         self.beside += beside
         self.rows += max(1, rows)
@@ -129,7 +133,8 @@ class Concurrency:
     ) -> ConcurrencyChange | None:
         """Record a slice; ``beside`` ran when it ended, itself included. Return a decision or None.
 
-        ``rows`` are those that it made, ``seconds`` its elapsed and ``cpu_s`` its processor time.
+        ``rows`` are those that it processed; ``seconds`` is its elapsed, ``cpu_s`` its processor
+        time.
         """
         interval = self.interval
         self.rows += rows
@@ -143,6 +148,16 @@ class Concurrency:
             return None
         self.interval = SliceInterval()
         return self._judged(interval.figures())
+
+    def bounded(self, most: int) -> ConcurrencyChange | None:
+        """Allow at most ``most`` slices from now on; return the change if more run at present."""
+        self.most = max(self.least, min(self.most, most))
+        if self.parallel <= self.most:
+            return None
+        self.before = self.doubted = None
+        before, self.parallel = self.parallel, self.most
+        self.interval = SliceInterval(left_out=before)
+        return self._change(before, 0.0, "more would not fit")
 
     def _judged(self, now: SliceFigures) -> ConcurrencyChange | None:
         """Decide from ``now``, the figures of an interval."""
@@ -159,6 +174,8 @@ class Concurrency:
             self.pause -= 1
             return None
         enough = max(self.least, round(WORTH * now.throughput / self.first.rate))
+        if SLOWER * now.rate < self.first.rate:
+            enough = self.least  # the figures of the slots are out of date
         if self._busy(now) and enough * WORTH < self.parallel:
             return self._step(enough, now, "so many suffice")
         return self._raise(now)
@@ -224,25 +241,24 @@ class Tuning:
     """Tunes the stages of one run, and records what it changed.
 
     ``names`` identify the stages; ``known`` has the last change of each name, with which the next
-    run begins. A run without names is not tuned.
+    run begins. A run without names is not tuned. ``limit_bytes`` is the memory limit of the run.
     """
 
     def __init__(
         self,
         names: Sequence[bytes] = (),
         known: MutableMapping[bytes, ConcurrencyChange] | None = None,
+        limit_bytes: int = 0,
     ) -> None:
-        self.names = names
+        self.names, self.limit_bytes = names, limit_bytes
         self.known = {} if known is None else known
         self.changes: list[tuple[str, str, ConcurrencyChange]] = []  # with name and title
         self._stages = dict[int, Concurrency]()
 
-    def begin(
-        self, stages: Sequence[Demand], slots: Mapping[str, float], limit_bytes: int
-    ) -> tuple[Demand, ...]:
+    def begin(self, stages: Sequence[Demand], slots: Mapping[str, float]) -> tuple[Demand, ...]:
         """Return the needs with which each stage begins, from those that it declares."""
         found, processors = list(stages), slots.get("cpu", 0.0)
-        usual = min(max(MOST, MOST_EACH * int(processors)), limit_bytes // SLICE_BYTES)
+        usual = min(max(MOST, MOST_EACH * int(processors)), self.limit_bytes // SLICE_BYTES)
         for stage, (asked, name) in enumerate(zip(stages, self.names, strict=False)):
             parallel, most = asked.parallel(slots), min(usual, asked.max_parallel or usual)
             if asked.may_wait and most > parallel:
@@ -256,12 +272,21 @@ class Tuning:
         for each in self._stages.values():
             each.cleared = True
 
+    def stop(self) -> bool:
+        """Let no number rise any more; return whether one has risen."""
+        for each in self._stages.values():
+            each.most = min(each.most, max(each.least, each.parallel // 2))
+        return any(each.parallel > each.least for each in self._stages.values())
+
     def measured(self, stage: int, load: Load, done: SliceDone) -> Demand | None:
         """Record a slice that ended; return the new needs of its stage, or None for no change."""
         tuned = self._stages.get(stage)
         if tuned is None or not done.cpu_s:
             return None
-        change = tuned.measured(done.rows, done.seconds, done.cpu_s, load.running + 1)
+        fits = int(self.limit_bytes / max(1.0, SLICE_ROWS * done.row_bytes))
+        change = tuned.bounded(min(fits, tuned.most))
+        if change is None:
+            change = tuned.measured(done.rows, done.seconds, done.cpu_s, load.running + 1)
         if change is None:
             return None
         self.known[self.names[stage]] = change

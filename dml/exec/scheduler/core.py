@@ -160,7 +160,7 @@ class Core:
         )
         require(stages, self.total)
         self.tuning = tuning or Tuning()
-        self.demands = self.tuning.begin(stages, self.total, limit_bytes)
+        self.demands = self.tuning.begin(stages, self.total)
         loads = [Load(demand, demand.parallel(self.total)) for demand in self.demands]
         self.state = State(loads, limit_bytes, ordered=ordered or settling)
         self.ordered, self.settling, self.ahead = ordered, settling, ahead

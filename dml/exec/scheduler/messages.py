@@ -20,8 +20,8 @@ class SliceDone(NamedTuple):
 
     ``more`` says that the task may have another slice; then its suspended generator takes
     ``parked_bytes``. ``working_bytes`` is the slice's peak memory beyond output and generator.
-    ``rows`` is the number of rows in the partition; ``cpu_s`` is the processor time of the slice,
-    and the time in which it waited for a processor.
+    ``rows`` is the number of rows that it processed, ``row_bytes`` the mean size of those that it
+    made; ``cpu_s`` is its processor time, with the time in which it waited for a processor.
     """
 
     seq: Seq
@@ -32,6 +32,7 @@ class SliceDone(NamedTuple):
     working_bytes: int = 0
     rows: int = 0
     cpu_s: float = 0.0
+    row_bytes: float = 0.0
 
 
 class TaskFailed(NamedTuple):

@@ -71,7 +71,7 @@ class SlicePace:
         self.handed, self.last = other.handed, other.last
 
     def measured(self, rows: int, seconds: float, nbytes: int) -> None:
-        """Record a finished slice: its input rows, its seconds, and the bytes of its output."""
+        """Record a finished slice: input rows, seconds, bytes of the input or output if more."""
         if not rows:
             return
         each = seconds / rows

@@ -217,7 +217,9 @@ def _sliced(job: SliceJob, given: Slice, mine: Callable[[], Tally]) -> Iterator[
     parked = Parked(steps, job.lane.needs.memory, sizes, grain=1, rows=rows)
     work = _Working(job, given, parked, mine, _trays(job, given))
     make = work.of_batches if job.lane.batched else work.of_rows
-    return partitions_of(_marked(_pieces(job, given, make)), parked)
+    for made in partitions_of(_marked(_pieces(job, given, make)), parked):
+        made.rows_in, rows = rows, 0
+        yield made
 
 
 def _trays(job: SliceJob, given: Slice) -> Trays | None:

@@ -22,7 +22,7 @@ from dml.exec.delivery.checkpoint import unreached
 from dml.exec.scheduler.policy import Seq
 from dml.exec.slicing.lanes import Lane
 from dml.exec.slicing.slice_input import SliceInput
-from dml.exec.slicing.slice_sizes import LONG_S, SlicePace, Spent, Width
+from dml.exec.slicing.slice_sizes import LONG_S, PER_WORKER, SlicePace, Spent, Width
 from dml.exec.slicing.slice_worker import Slice, SliceJob
 from dml.exec.slicing.type_gates import Gate
 from dml.exec.streams.plan_run import PlanRun
@@ -344,7 +344,7 @@ class SlicedFlow:
         if done:
             del self.running[number]
             self.feed.forget(number)
-            self.pace.measured(part.rows, part.seconds, part.nbytes)
+            self.pace.measured(part.rows, part.seconds, max(part.nbytes, part.given_bytes))
             self._look_at(part)
         if part.gate is None:
             part.pieces.extend(pieces)
@@ -465,7 +465,9 @@ class SlicedFlow:
                 return False
             if gate.batches or waited_s < LONG_S:
                 return few and not self._heavy and gate.wants(rows, len(self.running))
-        rows = self._under_way(waited_s)
+        rows, least = self._under_way(waited_s), PER_WORKER * self.pace.least_workers
+        if len(self.parts) >= least and self.given_bytes >= self.pace.most_bytes:
+            return False
         return self.pace.admits(len(self.parts), rows, unfinished, waiting=waited_s > 0)
 
     @property

@@ -45,6 +45,7 @@ After = Callable[[bytes, Any], bytes]
 class Outcome:
     """One partition, ``value`` with ``rows`` rows, as the result of a slice.
 
+    ``rows_in`` are the input rows of its task, counted with the first partition; None: not known.
     ``held_bytes`` is the memory of ``value`` until it is consumed, ``parked_bytes`` that of the
     generator while it waits for the next slice, ``working_bytes`` the memory measured in addition
     to both while the slice ran. ``seconds`` and ``cpu_s`` are the elapsed and processor time of the
@@ -67,6 +68,7 @@ class Outcome:
     beside: int = 1
     share_s: float = 0.0
     queued_s: float = 0.0
+    rows_in: int | None = None
 
 
 class Arriving(dict[int, Any]):
@@ -329,9 +331,10 @@ class DriverLoop:
         if task is not None:
             result.share_s = (time.perf_counter() - task.started) / result.beside
         more, held = not result.done, result.held_bytes
-        sizes = result.parked_bytes, result.working_bytes, result.rows
-        busy_s = result.cpu_s + result.queued_s
-        return self.take(SliceDone(run.seq, held, seconds, more, *sizes, busy_s))
+        sizes = result.parked_bytes, result.working_bytes
+        rows = result.rows if result.rows_in is None else result.rows_in
+        busy_s, each = result.cpu_s + result.queued_s, held / max(1, result.rows)
+        return self.take(SliceDone(run.seq, held, seconds, more, *sizes, rows, busy_s, each))
 
     def forget(self) -> None:
         """Close the core and drop every stored partition, but not the parked generators."""

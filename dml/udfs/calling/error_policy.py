@@ -76,7 +76,10 @@ class Skipping(Node):
             raise found
         if isinstance(error, TimedOutError) and error.too_many:
             found.why += ", and an earlier call that was given up still runs in this worker"
-            found.try_ = "executor='processes', which ends a process in which a call hangs"
+            found.try_ = (
+                "executor='processes', which ends a process in which a call hangs; or a larger"
+                " num_workers=, since each thread may have one such call"
+            )
             raise found
         found.made = made  # type: ignore[attr-defined]
         at.lost(found, rows)

@@ -132,8 +132,12 @@ class CallThread:
                 return None
 
     def result(self) -> Any:
-        """Return the result of the work, or raise its exception, and forget it."""
+        """Return the result of the work, or raise its exception, and forget it.
+
+        Only then may another thread have this helper, which would lose the result.
+        """
         made, error, self.made, self.error = self.made, self.error, None, None
+        IDLE.append(self)
         if error is None:
             return made
         try:
@@ -185,6 +189,17 @@ class GivenUpCalls:
 
 
 GIVEN_UP = GivenUpCalls()
+
+
+def _forget_watches() -> None:
+    """Keep only the watch of the forking thread, in a forked child: identifiers are used again."""
+    mine = WATCHES.get(threading.get_ident())
+    WATCHES.clear()
+    if mine is not None:
+        WATCHES[threading.get_ident()] = mine
+
+
+os.register_at_fork(after_in_child=_forget_watches)
 os.register_at_fork(after_in_child=IDLE.clear)
 os.register_at_fork(after_in_child=GIVEN_UP.forget)
 
@@ -210,7 +225,6 @@ def within(left_s: float, limit_s: float, call: Callable[..., Any], *args: Any) 
             helper.orders.put(None)  # the thread ends after the call
     if not ended:
         raise TimedOutError(limit_s, too_many=GIVEN_UP.add(helper.thread))
-    IDLE.append(helper)
     return helper.result()
 
 
@@ -235,7 +249,6 @@ def watched(limit_s: float, loop: Callable[..., Any], *args: Any) -> Any:
         if not ended:
             watch.stop()
             helper.orders.put(None)
-    IDLE.append(helper)
     return helper.result()
 
 

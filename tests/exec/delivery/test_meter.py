@@ -55,8 +55,9 @@ class Endless:
 @pytest.fixture
 def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
     made = Clocks()
-    monkeypatch.setattr(meter, "thread_time", made.thread_time)
+    monkeypatch.setattr(meter, "thread_seconds", made.thread_time)
     monkeypatch.setattr(steps, "time", made)
+    monkeypatch.setattr(steps, "thread_seconds", made.thread_time)
     return made
 
 

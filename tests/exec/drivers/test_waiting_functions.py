@@ -19,12 +19,14 @@ import pytest
 import dml
 from dml.api.dataset import Dataset
 from dml.base.host import cores
+from dml.errors import WorkerLostError
+from dml.exec.drivers import threads
 from dml.exec.drivers.driver_choice import Opening
 from dml.exec.scheduler.concurrency import MOST
 
 ROWS, WAIT_S = 2000, 0.01
 
-pytestmark = pytest.mark.skipif(cores() * 4 > MOST, reason="as many cores as threads that may wait")
+pytestmark = pytest.mark.skipif(cores() * 8 > MOST, reason="as many cores as threads that may wait")
 
 
 @pytest.fixture(autouse=True)
@@ -129,6 +131,26 @@ def test_a_class_gets_no_more_instances() -> None:
 
 
 @pytest.mark.slow
+def test_a_class_gets_as_many_instances_as_it_asks_for() -> None:
+    INSTANCES.clear()
+    assert list(items().map(Waiting, concurrency=6).take(600)) == WANTED[:600]
+    assert min(cores(), 6) <= len(INSTANCES) <= 6
+
+
+@pytest.mark.slow
+def test_a_class_below_a_cache_gets_no_more_instances(tmp_path: Path) -> None:
+    INSTANCES.clear()
+    table = pa.table({"item": np.arange(400)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=10)
+    ds = dml.read_parquet(tmp_path / "a.parquet").map(
+        Waiting, schema={"y": "int64"}, fingerprint="class"
+    )
+    ds = ds.cache(tier="disk").with_options(cache_dir=str(tmp_path), telemetry_dir="off")
+    assert list(ds) == WANTED[:400]
+    assert 1 <= len(INSTANCES) <= cores()
+
+
+@pytest.mark.slow
 def test_units_of_a_cache_are_made_by_as_many_threads(tmp_path: Path) -> None:
     """There a function runs in the task that reads the unit."""
     table = pa.table({"item": np.arange(ROWS)})
@@ -185,6 +207,61 @@ def test_rows_that_grow_stay_within_the_memory() -> None:
     assert [int(row["y"][0]) for row in iterator] == list(range(ROWS))
     report = iterator.memory_report() if hasattr(iterator, "memory_report") else ds.memory_report()
     assert report.accounted_bytes <= 256 << 20
+
+
+def test_few_threads_do_the_work_where_no_more_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[threading.Thread] = []
+
+    def started(thread: threading.Thread) -> None:
+        if len(begun) >= cores() + 1:
+            raise WorkerLostError("a thread could not be started")
+        begun.append(thread)
+        thread.start()
+
+    monkeypatch.setattr(threads, "started", started)
+    calls = Calls()
+    assert list(items().map(waiting(calls)).take(500)) == WANTED[:500]
+    assert calls.most <= cores() + 1
+
+
+@pytest.mark.slow
+def test_calls_that_keep_few_rows_are_counted_by_what_they_read() -> None:
+    calls = Calls()
+
+    def last(row: dict[str, Any]) -> bool:
+        with calls.one():
+            time.sleep(WAIT_S)
+        return bool(row["item"] % 1000 == 999)
+
+    assert [row["item"] for row in items().filter(last)] == [999, 1999]
+    assert calls.most > cores()
+
+
+@pytest.mark.slow
+def test_large_inputs_of_small_results_stay_within_the_memory() -> None:
+    """Rows of a megabyte that wait for their turn are held, whatever their results take."""
+    lock, held, most = threading.Lock(), 0, 0
+
+    def made(row: dict[str, Any]) -> dict[str, Any]:
+        nonlocal held, most
+        with lock:
+            held += 1
+            most = max(most, held)
+        return {"x": np.full(1 << 17, row["item"], "f8")}
+
+    def labelled(row: dict[str, Any]) -> dict[str, Any]:
+        nonlocal held
+        time.sleep(WAIT_S)
+        with lock:
+            held -= 1
+        return {"y": int(row["x"][0])}
+
+    ds = items(memory_limit="256MiB").map(made, schema={"x": "f8[131072]"}).shuffle(2, seed=0)
+    ds = ds.map(labelled, schema={"y": "int64"})
+    assert sorted(row["y"] for row in ds) == list(range(ROWS))
+    assert most < 120  # megabytes
 
 
 SCRIPT = """

@@ -11,6 +11,7 @@ import pytest
 import dml
 from dml.errors import MemoryContractError
 from dml.exec.memory.memory_report import Holding
+from dml.exec.scheduler.concurrency import Tuning
 from dml.exec.scheduler.policy import Demand, Load
 
 LIMIT = 32 << 20
@@ -99,6 +100,7 @@ def test_drivers_one_after_the_other_are_folded() -> None:
         demands = [Demand(name, output_bytes=5, open_bytes=1) for name in names]
         state = SimpleNamespace(loads=[Load(each, 1.0) for each in demands])
         fields = {"peak_bytes": peak_bytes, "forced": forced, "demands": demands, "state": state}
+        fields["tuning"] = Tuning()
         return SimpleNamespace(**fields)
 
     holding = Holding()

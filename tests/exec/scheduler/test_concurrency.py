@@ -129,7 +129,8 @@ def test_the_next_run_begins_where_this_one_ended() -> None:
 
 
 def core(limit_bytes: int, demand: Demand, known: dict[bytes, object]) -> Core:
-    return Core((demand,), 2, limit_bytes, tuning=Tuning((b"f",), known))  # type: ignore[arg-type]
+    tuning = Tuning((b"f",), known, limit_bytes)  # type: ignore[arg-type]
+    return Core((demand,), 2, limit_bytes, tuning=tuning)
 
 
 def drained(core: Core, slices: int, nbytes: int = 1000) -> int:
@@ -156,7 +157,7 @@ WAITS = Demand("f", output_bytes=32 * MIB, bounded=True, may_wait=True, divides=
 @pytest.mark.parametrize(
     ("limit_bytes", "demand", "most"),
     [
-        (1 << 30, WAITS, 64),
+        (1 << 31, WAITS, 64),
         (16 * SLICE_BYTES, WAITS, 16),  # each slice at once has its part of the memory
         (1 << 30, Demand("f", output_bytes=32 * MIB, bounded=True), 2),  # it stated what it needs
         (1 << 30, Demand("f", may_wait=True, divides=True, max_parallel=5), 5),  # concurrency=5
