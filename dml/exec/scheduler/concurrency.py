@@ -21,7 +21,7 @@ MOST, MOST_EACH = 64, 4
 # Least part of the memory limit for each slice at once, since rows may become larger at any time;
 # and how many of the largest rows so far it must hold: results, columns, rows that wait their turn,
 # and memory that the allocator keeps.
-SLICE_BYTES, SLICE_ROWS = 32 << 20, 16
+SLICE_BYTES, SLICE_ROWS = 64 << 20, 16
 # Factor of a step, and the part of the additional slices that must show in the rows per second.
 STEP, GAIN = 8, 0.25
 # Least number of slices that are measured before a decision, as a part of those at once, and their

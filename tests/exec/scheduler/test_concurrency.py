@@ -157,7 +157,7 @@ WAITS = Demand("f", output_bytes=32 * MIB, bounded=True, may_wait=True, divides=
 @pytest.mark.parametrize(
     ("limit_bytes", "demand", "most"),
     [
-        (1 << 31, WAITS, 64),
+        (1 << 32, WAITS, 64),
         (16 * SLICE_BYTES, WAITS, 16),  # each slice at once has its part of the memory
         (1 << 30, Demand("f", output_bytes=32 * MIB, bounded=True), 2),  # it stated what it needs
         (1 << 30, Demand("f", may_wait=True, divides=True, max_parallel=5), 5),  # concurrency=5
