@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from dml.errors import InternalError
 from dml.exec.drivers.sync import LEFT, LeftError, SyncFeed
@@ -200,21 +201,20 @@ class CrewFeed(SyncFeed):
         start, told, left = time.perf_counter(), 1, LEFT.get()
         tick_s = min(TICK_S if more is None else MORE_S, self._watchdog_s)
         while True:
-            try:
+            with suppress(queue.Empty):  # what interrupts the rest has no other error as its cause
                 self._crew.news.get(timeout=tick_s)
                 break
-            except queue.Empty:
-                if self._over():
-                    break
-                if left():
-                    raise LeftError from None
-                if more is not None:
-                    more()
-                self._crew.tick()
-                waited_s = time.perf_counter() - start
-                if waited_s >= told * self._watchdog_s:
-                    told += 1
-                    self._watch(waited_s)
+            if self._over():
+                break
+            if left():
+                raise LeftError
+            if more is not None:
+                more()
+            self._crew.tick()
+            waited_s = time.perf_counter() - start
+            if waited_s >= told * self._watchdog_s:
+                told += 1
+                self._watch(waited_s)
         self._waited_s += time.perf_counter() - start
 
     def _over(self) -> bool:
