@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -103,3 +103,17 @@ def gone(pid: int) -> bool:
 def threads() -> list[threading.Thread]:
     """Return the threads of this process that make calls for others."""
     return [each for each in threading.enumerate() if each.name == "dml-call"]
+
+
+@contextmanager
+def only_hanging_calls_are_late() -> Iterator[None]:
+    """The clock of this process is patient; in the end hanging calls return, and their threads end.
+
+    Threads of other tests are left out.
+    """
+    patient()
+    before = set(threads())
+    yield
+    RELEASED.set()
+    assert eventually(lambda: before.issuperset(threads()))
+    RELEASED.clear()

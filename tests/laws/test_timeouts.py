@@ -22,8 +22,7 @@ from tests.hangs import (
     calls,
     eventually,
     gone,
-    patient,
-    threads,
+    only_hanging_calls_are_late,
 )
 
 ROWS = 60
@@ -33,14 +32,10 @@ Row = dict[str, Any]
 
 
 @pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(time_limit, "answered", time_limit.answered)
-    patient()
-    before = set(threads())  # of other tests
-    yield
-    RELEASED.set()
-    assert eventually(lambda: before.issuperset(threads()))
-    RELEASED.clear()
+    with only_hanging_calls_are_late():
+        yield
 
 
 class Children(Hanging):

@@ -65,8 +65,7 @@ class Opening:
         for name in job.names:
             earlier = self.parallels.get(name.hex())
             if earlier is not None and name not in self.known:
-                parallel = round(earlier.typical)
-                self.known[name] = ConcurrencyChange(0, parallel, 0.0, "as in earlier runs")
+                self.known[name] = ConcurrencyChange(0, round(earlier.typical), 0.0, "")
         return Tuning(job.names, self.known, self.budget.limit_bytes)
 
     def __call__(

@@ -3,8 +3,9 @@
 A slice that waits needs no processor, so more of them than processors may run. This module finds
 their number from the slices that ended: it is raised in steps, as long as the rows per second rise
 with it. They stop rising where something else is scarce, such as the connections of a server, a
-disk or Python's lock. Source: the analytical model of tf.data (Murray et al., VLDB 2021, 5.2),
-here with Little's law: slices at once are rows per second times seconds per row.
+disk or Python's lock. Source: the tuning of parallelism in tf.data (Murray et al., VLDB
+2021, 3.3), here by measured rows per second and Little's law, and not by a model of latencies:
+slices at once are rows per second times seconds per row.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ MOST, MOST_EACH = 64, 4
 SLICE_BYTES, SLICE_ROWS = 64 << 20, 16
 # Factor of a step, and the part of the additional slices that must show in the rows per second.
 STEP, GAIN = 8, 0.25
-# Least number of slices that are measured before a decision, as a part of those at once, and their
-# total seconds.
-SLICES, PART, SECONDS = 2, 1.0, 0.02
+# Least number of slices that are measured before a decision, besides as many as run at once, and
+# their total seconds.
+SLICES, SECONDS = 2, 0.02
 # Part of the allowed slices that must have run at once, or nothing can be said about more.
 FULL = 0.75
 # Smallest change worth a decision; and the part of the best rows per second that is good enough.
@@ -144,7 +145,7 @@ class Concurrency:
         if beside < FULL * self.parallel:
             return None
         interval.add(rows, seconds, cpu_s, beside)
-        if interval.slices < max(SLICES, PART * self.parallel) or interval.seconds < SECONDS:
+        if interval.slices < max(SLICES, self.parallel) or interval.seconds < SECONDS:
             return None
         self.interval = SliceInterval()
         return self._judged(interval.figures())
@@ -155,9 +156,7 @@ class Concurrency:
         if self.parallel <= self.most:
             return None
         self.before = self.doubted = None
-        before, self.parallel = self.parallel, self.most
-        self.interval = SliceInterval(left_out=before)
-        return self._change(before, 0.0, "more would not fit")
+        return self._set(self.most, 0.0, "more would not fit")
 
     def _judged(self, now: SliceFigures) -> ConcurrencyChange | None:
         """Decide from ``now``, the figures of an interval."""
@@ -186,9 +185,9 @@ class Concurrency:
         """Return to the number before the last step, which brought too little or cost too much."""
         if before[0] < self.parallel:
             self.doubted = self.parallel, now
-            return self._set(before[0], now, "more made no more rows")
+            return self._set(before[0], now.cpu, "more made no more rows")
         self._rest()
-        return self._set(before[0], now, "fewer made fewer rows")
+        return self._set(before[0], now.cpu, "fewer made fewer rows")
 
     def _settled(
         self, now: SliceFigures, parallel: int, more: SliceFigures
@@ -198,7 +197,7 @@ class Concurrency:
         if now.throughput > ENOUGH * more.throughput:
             return None
         enough = round(WORTH * more.throughput / now.rate)
-        return self._set(min(enough, parallel), now, "more made few more rows")
+        return self._set(min(enough, parallel), now.cpu, "more made few more rows")
 
     def _rest(self) -> None:
         self.pause, self.again = self.again, min(2 * self.again, MOST_AGAIN)
@@ -218,12 +217,12 @@ class Concurrency:
     def _step(self, parallel: int, now: SliceFigures, reason: str) -> ConcurrencyChange | None:
         """Change the number, and check the next interval against this one."""
         self.before = self.parallel, now
-        return self._set(parallel, now, reason)
+        return self._set(parallel, now.cpu, reason)
 
-    def _set(self, parallel: int, now: SliceFigures, reason: str) -> ConcurrencyChange | None:
+    def _set(self, parallel: int, used: float, reason: str) -> ConcurrencyChange | None:
         before, self.parallel = self.parallel, parallel
         self.interval = SliceInterval(left_out=before)
-        return None if parallel == before else self._change(before, now.cpu, reason)
+        return None if parallel == before else self._change(before, used, reason)
 
     def _change(self, before: int, used: float, reason: str) -> ConcurrencyChange:
         cpu = max(LEAST, min(WORTH * used, self.slots / self.parallel))

@@ -113,8 +113,6 @@ class SlicePace:
             return False
         if self.room(rows) < self.least and self.cutting.draw is None:
             return False
-        if slices >= PER_WORKER * self.least_workers and rows * self.row_bytes >= self.most_bytes:
-            return False
         if self.row_s is None or not self.last:
             return True
         under_way = unfinished * self.last * self.row_s

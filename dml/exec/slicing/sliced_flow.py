@@ -465,9 +465,9 @@ class SlicedFlow:
                 return False
             if gate.batches or waited_s < LONG_S:
                 return few and not self._heavy and gate.wants(rows, len(self.running))
-        rows, least = self._under_way(waited_s), PER_WORKER * self.pace.least_workers
-        if len(self.parts) >= least and self.given_bytes >= self.pace.most_bytes:
+        if len(self.parts) >= PER_WORKER * self.pace.least_workers and self._full:
             return False
+        rows = self._under_way(waited_s)
         return self.pace.admits(len(self.parts), rows, unfinished, waiting=waited_s > 0)
 
     @property
@@ -505,9 +505,16 @@ class SlicedFlow:
     @property
     def _far(self) -> bool:
         """Whether so many rows are in progress that one slow row may hold up the rest."""
-        each = max(self.pace.row_bytes, self.given_bytes / max(1, self.rows))
-        many = self.rows >= FAR * self.pace.workers
-        return many or each * self.rows >= self.pace.most_bytes
+        return self.rows >= FAR * self.pace.workers or self._full
+
+    @property
+    def _full(self) -> bool:
+        """Whether rows in progress have as many bytes as they may, as input or as expected output.
+
+        That bound is the same however many slices run at once.
+        """
+        expected = self.pace.row_bytes * self.rows
+        return max(expected, self.given_bytes) >= self.pace.most_bytes
 
     def _give(self, waited_s: float) -> None:
         """Take the next rows and give them to a worker, or record the end of the input."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
@@ -10,11 +10,10 @@ import pyarrow as pa
 from dml.data.block import Block
 from dml.data.row_slicing import CALLS
 from dml.data.schema import UNKNOWN, Schema
-from dml.errors import DmlError
 from dml.expr.facts import Rows
 from dml.expr.node import Node, op
 from dml.expr.user_call import UserFunction, blamed, raised
-from dml.udfs.calling.python_rows import UnfitError, to_list, to_values
+from dml.udfs.calling.python_rows import UnfitError, converted, to_values
 
 if TYPE_CHECKING:
     from dml.expr.flow import At
@@ -53,7 +52,8 @@ class Apply(Node):
 
     def _part(self, block: Block, at: At) -> Iterator[Block]:
         out: list[Any] = []
-        error = self.fn.caught(_each, self.fn.call, _arguments(block, self.args), out)
+        rows = (row for each in converted(block, self.args) for row in zip(*each, strict=True))
+        error = self.fn.caught(_each, self.fn.call, rows, out)
         if out:
             yield from self._with_results(block.slice(0, len(out)), out, at)
         if error is not None:
@@ -76,15 +76,6 @@ class Apply(Node):
     def parameters_text(self) -> str:
         """Return the call as text."""
         return f"{self.name}={self.fn.name}({', '.join(self.args)}){self.fn.timeout_text}"
-
-
-def _arguments(block: Block, names: Sequence[str]) -> Iterable[tuple[Any, ...]]:
-    """Return the arguments of each call; a value without a Python form is an error of its row."""
-    try:
-        return zip(*(to_list(block[name]) for name in names), strict=True)
-    except DmlError:
-        ones = (block.slice(row, row + 1) for row in range(block.n))
-        return (tuple(to_list(one[name])[0] for name in names) for one in ones)
 
 
 def _each(fn: Any, rows: Iterable[tuple[Any, ...]], out: list[Any]) -> None:

@@ -120,17 +120,20 @@ def call_each(fn: UserFunction, block: Block, out: list[Any]) -> None:
     else:
         loop = _loop(block.schema.names)
         for part in in_pieces(block):
-            for columns in _converted(part):
+            for columns in converted(part, part.schema.names):
                 loop(fn.call, out.append, *columns)
 
 
-def _converted(block: Block) -> Iterable[list[list[Any]]]:
-    """Return the columns as Python values; row by row if a value of some row has no such form."""
+def converted(block: Block, names: Sequence[str]) -> Iterable[list[list[Any]]]:
+    """Return columns as lists of Python values; row by row if a value of some row has no such form.
+
+    Then the error of that row is raised when its turn comes.
+    """
     try:
-        return ([to_list(column) for column in block.columns],)
+        return ([to_list(block[name]) for name in names],)
     except DmlError:
         ones = (block.slice(row, row + 1) for row in range(block.n))
-        return ([to_list(column) for column in one.columns] for one in ones)
+        return ([to_list(one[name]) for name in names] for one in ones)
 
 
 def readable(call: Callable[..., Any], block: Block) -> tuple[Callable[..., Any], Sequence[Any]]:

@@ -18,19 +18,21 @@ from dml.expr.user_call import TimedOutError
 from dml.udfs.calling import time_limit
 from dml.udfs.calling.instances import Stateful
 from dml.udfs.calling.time_limit import GIVEN_UP, TimeLimited
-from tests.hangs import RELEASED, TIMEOUT_S, eventually, hang, patient, threads
+from tests.hangs import (
+    RELEASED,
+    TIMEOUT_S,
+    eventually,
+    hang,
+    only_hanging_calls_are_late,
+    threads,
+)
 
 
 @pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(time_limit, "answered", time_limit.answered)
-    patient()
-    before = set(threads())  # of other tests
-    yield
-    RELEASED.set()
-    # those that hung end with their call, others when idle
-    assert eventually(lambda: before.issuperset(threads()))
-    RELEASED.clear()
+    with only_hanging_calls_are_late():
+        yield
 
 
 def limited(fn: Any, **how: Any) -> TimeLimited:
