@@ -126,7 +126,7 @@ class Concurrency:
         """Return the change with which the run begins; None if it begins with the slots."""
         if self.parallel == self.least:
             return None
-        cpu = 0.0 if self.first is None else self.first.cpu
+        cpu = None if self.first is None else self.first.cpu
         return self._change(self.least, cpu, "as in the run before")
 
     def measured(
@@ -156,7 +156,7 @@ class Concurrency:
         if self.parallel <= self.most:
             return None
         self.before = self.doubted = None
-        return self._set(self.most, 0.0, "more would not fit")
+        return self._set(self.most, None, "more would not fit")
 
     def _judged(self, now: SliceFigures) -> ConcurrencyChange | None:
         """Decide from ``now``, the figures of an interval."""
@@ -219,13 +219,15 @@ class Concurrency:
         self.before = self.parallel, now
         return self._set(parallel, now.cpu, reason)
 
-    def _set(self, parallel: int, used: float, reason: str) -> ConcurrencyChange | None:
+    def _set(self, parallel: int, used: float | None, reason: str) -> ConcurrencyChange | None:
         before, self.parallel = self.parallel, parallel
         self.interval = SliceInterval(left_out=before)
         return None if parallel == before else self._change(before, used, reason)
 
-    def _change(self, before: int, used: float, reason: str) -> ConcurrencyChange:
-        cpu = max(LEAST, min(WORTH * used, self.slots / self.parallel))
+    def _change(self, before: int, used: float | None, reason: str) -> ConcurrencyChange:
+        """Return a change; a slice is charged what it ``used``, or if unknown its part of all."""
+        share = self.slots / self.parallel
+        cpu = share if used is None else max(LEAST, min(WORTH * used, share))
         return ConcurrencyChange(before, self.parallel, cpu, reason, self.first, self.rows)
 
 

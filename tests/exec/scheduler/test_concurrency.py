@@ -8,7 +8,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from dml.exec.scheduler.concurrency import MOST, SLICE_BYTES, Concurrency, Tuning
+from dml.exec.scheduler.concurrency import (
+    MOST,
+    SLICE_BYTES,
+    Concurrency,
+    ConcurrencyChange,
+    Tuning,
+)
 from dml.exec.scheduler.core import Core
 from dml.exec.scheduler.messages import Arrive, Consumed, Offer, Run, SliceDone
 from dml.exec.scheduler.policy import Demand
@@ -126,6 +132,17 @@ def test_the_next_run_begins_where_this_one_ended() -> None:
     less = Concurrency(2, 32, last).begin()  # less memory
     assert less is not None
     assert less.parallel == 32
+
+
+def test_slices_of_unknown_use_are_charged_all_processors_together() -> None:
+    """Or other stages would get processors that these may use."""
+    tuned = Concurrency(2, 64, ConcurrencyChange(0, 16, 0.0, ""))
+    begun = tuned.begin()
+    assert begun is not None
+    assert (begun.parallel, begun.cpu) == (16, 2 / 16)
+    fewer = tuned.bounded(4)
+    assert fewer is not None
+    assert (fewer.before, fewer.parallel, fewer.cpu) == (16, 4, 2 / 4)
 
 
 def core(limit_bytes: int, demand: Demand, known: dict[bytes, object]) -> Core:
