@@ -17,9 +17,9 @@ import pytest
 
 import dml
 from dml.api.dataset import Dataset
-from dml.exec.tasks import coalesced_units
 from dml.kernels.compiled import tier_choice
 from dml.kernels.rows import permutation
+from dml.physical import operators
 
 ROWS, WIDE = 1024, 40
 OPTIONS: dict[str, Any] = {"telemetry_dir": "off", "num_workers": 1}
@@ -85,7 +85,7 @@ def lifted(units: int) -> tuple[float, float]:
     ds = mapped_and_filtered(10_000_000)
     found = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coalesced_units, "FILTERED", units)
+        patch.setattr(operators, "FILTERED", units)
         for _ in range(2):
             started, cpu = time.perf_counter(), time.process_time()
             sum(1 for _ in ds)
@@ -164,7 +164,7 @@ def main() -> None:
     elapsed, used = whole_us(dml.range(3_000_000).with_options(**OPTIONS))
     print(f"range(3M) by rows: {1 / elapsed:.2f} M rows/s, {1 / used:.2f} by processor (aim: 2)")
     compile_lifted()
-    turns = [(lifted(1), lifted(coalesced_units.FILTERED)) for _ in range(9)]
+    turns = [(lifted(1), lifted(operators.FILTERED)) for _ in range(9)]
     for name, found in zip(("alone", "together"), zip(*turns, strict=True), strict=True):
         elapsed, used = (min(each) for each in zip(*found, strict=True))
         print(f"lifted map and filter, atoms {name}: {elapsed:.2f} ns, {used:.2f} of processor")

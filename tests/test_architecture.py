@@ -39,6 +39,8 @@ HEAVY = {
 LAZY = {*HEAVY, "pandas", "pyarrow.dataset"}
 # What `import dml` may load beside numpy and pyarrow: its own modules, at 0.7 ms each, and these.
 IMPORTED_MODULES, FIRST_BATCH_MODULES = 39, 250
+# The way to a first batch (tests/first_batch.py), with room for what differs between machines.
+MOST_FRAMES, MOST_FUNCTIONS, MOST_FILES = 31, 940, 112
 LIGHT = {"_blake2", "_hashlib", "difflib", "hashlib", "numpy", "xxhash"}
 
 PURE = (
@@ -173,10 +175,9 @@ def dotted(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def run_python(program: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False
-    )
+def run_python(program: str, *arguments: str) -> str:
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -397,6 +398,14 @@ print(json.dumps(sorted(sys.modules)))
 """
     loaded = json.loads(run_python(program))
     assert len(set(loaded) & modules_of_dml()) <= FIRST_BATCH_MODULES
+
+
+def test_the_way_to_a_first_batch_does_not_grow() -> None:
+    """To be shortened to 12 frames, 350 functions, 70 files and 180 modules."""
+    found = json.loads(run_python((ROOT / "tests/first_batch.py").read_text("utf-8"), "--json"))
+    assert found.pop("frames above the read of a row group") <= MOST_FRAMES
+    assert found.pop("functions run until a first batch") <= MOST_FUNCTIONS
+    assert found.pop("files with such a function") <= MOST_FILES
 
 
 def test_importing_dml_loads_little() -> None:

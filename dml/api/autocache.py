@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from dml.api.cost_profile import expected, names_of, planned, profile_of, rows_named
 from dml.api.run_storage import (
-    CacheStatus,
+    Cached,
     cache_contents,
     keeping_of,
     passes_at,
@@ -397,13 +397,11 @@ def chosen_of(
     return AutoKeeping(keep, choosing), stored, choosing
 
 
-def cache_status(plan: Plan, settings: Settings, epoch: int) -> CacheStatus:
-    """Return the contents of each cache of a plan, and the next decision at each ``autocache``."""
+def decided_contents(plan: Plan, settings: Settings, epoch: int) -> Iterator[tuple[Node, Cached]]:
+    """Yield each cache of a plan with its contents; at an ``autocache``, with the next decision."""
     made = {key_of(node): str(each) for node, each in decisions(plan, settings, epoch)}
-    return CacheStatus(
-        dataclasses.replace(each, decision=made.get(key_of(node), ""))
-        for node, each in cache_contents(plan, settings, epoch)
-    )
+    for node, each in cache_contents(plan, settings, epoch):
+        yield node, dataclasses.replace(each, decision=made.get(key_of(node), ""))
 
 
 def placed(root: Node, settings: Settings, off: frozenset[str]) -> Optimized:

@@ -101,23 +101,21 @@ class Dataset(
         measurements beside estimates, then each rewrite that was applied or refused, with reasons.
         It takes as long as iterating. Raise PlanError if the pipeline has no end.
         """
-        session = wiring()
+        from dml.api import explanation
+
+        given = self._node, self._settings
         if not analyze:
-            return Page(session.explain(self._node, self._settings, stage, self._coming))
+            return Page(explanation.explain(*given, stage, self._coming))
         self._must_end("explain(analyze=True)")
-        above = (
-            []
-            if stage is None
-            else [session.explain(self._node, self._settings, stage, self._pinned or 0)]
-        )
-        expected = session.estimated(self._node, self._settings)
-        gains = session.gained(self._node, self._settings, expected)
+        shown = [] if stage is None else [explanation.explain(*given, stage, self._pinned or 0)]
+        expected = explanation.estimated(*given)
+        gains = explanation.gained(*given, expected)
         made = self._quietly()
         for _ in made:
             pass
         self._ran(self._node, made.report)
-        told = session.analyzed(self._node, self._settings, expected, gains, made.events())
-        return Page("\n".join([*above, told]))
+        told = explanation.analyzed(*given, expected, gains, made.events())
+        return Page("\n".join([*shown, told]))
 
     def __repr__(self) -> str:
         return f"Dataset({self._node.schema})\n{tree(self._node)}"

@@ -22,8 +22,10 @@ from dml.exec.tasks.replay_check import impure
 from dml.exec.writing.file_writer import Planned, check_columns, cuts_of, made_in, place_of
 from dml.expr.node import Node
 from dml.ops.cache.shared import Shared
-from dml.optimize.explain.stations import explained, indented
+from dml.optimize.explain.physical_text import physical_text
+from dml.optimize.explain.stations import indented
 from dml.optimize.search.shared_prefixes import Together, Weighed, run_shared_once, together
+from dml.physical.operators import RunChoices
 from dml.settings import Settings
 
 
@@ -159,11 +161,18 @@ def _members(
         asked = wanted[number].write
         if asked is not None:
             check_columns(runs[number][0], asked.asked.form)
-    taps = Taps(_takers({number: run for number, (run, _) in runs.items()}), epoch)
+    takers = _takers({number: run for number, (run, _) in runs.items()})
+    taps = Taps(takers, epoch)
     members = [
         RunMember(
             number,
-            dataclasses.replace(run, taps=taps.of(number)),
+            dataclasses.replace(
+                run,
+                taps=taps.of(number),
+                choices=dataclasses.replace(
+                    run.choices, sliced=False, exchanged=0, shared=frozenset(takers)
+                ),
+            ),
             ahead_bytes,
             receivers[number],
             partial(_run, wanted[number].node, settings, epoch),
@@ -207,6 +216,9 @@ def explained_together(wanted: Sequence[WantedRun]) -> str:
             lines += [f"  {node.title()}" for node in reversed(step.node.chain())]
     for number, each in enumerate(wanted):
         group = next(g for g in groups_of(wanted) if number in g.numbers)
-        text = explained(optimized(group.node(number), each.settings), "physical")
+        plan = optimized(group.node(number), each.settings).plan
+        tees = frozenset(node.digest for node in plan.stream if isinstance(node, Shared))
+        choices = {below: RunChoices(sliced=not tees, shared=tees) for below in plan.all}
+        text = physical_text(plan, choices, estimates_of(plan, each.settings))
         lines += [f"pipeline {number + 1}", indented(text)]
     return "\n".join(lines)

@@ -244,11 +244,6 @@ def asked_of(plan: Plan, settings: Settings) -> tuple[Node, str, int | None] | N
     return None
 
 
-def status(plan: Plan, settings: Settings) -> CacheStatus:
-    """Return the present contents of each cache of a plan."""
-    return CacheStatus(each for _, each in cache_contents(plan, settings))
-
-
 def cache_contents(plan: Plan, settings: Settings, epoch: int = 0) -> Iterator[tuple[Node, Cached]]:
     """Yield each cache of a plan with its contents; for a cache by epoch, those of ``epoch``."""
     storing = storing_of(plan, settings, runs=False)

@@ -6,7 +6,6 @@ import dataclasses
 import platform
 import sys
 import tempfile
-import textwrap
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -21,14 +20,12 @@ import pyarrow as pa
 from dml.api.cost_profile import (
     capability_of,
     collector_of,
-    estimates_of,
-    gains_of,
     identified,
     names_of,
     parallels_of,
     planned,
 )
-from dml.api.plan_search import GIVEN, Arrangement, arranged, explain_arrangement
+from dml.api.plan_search import GIVEN, Arrangement, arranged
 from dml.api.resources import (
     RunResources,
     limit_of,
@@ -37,7 +34,7 @@ from dml.api.resources import (
     verifies,
     verifying_bytes,
 )
-from dml.api.run_storage import CacheStatus, keeping_of, status, storing_of, tiers_of, without
+from dml.api.run_storage import keeping_of, storing_of, tiers_of, without
 from dml.base.fingerprint import Domain
 from dml.base.host import cores, host_class
 from dml.cache.elements.element_cache import notice
@@ -54,10 +51,9 @@ from dml.exec.memory.memory_shares import demands_of, in_turn, refuse
 from dml.exec.memory.spill import Spilling
 from dml.exec.scheduler.baseline_policies import FUSED, as_one
 from dml.exec.scheduler.shared_slots import Ledger
-from dml.exec.slicing.lanes import has_parallel_work
 from dml.exec.slicing.slice_sizes import Cutting
+from dml.exec.streams.plan_run import refuse_depth
 from dml.exec.streams.stream import Streaming
-from dml.exec.streams.stream_operator import refuse_depth, ways_told
 from dml.exec.tasks.null_check import refuse_nulls, warn_of_small_groups
 from dml.exec.tasks.replay_check import impure
 from dml.exec.tasks.skipped_rows import Allowance, Later
@@ -65,11 +61,12 @@ from dml.expr.flow import At, Position, Spill
 from dml.expr.node import Node
 from dml.fleet.collector import Collector, telemetry_root
 from dml.kernels.compiled.tier_choice import KernelTiers
-from dml.optimize.cost.estimate import Estimate
-from dml.optimize.cost.rule_gains import RuleGain
-from dml.optimize.explain.stations import STATIONS, explained, physical_text
+from dml.optimize.explain.physical_text import physical_text
+from dml.optimize.explain.stations import STATIONS, explained
 from dml.optimize.fingerprints import fingerprint_of, parts_of
 from dml.optimize.phases import Optimized, optimize
+from dml.physical.lanes import has_parallel_work
+from dml.physical.operators import RunChoices
 from dml.physical.plan import Plan
 from dml.settings import Autoscale, Settings, not_scaled
 
@@ -119,89 +116,12 @@ def arrangement(node: Node, settings: Settings) -> Arrangement:
     return held[settings][1]
 
 
-def _spread_text(plan: Plan, settings: Settings) -> str:
-    if settings.executor != "distributed":
-        return ""
-    from dml.cluster.exchange import exchange_choice
-
-    return exchange_choice.describe_spreading(plan, settings, limit_of(settings))
-
-
 def _cluster(settings: Settings) -> ClusterRun | None:
     if settings.executor != "distributed":
         return None
     from dml.cluster.cluster_run import ClusterRun
 
     return ClusterRun(settings)
-
-
-def explain(node: Node, settings: Settings, stage: str | None, epoch: int) -> str:
-    """Return the text of one step of compilation, ``stage``, or of all main ones if None.
-
-    Caches are described as a run of ``epoch`` that begins now would find them.
-    """
-    from dml.optimize.explain.cost_table import costs_text, rewrites_text
-
-    run = arrangement(node, settings)
-    stations = run.stations
-    if stage == "costs":
-        return costs_text(estimated(node, settings))
-    decided = partial(
-        explain_arrangement, optimized(node, settings), settings, without(settings), run
-    )
-    if stage == "arranged":
-        return decided()
-    text = explained(stations, stage)
-    if stage not in (None, "physical"):
-        return text
-    text += ways_told(stations.plan, settings, _spread_text(stations.plan, settings))
-    if verifies(settings):
-        from dml.verify import scope as scope_module
-
-        scope = scope_module.scope(_written(node, settings), stations.plan)
-        text += f"\nverify  {settings.verify_samples} samples of a pass: {scope.text()}"
-    kept = cache_status(stations.plan, settings, epoch)
-    text = "\n".join([text, *(f"kept    {each.summary}" for each in kept)])
-    if stage is not None:
-        return text
-    expected = estimated(node, settings)
-    parts = {"arranged": decided(), "costs": costs_text(expected)}
-    text = "\n".join([text, *(f"{each}\n{textwrap.indent(parts[each], '  ')}" for each in parts)])
-    return f"{text}\n{rewrites_text(stations.trace, gained(node, settings, expected))}"
-
-
-def cache_status(plan: Plan, settings: Settings, epoch: int) -> CacheStatus:
-    """Return the contents of a plan's caches, and the next decision of each ``autocache()``."""
-    if not plan.decides:
-        return status(plan, settings)
-    from dml.api import autocache
-
-    found: CacheStatus = autocache.cache_status(plan, settings, epoch)
-    return found
-
-
-def estimated(node: Node, settings: Settings) -> tuple[Estimate, ...]:
-    """Estimate the cost of every operator from what has been learned so far."""
-    return estimates_of(optimized(node, settings).plan, settings)
-
-
-def gained(node: Node, settings: Settings, expected: tuple[Estimate, ...]) -> tuple[RuleGain, ...]:
-    """Return the seconds that each applied rule saves; ``expected`` are the costs of the plan."""
-    return gains_of(optimized(node, settings), expected, settings)
-
-
-def analyzed(
-    node: Node,
-    settings: Settings,
-    expected: tuple[Estimate, ...],
-    gains: tuple[RuleGain, ...],
-    events: list[Event],
-) -> str:
-    """Return a text: a run's ``events`` beside ``expected`` costs, and each rule's ``gains``."""
-    from dml.optimize.explain.cost_table import analyzed_text
-
-    trace = arrangement(node, settings).stations.trace
-    return analyzed_text(expected, events, trace, gains)
 
 
 def fingerprint(node: Node, settings: Settings, domain: str) -> str:
@@ -326,8 +246,10 @@ def streamed(
     made = arrangement(node, settings)
     stations, settings = made.stations, made.settings
     resources = RunResources.met(settings, stations.plan, among)
-    run = _begun(stations.plan, settings, resources, epoch, tiers_of(settings))
-    return (_watched(run, stations, settings) if verifies(settings) else run), resources
+    samples = settings.verify_samples if verifies(settings) else 0
+    tiers = tiers_of(settings)
+    run = _begun(stations.plan, settings, resources, epoch, tiers, samples=samples)
+    return (_watched(run, stations, settings) if samples else run), resources
 
 
 def _begun(  # noqa: PLR0917 (a run; inside of another also that one)
@@ -337,6 +259,8 @@ def _begun(  # noqa: PLR0917 (a run; inside of another also that one)
     epoch: int,
     tiers: KernelTiers,
     within: Nesting | None = None,
+    *,
+    samples: int = 0,
 ) -> Streaming:
     notice(plan)
     keep = keeping_of(plan, settings, resources.kept_bytes, epoch)
@@ -354,7 +278,7 @@ def _begun(  # noqa: PLR0917 (a run; inside of another also that one)
     allowance.overran = keep.refuse
     bounded = allowance.most is not None
     at = At(epoch, settings.seed, tiers, {}, spilling, 0, keep=keep, store=store, bounded=bounded)
-    run = _streamed(plan, settings, resources, at, allowance=allowance, ledger=ledger)
+    run = _streamed(plan, settings, resources, at, allowance, ledger, samples)
     if choosing is not None:
         choosing.watch(run, resources.workers)
     return run
@@ -362,7 +286,7 @@ def _begun(  # noqa: PLR0917 (a run; inside of another also that one)
 
 def _watched(run: Streaming, stations: Optimized, settings: Settings) -> Streaming:
     """Return ``run`` with checks that compare samples of rows with the plan as written."""
-    naive = _written(stations.written, settings)
+    naive = written_plan(stations.written, settings)
     tiers = tiers_of(dataclasses.replace(settings, kernels="numpy"))
 
     def fallback() -> Streaming:
@@ -397,7 +321,7 @@ def _watched(run: Streaming, stations: Optimized, settings: Settings) -> Streami
     return dataclasses.replace(run, watching=guard)
 
 
-def _written(node: Node, settings: Settings) -> Plan:
+def written_plan(node: Node, settings: Settings) -> Plan:
     """Return the plan of ``node`` as it was written."""
     return optimized(node, dataclasses.replace(settings, optimize=False)).plan
 
@@ -411,14 +335,14 @@ def _bundles_folder(settings: Settings) -> Path:
     return (root or Path(tempfile.gettempdir()) / f"dml-{uuid.uuid4().hex}") / "bundles"
 
 
-def _streamed(
+def _streamed(  # noqa: PLR0917 (a run)
     plan: Plan,
     settings: Settings,
     resources: RunResources,
     at: At,
-    *,
     allowance: Allowance,
-    ledger: Ledger | None = None,
+    ledger: Ledger | None,
+    samples: int = 0,
 ) -> Streaming:
     budget = resources.budget
     slots = slots_of(settings, resources.workers)
@@ -442,30 +366,45 @@ def _streamed(
         atom_bytes=budget.atom_bytes,
         kept_bytes=resources.kept_bytes,
         beside=tuple(
-            tuple(_streamed(*each_of(each), allowance=allowance, ledger=ledger) for each in plans)
+            tuple(_streamed(*each_of(each), allowance, ledger) for each in plans)
             for plans in plan.beside
         ),
         allowance=allowance,
-        cutting=_cutting(plan, settings, resources),
-        in_order=alone or settings.deterministic,
+        cutting=Cutting(resources.workers, budget.slice_bytes(resources.workers), ahead=not alone),
+        choices=choices_of(plan, settings, resources, looks=at.store.looks, samples=samples),
         nested=Nesting(settings, allowance, resources.workers, at.spill, ledger),
         cluster=cluster,
     )
 
 
-def _cutting(plan: Plan, settings: Settings, resources: RunResources) -> Cutting | None:
-    """Choose how slices are cut: on a cluster as whole units, if all workers get one.
+def choices_of(
+    plan: Plan, settings: Settings, resources: RunResources, *, looks: bool, samples: int = 0
+) -> RunChoices:
+    """Choose the tree of a plan: on a cluster of functions on whole units, if all workers get one.
 
-    Slices are not whole units if a schema is unknown and a function is impure: the rows that settle
-    the types must not pass through that function again.
+    Functions run on slices if a schema is unknown and a function is impure: the rows that settle
+    the types must not pass through that function again. ``looks`` is True if entries of other
+    caches have rows of the plan, ``samples`` the number of samples that are compared.
     """
     enough = plan.stage.source.unit_count >= resources.workers
     twice = impure(plan.on_blocks) and not all(node.schema.known for node in plan.on_blocks)
     units = settings.executor == "distributed" and enough and not twice
     units |= settings.scheduler_policy != "adaptive"  # for comparing how baselines run stages
-    most_bytes = resources.budget.slice_bytes(resources.workers)
-    ahead = settings.executor != "sync"
-    return Cutting(resources.workers, most_bytes, units=units, ahead=ahead)
+    exchanged = 0 if samples else exchange(plan, settings, resources.budget.limit_bytes)[0]
+    free = settings.executor != "sync" and not settings.deterministic
+    return RunChoices(
+        whole_units=units, looks=looks, exchanged=exchanged, free=free, samples=samples
+    )
+
+
+def exchange(plan: Plan, settings: Settings, limit_bytes: int) -> tuple[int, str]:
+    """Return how many of the first stream operators run on workers; if none, also why not."""
+    if settings.executor != "distributed":
+        return 0, ""
+    from dml.cluster.exchange import exchange_choice
+
+    found: tuple[int, str] = exchange_choice.exchanged(plan, settings, limit_bytes)
+    return found
 
 
 def _shared(

@@ -5,17 +5,19 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Unpack
 
-from dml.cluster.exchange.exchange_choice import spreading
 from dml.exec.drivers.driver_choice import Opening
 from dml.settings import Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dml.cluster.dask_crew import DaskCrew
-    from dml.cluster.exchange.distributed_sort import SpreadRun
     from dml.exec.delivery.meter import Tallies
     from dml.exec.streams.stream import Streaming
     from dml.exec.tasks.job import Job
     from dml.exec.tasks.slices import Options, PartitionFeed, Tasks
+    from dml.expr.flow import Opener
+    from dml.expr.node import Node
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -35,9 +37,11 @@ class ClusterRun:
         crews = None if self.settings.autoscale is None else self.crews
         return Distributed(self.settings, crews).open(tasks, job, tallies, **options)
 
-    def spread(self, run: Streaming, *, finishing: bool) -> SpreadRun | None:
-        """Return the first operators of the stream, if workers execute them; else None."""
-        return spreading(run, self.settings, finishing=finishing)
+    def exchange(self, run: Streaming, nodes: Sequence[Node], *, finishing: bool) -> Opener:
+        """Return the opener of the output of ``nodes``, the first stream operators of ``run``."""
+        from dml.cluster.exchange.distributed_sort import ExchangeRun  # noqa: PLC0415
+
+        return ExchangeRun(run, finishing, nodes[0], nodes[1] if nodes[1:] else None).open
 
 
 def crews_of(opened: Any) -> list[DaskCrew]:

@@ -44,6 +44,7 @@ from dml.optimize.fingerprints import asked_names, kept_name, unnamed
 from dml.optimize.phases import NAMED, optimize
 from dml.optimize.search.arrangement_space import cut, must_begin
 from dml.optimize.search.filter_order import tried_as
+from dml.physical.operators import RunChoices
 from dml.physical.plan import Plan
 from dml.settings import Settings
 from dml.testing.fuzz import FuzzPolicy, FuzzTuning
@@ -193,7 +194,7 @@ def _streaming(plan: Plan, way: RunWay, at: At, allowance: Allowance) -> Streami
         allowance=allowance,
         nested=Nesting(inner, allowance, max(1, way.threads)),
         cutting=Cutting(max(1, way.threads, way.workers), way.target_bytes, _cuts(way.slices)),
-        in_order=not way.free,
+        choices=RunChoices(free=way.free, looks=at.store.looks),
     )
 
 

@@ -17,8 +17,8 @@ from dml.data.block import Block
 from dml.errors import DmlError, InternalError, MemoryContractError, worded
 from dml.events import Tally
 from dml.exec.delivery.meter import Tallies
+from dml.exec.streams.plan_run import open_node
 from dml.exec.streams.stream import Streaming
-from dml.exec.streams.stream_operator import open_node
 from dml.exec.tasks.skipped_rows import Noted
 from dml.exec.tasks.steps import Steps
 from dml.exec.tasks.unit_reader import Reading

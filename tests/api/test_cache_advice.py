@@ -129,9 +129,9 @@ def test_rows_are_those_of_the_epoch_that_comes(tmp_path: Path) -> None:
         names.append(found.fingerprint)
         (told,) = ds.cache_status()
         assert told.name == found.fingerprint
-        kept_line = str(ds.explain("physical")).splitlines()[-1]
-        assert kept_line.startswith("kept ")
-        assert f"as {found.fingerprint[:16]}" in kept_line
+        lines = str(ds.explain("physical")).splitlines()
+        (cache_line,) = (each for each in lines if each.startswith("cache "))
+        assert f"as {found.fingerprint[:16]}" in cache_line
     assert len(set(names[:2])) == len(set(names[2:])) == 1
     assert len(set(names)) == 2
 

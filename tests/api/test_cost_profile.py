@@ -12,7 +12,7 @@ import pytest
 
 import dml
 from dml import col
-from dml.api import cost_profile, session
+from dml.api import cost_profile, explanation, session
 from dml.fleet import reader
 from dml.fleet.learning import Learner
 from dml.optimize.cost.beliefs import Belief
@@ -47,7 +47,7 @@ def record(folder: Path, runs: int, **seconds: float) -> None:
     known = Profile()
     for name, took in seconds.items():
         ds = pipeline(folder, *([] if name == "used" else [name]))
-        each: Estimate = session.estimated(ds._node, ds._settings)[1]
+        each: Estimate = explanation.estimated(ds._node, ds._settings)[1]
         key = CostKey.of(each.work, cost_profile.profile_of(ds._settings).host_class, 65_536, 8)
         for _ in range(runs):
             known = known.merge(Profile({key: Learned.once(took / ROWS, 1e9)}))

@@ -16,7 +16,7 @@ from dml.api import session
 from dml.errors import MemoryContractError, PlanError
 from dml.events import OperatorTotals, RunFinished, RunStarted, Waits, Warned
 from dml.exec.memory.memory_shares import LEAST_TARGET, MOST_TARGET, demands_of, divided
-from dml.exec.streams.stream_operator import DEEPEST
+from dml.exec.streams.plan_run import DEEPEST
 from dml.settings import Settings
 
 MIB = 1 << 20

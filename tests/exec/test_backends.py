@@ -312,7 +312,8 @@ def test_a_long_wait_says_which_unit_it_waits_for() -> None:
     events, go = [], threading.Event()
 
     def told(event: dict[str, Any]) -> None:
-        events.append(event)
+        if (event["unit"], event["slice"]) == (1, 1):  # others may be late on a busy machine
+            events.append(event)
         if len(events) == 2:
             go.set()
 

@@ -18,7 +18,7 @@ from dml.data.row_slicing import SETTLING_ROWS
 from dml.data.stream_hash import stream_hash
 from dml.exec.delivery.iterator import Elements
 from dml.exec.delivery.tables import Unaccounted
-from dml.exec.slicing.lanes import Lane, stage_lanes, stream_lanes
+from dml.physical.lanes import Lane, stage_lanes, stream_lanes
 from dml.physical.plan import Plan
 from dml.testing.equality import difference
 from dml.testing.executions import PLAIN, WRITTEN, RunWay, elements, outcome, streaming
@@ -173,7 +173,7 @@ def test_resuming_reads_no_more_than_was_declared(
 
 
 def lanes_of(plan: Plan) -> list[Lane]:
-    return [*stage_lanes(plan)[1], *stream_lanes(plan).values()]
+    return [*stage_lanes(plan), *stream_lanes(plan).values()]
 
 
 def test_cuts_and_positions_are_the_committed_ones(

@@ -12,9 +12,11 @@ from dml.expr.facts import Needs
 from dml.expr.node import Node
 from dml.ops.row.rowwise import Env
 from dml.ops.row.segment import Segment
+from dml.optimize.explain.physical_text import physical_text
 from dml.optimize.lowering import described, plan_of
 from dml.optimize.node_rebuild import segment
 from dml.optimize.phases import optimize
+from dml.physical.operators import RunChoices
 from tests.optimize.tables import flights
 
 
@@ -75,8 +77,12 @@ def test_what_moves_into_the_source_moves_past_no_stage() -> None:
 def test_explain_numbers_the_stages_from_the_second_on() -> None:
     ds = flights().filter(col("id") > 3).map(widened, num_cpus=2).flat_map(lambda row: [row])
     text = ds.explain("physical")
-    kinds = [line[:8] for line in text.split("\n")]
-    assert kinds[:5] == ["deliver ", "block 3 ", "block 2 ", "block   ", "read    "]
+    kinds = [line[:10].strip() for line in text.split("\n")]
+    assert kinds[:5] == ["deliver", "slices", "slices", "block", "scan"]
+    plan = optimize(ds._node, 0).plan
+    text = physical_text(plan, {plan: RunChoices(whole_units=True)})
+    kinds = [line[:10].strip() for line in text.split("\n")]
+    assert kinds[:5] == ["deliver", "block 3", "block 2", "block", "scan"]
     assert "num_cpus=2" in text
     assert "num_cpus" not in ds.explain("normalized")
     assert "in other tasks, on what each gave: MapRows(widened" in ds.explain("graph")

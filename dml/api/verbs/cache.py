@@ -148,10 +148,12 @@ class CacheVerbs(StepVerbs):
 
         For each ``autocache()``, include the decision of the next iteration, and the reason.
         """
-        session = wiring()
-        plan = session.optimized(self._node, self._settings).plan
-        found: CacheStatus = session.cache_status(plan, self._settings, self._coming)
-        return found
+        from dml.api import explanation
+
+        plan = wiring().optimized(self._node, self._settings).plan
+        found = explanation.cached(plan, self._settings, self._coming)
+        status: CacheStatus = _keeping().CacheStatus(each for _, each in found)
+        return status
 
     @door
     def clear_cache(self) -> None:

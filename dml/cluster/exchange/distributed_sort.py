@@ -186,7 +186,7 @@ class _Pulled:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class SpreadRun:
+class ExchangeRun:
     """The first operators of a run's stream, executed in two rounds of tasks on workers.
 
     ``sorting`` is the operator that orders rows; ``groups`` groups rows in that order, or is None.
@@ -198,22 +198,17 @@ class SpreadRun:
     sorting: Node
     groups: Node | None
 
-    @property
-    def count(self) -> int:
-        """The number of operators that are executed by workers."""
-        return 1 if self.groups is None else 2
-
     def open(self, epoch: int, position: Position | None) -> Flow:
         """Open the flow of these operators' output, from ``position`` (None: the start) on."""
         rounds = Rounds(self, epoch)
         flow = Again(rounds.first, rounds.rows, position)
-        return Metered(flow, self.run.meter, self.count)
+        return Metered(flow, self.run.meter, 1 if self.groups is None else 2)
 
 
 class Rounds:
     """Both rounds of the operators ``spread`` in one epoch."""
 
-    def __init__(self, spread: SpreadRun, epoch: int) -> None:
+    def __init__(self, spread: ExchangeRun, epoch: int) -> None:
         self.spread, self.run = spread, spread.run
         self.opening = cast("Opening", spread.run.open)
         self.at = dataclasses.replace(spread.run.at, epoch=epoch)

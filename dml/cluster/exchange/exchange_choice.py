@@ -7,51 +7,25 @@ the consuming process, and sorted there. The resulting bytes are the same.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
-
 from dml.exec.memory.memory_shares import SAMPLED
 from dml.exec.tasks.replay_check import impure
 from dml.expr.node import Node
 from dml.physical.plan import Plan, Stage
 from dml.settings import AUTOTUNE, Settings
 
-if TYPE_CHECKING:
-    from dml.cluster.exchange.distributed_sort import SpreadRun
-    from dml.exec.drivers.driver_choice import Opening
-    from dml.exec.streams.stream import Streaming
-
 # An input of at most the memory limit divided by SMALL is sorted without the disk.
 SMALL = 10
 
 
-def spreading(run: Streaming, settings: Settings, *, finishing: bool) -> SpreadRun | None:
-    """Return the operators of ``run`` that run on its cluster's workers; None if none does."""
-    if run.watching is not None or run.taps is not None:
-        return None
-    sorting, groups = _spreadable(run.plan)
-    limit_bytes = cast("Opening", run.open).budget.limit_bytes
-    if sorting is None or why_not(run.plan, settings, limit_bytes):
-        return None
-    from dml.cluster.exchange import distributed_sort  # noqa: PLC0415 (it loads Dask)
-
-    return distributed_sort.SpreadRun(run, finishing, sorting, groups)
-
-
-def describe_spreading(plan: Plan, settings: Settings, limit_bytes: int) -> str:
-    """Return the line of ``explain`` on which operators run on workers; "" if none could."""
-    sorting, groups = _spreadable(plan)
-    if sorting is None:
-        return ""
-    plans = sum(1 for _ in plan.all)
-    names = " and ".join(each.title() for each in (sorting, groups) if each is not None)
-    if why := why_not(plan, settings, limit_bytes // plans):
-        return f"\nspread  {names}: not by the workers, {why}"
-    return f"\nspread  {names}: by the workers, as sorted runs on their disks and ranges of all"
+def exchanged(plan: Plan, settings: Settings, limit_bytes: int) -> tuple[int, str]:
+    """Return how many of the first stream operators run on workers; if none, also why not."""
+    nodes, why = _exchangeable(plan), why_not(plan, settings, limit_bytes)
+    return (0, why if nodes else "") if why else (len(nodes), "")
 
 
 def why_not(plan: Plan, settings: Settings, limit_bytes: int) -> str:
     """Return why no operator of ``plan`` runs on workers; "" if one does."""
-    if _spreadable(plan)[0] is None:
+    if not _exchangeable(plan):
         return "nothing to spread"
     if impure(plan.on_blocks):
         return "a function below is declared impure (pure=False)"
@@ -65,13 +39,13 @@ def why_not(plan: Plan, settings: Settings, limit_bytes: int) -> str:
     return ""
 
 
-def _spreadable(plan: Plan) -> tuple[Node | None, Node | None]:
+def _exchangeable(plan: Plan) -> tuple[Node, ...]:
     """Return the operator that orders all rows of the stages, and the grouping on it, if any."""
     if not plan.stream or not plan.stream[0].spreads:
-        return None, None
+        return ()
     first, *others = plan.stream[:2]
-    made = [each for each in others if each.grouped_by and each.grouped_by == first.ordered_by]
-    return first, made[0] if made else None
+    grouped = others and others[0].grouped_by and others[0].grouped_by == first.ordered_by
+    return (first, others[0]) if grouped else (first,)
 
 
 def input_bytes(stage: Stage) -> int | None:

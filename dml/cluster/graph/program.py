@@ -28,6 +28,7 @@ from dml.exec.tasks.job import Job
 from dml.exec.tasks.partition import PartitionSizes, Piece, ReadTask, TaskList
 from dml.exec.tasks.slices import Outcome, Start
 from dml.expr.flow import At, Compute
+from dml.physical.operators import RunChoices
 from dml.physical.plan import Plan
 
 Values = list[list[Piece]]
@@ -66,7 +67,7 @@ class Recipe:
             *(self.plan, self.at, driver, sizes.target_bytes, tallies, sizes.most_bytes),
             self.whole_bytes,
             sizes.atom_bytes,
-            cutting=None,
+            choices=RunChoices(sliced=False, whole_units=True),
         )
 
 

@@ -21,7 +21,6 @@ from dml.data.row_slicing import row_bytes
 from dml.data.schema import Schema
 from dml.exec.delivery.checkpoint import unreached
 from dml.exec.drivers.sync import LEFT
-from dml.exec.slicing.lanes import all_stay
 from dml.exec.streams.stream import Streaming
 from dml.exec.tasks.error_row import started
 from dml.exec.tasks.skipped_rows import discard
@@ -29,6 +28,7 @@ from dml.expr.batch_run import Between, Fits
 from dml.expr.facts import Rows as Fact
 from dml.expr.flow import Position
 from dml.expr.node import Node
+from dml.physical.lanes import all_stay
 from dml.udfs.calling.batch_arrays import (
     BatchConversion,
     arrays_of,
@@ -177,7 +177,7 @@ class BatchMaker:
         # the form in which they are delivered; otherwise the caller's thread does this at the end.
         stream = streaming.plan.stream
         finishing = all(node.rows in MOVING and node.looks_at is None for node in stream)
-        free = not streaming.in_order
+        free = streaming.choices.free
         self.flow = streaming.flow(epoch, position, finishing=finishing, free=free)
         self.pull_run = getattr(self.flow, "pull_run", None) if finishing and runs else None
         made: BatchConversion = batch_of if finishing else arrays_of
@@ -271,7 +271,7 @@ class RowMaker:
     def __init__(self, streaming: Streaming, epoch: int, position: Position | None) -> None:
         start = position or {"in": None, "row": 0}
         # ``skip`` counts rows in order, so rows may come in any order only without it
-        free = not (streaming.in_order or start["row"])
+        free = streaming.choices.free and not start["row"]
         self.flow = streaming.flow(epoch, start["in"], free=free)
         self.inside: Callable[[Position, int], Between] | None = getattr(self.flow, "inside", None)
         self.skip: int = start["row"]

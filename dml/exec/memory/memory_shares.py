@@ -16,10 +16,10 @@ from dml.data.row_slicing import CALLS
 from dml.data.schema import Schema
 from dml.errors import MemoryContractError, PlanError
 from dml.exec.scheduler.policy import Demand, require
-from dml.exec.slicing.lanes import Lane, stream_lanes
 from dml.expr.facts import Needs, Rows
 from dml.expr.node import Node
 from dml.io.source import Unit
+from dml.physical.lanes import Lane, stream_lanes
 from dml.physical.plan import Plan, Stage
 
 MIB = 1 << 20

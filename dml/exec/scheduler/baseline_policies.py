@@ -363,4 +363,4 @@ def policy_of(name: str) -> Policy:
 
 def policy_line(name: str) -> str:
     """Return the line of ``explain`` about policy ``name``; empty for the usual policy."""
-    return "" if name == "adaptive" else f"\npolicy  {name}: {POLICIES[name][1]}"
+    return "" if name == "adaptive" else f"\npolicy    {name}: {POLICIES[name][1]}"

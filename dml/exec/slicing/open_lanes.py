@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, cast
 from dml.data.block import Block
 from dml.errors import DmlError
 from dml.exec.memory.memory_shares import lane_demand
-from dml.exec.slicing.lanes import Lane, other_needs
 from dml.exec.slicing.slice_input import GroupTaker, OneByOne, SliceInput, Units
 from dml.exec.slicing.slice_sizes import MOST_ROWS, Cutting, SlicePace
 from dml.exec.slicing.slice_worker import SliceJob
@@ -26,6 +25,7 @@ from dml.expr.batch_run import Between
 from dml.expr.facts import Rows
 from dml.expr.flow import UNBOUNDED, Flow, GatherQuota, Opener, Position
 from dml.expr.node import Node
+from dml.physical.lanes import Lane, other_needs
 from dml.physical.plan import Stage
 
 # Kinds of operators that, between functions and a ``repeat``, request all rows of every pass.
@@ -90,7 +90,7 @@ def open_lane(  # noqa: PLR0917 (an Opener, once the first are bound)
     ``below`` is the job that reads the input's units, or None. With ``units``, each slice is one
     unit; with ``finishing``, rows have the form in which they are delivered.
     """
-    cutting = run.cutting or Cutting()
+    cutting = run.cutting
     at = dataclasses.replace(run.at, epoch=epoch, hold_bytes=run.atom_bytes)
     stage = Stage(run.plan.stage.source, (), (), lane.nodes)
     job = SliceJob(stage, at, run.sizes, finishing=finishing, lane=lane, below=below)

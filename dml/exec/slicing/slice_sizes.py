@@ -33,14 +33,12 @@ class Cutting:
     workers : slices that can run at once
     most_bytes : most bytes of the rows of one slice, estimated from finished slices
     draw : None, or a function that returns the number of rows of the next slice, for tests
-    units : True if functions above a source run on whole units, in the task that reads the unit
     ahead : False if the consumer's thread runs the functions, only on the rows that it requests
     """
 
     workers: int = 2
     most_bytes: int = 4 << 20
     draw: Callable[[], int] | None = None
-    units: bool = False
     ahead: bool = True
 
     @property

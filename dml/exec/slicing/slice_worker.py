@@ -15,7 +15,6 @@ from dml.data.block import Block, concat
 from dml.errors import DmlError
 from dml.events import Tally
 from dml.exec.process.partition_codec import Parcel, pack, unpack
-from dml.exec.slicing.lanes import Lane, all_stay
 from dml.exec.tasks.error_row import as_error
 from dml.exec.tasks.job import Job
 from dml.exec.tasks.partition import Piece
@@ -26,6 +25,7 @@ from dml.exec.tasks.task import Parked, blocks_of, partitions_of
 from dml.expr.facts import Rows
 from dml.expr.node import Node, op
 from dml.kernels.rows.ids import RowIds
+from dml.physical.lanes import Lane, all_stay
 from dml.udfs.calling.batch_arrays import finished
 from dml.udfs.calling.type_inference import Returned
 

@@ -20,7 +20,6 @@ from dml.data.block import Block
 from dml.errors import DmlError
 from dml.exec.delivery.checkpoint import unreached
 from dml.exec.scheduler.policy import Seq
-from dml.exec.slicing.lanes import Lane
 from dml.exec.slicing.slice_input import SliceInput
 from dml.exec.slicing.slice_sizes import LONG_S, PER_WORKER, SlicePace, Spent, Width
 from dml.exec.slicing.slice_worker import Slice, SliceJob
@@ -32,6 +31,7 @@ from dml.exec.tasks.partition import Piece
 from dml.exec.tasks.skipped_rows import DeferredLosses
 from dml.exec.tasks.slices import Outcome, PartitionFeed
 from dml.expr.flow import GatherQuota, Position, untyped
+from dml.physical.lanes import Lane
 
 # Number of rows in progress for each worker at which one slow row may hold up the rest.
 FAR = 64

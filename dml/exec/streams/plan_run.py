@@ -1,24 +1,41 @@
-"""Define the options of a run of a plan, and its counters of losses, rows and memory."""
+"""Define the options and counters of a run of a plan, and open single operators of the run."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from functools import cached_property, partial
 from typing import Any, Protocol, Unpack
 
-from dml.errors import DmlError
-from dml.exec.delivery.meter import Meter, Tallies
+from dml.data.block import Block
+from dml.errors import DmlError, InternalError, PlanError
+from dml.exec.delivery.meter import Meter, Metered, Tallies
 from dml.exec.memory.memory_report import Holding
 from dml.exec.slicing.slice_sizes import Cutting
 from dml.exec.tasks.error_row import traced
 from dml.exec.tasks.job import Job
 from dml.exec.tasks.partition import PartitionSizes
+from dml.exec.tasks.row_loss import in_place
 from dml.exec.tasks.skipped_rows import Allowance, Loss, Losses
 from dml.exec.tasks.slices import OnEvent, Options, PartitionFeed, Tasks
-from dml.expr.flow import UNBOUNDED, At, Flow, Opener, Position
+from dml.expr.flow import (
+    UNBOUNDED,
+    At,
+    BatchFlow,
+    Blockwise,
+    Flow,
+    LocalFlow,
+    Opener,
+    Position,
+    settling,
+)
 from dml.expr.nested_pipelines import Nested, unopened
+from dml.expr.node import Node
+from dml.physical.operators import RunChoices
 from dml.physical.plan import Plan
+
+# Calls of the deepest operators take up to 6 of Python's 1000 frames, and the caller has some.
+DEEPEST = 120
 
 
 class Open(Protocol):
@@ -40,8 +57,8 @@ class StreamTaps(Protocol):
         open_input: Opener,
         epoch: int,
         position: Position | None,
-    ) -> Flow | None:
-        """Return the flow of operator ``number`` over the stream of ``run``; None if not shared."""
+    ) -> Flow:
+        """Return the flow of the shared operator ``number`` over the stream of ``run``."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -51,7 +68,7 @@ class PlanRun:
     ``stage_bytes`` bounds the memory of the stages, ``atom_bytes`` that of an atom in one task. A
     unit of at most ``whole_bytes`` is decoded at once. ``kept_bytes`` is memory for caches and
     tees. ``beside`` has, for each stream operator, the runs of its inputs after the first.
-    ``cutting`` is None if no lanes are used.
+    ``choices`` shape the tree of operators. ``taps`` open the places that are shared.
     """
 
     plan: Plan
@@ -66,7 +83,8 @@ class PlanRun:
     kept_bytes: int = 0
     allowance: Allowance = dataclasses.field(default_factory=Allowance)
     taps: StreamTaps | None = None
-    cutting: Cutting | None = dataclasses.field(default_factory=Cutting)
+    cutting: Cutting = dataclasses.field(default_factory=Cutting)
+    choices: RunChoices = dataclasses.field(default_factory=RunChoices)
     nested: Nested = unopened
 
     @cached_property
@@ -112,3 +130,68 @@ class PlanRun:
     def sizes(self) -> PartitionSizes:
         """Target bytes of a partition, and most bytes of the whole stage and of one task's atom."""
         return PartitionSizes(self.target_bytes, self.stage_bytes, self.atom_bytes)
+
+
+def _run(node: Any, at: At, block: Block) -> Iterator[Block]:
+    """Yield the output blocks of ``node`` for one block; errors name the operator."""
+    try:
+        yield from in_place(node, block, at)
+    except DmlError as error:
+        raise error.under(node.label()) from error.__cause__
+
+
+def open_node(  # noqa: PLR0917 (an Opener, once the first four are bound)
+    run: PlanRun,
+    node: Node,
+    open_input: Opener,
+    number: int,
+    epoch: int,
+    position: Position | None,
+) -> Flow:
+    """Return the output flow of ``node``, which is stream operator ``number`` of ``run``."""
+    lost = partial(run.lost_over, number)
+    at = dataclasses.replace(run.at, epoch=epoch, lost=lost, nested=run.nested)
+    merged: Any = node
+    if len(node.inputs) > 1:
+        others = (each.opener() for each in run.beside[number])
+        flow: Flow = merged.merge((open_input, *others), epoch, position, at)
+    elif node.opens_flow:
+        flow = merged.flow(open_input, epoch, position, at)
+    elif not node.runs_blocks:
+        raise InternalError(f"{node.title()} cannot be executed", why=f"operator {number}")
+    elif node.inputs[0].batched:
+        flow = BatchFlow(partial(_run, node, at), open_input, epoch, position)
+    else:
+        flow = LocalFlow(Blockwise(_Local(node, at)), open_input, epoch, position)
+    return Metered(flow, run.meter, number + 1)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Local:
+    """A row-local operator over the stream."""
+
+    node: Node
+    at: At
+
+    def run(self, block: Block) -> Iterator[Block]:
+        """Yield the operator's output for ``block``."""
+        return _run(self.node, self.at, block)
+
+    def settling(self) -> int:
+        """Return how many rows are needed to settle the operator's types; 0 if they are settled."""
+        return settling(self.node, self.at)
+
+
+def refuse_depth(node: Node) -> None:
+    """Raise PlanError if more than ``DEEPEST`` stream operators lie one above the other."""
+    depths: dict[int, int] = {}
+    for each in node.walk():
+        below = max((depths[id(child)] for child in each.inputs), default=0)
+        depths[id(each)] = below + (bool(each.inputs) and not each.rows.local)
+        if depths[id(each)] > DEEPEST:
+            raise PlanError(
+                f"more than {DEEPEST} operators see the stream one above the other",
+                at=each.label(),
+                why="each waits for the one below it, and Python bounds how deep calls may go",
+                try_="ds.mix(*others) of many inputs at once, or .write_parquet(...) half way",
+            )

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
-from functools import cached_property, partial
+from functools import partial
 from time import perf_counter
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 from dml.data.block import Block
 from dml.data.row_slicing import SETTLING_ROWS
@@ -17,23 +17,8 @@ from dml.errors import DmlError, ResumeMismatchError
 from dml.events import Event
 from dml.exec.delivery.checkpoint import unreached
 from dml.exec.delivery.meter import Meter, Metered, Tallies
-from dml.exec.slicing.lanes import (
-    STAGE,
-    Lane,
-    apart,
-    fits,
-    fits_units,
-    flat,
-    freed_lanes,
-    keeps_units,
-    nested,
-    other_needs,
-    stage_lanes,
-    stream_lanes,
-)
 from dml.exec.slicing.open_lanes import LanePasses, Relay, open_lane
-from dml.exec.streams.plan_run import PlanRun
-from dml.exec.streams.stream_operator import open_node
+from dml.exec.streams.plan_run import PlanRun, StreamTaps, open_node
 from dml.exec.tasks.coalesced_units import further, joined, placed
 from dml.exec.tasks.job import Job
 from dml.exec.tasks.partition import Firsts, Piece, ReadTask, TaskList
@@ -42,19 +27,28 @@ from dml.exec.tasks.slices import OnEvent, PartitionFeed
 from dml.exec.tasks.task import beside_rows
 from dml.expr.batch_run import Between
 from dml.expr.flow import WHOLE, Flow, GatherQuota, Opener, Position, untyped
+from dml.expr.node import Node
+from dml.physical.lanes import Lane, apart, fits, fits_units, flat, nested, other_needs, stage_lanes
+from dml.physical.operators import (
+    ClusterExchange,
+    PhysicalOperator,
+    SampleCheck,
+    SharedStream,
+    SliceSteps,
+    coalesces,
+    on_units,
+    physical_tree,
+)
 from dml.physical.plan import units_each
 
 START: Position = {"unit": 0, "atom": 0, "drop": 0}
 
 
-class SpreadingCluster(Protocol):
+class ExchangingCluster(Protocol):
     """A cluster whose workers can run stream operators that need all rows."""
 
-    def spread(self, run: Streaming, *, finishing: bool) -> Any:
-        """Return an object for the first stream operators if workers run them, else None.
-
-        It has ``count``, their number, and ``open``, the opener of their output flow.
-        """
+    def exchange(self, run: Streaming, nodes: Sequence[Node], *, finishing: bool) -> Opener:
+        """Return the opener of the output of ``nodes``, the first stream operators of ``run``."""
 
 
 class Watching(Protocol):
@@ -243,8 +237,7 @@ class Streaming(PlanRun):
 
     beside: tuple[tuple[Streaming, ...], ...] = ()
     watching: Watching | None = None
-    in_order: bool = True
-    cluster: SpreadingCluster | None = None
+    cluster: ExchangingCluster | None = None
 
     @property
     def running(self) -> Streaming:
@@ -295,38 +288,35 @@ class Streaming(PlanRun):
         self, position: Position | None = None, *, finishing: bool = False, free: bool = False
     ) -> Opener:
         """Return the opener of the plan's flow at ``position``; see ``flow`` for the options."""
-        source = None if any(self.beside) else self.plan.stage.source
-        passes = LanePasses(source, self.plan.stream)
-        done = 0
-        spread = None if self.cluster is None else self.cluster.spread(self, finishing=finishing)
-        if spread is not None:
-            done = spread.count
-        sliced = self.taps is None and self.cutting is not None
-        lanes = stream_lanes(self.plan, done) if sliced else {}
-        if free:
-            lanes |= self._freed(lanes, done, position)
-        opener: Opener = partial(
-            self._open_stage, passes, finishing=finishing, top=lanes.pop(STAGE, None)
-        )
-        opener = opener if spread is None else spread.open
-        while done < len(self.plan.stream):
-            if (lane := lanes.get(done)) is not None:
-                done += len(lane.nodes)
-                passes = LanePasses(source, self.plan.stream[done:])
-                opener = partial(self._open_over, lane, passes, opener)
-            else:
-                opener = partial(open_node, self, self.plan.stream[done], opener, done)
-                done += 1
-        return opener
+        return self._opener(self.tree(position, free=free), finishing=finishing)
 
-    def _freed(
-        self, lanes: Mapping[int, Lane], start: int, position: Position | None
-    ) -> dict[int, Lane]:
-        """Return {number of the first operator: lane} of lanes that change if any order will do."""
-        if self.watching is not None:
-            return {}
-        stage = () if start or self.whole_units else self.lanes[1]
-        return freed_lanes(self.plan, lanes, stage, position)
+    def tree(self, position: Position | None = None, *, free: bool = False) -> PhysicalOperator:
+        """Return the operators that run the plan from ``position`` on, in any order if ``free``."""
+        return physical_tree(self.plan, dataclasses.replace(self.choices, free=free), position)
+
+    def _opener(self, operator: PhysicalOperator, *, finishing: bool) -> Opener:
+        """Return the opener of the output flow of ``operator``."""
+        number = operator.first - len(self.plan.on_blocks)
+        source = None if any(self.beside) else self.plan.stage.source
+        passes = LanePasses(source, self.plan.stream[max(0, number + len(operator.nodes)) :])
+        if isinstance(operator, ClusterExchange) and self.cluster is not None:
+            return self.cluster.exchange(self, operator.nodes, finishing=finishing)
+        if number < 0:
+            lanes = tuple(each.lane for each in operator.chain() if isinstance(each, SliceSteps))
+            return partial(self._open_stage, lanes[::-1], passes, finishing=finishing)
+        below = self._opener(operator.inputs[0], finishing=finishing)
+        if isinstance(operator, SliceSteps):
+            return partial(self._open_over, operator.lane, passes, below)
+        if isinstance(operator, SharedStream) and self.taps is not None:
+            return partial(self._open_tee, number, below)
+        if isinstance(operator, SampleCheck):
+            return below
+        return partial(open_node, self, operator.nodes[0], below, number)
+
+    def _open_tee(self, number: int, below: Opener, epoch: int, position: Position | None) -> Flow:
+        """Return the rows of a shared place, which another run may have made already."""
+        taps = cast("StreamTaps", self.taps)
+        return Metered(taps.tap(self, number, below, epoch, position), self.meter, number + 1)
 
     def _open_over(
         self, lane: Lane, passes: LanePasses, opener: Opener, epoch: int, position: Position | None
@@ -337,26 +327,13 @@ class Streaming(PlanRun):
             made = partial(open_lane, self, each, None, made, False, False)  # noqa: FBT003 (bound)
         return Metered(passes.open(made, epoch, position), self.meter, number)
 
-    @cached_property
-    def lanes(self) -> tuple[int, tuple[Lane, ...]]:
-        """Number of steps run by the tasks that read units, and the lanes of the steps after those.
+    def _reading(self, epoch: int, first: int | None, places: int | None) -> Job:
+        """Return the job that reads ``places`` units and runs the steps before ordinal ``first``.
 
-        A lane runs steps that need the same resources, on slices of the ordered rows.
+        None stands for all units, and for all steps.
         """
-        return stage_lanes(self.plan)
-
-    @property
-    def whole_units(self) -> bool:
-        """Whether functions of the stages run on whole units, in the task that reads the unit."""
-        apart = self.cutting is None or self.cutting.units
-        if apart or self.watching is not None or keeps_units(self.plan):
-            return True
-        return self.at.store.looks
-
-    def _reading(self, epoch: int, steps: int, places: int | None) -> Job:
-        """Return the job that reads ``places`` units (None: all) and runs ``steps`` operators."""
         at, plan = dataclasses.replace(self.at, epoch=epoch), self.plan
-        stage = dataclasses.replace(plan.stage, steps=plan.on_blocks[1 : 1 + steps])
+        stage = dataclasses.replace(plan.stage, steps=plan.on_blocks[1:first])
         made = Job(stage, at, self.sizes, self.whole_bytes)
         made.reading.places = made.reading.places if places is None else places
         return made
@@ -369,30 +346,29 @@ class Streaming(PlanRun):
         *,
         finishing: bool,
         places: int | None = None,
-        top: Lane | None = None,
+        lanes: Sequence[Lane] = (),
     ) -> Flow:
         """Return the rows of the first ``places`` units (None: all), with functions run on slices.
 
-        ``top`` replaces the last lane, unless it is None.
+        ``lanes`` are those of the stages; () for the usual ones.
         """
-        lanes = partial(self._open_lanes, finishing=finishing, places=places, top=top)
-        return Metered(passes.open(lanes, epoch, position), self.meter, 0)
+        lanes = lanes or stage_lanes(self.plan)
+        opener = partial(self._open_lanes, lanes, finishing=finishing, places=places)
+        return Metered(passes.open(opener, epoch, position), self.meter, 0)
 
     def _open_lanes(
         self,
+        lanes: Sequence[Lane],
         epoch: int,
         position: Position | None,
         *,
         finishing: bool,
         places: int | None,
-        top: Lane | None,
     ) -> Flow:
-        steps, lanes = self.lanes
-        lanes = lanes if top is None else (*lanes[:-1], top)
         position = nested(position, lanes)
         if not fits(position, lanes):
-            steps, lanes = stage_lanes(self.plan, joined=False)
-        job = self._reading(epoch, steps, places)
+            lanes = stage_lanes(self.plan, joined=False)
+        job = self._reading(epoch, lanes[0].first if lanes else None, places)
         opener: Opener = partial(self._open_job, job)
         units = bool(self.plan.stream) and self.plan.stream[0].takes_units
         for lane in lanes:
@@ -409,7 +385,7 @@ class Streaming(PlanRun):
         from dml.exec.tasks.rehearsal import refuse_twice  # noqa: PLC0415
 
         nodes = [node for link in self.plan.links for node in link.steps if untyped(node, self.at)]
-        if not nodes or self.cutting is None or self.cutting.units:
+        if not nodes or self.choices.whole_units:
             return
         refuse_twice(self.plan.on_blocks)
         looking = dataclasses.replace(
@@ -435,22 +411,22 @@ class Streaming(PlanRun):
         """Return the job of the stages at ``epoch``."""
         at = dataclasses.replace(self.at, epoch=epoch)
         plan = self.plan
-        # Rows that are compared with the plan as written must come atom by atom.
-        spanning = self.watching is None and bool(plan.stream) and plan.stream[0].regroups
+        spanning = coalesces(plan, self.choices)
         return Job(plan.stage, at, self.sizes, self.whole_bytes, finishing, plan.links, spanning)
 
     def _open_stage(
         self,
+        lanes: Sequence[Lane],
         passes: LanePasses,
         epoch: int,
         position: Position | None,
         *,
         finishing: bool,
-        top: Lane | None = None,
     ) -> Flow:
-        lanes = self.lanes[1]
-        if lanes and not (self.whole_units and fits_units(position)):
-            return self.sliced(epoch, position, passes, finishing=finishing, top=top)
+        """Return the rows of the last stage: of ``lanes``, or of tasks on whole units."""
+        lanes = lanes or (() if fits_units(position) else stage_lanes(self.plan))
+        if lanes:
+            return self.sliced(epoch, position, passes, finishing=finishing, lanes=lanes)
         if position is None:
             self._settle(epoch)
         job, position = self.job(epoch, finishing=finishing), flat(position)
@@ -462,8 +438,8 @@ class Streaming(PlanRun):
 
     def _settles_by_count(self, job: Job) -> bool:
         """Return whether a known number of source rows settles all types, as slices need it."""
-        stored = self.watching is not None or keeps_units(self.plan)
-        if stored or self.at.store.looks or not unsettled(job):
+        units = dataclasses.replace(self.choices, whole_units=False)
+        if on_units(self.plan, units) or not unsettled(job):
             return False
         steps = self.plan.on_blocks[1:]
         last = max(n for n, node in enumerate(steps) if untyped(node, self.at))

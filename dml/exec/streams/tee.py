@@ -261,16 +261,15 @@ class Taking:
         open_input: Opener,
         epoch: int,
         position: Position | None,
-    ) -> Flow | None:
-        """Return the flow of operator ``number`` of ``run``; None if the operator is not shared.
+    ) -> Flow:
+        """Return the flow of the shared operator ``number`` of ``run``.
 
         Each taker shares only its first pass of the epoch of the tees; other passes of a repeat,
         other epochs and resumed runs get flows of their own.
         """
         node, taps = run.plan.stream[number], self.taps
-        if self.taker not in taps.takers.get(node.digest, ()):
-            return None
-        if epoch != taps.epoch or position is not None:
+        takes = self.taker in taps.takers.get(node.digest, ())
+        if not takes or epoch != taps.epoch or position is not None:
             return open_input(epoch, position)
         tee = taps.tee(run, node, number)
         queue = tee.queues.get(self.taker)

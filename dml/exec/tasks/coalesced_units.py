@@ -17,6 +17,7 @@ import numpy as np
 
 from dml.base.thread_seconds import thread_seconds
 from dml.data.block import Block, neighbours
+from dml.data.row_slicing import row_bytes
 from dml.errors import DmlError
 from dml.events import Tally
 from dml.expr.facts import Rows
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
 
 # Bytes that a row of a block takes at least.
 LEAST_ROW_BYTES = 8
-# Units in one block if all rows are kept, and if some may be lost: more would not stay in a
-# processor's cache, and batches would be copied (benchmarks/bench_delivery.py).
-UNITS, FILTERED = 2, 4
 
 
 def spans(
@@ -46,9 +44,7 @@ def spans(
     The block comes with the row numbers at which the units after the first begin. The caller must
     read the units of a range with None one by one.
     """
-    each = 1
-    if _permitted(reading, task, sizes.target_bytes):
-        each = UNITS if all(node.rows is Rows.SAME for node in reading.stage.steps) else FILTERED
+    each = reading.units_each if _permitted(reading, task, sizes.target_bytes) else 1
     for start in range(task.start, task.stop, each):
         places = range(start, min(start + each, task.stop))
         if each == 1:
@@ -60,11 +56,12 @@ def spans(
 
 def _permitted(reading: Reading, task: ReadTask, target_bytes: int) -> bool:
     """Return whether all output of ``task`` fits one partition, whether or not units are joined."""
-    if reading.row_bytes is None or task.skip_atoms or task.stop - task.start < 2:
+    if reading.units_each == 1 or task.skip_atoms or task.stop - task.start < 2:
         return False
+    each = max(LEAST_ROW_BYTES, row_bytes(reading.stage.steps[-1].schema) or 0)
     first, last = reading.unit_at(task.start), reading.unit_at(task.stop - 1)
     rows = (last.index - first.index) * first.atom_rows
-    return rows * max(LEAST_ROW_BYTES, reading.row_bytes) < target_bytes
+    return rows * each < target_bytes
 
 
 def _spanned(

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from dml.data.row_slicing import SETTLING_ROWS
 from dml.errors import DmlError, PlanError
-from dml.exec.slicing.lanes import called
 from dml.exec.slicing.type_gates import Gate
 from dml.exec.tasks.partition import Piece
 from dml.exec.tasks.replay_check import impure
@@ -24,6 +23,7 @@ from dml.exec.tasks.skipped_rows import Noted
 from dml.exec.tasks.unit_input import Given, UnitRequest
 from dml.expr.facts import Rows
 from dml.expr.flow import untyped
+from dml.physical.lanes import called
 from dml.udfs.calling.type_inference import Recording, RecordingQuota
 
 if TYPE_CHECKING:

@@ -14,19 +14,18 @@ import numpy as np
 
 from dml.base.thread_seconds import thread_seconds
 from dml.data.block import Block
-from dml.data.row_slicing import row_bytes
 from dml.errors import DmlError
 from dml.events import Tally
 from dml.exec.memory.memory_shares import sized
 from dml.exec.tasks.levels import levels
 from dml.exec.tasks.steps import Steps, Stopwatch
 from dml.expr.columns.computation import Predicate
-from dml.expr.facts import Rows
 from dml.expr.flow import At
 from dml.io.source import Unit
 from dml.kernels.rows.permutation import IndexPermutation
 from dml.ops.shuffle.shuffle_all import ShuffleAll
 from dml.ops.shuffle.shuffle_atoms import ShuffleAtoms
+from dml.physical.operators import coalesced_units
 from dml.physical.plan import Stage
 
 # Units that are tried, and how many of them must have no row that passes the filter; in a source of
@@ -59,7 +58,7 @@ class Reading:
         spanning: bool = False,
     ) -> None:
         self.stage, self.at, self.finishing = stage, at, finishing
-        self.row_bytes = spannable(stage) if spanning and grain == 1 else None
+        self.units_each = coalesced_units(stage) if spanning and grain == 1 else 1
         self.whole_bytes, self.grain = whole_bytes, grain
         self.begun: Callable[[int], None] = lambda _: None
         self._seen: tuple[int, Unit] | None = None  # one tuple, since threads share it
@@ -118,21 +117,6 @@ class Reading:
         start = unit.atom * unit.atom_rows
         index = order.forward(np.arange(start, start + (unit.rows or 0), dtype=np.int64))
         yield self.stage.source.rows_at(index, self.stage.columns)
-
-
-def spannable(stage: Stage) -> int | None:
-    """Return the bytes of an output row if blocks of several units are possible, else None.
-
-    Units must be adjacent in memory, and steps process rows one by one, without calling functions.
-    """
-    if stage.order is not None or not stage.source.side_by_side or not stage.steps:
-        return None
-    for node in stage.steps:
-        called = node.calls is not None and not node.proven
-        skips = node.skips
-        if called or skips or node.by_atom or node.rows not in (Rows.SAME, Rows.FEWER):
-            return None
-    return row_bytes(stage.steps[-1].schema)
 
 
 class Late:

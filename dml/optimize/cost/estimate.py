@@ -90,6 +90,7 @@ class _Step:
 
     ``taken_bytes`` are the bytes of an input row, ``row_bytes`` of an output row. ``stage`` is the
     reading stage of a source, else None; ``guessed`` is True if the share of rows is a guess.
+    ``main_share`` is the share of the input rows that come from the first input.
     """
 
     node: Node
@@ -102,6 +103,7 @@ class _Step:
     counted: str
     stage: Stage | None = None
     guessed: bool = False
+    main_share: float = 1.0
 
     @property
     def elements(self) -> float:
@@ -170,7 +172,9 @@ class _Estimating:
         counted = max(letter, below.counted, *(each.counted for each in others))
         taken = below.row_bytes
         guessed = letter == PRIOR and names.get("kept") not in self.profile.ratios
-        return _Step(node, names, rows_in, rows_out, taken, width, per, counted, guessed=guessed)
+        main = below.rows_out / rows_in if others and 0 < rows_in < math.inf else 1.0
+        counts = rows_in, rows_out, taken, width, per, counted
+        return _Step(node, names, *counts, guessed=guessed, main_share=main)
 
     def _output_rows(
         self,
@@ -282,7 +286,7 @@ def _asked_of(steps: list[_Step]) -> list[float]:
             shares[place] = needed / whole_in
         if 0 < whole_out < math.inf and place == 0:
             shares[place] = wanted / whole_out
-        wanted = needed
+        wanted = needed * step.main_share
     return shares
 
 

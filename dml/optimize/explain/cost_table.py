@@ -96,6 +96,11 @@ def _compared(each: Estimate, did: Actual, whole: float) -> list[str]:
     ]
 
 
+def expected_text(each: Estimate) -> str:
+    """Return the expected rows and seconds of an operator; a "~" marks a guessed number of rows."""
+    return f"{_rows(each)} rows, {_seconds(each)}"
+
+
 def _rows(each: Estimate) -> str:
     if each.rows_out == math.inf:
         return "endless"

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 
 from dml.errors import PlanError
-from dml.expr.node import Node
 from dml.expr.tree_text import tree
-from dml.io.leading_units import Leading
-from dml.ops.row.lifted import LiftedNode
-from dml.ops.row.lifted_chain import LiftedChain
-from dml.ops.row.tiers import refusal, tier
+from dml.ops.row.tiers import refusal
 from dml.optimize.engine import Applied, Shown
+from dml.optimize.explain.physical_text import physical_text
 from dml.optimize.phases import Optimized
 from dml.physical.plan import LEAST_TASKS, Plan, units_each
 
 # The default target size of a task; the session's own "auto" stays below it.
 TARGET_BYTES = 16 << 20
-NAMES_SHOWN = 12
 
 
-def explained(stations: Optimized, stage: str | None, *, micros: bool = True) -> str:
-    """Return the text of ``stage``; for None, the written, normalized and physical pipeline.
+def explained(stations: Optimized, stage: str, *, micros: bool = True) -> str:
+    """Return the text of ``stage``.
 
     Equal plans give equal text, except for the time of each rule, shown under "rules" with
     ``micros``.
     """
-    if stage is None:
-        parts = ("written", "normalized", "physical")
-        return "\n".join(f"{name}\n{indented(STATIONS[name](stations))}" for name in parts)
     if stage == "rules":
         return rules_text(stations, micros=micros)
     if stage not in STATIONS:
@@ -71,69 +64,6 @@ def _applied_lines(entry: Applied, *, micros: bool) -> list[str]:
 def _over(node: Shown) -> str:
     """Return " over " and the title of the first input of ``node``; "" if it has no input."""
     return f" over {node.inputs[0].title()}" if node.inputs else ""
-
-
-def physical_text(plan: Plan) -> str:
-    """Return a plan as text: delivery, stream operators, operators on blocks, then the source.
-
-    An operator on blocks of a later stage has the number of that stage.
-    """
-    lines = [f"deliver {'batches' if plan.batched else 'rows'}: {plan.schema}"]
-    for (node, held), plans in reversed(list(zip(plan.resume_costs, plan.beside, strict=True))):
-        lines.append(f"stream  {node.title()}  [state {held.state_bytes} B, resume {held.work}]")
-        beside = (physical_text(each).replace("deliver", "beside", 1) for each in plans)
-        lines.extend(map(indented, beside))
-    for number, link in reversed(list(enumerate(plan.links, 2))):
-        lines += [f"block {number} {node.title()}" for node in reversed(link.steps)]
-    lines += [f"block   {node.title()}" for node in reversed(plan.stage.steps)]
-    return "\n".join(lines + _source_lines(plan))
-
-
-def _source_lines(plan: Plan) -> list[str]:
-    stage = plan.stage
-    have = f"{len(stage.columns)} of {len(stage.source.schema)} columns"
-    lines = [f"read    {stage.source.title()}: {have}{_in_brackets(stage.columns)}"]
-    if isinstance(stage.source, Leading):
-        lines.append(f"        {stage.source.units} of {stage.source.whole.unit_count} units")
-    if stage.predicate and stage.source.unit_count:
-        lines.append(f"        skips units by {' & '.join(map(repr, stage.predicate))}")
-    if stage.first:
-        lines.append(f"        tries units by {', '.join(stage.first)} first, where that pays")
-    if stage.order is not None:
-        lines.append(f"        in the order of {stage.order.title()}")
-    notes = [note for node in plan.operators for note in _notes(node)]
-    called = [node for node in stage.steps if not isinstance(node, LiftedNode)]
-    moving = [node.title() for node in called if node.calls and not node.calls.purity]
-    notes += [f"{title}: moves to processes if threads take turns at it" for title in moving]
-    runs = (stage.steps, *(link.steps for link in plan.links), plan.stream)
-    notes += [note for nodes in runs for note in _passes(nodes)]
-    return lines + [f"note    {note}" for note in notes]
-
-
-def _notes(node: Node) -> list[str]:
-    """Return notes on the function that an operator calls: its name, and how it runs."""
-    fn = node.calls
-    if fn is None:
-        return []
-    what = fn.name if isinstance(node, LiftedNode) else node.title()
-    return [f"{what}: {note}" for note in (fn.reason, tier(node)) if note]
-
-
-def _passes(nodes: Sequence[Node]) -> Iterator[str]:
-    """Yield a note for each group of neighbours in ``nodes`` that one program computes."""
-    rest = list(nodes)
-    while rest:
-        chain = LiftedChain.of(rest)
-        if chain is not None:
-            names = [node.calls.name if node.calls else "expressions" for node in chain.nodes]
-            yield f"{', '.join(names)}: computed together, in one pass over a block"
-        del rest[: 1 if chain is None else len(chain.nodes)]
-
-
-def _in_brackets(names: Iterable[str]) -> str:
-    shown = list(names)
-    more = " ..." if len(shown) > NAMES_SHOWN else ""
-    return f" ({', '.join(shown[:NAMES_SHOWN])}{more})" if shown else ""
 
 
 def graph_text(plan: Plan, target_bytes: int = TARGET_BYTES) -> str:

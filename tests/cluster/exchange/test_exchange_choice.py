@@ -122,7 +122,7 @@ def test_the_same_bytes_as_in_the_client(
         )
     wanted = stream_hash(written(folder, name, executor="sync"))
     ds = written(folder, name, scheduler=client, target_partition_bytes=20_000, spread=True)
-    assert "by the workers" in ds.explain("physical")
+    assert "exchange  " in ds.explain("physical")
     iterator = iter(ds)
     assert stream_hash(iterator) == wanted
     if name != "none":
@@ -338,10 +338,12 @@ def test_what_workers_do() -> None:
 def test_explain_says_who_does_it() -> None:
     ds = dml.range(1_000_000).group_by("id").agg(n=dml.len())
     ds = ds.with_options(scheduler="tcp://127.0.0.1:9", memory_limit="1MiB")
-    assert "by the workers" in ds.explain("physical")
+    assert ds.explain("physical").count("exchange  ") == 2  # the sort, and the groups above it
     told = ds.with_options(memory_limit="1GiB").explain("physical")
     assert "not by the workers, the input is small" in told
-    assert "workers" not in ds.with_options(scheduler=None, executor="threads").explain("physical")
+    usual = ds.with_options(scheduler=None, executor="threads").explain("physical")
+    assert "workers" not in usual
+    assert "exchange" not in usual
 
 
 def test_bytes_of_an_input() -> None:

@@ -22,10 +22,10 @@ from dml.api.dataset import Dataset
 from dml.errors import UDFError
 from dml.exec.delivery.iterator import Elements
 from dml.exec.delivery.tables import Unaccounted
-from dml.exec.slicing.lanes import freed_lanes, stage_lanes, stream_lanes
 from dml.exec.slicing.open_lanes import ALL, MOST_SPANS, Done, joined
 from dml.exec.slicing.slice_sizes import Cutting
 from dml.optimize.phases import optimize
+from dml.physical.lanes import freed_lanes, stage_lanes, stream_lanes
 from dml.testing.executions import RunWay, elements, streaming
 from tests.sampling import amount
 
@@ -335,12 +335,15 @@ def test_a_worker_that_dies_costs_and_doubles_no_row(
 )
 def test_where_order_is_free(ds: Dataset, free: str) -> None:
     plan = optimize(ds._node, 0).plan
-    lanes = freed_lanes(plan, stream_lanes(plan), stage_lanes(plan)[1], None)
+    lanes = freed_lanes(plan, stream_lanes(plan), stage_lanes(plan), None)
     found = [lane for lane in lanes.values() if lane.free]
     assert [lane.nodes[0].title().startswith(free) for lane in found] == [True] * bool(free)
     text = ds.with_options(**FREE).explain("physical")
-    assert ("order  free: elements of" if free else "order  kept") in text
-    assert "order  " not in ds.explain("physical")
+    assert ("elements go out as they are made]" if free else "order is kept") in text
+    assert ("elements go out" in text) is bool(free)
+    usual = ds.explain("physical")
+    assert "elements go out" not in usual
+    assert "order is kept" not in usual
 
 
 def test_order_is_kept_where_all_rows_are_handed_over(tmp_path: Path) -> None:

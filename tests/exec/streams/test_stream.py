@@ -16,11 +16,11 @@ from dml.api import session
 from dml.api.dataset import Dataset
 from dml.errors import MemoryContractError, ResumeMismatchError
 from dml.exec.streams.stream import Streaming
-from dml.exec.tasks import coalesced_units
 from dml.exec.tasks.partition import TaskList
 from dml.exec.tasks.slices import PartitionFeed, Tasks
 from dml.expr.flow import Flow, Position
 from dml.optimize.explain.stations import graph_text
+from dml.physical import operators
 from dml.settings import Settings
 
 
@@ -209,7 +209,7 @@ def test_units_as_one_block_cannot_be_told_from_units_alone(
     ds = batched(rows, atom, keep)
     steps_of(ds)  # first rows are compared with the functions, unit by unit
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coalesced_units, "FILTERED", 1)
+        patch.setattr(operators, "FILTERED", 1)
         alone, units = steps_of(ds)
     together, blocks = steps_of(ds)
     assert together == alone

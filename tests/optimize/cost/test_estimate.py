@@ -71,6 +71,14 @@ def test_inputs_beside_stand_after_the_chain() -> None:
     assert found[-2].rows_out == ROWS
 
 
+def test_every_input_is_asked_for_its_own_rows() -> None:
+    numbers = dml.from_dict({"n": list(range(ROWS))})
+    for ds in (flights().zip(numbers), flights().concat(flights().shuffle(4)).sort("id")):
+        assert [each.rows_out for each in of(ds) if each.reads] == [ROWS, ROWS]
+    half = of(flights().mix(flights().shuffle(4)).take(ROWS))
+    assert [each.rows_out for each in half if each.reads] == [ROWS / 2, ROWS / 2]
+
+
 def test_statistics_rule_out_row_groups(tmp_path: Path) -> None:
     assert rows(parquet(tmp_path).filter(col("id") < 9))[0] == 16
     assert rows(parquet(tmp_path).filter(col("id") < 0))[0] == 0

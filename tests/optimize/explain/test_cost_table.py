@@ -97,7 +97,7 @@ def test_telemetry_that_is_off_keeps_nothing(
 
 def test_a_stage_may_stand_above() -> None:
     text = pipeline(telemetry_dir="off").explain("physical", analyze=True)
-    assert text.startswith("deliver rows")
+    assert text.startswith("deliver   rows")
     assert "\nwork: " in text
     assert text.index("deliver") < text.index("work: ")
 

@@ -21,7 +21,8 @@ def test_all_stations_speak() -> None:
     ds = flights().filter(LATE).with_columns(z=col("id") * 2).shuffle(4).take(9)
     stations = optimize(ds._node, 0)
     for stage in STATIONS:
-        assert explained(stations, stage) == ds.explain(stage) or stage == "rules"
+        if stage not in ("rules", "physical"):  # with times, and with costs
+            assert explained(stations, stage) == ds.explain(stage)
     whole = ds.explain()
     assert [line for line in whole.split("\n") if not line.startswith(" ")] == [
         "written",

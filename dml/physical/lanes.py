@@ -85,8 +85,8 @@ def runs_apart(node: Node) -> bool:
     return node.rows in (Rows.SAME, Rows.FEWER, Rows.MORE)
 
 
-def stage_lanes(plan: Plan, *, joined: bool = True) -> tuple[int, tuple[Lane, ...]]:
-    """Return how many steps the tasks that read units run, and the lanes of the steps after those.
+def stage_lanes(plan: Plan, *, joined: bool = True) -> tuple[Lane, ...]:
+    """Return the lanes of the stages: of all steps from the first that calls a function on.
 
     Unless ``joined``, functions have own lanes. Steps that only look up stored rows are in none.
     """
@@ -100,7 +100,7 @@ def stage_lanes(plan: Plan, *, joined: bool = True) -> tuple[int, tuple[Lane, ..
             lanes += _lanes(nodes, 1 + first, batched=False, joined=joined)
         first += len(nodes)
     rest = [node for lane in lanes for node in lane.nodes]
-    return (begin, tuple(lanes)) if all(map(runs_apart, rest)) else (len(steps), ())
+    return tuple(lanes) if all(map(runs_apart, rest)) else ()
 
 
 def keeps_units(plan: Plan) -> bool:
@@ -242,7 +242,7 @@ def apart(lane: Lane) -> tuple[Lane, ...]:
 def has_parallel_work(plan: Plan) -> bool:
     """Return whether some rows are made in slices, or by pipelines that functions return."""
     opens = any(node.rows is Rows.WOVEN and node.calls is not None for node in plan.stream)
-    return bool(opens or stage_lanes(plan)[1] or stream_lanes(plan))
+    return bool(opens or stage_lanes(plan) or stream_lanes(plan))
 
 
 def _continues(node: Node, *, batched: bool) -> bool:
