@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dml.api.runs import Results
+from dml.api.runs import Results, running
 from dml.base.user_line import door
 from dml.errors import PlanError
 from dml.expr.node import Node
@@ -17,6 +17,7 @@ from dml.expr.node import Node
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from dml.api.run_profile import RunProfile, Train
     from dml.verify.simulate.answer import WhatIf
 
 
@@ -223,6 +224,43 @@ class SummaryVerbs(Results):
         made: WhatIf = foresight().what_if(self._node, self._settings, asked, events)
         return made
 
+    def profile(self, train: Train | None = None, *, upper_bound: bool = False) -> RunProfile:
+        """Run the next epoch once, and return whether the training loop waits, and for what.
+
+        ``train`` is a training loop: a function that is called with an iterable of the elements.
+        Without it, the pipeline runs alone, as fast as it can. With ``upper_bound``, the loop then
+        runs again on as many copies of the first element, which shows its speed if the input took
+        no time: a loop whose steps are at most 2 % longer is not input bound. Its arrays are not
+        copied, so a loop that writes into them sees what it wrote before.
+
+        The answer names the operator and the resource that limit the pipeline itself, as
+        ``what_if`` foresees it from the measurements of this run. It does not count as an epoch.
+        Raise PlanError without an element; without ``train`` also for a pipeline without end.
+
+        >>> print(ds.profile(loop, upper_bound=True))  # doctest: +SKIP
+        profile   782 steps in 9.80 s
+        step      12.5 ms, of which 4.31 ms (34%) wait for the input
+        bound     8.2 ms with one element repeated
+        verdict   input bound: the loop waits
+        limit     MapRows(decode) (98% of 2 cores)
+        """
+        from dml.api import run_profile
+
+        if train is None:
+            self._must_end("profile")
+        opened = running(self._settings).run
+        with opened(self._node, self._settings, self._coming, lambda _: None) as elements:
+            clock = run_profile.measured(elements, train)
+        self._ran(self._node, elements.report)
+        again = run_profile.repeated(clock) if upper_bound and train is not None else None
+        bound = None if again is None else run_profile.measured(again, train).each()[0]
+        limit = self.what_if(step_s=0).bottleneck
+        seconds, trained = clock.ended - clock.begun, train is not None
+        return run_profile.RunProfile(
+            clock.steps, seconds, *clock.each(), bound, limit, trained=trained
+        )
+
+    @door
     def input_files(self) -> list[str]:
         """Return the paths of the files that the sources read, in reading order; empty if none."""
         from dml.exec.delivery import known_length

@@ -11,10 +11,10 @@ from dml.api.cost_profile import estimates_of, profile_of
 from dml.api.plan_search import arranged
 from dml.api.resources import RunResources, slots_of
 from dml.api.run_storage import without
-from dml.api.session import LOCAL, optimized
+from dml.api.session import LOCAL, choices_of, optimized
 from dml.base.host import cores
 from dml.errors import MemoryContractError, PlanError
-from dml.events import Event, OperatorTotals, RunFinished, RunStarted, Waits
+from dml.events import Event, OperatorTotals, RunFinished, RunStarted, Tuned, Waits
 from dml.exec.delivery.prefetch import SLOW_S
 from dml.exec.memory.memory_shares import fits
 from dml.expr.node import Node
@@ -38,6 +38,7 @@ class Last:
     ``sums`` holds, by operator number: rows in, rows out, bytes out, seconds, CPU seconds.
     ``whole`` is True if the run computed all rows. While Python code ran for one second, it waited
     ``turns`` seconds for other threads. The training loop took ``step_s`` seconds per element.
+    ``at_once`` says how many slices of a stage ran at once in the end, where the run chose that.
     """
 
     sums: Mapping[int, tuple[float, float, float, float, float]] = dataclasses.field(
@@ -47,6 +48,7 @@ class Last:
     whole: bool = False
     turns: float = 0.0
     step_s: float = 0.0
+    at_once: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @staticmethod
     def of(events: Sequence[Event], fingerprint: str) -> Last:
@@ -67,7 +69,8 @@ class Last:
         part = started[-1].resumed or any(each.cache_hits for each in totals)
         whole = ended[-1].status == "finished" and not part
         turns = min(TURNS, busy / max(1 - busy, 1e-9))
-        return Last(sums, ended[-1].seconds, whole, turns, _step_s(events, ended[-1]))
+        at_once = {each.stage: each.after for each in events if isinstance(each, Tuned)}
+        return Last(sums, ended[-1].seconds, whole, turns, _step_s(events, ended[-1]), at_once)
 
 
 def _step_s(events: Sequence[Event], ended: RunFinished) -> float:
@@ -331,7 +334,9 @@ class _Foreseeing:
                 fits(plan, budget)
             works = self.works[first : first + len(plan.operators)]
             own = place if not number else dataclasses.replace(place, step_s=0.0)
-            models.append(model_of(plan, works, budget, own))
+            shared = dataclasses.replace(resources, budget=budget)
+            choices = choices_of(plan, run.settings, shared, looks=False)
+            models.append(model_of(plan, works, budget, own, choices))
             first += len(plan.operators)
         return foresee(models, place, bounded=bounded), resources.budget.limit_bytes
 
@@ -356,8 +361,13 @@ class _Foreseeing:
             storage_bytes_s=gbps * 1e9 / 8,
             step_s=self._step_s(asked),
             policy=settings.scheduler_policy,
+            at_once=self.last.at_once if self._tunes(asked) else {},
             ahead_from_s=_ahead_from_s(settings),
         )
+
+    def _tunes(self, asked: WhatIfSettings) -> bool:
+        """Return whether the run itself would choose how many slices run at once."""
+        return self.settings.tunes and asked.workers is None and asked.rows_per_s is None
 
     def _step_s(self, asked: WhatIfSettings) -> float:
         """Return the training loop's seconds per element: as in ``asked``, else as measured."""

@@ -17,6 +17,7 @@ from dml.base.fingerprint import Domain
 from dml.cli.cache import cache
 from dml.cli.doctor import doctor
 from dml.cli.output import Output, guest_output, json_option
+from dml.cli.profile import profile
 from dml.cli.run import run
 from dml.cli.target import load
 from dml.errors import DmlError
@@ -72,7 +73,7 @@ def fingerprint(output: Output, *, target: str, domain: str, parts: bool) -> Non
     output.answer(value | ({"explain": text} if parts else {}), lambda: text)
 
 
-for verb in (run, cache, doctor):
+for verb in (run, profile, cache, doctor):
     cli.add_command(verb)
 
 

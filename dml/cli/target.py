@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, TypeGuard, runtime_checkable
@@ -35,6 +35,7 @@ class Pipeline(Protocol):
     def epoch(self, k: int, /) -> Pipeline: ...
     def explain(self, stage: str | None = None, *, analyze: bool = False) -> str: ...
     def fingerprint(self, domain: str = "result", *, explain: bool = False) -> str: ...
+    def profile(self, train: Any = None, *, upper_bound: bool = False) -> Any: ...
     def stats(self) -> Any: ...
     def with_options(self, **options: Any) -> Pipeline: ...
 
@@ -59,6 +60,14 @@ def load(target: str) -> Pipeline:
     has = f"its datasets are {', '.join(names)}" if names else "it defines no dataset"
     kind = "" if found is None else f", which is a {type(found).__name__}"
     raise click.UsageError(f"{place} has no dataset {name!r}{kind}; {has}")
+
+
+def function_of(target: str, name: str) -> Callable[[Any], Any]:
+    """Return the function ``name`` of the file that ``load(target)`` has run."""
+    found = getattr(sys.modules[MODULE], name, None)
+    if callable(found):
+        return found  # type: ignore[no-any-return]
+    raise click.UsageError(f"{target.rpartition(':')[0]} has no function {name!r}")
 
 
 def _is_pipeline(value: object) -> TypeGuard[Pipeline]:

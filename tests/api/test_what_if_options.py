@@ -7,7 +7,7 @@ import itertools
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,13 @@ import pytest
 import dml
 from dml.api.dataset import Dataset
 from dml.errors import DmlError, MemoryContractError, PlanError
+from dml.exec.memory.memory_shares import divided
+from dml.optimize.phases import optimize
 from dml.settings import SCHEDULER_POLICIES
 from dml.testing.strategies import pipeline
 from dml.testing.strategies_data import DataPool
+from dml.verify.simulate.forecast import foresee
+from dml.verify.simulate.run_model import ModelWork, RunPlace, model_of
 from tests.refusals import refused
 from tests.sampling import amount
 
@@ -142,19 +146,57 @@ def test_the_training_loop_is_that_of_the_last_run(tmp_path: Path) -> None:
 
 @pytest.mark.law
 def test_batches_that_a_run_makes_ahead_are_made_while_the_loop_trains(tmp_path: Path) -> None:
-    def work(batch: dict[str, Any]) -> dict[str, Any]:
+    def still(row: dict[str, Any]) -> bool:
         time.sleep(SLEEP_S)
-        return batch
+        return True
 
-    ds = of(lambda batch: batch, tmp_path).batch(8).map(work, fingerprint="work")
+    ds = of(lambda batch: batch, tmp_path).take_while(still, fingerprint="still").batch(8)
     for _ in ds:
         pass
     foreseen = {
-        choice: ds.with_options(prefetch=choice).what_if(step_s=SLEEP_S).seconds
+        choice: ds.with_options(prefetch=choice).what_if(step_s=8 * SLEEP_S).seconds
         for choice in ("auto", 0, 2)
     }
     assert foreseen["auto"] == foreseen[2]
-    assert foreseen["auto"] <= foreseen[0] - ROWS / 8 * SLEEP_S * 0.9
+    assert foreseen["auto"] <= foreseen[0] - ROWS * SLEEP_S * 0.9
+
+
+def seconds_of(ds: dml.Dataset, seconds: Mapping[str, float], **place: Any) -> float:
+    """What a run takes in which the named operators take so many seconds, and others none."""
+    plan = optimize(ds._node, 0).plan
+    works = []
+    for node in plan.operators:
+        own = next((each for name, each in seconds.items() if name in node.title()), 0.0)
+        rows = float(ROWS)
+        works.append(ModelWork(node.title(), own, rows, 8 * rows))
+    budget = divided(plan, 1 << 30, 4, None)
+    where = RunPlace({"cpu": 4.0}, cores=4.0, **place)
+    return foresee([model_of(plan, works, budget, where)], where, bounded=False).seconds
+
+
+def slow(row: dict[str, Any]) -> dict[str, Any]:
+    return {"x": len(str(row))}
+
+
+def test_a_function_runs_on_all_workers_wherever_it_stands() -> None:
+    """The source is one unit, so that only slices of its rows can be made side by side."""
+    rows = dml.range(ROWS, atom_rows=ROWS)
+    took = {"MapRows": 8.0}
+    for ds in (rows.map(slow), rows.shuffle(9).map(slow), rows.sort("id").map(slow).batch(4)):
+        assert seconds_of(ds, took) == pytest.approx(2.0, rel=0.1)
+    batched = rows.batch(4).map(slow)
+    assert seconds_of(batched, {"MapBatch": 8.0}) == pytest.approx(2.0, rel=0.1)
+    assert seconds_of(rows.map(slow, concurrency=2), took) == pytest.approx(4.0, rel=0.1)
+    assert seconds_of(rows.map(slow), took, in_turn=True) == pytest.approx(8.0, rel=0.1)
+    one = rows.batch(ROWS).map(slow)
+    assert seconds_of(one, {"MapBatch": 8.0}) == pytest.approx(8.0, rel=0.1), "one slice"
+
+
+def test_slices_and_the_training_loop_share_the_time() -> None:
+    ds = dml.range(ROWS, atom_rows=ROWS).map(slow).batch(1)
+    for step_s, whole in ((0.01, 2.0), (0.25, 16.0)):
+        found = seconds_of(ds, {"MapRows": 8.0}, step_s=step_s)
+        assert found == pytest.approx(whole, rel=0.15)
 
 
 def test_memory_that_a_run_would_refuse_is_refused() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dml.api.run_profile import RunProfile
 from dml.errors import ResumeMismatchError
 from dml.events import OperatorTotals
 from dml.fleet.report import RunTable, run_table
@@ -40,6 +41,14 @@ class FakeDataset:
     def with_options(self, **options: Any) -> FakeDataset:
         self.options.update(options)
         return self
+
+    def profile(
+        self, train: Callable[[Any], Any] | None = None, *, upper_bound: bool = False
+    ) -> RunProfile:
+        if train is not None:
+            train(iter(self))
+        bound = 0.5 if upper_bound else None
+        return RunProfile(5, 5.0, 1.0, 0.25, bound, "Map (90% of 2 cores)", train is not None)
 
     def stats(self) -> RunTable:
         return run_table([OperatorTotals(run="r", operator="Map", rows_out=4, seconds=1.0)])

@@ -185,13 +185,13 @@ def foresee(models: Sequence[Model], place: RunPlace, *, bounded: bool = True) -
 
     If ``bounded`` is False, the solver is not asked for a bound, which saves time.
     """
+    place = place.wide
     each = [_one(model, place) for model in models]
-    main = each[0]
     works = _works(models)
     cpu_s, locked_s = math.fsum(w.cpu_s for w in works), math.fsum(w.locked_s for w in works)
     floors = {"cores": cpu_s / place.cores, "python": locked_s if place.shares_lock else 0.0}
     whole = max([LEAST_S, *(one.seconds for one in each), *floors.values()])
-    longest = max(each, key=lambda one: one.seconds)
+    longest, model = max(zip(each, models, strict=True), key=lambda pair: pair[0].seconds)
     shares = [
         share._replace(share=share.share * longest.seconds / whole) for share in longest.shares
     ]
@@ -207,7 +207,7 @@ def foresee(models: Sequence[Model], place: RunPlace, *, bounded: bool = True) -
     return Foreseen(
         whole + place.start_s,
         sum(one.peak_bytes for one in each),
-        tuple(_explained(shares, models[0], place, main.seconds)),
+        tuple(_explained(shares, model, place, longest.seconds)),
         floor + place.start_s,
         optimal and floor == bound,
     )
@@ -236,7 +236,9 @@ def _shares(model: Model, place: RunPlace, ran: TrialResult) -> tuple[BusyShare,
     """Return the loads of resources, pools (limits on a stage), storage, caller and training."""
     whole = max(ran.seconds, 1e-12)
     found = [
-        BusyShare(name, _title(model, name), ran.busy_s.get(name, 0.0) / n / whole, f"{n:g} {name}")
+        BusyShare(
+            name, _title(model, name), ran.busy_s.get(name, 0.0) / n / whole, _of(name, n, place)
+        )
         for name, n in place.slots.items()
         if n > 0 and name in ran.busy_s
     ]
@@ -249,6 +251,11 @@ def _shares(model: Model, place: RunPlace, ran: TrialResult) -> tuple[BusyShare,
         gbps = f"{place.storage_bytes_s * 8e-9:g} Gbit/s"
         found.append(BusyShare("storage", "reading", ran.storage_s / whole, gbps))
     return (*found, *_caller(model, whole))
+
+
+def _of(name: str, amount: float, place: RunPlace) -> str:
+    tuned = name == "cpu" and place.at_once
+    return f"the {amount:g} that run at once" if tuned else f"{amount:g} {name}"
 
 
 def _caller(model: Model, whole: float) -> list[BusyShare]:
@@ -290,12 +297,12 @@ def _explained(
     if free < seconds * (1 - MEMORY_GAIN):
         first = BusyShare("memory", "waiting for memory", 1 - free / seconds, "the run's time")
         return [first, *shares]
-    tasks = [model.slices(i) for i in range(len(model.steps))]
-    widths = [step.demand.parallel(place.slots) for step in model.steps]
-    few = min(range(len(tasks)), key=lambda i: tasks[i] / max(widths[i], 1e-9))
-    if tasks[few] < widths[few]:
-        of = f"so few tasks ({tasks[few]})"
-        return [BusyShare("tasks", model.steps[few].title, 1.0, of), *shares]
+    numbers = range(len(model.steps))
+    few = [i for i in numbers if model.slices(i) < model.steps[i].demand.parallel(place.slots)]
+    if few:
+        longest = max(few, key=lambda i: model.slices(i) * model.steps[i].truth.seconds)
+        of = f"so few tasks ({model.slices(longest)})"
+        return [BusyShare("tasks", model.steps[longest].title, 1.0, of), *shares]
     return shares
 
 

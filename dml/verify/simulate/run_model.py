@@ -11,11 +11,23 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from dml.exec.memory.memory_shares import SAMPLED, Budget, demands_of, in_turn, refuse
+from dml.exec.memory.memory_shares import (
+    SAMPLED,
+    Budget,
+    demands_of,
+    in_turn,
+    lane_demand,
+    refuse,
+)
 from dml.exec.scheduler.baseline_policies import FUSED, as_one
 from dml.exec.scheduler.policy import Demand
+from dml.exec.slicing.slice_sizes import AIM_S
+from dml.expr.node import Node
 from dml.io.source import Source
+from dml.physical.lanes import Lane
+from dml.physical.operators import RunChoices, SliceSteps, TaskSteps, physical_tree
 from dml.physical.plan import Plan, units_each
 from dml.verify.simulate.virtual_cluster import TaskTruth
 
@@ -64,6 +76,8 @@ class RunPlace:
     ahead_from_s : if an element takes the caller's thread more seconds than this, elements are made
         ahead of the training loop, in a thread of their own
     policy : the name of the policy that chooses among runnable tasks
+    at_once : slices of a stage that run at once where a run has found that more than one worker per
+        core pays, by the stage's name
     """
 
     slots: Mapping[str, float]
@@ -77,6 +91,23 @@ class RunPlace:
     step_s: float = 0.0
     ahead_from_s: float = math.inf
     policy: str = USUAL
+    at_once: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def wide(self) -> RunPlace:
+        """This place, with as many slots for processors as slices of any stage may run at once."""
+        if not self.at_once:
+            return self
+        most = max(self.slots.get("cpu", 0.0), *self.at_once.values())
+        return dataclasses.replace(self, slots={**self.slots, "cpu": most})
+
+    def bounded(self, demand: Demand) -> Demand:
+        """Return ``demand``, of which no more slices run at once than ``at_once`` or slots say."""
+        if not self.at_once:
+            return demand
+        usual = max(1, int(self.slots.get("cpu", 1.0)))
+        most = max(usual, self.at_once.get(demand.name, 0))
+        return dataclasses.replace(demand, max_parallel=min(most, demand.max_parallel or most))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +131,8 @@ class Model:
     The caller's thread works ``consume_s`` on every partition and, after the last one, ``after_s``
     more; ``stepping_s`` of all that is the training loop. ``ahead`` is True if the next elements
     are made while the loop holds one. A slice of the first stage reads ``read_bytes`` from storage.
-    ``over`` are the operators in the caller's thread. ``settling`` is True if schemas are unknown:
+    ``over`` are the operators in the caller's thread, and those on slices of what a sort or a full
+    shuffle gives. ``settling`` is True if schemas are unknown:
     then the first partition is made before any other.
     """
 
@@ -131,36 +163,98 @@ class Model:
         return self.tasks * math.prod(step.truth.slices for step in self.steps[: stage + 1])
 
 
-def model_of(plan: Plan, works: Sequence[ModelWork], budget: Budget, place: RunPlace) -> Model:
+def model_of(
+    plan: Plan,
+    works: Sequence[ModelWork],
+    budget: Budget,
+    place: RunPlace,
+    choices: RunChoices | None = None,
+) -> Model:
     """Return the model of ``plan``, whose operators do ``works``; its other inputs are left out.
 
-    Raise PlanError for resources that ``place`` lacks, as a run there would.
+    ``choices`` are those of the run. Raise PlanError for resources that ``place`` lacks, as a run
+    there would.
     """
     demands = demands_of(plan, budget)
     demands = in_turn(demands) if place.in_turn else demands
     refuse(plan, demands, place.slots, budget.stage_bytes)
     if place.policy == FUSED:
         plan, demands = as_one(plan, demands, budget.stage_bytes)
-    groups = _by_stage(plan, works)
-    over = tuple(works[len(plan.on_blocks) :])
-    tasks = _tasks(plan, works[0], budget.target_bytes)
-    given, steps = tasks, list[ModelStage]()
-    for demand, group in zip(demands, groups, strict=True):
-        blocks = _blocks_each(plan, group, works[0], given)
-        step = _step(demand, group, given, budget.target_bytes, place, blocks=blocks)
+    staged, late, over = _by_place(plan, demands, works, budget, choices or RunChoices())
+    staged, late = (
+        [each._replace(demand=place.bounded(each.demand)) for each in groups]
+        for groups in (staged, late)
+    )
+    tasks = given = _tasks(plan, works[0], budget.target_bytes)
+    steps = list[ModelStage]()
+    for group, above in itertools.zip_longest(staged, staged[1:]):
+        blocks = _blocks_each(plan, group.works, works[0], given)
+        least = 1 if above is None else math.ceil(above.slices / given)
+        step = _step(group, given, budget.target_bytes, place, blocks=blocks, least=least)
         given *= step.truth.slices
         steps.append(step)
-    consumed = _consumed(plan, over, steps[-1], given, place)
+    late_s = math.fsum(each.seconds_at(place) for each in late)
+    consumed = _consumed(plan, over, steps[-1], given, place, late_s=late_s)
     read = _stored_bytes(plan, works[0]) / (tasks * steps[0].truth.slices)
     settling = any(not node.schema.known for node in plan.on_blocks)
-    return Model(tuple(steps), tasks, budget.stage_bytes, *consumed, read, over, settling)
+    others = (*(work for _, work in over), *(work for each in late for work in each.works))
+    return Model(tuple(steps), tasks, budget.stage_bytes, *consumed, read, others, settling)
 
 
-def _by_stage(plan: Plan, works: Sequence[ModelWork]) -> list[tuple[ModelWork, ...]]:
-    """Return the work of each stage's operators; the source is in the first stage."""
-    rest = iter(works)
-    sizes = (1 + len(plan.stage.steps), *(len(link.steps) for link in plan.links))
-    return [tuple(itertools.islice(rest, size)) for size in sizes]
+class _Group(NamedTuple):
+    """Operators that run in the same tasks: their demand, works, and number of slices.
+
+    ``slices`` is 1 unless the operators run on slices of ordered rows, which may be cut anywhere.
+    """
+
+    demand: Demand
+    works: tuple[ModelWork, ...]
+    slices: int = 1
+
+    def seconds_at(self, place: RunPlace) -> float:
+        """Return the seconds of all slices on the slots of ``place``, with no other work there."""
+        slots = place.wide.slots
+        wide = 1.0 if place.in_turn else min(self.demand.parallel(slots), self.slices)
+        return math.fsum(work.seconds for work in self.works) / max(1.0, wide)
+
+
+def _by_place(
+    plan: Plan,
+    demands: Sequence[Demand],
+    works: Sequence[ModelWork],
+    budget: Budget,
+    choices: RunChoices,
+) -> tuple[list[_Group], list[_Group], list[tuple[Node, ModelWork]]]:
+    """Return the groups that run beside the reading, those after it, and the rest in order.
+
+    Groups run after the reading if an operator below them waits for all rows. The rest are the
+    operators in the caller's thread, with their works.
+    """
+    staged, late = [_Group(demands[0], (works[0],))], list[_Group]()
+    over = list[tuple[Node, ModelWork]]()
+    waits = False
+    for each in reversed(list(physical_tree(plan, choices).chain())):
+        own = tuple(works[each.first : each.first + len(each.nodes)])
+        if isinstance(each, SliceSteps):
+            demand = lane_demand(each.lane, budget.target_bytes, budget.stage_bytes)
+            before = works[each.first - 1].rows_out
+            group = _Group(demand, own, _slices(plan, each.lane, own, before))
+            (late if waits else staged).append(group)
+        elif isinstance(each, TaskSteps) and each.number > 1:
+            staged.append(_Group(demands[each.number - 1], own))
+        elif isinstance(each, TaskSteps):
+            staged[0] = _Group(demands[0], (works[0], *own))
+        elif each.first >= len(plan.on_blocks):
+            over += zip(each.nodes, own, strict=True)
+            waits = waits or any(node.waits for node in each.nodes)
+    return staged, late, over
+
+
+def _slices(plan: Plan, lane: Lane, works: Sequence[ModelWork], rows: float) -> int:
+    """Return the number of slices of ``lane`` over ``rows`` rows, cut by time as in a run."""
+    elements = _elements(plan, rows) if lane.batched else rows / max(1, lane.group_rows)
+    wanted = math.fsum(work.seconds for work in works) / AIM_S
+    return max(1, min(math.ceil(elements), math.ceil(wanted)))
 
 
 def _tasks(plan: Plan, read: ModelWork, target_bytes: int) -> int:
@@ -197,21 +291,21 @@ def _blocks_each(plan: Plan, group: tuple[ModelWork, ...], read: ModelWork, give
 
 
 def _step(
-    demand: Demand,
-    works: tuple[ModelWork, ...],
-    given: int,
-    target_bytes: int,
-    place: RunPlace,
-    *,
-    blocks: int,
+    group: _Group, given: int, target_bytes: int, place: RunPlace, *, blocks: int, least: int
 ) -> ModelStage:
-    """Return the model of the stage ``demand``, whose input is ``given`` tasks or partitions."""
+    """Return the model of a stage, whose input is ``given`` tasks or partitions.
+
+    A task has at least ``least`` slices, so that the slices above it can run side by side.
+    """
+    demand, works, _ = group
     each_bytes = works[-1].bytes_out / given
-    slices = max(1, min(_partitions(each_bytes, blocks, target_bytes), MOST_SLICES))
+    slices = max(least, min(_partitions(each_bytes, blocks, target_bytes), MOST_SLICES))
     seconds = math.fsum(work.seconds for work in works) / (given * slices) + place.partition_s
     nbytes = min(math.ceil(each_bytes / slices), demand.output_bytes)
     parked = demand.open_bytes if slices > 1 else 0
     known = dataclasses.replace(demand, seconds=seconds)
+    if least > 1 or group.slices > 1:  # slices, of which a run soon knows how large they are
+        known = dataclasses.replace(known, output_bytes=2 * nbytes)
     return ModelStage(known, TaskTruth(seconds, nbytes, slices, parked), works)
 
 
@@ -224,14 +318,23 @@ def _partitions(nbytes: float, blocks: int, target_bytes: int) -> int:
 
 
 def _consumed(
-    plan: Plan, over: Sequence[ModelWork], last: ModelStage, partitions: int, place: RunPlace
+    plan: Plan,
+    over: Sequence[tuple[Node, ModelWork]],
+    last: ModelStage,
+    partitions: int,
+    place: RunPlace,
+    *,
+    late_s: float,
 ) -> tuple[float, float, float, bool]:
-    """Return ``consume_s``, ``after_s``, ``stepping_s`` and ``ahead`` of the ``Model``."""
-    waiting = [i for i, node in enumerate(plan.stream) if node.waits]
+    """Return ``consume_s``, ``after_s``, ``stepping_s`` and ``ahead`` of the ``Model``.
+
+    ``late_s`` are the seconds of slices above an operator that waits for all rows.
+    """
+    waiting = [i for i, (node, _) in enumerate(over) if node.waits]
     first = waiting[-1] + 1 if waiting else 0
-    before = math.fsum(work.seconds for work in over[:first])
-    above = math.fsum(work.seconds for work in over[first:])
-    elements = _elements(plan, (over or last.works)[-1].rows_out)
+    before = math.fsum(work.seconds for _, work in over[:first])
+    above = max(late_s, math.fsum(work.seconds for _, work in over[first:]))
+    elements = _elements(plan, (over[-1][1] if over else last.works[-1]).rows_out)
     stepping, ahead = place.step_s * elements, above > place.ahead_from_s * elements
     delivering = max(above, stepping) if ahead else above + stepping
     handed = place.byte_s * last.works[-1].bytes_out
