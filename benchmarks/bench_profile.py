@@ -89,8 +89,10 @@ class Model:
 def planted() -> dict[str, Planted]:
     """The cases, by what is slow."""
     rows = dml.range(ROWS).with_options(telemetry_dir="off")
-    keyed = rows.with_columns(k=dml.col("id") % 4)
-    large = dml.range(1_000_000).with_options(telemetry_dir="off")
+    return {**functions(rows), **places(rows), **others(rows)}
+
+
+def functions(rows: Dataset) -> dict[str, Planted]:
     return {
         "a function that waits": Planted(rows.map(waits).batch(8), "MapRows(waits)"),
         "a function that computes": Planted(rows.map(computes).batch(8), "MapRows(computes)"),
@@ -100,6 +102,11 @@ def planted() -> dict[str, Planted]:
             rows.map_batches(waits_for_batch, batch_size=8).batch(8), "MapBatches(waits_for_batch"
         ),
         "batches": Planted(rows.batch(8).map(waits_for_batch), "MapBatch(waits_for_batch)"),
+    }
+
+
+def places(rows: Dataset) -> dict[str, Planted]:
+    return {
         "one at a time": Planted(
             rows.map(quick).map(waits, concurrency=1).batch(8), "MapRows(waits"
         ),
@@ -120,6 +127,13 @@ def planted() -> dict[str, Planted]:
             rows.map(waits).shuffle(100).map(quick).batch(8), "MapRows(waits)"
         ),
         "above a sort": Planted(rows.map(quick).sort("id").map(waits).batch(8), "MapRows(waits)"),
+    }
+
+
+def others(rows: Dataset) -> dict[str, Planted]:
+    keyed = rows.with_columns(k=dml.col("id") % 4)
+    large = dml.range(1_000_000).with_options(telemetry_dir="off")
+    return {
         "a group": Planted(keyed.group_by("k").map_groups(counted), "MapGroup(counted)"),
         "a class": Planted(rows.map(Model).batch(8), "MapRows(Model"),
         "on processes": Planted(

@@ -54,6 +54,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        list(islice(common(Path(sys.argv[1])).batch(100), 10))
+        begun = common(Path(sys.argv[1])).with_options(executor="sync")  # no part ahead of a batch
+        list(islice(begun.batch(100), 10))
         os.kill(os.getpid(), signal.SIGKILL)
     main()

@@ -25,6 +25,7 @@ from dml.errors import UDFError
 from dml.exec.delivery import iterator, prefetch
 from dml.exec.delivery.iterator import Elements
 from dml.exec.delivery.prefetch import (
+from dml.physical.operators import RunChoices
     DEPTH,
     LOOP_S,
     NEW_BYTE_S,
@@ -265,7 +266,8 @@ def test_bytes_that_wait_are_bounded(most_bytes: int) -> None:
 @pytest.fixture(autouse=True)
 def _where_batches_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Functions are called by whoever makes batches, as operators are that see rows in order."""
-    monkeypatch.setattr(session, "_cutting", lambda *_: None)
+    alone = RunChoices(sliced=False, whole_units=True)
+    monkeypatch.setattr(session, "choices_of", lambda *_, **__: alone)
 
 
 @pytest.fixture

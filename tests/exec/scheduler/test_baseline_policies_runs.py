@@ -140,8 +140,8 @@ def test_only_other_policies_are_explained(folder: Path) -> None:
     assert "policy" not in usual.explain("physical")
     for name in NAMES:
         text = usual.with_options(scheduler_policy=name).explain("physical")
-        assert (f"policy  {name}: " in text) == (name != "adaptive")
-    assert "policy  static: " in usual.with_options(scheduler_policy="static").explain()
+        assert (f"policy    {name}: " in text) == (name != "adaptive")
+    assert "policy    static: " in usual.with_options(scheduler_policy="static").explain()
 
 
 def test_fused_work_is_refused_as_a_stage_would_be(folder: Path) -> None:

@@ -214,7 +214,7 @@ def test_explain_shows_what_is_computed_together() -> None:
         return {"id": r["id"] + 1}
 
     ds = dml.range(9).map(plus).with_columns(id=col("id") * 2).map(plus)
-    text = "note    plus, expressions, plus: computed together, in one pass over a block"
+    text = "note      plus, expressions, plus: computed together, in one pass over a block"
     assert text in ds.explain("physical")
     assert "computed together" not in dml.range(9).map(plus).explain("physical")
 
