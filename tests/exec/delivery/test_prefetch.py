@@ -25,7 +25,6 @@ from dml.errors import UDFError
 from dml.exec.delivery import iterator, prefetch
 from dml.exec.delivery.iterator import Elements
 from dml.exec.delivery.prefetch import (
-from dml.physical.operators import RunChoices
     DEPTH,
     LOOP_S,
     NEW_BYTE_S,
@@ -36,6 +35,7 @@ from dml.physical.operators import RunChoices
     ElementChunk,
     PrefetchPace,
 )
+from dml.physical.operators import RunChoices
 from tests.cache.elements.kept_cases import logged
 
 OFF: dict[str, Any] = {"telemetry_dir": "off"}
