@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dml.exec.scheduler.core import Core
@@ -36,15 +36,6 @@ class TaskTruth:
     parked_bytes: int = 0
     noise: float = 0.0
     parts: tuple[tuple[float, int], ...] = ()
-
-    def each(self) -> Iterator[tuple[float, int | None]]:
-        """Yield the seconds and bytes of every slice, without noise."""
-        if self.parts:
-            yield from self.parts
-        elif not self.slices:
-            yield self.seconds, None
-        else:
-            yield from [(self.seconds, self.output_bytes)] * self.slices
 
     def slice(self, k: int) -> tuple[float, int | None, bool]:
         """Return noiseless seconds, bytes (None: no output), and whether a slice follows ``k``."""
