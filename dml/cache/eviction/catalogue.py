@@ -155,11 +155,12 @@ class Catalogue:
         view = self.view(fingerprint)
         if not (view.live or view.quarantined):
             return None
-        return self._entry(fingerprint, view, ObservedUses(self.place), self._pinned())
+        pinned = pins.list_pinned(self.place)
+        return self._entry(fingerprint, view, ObservedUses(self.place), pinned)
 
     def entries(self) -> Iterator[Entry]:
         """Yield every entry that has a stored part or is quarantined, by fingerprint."""
-        seen, pinned = ObservedUses(self.place), self._pinned()
+        seen, pinned = ObservedUses(self.place), pins.list_pinned(self.place)
         for fingerprint, (view, _) in sorted(janitor.views(self.place).items()):
             if view.live or view.quarantined:
                 yield self._entry(fingerprint, view, seen, pinned)
@@ -198,11 +199,6 @@ class Catalogue:
             return
         for each, (view, _) in sorted(janitor.views(self.place).items()):
             yield each, view
-
-    def _pinned(self) -> set[str]:
-        """Return the fingerprints pinned by hand; pins of running jobs do not count here."""
-        names = (name.partition("/") for name in self.place.names(layout.PINS))
-        return {fingerprint for fingerprint, _, who in names if who == pins.FOREVER}
 
     def _entry(
         self, fingerprint: str, view: EntryView, seen: ObservedUses, pinned: set[str]
