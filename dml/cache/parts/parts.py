@@ -133,10 +133,6 @@ class PartStore:
         if self.tiers.copies is not None:
             self.tiers.copies.close()
 
-    def forget(self) -> None:
-        """Drop all memoized entries."""
-        self._entries.forget()
-
     # ----------------------------------------------------------------------------- whole entries
 
     def describe(self, fingerprint: str, about: Mapping[str, Any]) -> None:
@@ -288,7 +284,7 @@ class PartStore:
             rows = rows or self.tiers.far(entry, record, later)
             if rows is not None:
                 self.uses.used(entry, part)
-                return self.tiers.counted(rows)
+                return rows
             seen, known = _version(known, part), entries.viewed(folder)
             if part in known.view.live and _version(known, part) == seen:
                 entries.retire(known, part, record)
