@@ -179,7 +179,8 @@ class PackedEntries:
 
 def read(rows: PartRows, *, batched: bool) -> PackedEntries | None:
     """Return the cached blocks of a part; None if its description has another version."""
-    if rows.about.get("kept") != VERSION or len(rows.about["batches"]) != len(rows.batches):
+    stored = sum(len(counts) for _, counts in rows.runs)
+    if rows.about.get("kept") != VERSION or len(rows.about["batches"]) != stored:
         return None
     return PackedEntries(rows, batched=batched)
 

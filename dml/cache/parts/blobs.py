@@ -7,7 +7,7 @@ process opens it, and again when its inode, size or modification time has change
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ import xxhash
 from dml.cache.parts import blob_digest, wide_columns
 from dml.cache.parts.aligned_format import Laying
 from dml.cache.parts.records import PartRecord
-from dml.cache.parts.wide_columns import Runs, Wide, WideShape
+from dml.cache.parts.wide_columns import Runs, Wide, WideShape, starts
 from dml.cache.store import layout
 from dml.cache.store.local_copies import Copying
 from dml.cache.store.primitives import Fetched, Sink, StorePlace
@@ -36,9 +36,10 @@ def schema_digest(schema: pa.Schema) -> str:
 
 
 class PartRows(NamedTuple):
-    """The rows of one part, as they were added to the part, with their description."""
+    """The rows of one part, with their description."""
 
-    batches: Sequence[pa.RecordBatch]
+    runs: Runs
+    """The batches as stored: several may be stored as one, with the row count of each."""
     about: Mapping[str, Any]
     loaded_bytes: int = 0
     """Memory that they take while any of them lives; mapped rows take none."""
@@ -57,9 +58,10 @@ class PartRows(NamedTuple):
         return (self.nbytes, 0) if self.copied else (0, self.nbytes)
 
     @property
-    def runs(self) -> Runs:
-        """The batches as stored: several may be stored as one, with the row count of each."""
-        return wide_columns.runs_of(self.batches)
+    def batches(self) -> list[pa.RecordBatch]:
+        """The batches as they were added to the part."""
+        cuts = ((batch, zip(starts(rows), rows, strict=True)) for batch, rows in self.runs)
+        return [batch.slice(start, count) for batch, each in cuts for start, count in each]
 
 
 class Draft:
@@ -173,18 +175,18 @@ class Blobs:
             return None
         try:
             shape, known = self._shape(blob, key)
-            schema, batches = wide_columns.read(blob.buffer(), shape)
-            for batch, _ in () if known else wide_columns.runs_of(batches):
+            schema, runs = wide_columns.read(blob.buffer(), shape)
+            for batch, _ in () if known else runs:
                 batch.validate(full=True)  # else offsets could point outside of the blob
         except (pa.ArrowException, OSError, *UNFIT):
             return None
         if not known:
-            rows = sum(batch.num_rows for batch in batches)
+            rows = sum(batch.num_rows for batch, _ in runs)
             if schema_digest(schema) != record.schema or rows != record.rows:
                 return None
             self._know(key, shape)
         loaded = 0 if maps else record.size
-        return PartRows(batches, record.about, loaded, record.cost_s, record.size, not checked)
+        return PartRows(runs, record.about, loaded, record.cost_s, record.size, not checked)
 
     def _shape(self, blob: Fetched, key: str | None) -> tuple[WideShape | None, bool]:
         """Return the layout of a blob, and whether this process has validated it before."""
