@@ -34,7 +34,6 @@ FILL_TTL_S = 10.0  # seconds without a heartbeat until a lease expires: longer t
 REST_S, HASTY_S = 0.5, 60.0  # longest rest to wait for; then seconds without waits
 PATIENCE_S = 600.0  # seconds of waiting for a lease after which a thread makes the part itself
 POLLS, POLL_S = 50, 0.25  # polls in a ttl, and seconds between polls at most
-UNASKED_BYTES = 16 << 20  # bytes of a part that are written before room is reserved
 
 T = TypeVar("T")
 
@@ -208,18 +207,9 @@ class PartStore:
                 return self.place.put_if_absent(name, b"")
         return False
 
-    # --------------------------------------------------------------------- requests of a filling
+    # ------------------------------------------------------------------------------------- inside
 
-    @property
-    def unasked_bytes(self) -> int:
-        """The bytes of a part that may be written before room is reserved: reserving takes time."""
-        return min(UNASKED_BYTES, self.quota.most_bytes) if self.quota else sys.maxsize
-
-    def room(self, nbytes: int, before: Lease | None) -> Lease | None:
-        """Reserve ``nbytes`` in place of lease ``before``; None without room or without quota."""
-        return self.quota.announced(nbytes, before) if self.quota else None
-
-    def committed(self, filling: PartFilling, about: Mapping[str, Any]) -> PartSource:
+    def _committed(self, filling: PartFilling, about: Mapping[str, Any]) -> PartSource:
         """Commit a part, unless another process was first; return the origin of its rows."""
         folder, part, draft = filling.folder, filling.part, filling.draft
         record = draft.end(filling.cost_s, about)
@@ -245,17 +235,16 @@ class PartStore:
         same = isinstance(winner, PartRecord) and winner.schema == record.schema
         return PartSource.ADOPTED if same else PartSource.UNKEPT
 
-    # ------------------------------------------------------------------------------------- inside
-
     def _published(self, filling: PartFilling, nbytes: int) -> bool:
         """Publish the blob of a filling, if there is room; return True if so."""
         if self.quota is None:
             filling.draft.publish()
             return True
-        with self.quota.room(nbytes, filling.announced) as room:
-            if room:
+        lease = self.quota.announced(nbytes, filling.announced)
+        if lease is not None:
+            with lease.hold():
                 filling.draft.publish()
-        return room
+        return lease is not None
 
     def _find_part(
         self,
@@ -324,7 +313,15 @@ class PartStore:
 
     def _filling(self, folder: str, part: int, lease: Lease | None, later: float) -> PartFilling:
         draft = Draft(self.place, self.tiers.beside(folder.rpartition("/")[2], later))
-        found = PartFilling(self, (folder, part), draft, lease, self._clock)
+        found = PartFilling(
+            (folder, part),
+            draft,
+            lease,
+            standing=self.standing,
+            quota=self.quota,
+            publish=self._committed,
+            clock=self._clock,
+        )
         with self._lock:
             self._fillings[folder, part] = found
         return found
