@@ -6,6 +6,7 @@ import heapq
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from dml.exec.scheduler.core import Core
 from dml.exec.scheduler.messages import (
@@ -57,7 +58,6 @@ class ClusterTrace:
     seconds: float = 0.0
     peak_bytes: int = 0
     forced: int = 0
-    steps: int = 0
     offers: list[Seq] = field(default_factory=list)
     launches: list[tuple[float, Run]] = field(default_factory=list)
     busy_s: dict[str, float] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class VirtualCluster:
 
     Parameters
     ----------
-    stages, slots, limit_bytes, policy, ordered, settling, ahead : those of ``Core``
+    stages, slots, limit_bytes, policy, core : the arguments of ``Core``
     truth : one TaskTruth per stage, or a function that returns it for a task's place
     consume_s : seconds that the consumer holds each partition
     seed : of the noise
@@ -86,22 +86,12 @@ class VirtualCluster:
         limit_bytes: int,
         policy: Policy | None = None,
         *,
-        ordered: bool = True,
-        settling: bool = False,
-        ahead: int | None = None,
         consume_s: float = 0.0,
         seed: int = 0,
         watched: bool = True,
+        **core: Any,
     ) -> None:
-        self.core = Core(
-            stages,
-            slots,
-            limit_bytes,
-            policy,
-            ordered=ordered,
-            settling=settling,
-            ahead=ahead,
-        )
+        self.core = Core(stages, slots, limit_bytes, policy, **core)
         self.truth, self.consume_s, self.watched = tuple(truth), consume_s, watched
         self.trace, self.now = ClusterTrace(), 0.0
         self._random = random.Random(seed)  # noqa: S311  not a secret
@@ -126,7 +116,6 @@ class VirtualCluster:
 
     def step(self, event: Event) -> None:
         """Send an event to the core now, perform its actions, and check the invariants."""
-        self.trace.steps += 1
         actions = self.core.step(event, self.now)
         for action in actions:
             self._perform(action)
