@@ -62,13 +62,11 @@ class Reusing(StoredLevel):
             self._finding = Finding(source, self.looked, entry, seed, asked=self.stores)
         return self._finding
 
-    def instead(
-        self, unit: Unit, skip_atoms: int, read: Callable[[int], Iterator[Block]], run: Running
-    ) -> Iterator[Atom] | None:
+    def instead(self, wanted: UnitRequest) -> Iterator[Atom] | None:
         """Return atoms made from stored rows of other entries; None if none can be used."""
         if not self.own.looks:
             return None
-        wanted, finding = UnitRequest(unit, skip_atoms, read, run), self.finding(run.at)
+        (unit, skip_atoms, _, run), finding = wanted, self.finding(wanted.at)
         names = tuple(name for name, _ in finding.top.columns)
         taken, missing = finding.take(finding.top, names, unit, run)
         if taken and not missing:
@@ -279,6 +277,6 @@ class Looking(Reusing):
         self, unit: Unit, skip_atoms: int, read: Callable[[int], Iterator[Block]], run: Running
     ) -> Iterator[Atom]:
         """Return the atoms of ``unit``, from other entries if they hold the rows."""
-        others = self.instead(unit, skip_atoms, read, run)
+        others = self.instead(UnitRequest(unit, skip_atoms, read, run))
         made = self._make_atoms(unit, skip_atoms, read, run) if others is None else others
         return ((origin, recut(blocks)) for origin, blocks in made)
