@@ -12,7 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from dml.cache.eviction import janitor, quarantine
 from dml.cache.eviction.quota_eviction import Quota
@@ -34,8 +34,6 @@ FILL_TTL_S = 10.0  # seconds without a heartbeat until a lease expires: longer t
 REST_S, HASTY_S = 0.5, 60.0  # longest rest to wait for; then seconds without waits
 PATIENCE_S = 600.0  # seconds of waiting for a lease after which a thread makes the part itself
 POLLS, POLL_S = 50, 0.25  # polls in a ttl, and seconds between polls at most
-
-T = TypeVar("T")
 
 
 class PartStore:
@@ -88,14 +86,7 @@ class PartStore:
         on a local disk that this process has read before.
         """
         place = layout.entry(fingerprint), part, most_bytes, later
-        return self.answer(partial(self._find_part, *place, anew=False, had=had))
-
-    def answer(self, request: Callable[[], T]) -> T | None:
-        """Return the result of ``request``; None if the store is, or becomes, unusable."""
-        if self.standing.unusable is None:
-            with self.standing.failing():
-                return request()
-        return None
+        return self.standing.answer(partial(self._find_part, *place, anew=False, had=had))
 
     def fill(
         self,
@@ -143,11 +134,11 @@ class PartStore:
 
     def described(self, fingerprint: str) -> dict[str, Any] | None:
         """Return the description of an entry; None if it has none."""
-        return self.answer(partial(self._entries.described, layout.entry(fingerprint)))
+        return self.standing.answer(partial(self._entries.described, layout.entry(fingerprint)))
 
     def records(self, fingerprint: str) -> dict[int, PartRecord]:
         """Return the records of the stored parts of an entry, by part; no rows are read."""
-        return self.answer(partial(self._entries.records, layout.entry(fingerprint))) or {}
+        return self.standing.answer(partial(self._entries.records, layout.entry(fingerprint))) or {}
 
     def copied_bytes(self, fingerprint: str) -> int:
         """Return the bytes of an entry's parts that are copied to a disk of this machine."""
