@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PART_BYTES = 8 << 20  # bytes of one request, buffered until it is sent; S3 takes 5 MiB or more
+PART_BYTES = 8 << 20  # least bytes of a request, buffered until then; S3 takes 5 MiB or more
 
 Ask = Callable[[Callable[[], Any]], Any]
 """Makes a request, and repeats it while failures are transient."""
@@ -53,13 +53,9 @@ class Multipart:
 
     def write(self, data: bytes | memoryview, /) -> None:
         """Append bytes."""
-        left = memoryview(data).cast("B") if len(data) else memoryview(b"")
-        while left:
-            room = PART_BYTES - len(self._held)
-            self._held += left[:room]
-            left = left[room:]
-            if len(self._held) == PART_BYTES:
-                self._send()
+        self._held += data
+        if len(self._held) >= PART_BYTES:
+            self._send()
 
     def finish(self) -> None:
         """Complete the upload, so that its name appears."""
