@@ -190,22 +190,18 @@ class Reusing(StoredLevel):
         first = self._lowest + (self.below is not None)
         for place in reversed(finding.places[first:-1]):
             steps, needed = self._steps(place.number, names, wanted.at)
-            found = self._below(finding, place, needed, wanted)
+            found = self._below(place, needed, wanted)
             if found is not None:
-                given = partial(self._lower, finding, place, needed)
+                given = partial(self._lower, place, needed)
                 atoms = ((None, blocks) for blocks in found)
                 return self.stepped(steps, atoms, given, wanted)
         return None
 
     def _lower(
-        self,
-        finding: Finding,
-        place: LookupPlace,
-        needed: frozenset[str] | None,
-        wanted: UnitRequest,
+        self, place: LookupPlace, needed: frozenset[str] | None, wanted: UnitRequest
     ) -> Iterator[Iterable[Block]]:
         """Yield the output of a lower step as ``_below`` does, computed if it is not stored."""
-        found = self._below(finding, place, needed, wanted)
+        found = self._below(place, needed, wanted)
         if found is not None:
             yield from found
             return
@@ -214,14 +210,10 @@ class Reusing(StoredLevel):
         yield from (steps.run(blocks, run.mine, run.noted) for blocks in below)
 
     def _below(
-        self,
-        finding: Finding,
-        place: LookupPlace,
-        needed: frozenset[str] | None,
-        wanted: UnitRequest,
+        self, place: LookupPlace, needed: frozenset[str] | None, wanted: UnitRequest
     ) -> Iterator[Iterator[Block]] | None:
         """Return the stored output of a lower step, by atom, with the needed columns; or None."""
-        schema = place.schema
+        finding, schema = self.finding(wanted.at), place.schema
         if not schema.known:
             taken = finding.as_it_is(place, wanted.unit, wanted.run)
             return self._side_by_side(taken, schema, wanted) if taken else None
