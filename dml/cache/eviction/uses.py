@@ -90,30 +90,32 @@ class PartUses:
     def gathered(self) -> GatheredUses:
         """Return the uses and announcements of all processes."""
         self.flush()
-        found: GatheredUses = {}, {}
+        uses, epochs = dict[Key, PartUse](), dict[str, float]()
         for each in self._place.list_files(layout.USES):
             if each.age_s <= KEPT_S:
-                self._add(each, found)
+                self._add(each, epochs, uses)
             else:
                 self._place.delete(f"{layout.USES}/{each.name}")
-        return found
+        return uses, epochs
 
     def elsewhere(self, fingerprint: str) -> float:
         """Return how many reads of an entry all processes but this one have announced."""
-        found: GatheredUses = {}, {}
+        epochs = dict[str, float]()
         with suppress(UnusableError):
             for each in self._place.list_files(layout.USES):
                 if f"{layout.USES}/{each.name}" != self._name and each.age_s < SILENT_S:
-                    self._add(each, found)
-        return found[1].get(fingerprint, 0.0)
+                    self._add(each, epochs, None)
+        return epochs.get(fingerprint, 0.0)
 
-    def _add(self, file: ListedName, found: GatheredUses) -> None:
-        """Add the uses that one process reported in ``file`` to ``found``."""
-        uses, epochs = found
+    def _add(
+        self, file: ListedName, epochs: dict[str, float], uses: dict[Key, PartUse] | None
+    ) -> None:
+        """Add the epochs that one process announced in ``file``, and to ``uses`` what it used."""
         body = _reported(self._place, file)
         with suppress(*FOREIGN):
-            for key, use in _uses_in(body, file.age_s):
-                uses[key] = uses.get(key, PartUse()) | use
+            if uses is not None:
+                for key, use in _uses_in(body, file.age_s):
+                    uses[key] = uses.get(key, PartUse()) | use
             self.floor = max(self.floor, float(body["floor"]))
             for fingerprint, count in body["epochs"].items() if file.age_s < SILENT_S else ():
                 epochs[fingerprint] = epochs.get(fingerprint, 0.0) + float(count)

@@ -173,8 +173,8 @@ class PartFilling:
 
     def _has_room(self, nbytes: int) -> bool:
         """Return True if the part may have ``nbytes``; reserve up to twice as much at a time."""
-        for asked in (2 * nbytes, nbytes) if self._quota else ():
-            if nbytes <= self._room_bytes:
+        for asked in (2 * nbytes, nbytes):
+            if self._quota is None or nbytes <= self._room_bytes:
                 break
             self._held.room = self._quota.announced(asked, self._held.room)
             self._room_bytes = asked if self._held.room else 0
