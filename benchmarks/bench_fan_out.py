@@ -40,8 +40,8 @@ from fsspec.implementations.local import LocalFileSystem
 import dml
 from dml import col
 from dml.cache.store import open_stores
-from dml.cache.store.bucket import Loaded
 from dml.cache.store.disk import Disk
+from dml.cache.store.primitives import Fetched
 
 EPOCHS, WIDTH, GROUP = 6, 128, 4096
 CONVERTED, STEPPED = 0.45, 0.10  # of a step of the naive loader
@@ -115,7 +115,7 @@ class FarStore(Disk):
     def fetch(self, name: str) -> Any:
         """The same, as a blob."""
         found = self.get(name)
-        return None if found is None else Loaded(found)
+        return None if found is None else Fetched(found)
 
 
 class Remote(io.RawIOBase):

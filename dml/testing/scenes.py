@@ -13,7 +13,6 @@ from dml.exec.memory.memory_shares import Budget, demands_of, divided
 from dml.exec.scheduler.policy import Demand, Policy, Seq
 from dml.optimize.phases import optimize
 from dml.physical.plan import Plan
-from dml.verify.simulate.schedule_bound import Bound, lower_bound
 from dml.verify.simulate.virtual_cluster import ClusterTrace, TaskTruth, VirtualCluster
 
 MB, GB = 10**6, 10**9
@@ -42,12 +41,6 @@ class Scene:
     def run(self, policy: Policy | None = None, **options: Any) -> ClusterTrace:
         """Run the experiment on the virtual cluster."""
         return self.cluster(policy, **options).run(self.units)
-
-    def bound(self, **options: Any) -> Bound:
-        """Return the lower bound that no schedule can beat."""
-        return lower_bound(
-            self.demands, self.truth, self.slots, self.limit_bytes, self.units, **options
-        )
 
 
 def memory_aware(

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from dml.exec.memory.memory_shares import PARTITIONS_PER_WORKER
 from dml.exec.scheduler.policy import Demand, Fault, Seq, StreamingPolicy
-from dml.verify.simulate.schedule_bound import Bound, lower_bound
 from dml.verify.simulate.virtual_cluster import ClusterTrace, TaskTruth, VirtualCluster
+from tests.exec.schedule_bound import Bound, lower_bound
 
 PART = 10**8  # bytes of the largest partition
 MOST_SLICES = 1_000  # of a pipeline: more only take longer

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from dml.exec.scheduler.policy import Demand
-from dml.verify.simulate.schedule_bound import lower_bound
 from dml.verify.simulate.virtual_cluster import TaskTruth, VirtualCluster
 from tests.exec.pipelines import PART, Pipeline, drawn
+from tests.exec.schedule_bound import lower_bound
 
 FRESH = range(910_000, 912_000)  # nothing was tuned on these seeds
 SAMPLE = 90

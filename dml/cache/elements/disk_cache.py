@@ -20,7 +20,6 @@ from dml.cache.elements.element_parts import (
     PackedEntries,
     Packing,
     PartSpan,
-    Reach,
     Spans,
     empty_part,
     read,
@@ -323,8 +322,8 @@ class DiskShelf:
             if self.making is None:
                 self.spans = Spans()
 
-    def reach(self) -> Reach:
-        """Return how many elements are stored without a gap, and the bytes of all stored parts."""
+    def reach(self) -> tuple[int, int, bool]:
+        """Survey the store if needed, and return the same as ``Spans.reach``."""
         with self.changed:
             if self.unsure:
                 self._survey()

@@ -179,7 +179,8 @@ class PackedEntries:
 
 def read(rows: PartRows, *, batched: bool) -> PackedEntries | None:
     """Return the cached blocks of a part; None if its description has another version."""
-    if rows.about.get("kept") != VERSION or len(rows.about["batches"]) != len(rows.batches):
+    stored = sum(len(counts) for _, counts in rows.runs)
+    if rows.about.get("kept") != VERSION or len(rows.about["batches"]) != stored:
         return None
     return PackedEntries(rows, batched=batched)
 
@@ -208,14 +209,6 @@ class PartSpan(NamedTuple):
         """Return the span that the description of a part states."""
         first = int(about["first"])
         return PartSpan(first, first + int(about["elements"]), about["last"], int(about["bytes"]))
-
-
-class Reach(NamedTuple):
-    """Number of elements stored from the first on, bytes of all parts, and if none is missing."""
-
-    elements: int
-    nbytes: int
-    whole: bool
 
 
 class Spans:
@@ -265,11 +258,11 @@ class Spans:
         number = self.ends.get(place)
         return number is not None and self.of[number].last
 
-    def reach(self) -> Reach:
-        """Return how many elements are stored without a gap from the first on."""
+    def reach(self) -> tuple[int, int, bool]:
+        """Return the elements up to a gap, the bytes of all parts, and True if none is missing."""
         reach, whole = 0, False
         for first, number in self.firsts:
             span = self.of[number]
             if first <= reach <= span.end:
                 reach, whole = span.end, span.last
-        return Reach(reach, sum(span.nbytes for span in self.of.values()), whole)
+        return reach, sum(span.nbytes for span in self.of.values()), whole

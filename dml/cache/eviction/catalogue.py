@@ -5,13 +5,11 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from dml.cache.eviction import janitor, pins, quarantine
-from dml.cache.eviction.eviction_order import PartUse
-from dml.cache.eviction.uses import GatheredUses, Key, PartUses
+from dml.cache.eviction.uses import Key, ObservedUses, observed_uses
 from dml.cache.parts.blobs import Blobs
 from dml.cache.parts.entries import ABOUT
 from dml.cache.parts.records import PartRecord, Unread, about_in, read
@@ -19,7 +17,7 @@ from dml.cache.store import layout
 from dml.cache.store.bucket import Bucket
 from dml.cache.store.disk import Disk
 from dml.cache.store.layout import EntryView
-from dml.cache.store.primitives import ListedName, StorePlace, UnusableError
+from dml.cache.store.primitives import StorePlace
 from dml.errors import CacheError
 
 
@@ -93,33 +91,6 @@ def store_in(root: str) -> str:
     return below if Bucket(below, layout.FORMAT).holds() else root
 
 
-class ObservedUses(PartUses):
-    """The uses that all processes have reported, for a process that only looks."""
-
-    def __init__(self, place: StorePlace) -> None:
-        super().__init__(place)
-        self.ages: dict[str, float] = {}
-        self.counts: dict[str, float] = {}
-        with suppress(UnusableError):  # without the files, no use is known
-            for (fingerprint, _), use in self.gathered()[0].items():
-                self.counts[fingerprint] = self.counts.get(fingerprint, 0.0) + use.count
-
-    def flush(self) -> None:
-        """Write nothing, since nothing was used here."""
-
-    def _use_files(self) -> Iterator[ListedName]:
-        """Yield the use files of all processes, and remove none."""
-        yield from self._place.list_files(layout.USES, looking=True)
-
-    def _add(self, body: dict[str, object], age_s: float, found: GatheredUses) -> None:
-        uses, epochs = found
-        mine: dict[Key, PartUse] = {}
-        super()._add(body, age_s, (mine, epochs))
-        for key, use in mine.items():
-            uses[key] = uses.get(key, PartUse()) | use
-            self.ages[key[0]] = min(age_s, self.ages.get(key[0], age_s))
-
-
 class Catalogue:
     """The cache entries of one namespace; methods raise UnusableError if it cannot be read."""
 
@@ -155,14 +126,15 @@ class Catalogue:
         view = self.view(fingerprint)
         if not (view.live or view.quarantined):
             return None
-        return self._entry(fingerprint, view, ObservedUses(self.place), self._pinned())
+        uses, pinned = observed_uses(self.place), pins.list_pinned(self.place)
+        return self._entry(fingerprint, view, uses, pinned)
 
     def entries(self) -> Iterator[Entry]:
         """Yield every entry that has a stored part or is quarantined, by fingerprint."""
-        seen, pinned = ObservedUses(self.place), self._pinned()
+        uses, pinned = observed_uses(self.place), pins.list_pinned(self.place)
         for fingerprint, (view, _) in sorted(janitor.views(self.place).items()):
             if view.live or view.quarantined:
-                yield self._entry(fingerprint, view, seen, pinned)
+                yield self._entry(fingerprint, view, uses, pinned)
 
     def begin_with(self, prefix: str) -> list[str]:
         """Return the fingerprints with a prefix of two or more digits, ascending."""
@@ -174,7 +146,10 @@ class Catalogue:
         """Read every stored byte of one entry, or of all, and evict the damaged parts."""
         blobs, damaged = Blobs(self.place), list[Key]()
         parts = nbytes = newer = 0
-        for each, view in self._views(fingerprint):
+        views = janitor.views(self.place) if fingerprint is None else {}
+        if fingerprint is not None:
+            views[fingerprint] = self.view(fingerprint), []
+        for each, (view, _) in sorted(views.items()):
             for part in sorted(view.live):
                 text = self.place.get(view.record(part))
                 if text is None:
@@ -192,31 +167,20 @@ class Catalogue:
 
     # ------------------------------------------------------------------------------------- inside
 
-    def _views(self, fingerprint: str | None) -> Iterator[tuple[str, EntryView]]:
-        if fingerprint is not None:
-            yield fingerprint, self.view(fingerprint)
-            return
-        for each, (view, _) in sorted(janitor.views(self.place).items()):
-            yield each, view
-
-    def _pinned(self) -> set[str]:
-        """Return the fingerprints pinned by hand; pins of running jobs do not count here."""
-        names = (name.partition("/") for name in self.place.names(layout.PINS))
-        return {fingerprint for fingerprint, _, who in names if who == pins.FOREVER}
-
     def _entry(
-        self, fingerprint: str, view: EntryView, seen: ObservedUses, pinned: set[str]
+        self, fingerprint: str, view: EntryView, observed: ObservedUses, pinned: set[str]
     ) -> Entry:
         found = [janitor.record_of(self.place, view, part) for part in view.live]
         records = [each for each in found if each is not None]
+        uses, used_s = observed.get(fingerprint, (0.0, None))
         return Entry(
             fingerprint,
             *self.counted(view),
             rows=sum(each.rows for each in records),
             nbytes=sum(each.size for each in records),
             cost_s=sum(each.cost_s for each in records),
-            uses=seen.counts.get(fingerprint, 0.0),
-            used_s=seen.ages.get(fingerprint),
+            uses=uses,
+            used_s=used_s,
             pinned=fingerprint in pinned,
             about=self.about(view),
             quarantined=quarantine.words(self.quarantined(view)),

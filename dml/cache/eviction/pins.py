@@ -1,31 +1,12 @@
-"""Keep entries from being evicted, by pins: while a process lives, or until they are unpinned.
-
-The pin of a process has a heartbeat like a lease. A pin that was not written for ``PIN_S`` seconds,
-by the clock of the storage, is that of a dead process and has no effect.
-"""
+"""Keep entries from being evicted, by pins, until they are unpinned."""
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from dml.cache.store import layout
-from dml.cache.store.leases import BEATS, Lease
 from dml.cache.store.primitives import StorePlace
 from dml.errors import CacheError
 
-PIN_S = 300.0
 FOREVER = "forever"
-
-
-@contextmanager
-def pinned(place: StorePlace, fingerprint: str, *, pin_s: float = PIN_S) -> Iterator[None]:
-    """Pin an entry while the block runs; raise UnusableError if the pin cannot be written."""
-    name = f"{_folder(fingerprint)}/{uuid.uuid4().hex}"
-    place.put(name, b"")
-    with Lease(place, name, pin_s / BEATS).hold():
-        yield
 
 
 def pin(place: StorePlace, fingerprint: str) -> None:
@@ -39,7 +20,7 @@ def unpin(place: StorePlace, fingerprint: str) -> None:
 
 
 def must_not_hold(place: StorePlace, fingerprint: str, unpin: str) -> None:
-    """Raise CacheError if an entry is pinned by hand; ``unpin`` is the command that unpins it."""
+    """Raise CacheError if an entry is pinned; ``unpin`` is the command that unpins it."""
     folder = layout.entry(fingerprint)
     view = layout.viewed(folder, place.names(folder))
     if not (view.live or view.quarantined):
@@ -58,16 +39,10 @@ def stays(fingerprint: str, unpin: str, at: str = "") -> CacheError:
     )
 
 
-def list_pinned(place: StorePlace, *, pin_s: float = PIN_S) -> set[str]:
-    """Return the pinned fingerprints, and remove the pins of dead processes."""
-    found = set()
-    for each in place.list_files(layout.PINS):
-        fingerprint, _, who = each.name.partition("/")
-        if who == FOREVER or each.age_s < pin_s:
-            found.add(fingerprint)
-        else:
-            place.delete(f"{layout.PINS}/{each.name}")
-    return found
+def list_pinned(place: StorePlace) -> set[str]:
+    """Return the pinned fingerprints."""
+    names = (name.partition("/") for name in place.names(layout.PINS))
+    return {fingerprint for fingerprint, _, who in names if who == FOREVER}
 
 
 def _folder(fingerprint: str) -> str:

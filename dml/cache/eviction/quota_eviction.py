@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 from dml.cache.eviction import janitor, pins
 from dml.cache.eviction.eviction_order import EvictionCandidate, PartUse, least
@@ -39,16 +38,6 @@ class QuotaRoom:
             else:
                 self._place.delete(f"{ANNOUNCED}/{each.name}")
         return total + sum(each.size for each in self._place.list_files(layout.BLOBS))
-
-    @contextmanager
-    def room(self, nbytes: int, before: Lease | None = None) -> Iterator[bool]:
-        """Yield whether ``nbytes`` may be written while the block runs, evicting parts for them."""
-        lease = self.announced(nbytes, before)
-        if lease is None:
-            yield False
-            return
-        with lease.hold():
-            yield True
 
     def announced(self, nbytes: int, before: Lease | None = None) -> Lease | None:
         """Reserve ``nbytes`` while the lease has heartbeats, in place of lease ``before``.

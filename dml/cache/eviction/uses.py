@@ -9,8 +9,9 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from typing import Any
 
 from dml.cache.eviction.eviction_order import HALF_LIFE_S, PartUse
 from dml.cache.parts.records import Unread, checked, unchecked
@@ -19,12 +20,16 @@ from dml.cache.store.primitives import ListedName, StorePlace, UnusableError
 
 FLUSH_S = 30.0  # seconds between writes of the file
 SILENT_S = 600.0  # seconds since the last write from which announced reads no longer count
+KEPT_S = 16 * HALF_LIFE_S  # older files are removed
+FOREIGN = (AttributeError, KeyError, TypeError, ValueError)  # raised by files of other versions
 MOST = 1 << 16  # most parts that one process remembers
 
 Key = tuple[str, int]
 """A fingerprint and a part."""
 GatheredUses = tuple[dict[Key, PartUse], dict[str, float]]
 """Uses by part, and announced epochs by fingerprint."""
+ObservedUses = dict[str, tuple[float, float]]
+"""The decayed number of uses, and the seconds since the last report of any, by fingerprint."""
 
 
 class PartUses:
@@ -85,45 +90,56 @@ class PartUses:
     def gathered(self) -> GatheredUses:
         """Return the uses and announcements of all processes."""
         self.flush()
-        found: GatheredUses = {}, {}
-        for each in self._use_files():
-            body = unchecked(self._place.get(f"{layout.USES}/{each.name}") or b"")
-            if isinstance(body, Unread):
-                continue
-            with suppress(KeyError, TypeError, ValueError):
-                self._add(body, each.age_s, found)
-        return found
-
-    def _use_files(self) -> Iterator[ListedName]:
-        """Yield the use file of each process; files older than 16 half-lives are removed."""
+        uses, epochs = dict[Key, PartUse](), dict[str, float]()
         for each in self._place.list_files(layout.USES):
-            if each.age_s <= 16 * HALF_LIFE_S:
-                yield each
+            if each.age_s <= KEPT_S:
+                self._add(each, epochs, uses)
             else:
                 self._place.delete(f"{layout.USES}/{each.name}")
+        return uses, epochs
 
     def elsewhere(self, fingerprint: str) -> float:
         """Return how many reads of an entry all processes but this one have announced."""
-        epochs: dict[str, float] = {}
-        with suppress(UnusableError, KeyError, TypeError, ValueError):
+        epochs = dict[str, float]()
+        with suppress(UnusableError):
             for each in self._place.list_files(layout.USES):
-                name = f"{layout.USES}/{each.name}"
-                if name != self._name and each.age_s < SILENT_S:
-                    body = unchecked(self._place.get(name) or b"")
-                    if not isinstance(body, Unread):
-                        self._add({**body, "uses": []}, each.age_s, ({}, epochs))
+                if f"{layout.USES}/{each.name}" != self._name and each.age_s < SILENT_S:
+                    self._add(each, epochs, None)
         return epochs.get(fingerprint, 0.0)
 
-    def _add(self, body: dict[str, object], age_s: float, found: GatheredUses) -> None:
-        """Add the uses ``body`` that one process reported ``age_s`` seconds ago to ``found``."""
-        uses, epochs = found
-        told, announced = body["uses"], body["epochs"]
-        if not isinstance(told, list) or not isinstance(announced, dict):
-            return
-        for fingerprint, part, count, floor in told:
-            use = PartUse(float(count), float(floor)).after(age_s)
-            uses[fingerprint, part] = uses.get((fingerprint, part), PartUse()) | use
-        self.floor = max(self.floor, float(str(body["floor"])))
-        if age_s < SILENT_S:
-            for fingerprint, count in announced.items():
+    def _add(
+        self, file: ListedName, epochs: dict[str, float], uses: dict[Key, PartUse] | None
+    ) -> None:
+        """Add the epochs that one process announced in ``file``, and to ``uses`` what it used."""
+        body = _reported(self._place, file)
+        with suppress(*FOREIGN):
+            if uses is not None:
+                for key, use in _uses_in(body, file.age_s):
+                    uses[key] = uses.get(key, PartUse()) | use
+            self.floor = max(self.floor, float(body["floor"]))
+            for fingerprint, count in body["epochs"].items() if file.age_s < SILENT_S else ():
                 epochs[fingerprint] = epochs.get(fingerprint, 0.0) + float(count)
+
+
+def observed_uses(place: StorePlace) -> ObservedUses:
+    """Return the uses of each entry that all processes have reported; nothing is written."""
+    found: ObservedUses = {}
+    with suppress(UnusableError):  # without the files, no use is known
+        for each in place.list_files(layout.USES, looking=True):
+            with suppress(*FOREIGN):
+                for (fingerprint, _), use in _uses_in(_reported(place, each), each.age_s):
+                    count, since_s = found.get(fingerprint, (0.0, each.age_s))
+                    found[fingerprint] = count + use.count, min(since_s, each.age_s)
+    return found
+
+
+def _reported(place: StorePlace, file: ListedName) -> dict[str, Any]:
+    """Return the content of a process's file of uses; empty if it cannot be read."""
+    body = unchecked(place.get(f"{layout.USES}/{file.name}") or b"")
+    return {} if isinstance(body, Unread) else body
+
+
+def _uses_in(body: Mapping[str, Any], age_s: float) -> Iterator[tuple[Key, PartUse]]:
+    """Yield the uses of each part that a process reported ``age_s`` seconds ago, decayed since."""
+    for fingerprint, part, count, floor in body["uses"]:
+        yield (fingerprint, part), PartUse(float(count), float(floor)).after(age_s)

@@ -12,7 +12,7 @@ import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dml.cache.parts.records import Unread, checked, unchecked
 from dml.cache.store import layout
@@ -20,6 +20,7 @@ from dml.ops.implication import Conjunct, implied
 
 if TYPE_CHECKING:
     from dml.cache.parts.parts import PartStore
+    from dml.cache.store.health import Standing
     from dml.cache.store.primitives import StorePlace
 
 # Most row sets, and entries of each, that are read: this bounds the cost of a look-up.
@@ -27,8 +28,6 @@ MOST_SETS, MOST_MEMBERS = 256, 256
 MOST_KNOWN = 1 << 16  # most files that a process remembers
 RECUT = "RECUT.json"  # name of a file beside the description of an entry
 
-
-Answer = TypeVar("Answer")
 Listed = dict[str, list[str]]
 """Names in each listed folder."""
 
@@ -73,34 +72,34 @@ def _folder(base: str) -> str:
 class CacheIndex:
     """The index of one store, for all threads of a process; store failures raise no error."""
 
-    def __init__(self, store: PartStore) -> None:
-        self._store = weakref.ref(store)
+    def __init__(self, place: StorePlace, standing: Standing) -> None:
+        self._place, self._standing = place, standing
         self._read: dict[str, Any] = {}  # files never change
         self._told = set[str]()
 
     def tell(self, member: IndexMember) -> None:
         """Record the rows and columns that the entry of ``member`` holds, once in a process."""
-        store, family = self._store(), member.family
+        family = member.family
         name = f"{_folder(family.base)}/of/{family.rows}/{member.fingerprint}"
-        if store is None or name in self._told or not store.standing.whole:
+        if name in self._told or not self._standing.whole:
             return
         rows = {"conjuncts": [list(each.stored_form) for each in sorted(family.conjuncts)]}
-        with store.standing.failing():
-            say(store.place, f"{_folder(family.base)}/sets/{family.rows}", {"about": rows})
-            say(store.place, name, {"about": {"columns": dict(member.columns)}})
+        with self._standing.failing():
+            say(self._place, f"{_folder(family.base)}/sets/{family.rows}", {"about": rows})
+            say(self._place, name, {"about": {"columns": dict(member.columns)}})
             self._told.add(name)
 
     def tell_recut(self, fingerprint: str) -> None:
         """Mark an entry as filled by a run that reuses rows of other entries."""
         name = f"{layout.entry(fingerprint)}/{RECUT}"
-        self._answer(lambda store: store.place.put_if_absent(name, checked({})))
+        self._standing.answer(partial(self._place.put_if_absent, name, checked({})))
 
     def members(self, family: Family, listed: Listed) -> list[IndexMember]:
         """Return the entries whose rows include all rows of ``family``; equal row sets come first.
 
         Folders in ``listed`` are not listed again, and new listings are added to ``listed``.
         """
-        return self._answer(lambda store: list(self._members(store, family, listed))) or []
+        return self._standing.answer(lambda: list(self._members(family, listed))) or []
 
     def parts(self, fingerprint: str, listed: Listed) -> frozenset[int]:
         """Return the numbers of the stored parts of an entry."""
@@ -114,44 +113,39 @@ class CacheIndex:
     def _names(self, folder: str, listed: Listed) -> list[str]:
         """Return the names in the folder of an entry."""
 
-        def names(store: PartStore) -> list[str]:
+        def names() -> list[str]:
             if folder not in listed:
-                listed[folder] = store.place.names(folder)
+                listed[folder] = self._place.names(folder)
             return listed[folder]
 
-        return self._answer(names) or []
+        return self._standing.answer(names) or []
 
-    def _answer(self, what: Callable[[PartStore], Answer]) -> Answer | None:
-        """Return the result of ``what``, called with the store; None if the store is unusable."""
-        store = self._store()
-        return None if store is None else store.answer(partial(what, store))
-
-    def _members(self, store: PartStore, family: Family, listed: Listed) -> Iterator[IndexMember]:
+    def _members(self, family: Family, listed: Listed) -> Iterator[IndexMember]:
         def names(folder: str) -> list[str]:
             if folder not in listed:
-                listed[folder] = sorted(filter(is_name, store.place.names(folder)))
+                listed[folder] = sorted(filter(is_name, self._place.names(folder)))
             return listed[folder]
 
         folder = _folder(family.base)
-        found = [family, *self._wider(store, family, names(f"{folder}/sets")[:MOST_SETS])]
+        found = [family, *self._wider(family, names(f"{folder}/sets")[:MOST_SETS])]
         for each in found:
             for name in names(f"{folder}/of/{each.rows}")[:MOST_MEMBERS]:
-                columns = self._read_note(store, f"{folder}/of/{each.rows}/{name}", _columns)
+                columns = self._read_note(f"{folder}/of/{each.rows}/{name}", _columns)
                 if columns is not None:
                     yield IndexMember(name, each, columns)
 
-    def _wider(self, store: PartStore, family: Family, every: Sequence[str]) -> Iterator[Family]:
+    def _wider(self, family: Family, every: Sequence[str]) -> Iterator[Family]:
         """Yield the other row sets of the step, among names ``every``, that contain ``family``."""
         for rows in every:
             name = f"{_folder(family.base)}/sets/{rows}"
-            conjuncts = None if rows == family.rows else self._read_note(store, name, _conjuncts)
+            conjuncts = None if rows == family.rows else self._read_note(name, _conjuncts)
             if conjuncts is not None and implied(conjuncts, family.conjuncts):
                 yield Family(family.base, rows, conjuncts)
 
-    def _read_note(self, store: PartStore, name: str, parsed: Callable[[Any], Any]) -> Any:
+    def _read_note(self, name: str, parsed: Callable[[Any], Any]) -> Any:
         """Return the content of a note as ``parsed`` returns it; None if it cannot be read."""
         if name not in self._read:
-            text = store.place.get(name)
+            text = self._place.get(name)
             if text is None:
                 return None
             body = unchecked(text)
@@ -185,4 +179,4 @@ _INDEXES: weakref.WeakKeyDictionary[PartStore, CacheIndex] = weakref.WeakKeyDict
 
 def index_of(store: PartStore) -> CacheIndex:
     """Return the index of a store, which exists once in a process."""
-    return _INDEXES.setdefault(store, CacheIndex(store))
+    return _INDEXES.setdefault(store, CacheIndex(store.place, store.standing))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from dml.cache.lookup.cache_index import CacheIndex, Family, IndexMember, index_of
 from dml.cache.lookup.column_zip import Shaped
 from dml.cache.rows.canary import CanarySample, trusted
-from dml.cache.rows.entry import EntryName, StoredEntry
+from dml.cache.rows.entry import StoredEntry
 from dml.cache.rows.row_parts import StoredUnit
 from dml.data.block import Block
 from dml.data.schema import Schema, code_of
@@ -258,8 +258,7 @@ class Finding:
 
     def opened(self, name: str, **about: Any) -> StoredEntry:
         """Open entry ``name`` of the same store, with the settings of this entry."""
-        entry = self.entry
-        told = {**entry.about, **about}
-        named = EntryName(entry.where, name, told, entry.named_ns, fills=entry.fills)
-        named = dataclasses.replace(named, checks=entry.checks, later=entry.later)
-        return StoredEntry(entry.store, named)
+        told = {**self.entry.about, **about}
+        return dataclasses.replace(
+            self.entry, fingerprint=name, about=told, asked=None, looks=False
+        )

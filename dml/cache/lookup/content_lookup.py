@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dml.base.fingerprint import digest
 from dml.cache.lookup.cache_index import is_name, say
@@ -46,8 +46,10 @@ class Rooted:
 
     def find_entry(self, part: int) -> str | None:
         """Return the entry made from the content of part ``part`` of the lower entry, or None."""
-        content = self.content(part)
-        text = content and _answer(self.upper, lambda place: place.get(f"{self._folder}/{content}"))
+        content, store = self.content(part), self.upper.store
+        if content is None:
+            return None
+        text = store.standing.answer(partial(store.place.get, f"{self._folder}/{content}"))
         name = (about_in(text or b"") or {}).get("fingerprint")
         return name if isinstance(name, str) and is_name(name) else None
 
@@ -60,20 +62,14 @@ class Rooted:
         content, store = self.content(part), self.upper.store
         if content is not None and store.standing.whole:
             about = {"about": {"fingerprint": self.upper.fingerprint}}
-            name = f"{self._folder}/{content}"
-            _answer(self.upper, lambda place: say(place, name, about))
+            store.standing.answer(partial(say, store.place, f"{self._folder}/{content}", about))
 
 
 def any_above(upper: StoredEntry) -> bool:
     """Return True if rows of the steps above a stored step are stored, for any content of it."""
-    name = upper.asked.above if upper.asked else ""
-    return bool(name and _answer(upper, lambda place: place.names(_folder(name))))
+    name, store = upper.asked.above if upper.asked else "", upper.store
+    return bool(name and store.standing.answer(partial(store.place.names, _folder(name))))
 
 
 def _folder(name: str) -> str:
     return f"a/{name[:2]}/{name}"
-
-
-def _answer(entry: StoredEntry, what: Any) -> Any:
-    """Return the result of ``what``, called with the entry's place; None if that is unusable."""
-    return entry.store.answer(partial(what, entry.store.place))

@@ -7,7 +7,6 @@ multiples of their size: the system caches such writes in large pages, and maps 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import xxhash
@@ -33,19 +32,11 @@ def of_blob(blob: Fetched) -> str:
     """Return the digest of all bytes of a blob, computed by several threads if it is large."""
     starts = range(0, blob.size, PIECE_BYTES)
     threads = min(THREADS, os.cpu_count() or 1, len(starts) // THREAD_PIECES)
-    left, found = iter(starts), dict[int, bytes]()
+
+    def digest_at(start: int) -> bytes:
+        return of_piece(blob.piece(start, min(PIECE_BYTES, blob.size - start)))
+
     if threads < 2:
-        _check(blob, left, found)
-    else:
-        with ThreadPoolExecutor(threads - 1, "dml-check") as pool:
-            others = [pool.submit(_check, blob, left, found) for _ in range(threads - 1)]
-            _check(blob, left, found)
-            for each in others:
-                each.result()
-    return digest(b"".join(found[start] for start in starts))
-
-
-def _check(blob: Fetched, left: Iterator[int], found: dict[int, bytes]) -> None:
-    """Digest the pieces that start at ``left``, an iterator that threads share, into ``found``."""
-    for start in left:
-        found[start] = of_piece(blob.piece(start, min(PIECE_BYTES, blob.size - start)))
+        return digest(b"".join(map(digest_at, starts)))
+    with ThreadPoolExecutor(threads, "dml-check") as pool:
+        return digest(b"".join(pool.map(digest_at, starts)))

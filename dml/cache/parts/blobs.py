@@ -6,9 +6,8 @@ process opens it, and again when its inode, size or modification time has change
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import pyarrow as pa
 import xxhash
@@ -16,10 +15,12 @@ import xxhash
 from dml.cache.parts import blob_digest, wide_columns
 from dml.cache.parts.aligned_format import Laying
 from dml.cache.parts.records import PartRecord
-from dml.cache.parts.wide_columns import Runs, Wide, WideShape
+from dml.cache.parts.wide_columns import Runs, Wide, WideShape, starts
 from dml.cache.store import layout
 from dml.cache.store.local_copies import Copying
 from dml.cache.store.primitives import Fetched, Sink, StorePlace
+
+T = TypeVar("T")
 
 Beside: TypeAlias = Callable[[str], Copying]
 """Begins a copy of the blob of that name."""
@@ -36,9 +37,10 @@ def schema_digest(schema: pa.Schema) -> str:
 
 
 class PartRows(NamedTuple):
-    """The rows of one part, as they were added to the part, with their description."""
+    """The rows of one part, with their description."""
 
-    batches: Sequence[pa.RecordBatch]
+    runs: Runs
+    """The batches as stored: several may be stored as one, with the row count of each."""
     about: Mapping[str, Any]
     loaded_bytes: int = 0
     """Memory that they take while any of them lives; mapped rows take none."""
@@ -57,9 +59,10 @@ class PartRows(NamedTuple):
         return (self.nbytes, 0) if self.copied else (0, self.nbytes)
 
     @property
-    def runs(self) -> Runs:
-        """The batches as stored: several may be stored as one, with the row count of each."""
-        return wide_columns.runs_of(self.batches)
+    def batches(self) -> list[pa.RecordBatch]:
+        """The batches as they were added to the part."""
+        cuts = ((batch, zip(starts(rows), rows, strict=True)) for batch, rows in self.runs)
+        return [batch.slice(start, count) for batch, each in cuts for start, count in each]
 
 
 class Draft:
@@ -153,9 +156,8 @@ class Blobs:
 
     def __init__(self, place: StorePlace) -> None:
         self._place = place
-        self._whole: set[str] = set()
-        self._shapes: dict[str, WideShape | None] = {}
-        self._lock = threading.Lock()
+        self._whole: dict[str | None, bool] = {}
+        self._shapes: dict[str | None, tuple[WideShape | None]] = {}
         self.checked = 0
 
     def read(self, record: PartRecord) -> PartRows | None:
@@ -168,49 +170,35 @@ class Blobs:
         if not 0 < blob.size == record.size:
             return None
         key = None if blob.identity is None else f"{blob.identity} {record.digest}"
-        checked = self._checked(key)
+        checked, known = key in self._whole, self._shapes.get(key)
         if not checked and not self._is_whole(blob, record.digest, key):
             return None
         try:
-            shape, known = self._shape(blob, key)
-            schema, batches = wide_columns.read(blob.buffer(), shape)
-            for batch, _ in () if known else wide_columns.runs_of(batches):
+            (shape,) = known or (wide_columns.shape_of(blob.buffer()),)
+            schema, runs = wide_columns.read(blob.buffer(), shape)
+            for batch, _ in () if known else runs:
                 batch.validate(full=True)  # else offsets could point outside of the blob
         except (pa.ArrowException, OSError, *UNFIT):
             return None
-        if not known:
-            rows = sum(batch.num_rows for batch in batches)
+        if known is None:
+            rows = sum(batch.num_rows for batch, _ in runs)
             if schema_digest(schema) != record.schema or rows != record.rows:
                 return None
-            self._know(key, shape)
+            _remember(self._shapes, key, (shape,), SHAPES)
         loaded = 0 if maps else record.size
-        return PartRows(batches, record.about, loaded, record.cost_s, record.size, not checked)
-
-    def _shape(self, blob: Fetched, key: str | None) -> tuple[WideShape | None, bool]:
-        """Return the layout of a blob, and whether this process has validated it before."""
-        with self._lock:
-            if key is not None and key in self._shapes:
-                return self._shapes[key], True
-        return wide_columns.shape_of(blob.buffer()), False
-
-    def _know(self, key: str | None, shape: WideShape | None) -> None:
-        with self._lock:
-            if key is not None:
-                if len(self._shapes) >= SHAPES:
-                    self._shapes.clear()
-                self._shapes[key] = shape
-
-    def _checked(self, key: str | None) -> bool:
-        """Return True if the file ``key`` was found whole before."""
-        with self._lock:
-            return key is not None and key in self._whole
+        return PartRows(runs, record.about, loaded, record.cost_s, record.size, not checked)
 
     def _is_whole(self, blob: Fetched, digest: str, key: str | None) -> bool:
         whole = blob_digest.of_blob(blob) == digest
-        with self._lock:
-            self.checked += 1
-            if whole and key is not None:
-                if len(self._whole) >= REMEMBERED:
-                    self._whole.clear()
-                self._whole.add(key)
+        self.checked += 1
+        if whole:
+            _remember(self._whole, key, whole, REMEMBERED)
         return whole
+
+
+def _remember(memo: dict[str | None, T], key: str | None, value: T, most: int) -> None:
+    """Memoize what is known of the file ``key``, if that is known; forget all beyond ``most``."""
+    if key is not None:
+        if len(memo) >= most:
+            memo.clear()
+        memo[key] = value

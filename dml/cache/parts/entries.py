@@ -114,8 +114,3 @@ class Entries:
         known = self.viewed(folder)
         records = {part: self.record(known, part) for part in sorted(known.view.live)}
         return {part: each for part, each in records.items() if isinstance(each, PartRecord)}
-
-    def forget(self) -> None:
-        """Drop all memoized entries."""
-        with self._lock:
-            self._known.clear()

@@ -15,14 +15,14 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from dml.cache.store.primitives import unusable
+from dml.cache.store.primitives import Fetched, unusable
 from dml.data.buffer_ownership import alone
 from dml.exec.process.memory_map import mapping
 
 HUGEPAGE, POPULATE_READ = 14, 22  # madvise numbers of Linux; the second since 5.14
 
 
-class Mapped:
+class Mapped(Fetched):
     """One open blob on disk: the file that was opened is read, even if its name is reused."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -31,7 +31,7 @@ class Mapped:
         seen = os.fstat(self._handle)
         self.size = seen.st_size
         name = os.path.basename(path)
-        self.identity: str | None = f"{name} {seen.st_ino} {seen.st_size} {seen.st_mtime_ns}"
+        self.identity = f"{name} {seen.st_ino} {seen.st_size} {seen.st_mtime_ns}"
 
     def piece(self, start: int, count: int) -> memoryview:
         """Return ``count`` bytes from ``start`` on: mapped if pages could be loaded, else read."""

@@ -10,19 +10,22 @@ import _thread
 import dataclasses
 import enum
 import os
+import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
+from dml.cache.eviction.quota_eviction import Quota
 from dml.cache.parts.blobs import Draft
 from dml.cache.store.health import Standing
 from dml.cache.store.leases import Lease
 from dml.cache.store.primitives import OvertakenError, UnusableError
+
+UNASKED_BYTES = 16 << 20  # bytes that are written before room is reserved: reserving takes time
 
 
 class PartSource(enum.Enum):
@@ -41,38 +44,26 @@ class PartSource(enum.Enum):
         return self is not PartSource.UNKEPT
 
 
-class Keeper(Protocol):
-    """The store to which a filling is committed; ``standing`` records the store's failures."""
-
-    standing: Standing
-
-    @property
-    def unasked_bytes(self) -> int:
-        """Bytes that may be written without reserving room."""
-
-    def room(self, nbytes: int, before: Lease | None) -> Lease | None:
-        """Reserve ``nbytes`` in place of the lease ``before``; None if there is no room."""
-
-    def committed(self, filling: PartFilling, about: Mapping[str, Any]) -> PartSource:
-        """Publish the part, unless another process was first; raise UnusableError on failure."""
-
-
 class PartFilling:
     """An unfinished part: batches of one schema are added, and committed at the end.
 
-    One thread at a time uses it. Failures of the store raise nothing: the filling becomes void,
-    accepts batches and stores none. A filling that is garbage collected is dropped.
+    One thread at a time uses it. Failures of the store raise nothing: they are recorded in
+    ``standing``, and the filling becomes void, accepts batches and stores none. A filling that is
+    garbage collected is dropped. ``publish`` publishes the part, unless another process was first.
     """
 
     def __init__(
         self,
-        keeper: Keeper,
         key: tuple[str, int],
         draft: Draft,
         lease: Lease | None,
-        clock: Callable[[], float] = time.monotonic,
+        *,
+        standing: Standing,
+        quota: Quota | None,
+        publish: Callable[[PartFilling, Mapping[str, Any]], PartSource],
+        clock: Callable[[], float],
     ) -> None:
-        self._keeper, self._clock = keeper, clock
+        self._standing, self._quota, self._publish, self._clock = standing, quota, publish, clock
         self.folder, self.part = key
         self.draft, self.lease = draft, lease
         """The rows written so far, and the lease that marks the part as being made.
@@ -80,7 +71,7 @@ class PartFilling:
         The lease is None after too long a wait for another's.
         """
         self._held = _Held(draft, lease, os.getpid(), threading.get_ident())
-        self._room_bytes = keeper.unasked_bytes
+        self._room_bytes = min(UNASKED_BYTES, quota.most_bytes) if quota else sys.maxsize
         self.version = 0, 0
         """Incarnation, and version within it, once committed."""
         self._begun = self._beaten = clock()
@@ -145,7 +136,7 @@ class PartFilling:
         try:
             if not self._void and self.alive:
                 with self._failing():
-                    done = self._keeper.committed(self, about or {})
+                    done = self._publish(self, about or {})
         finally:
             self.drop()
         return done
@@ -178,14 +169,14 @@ class PartFilling:
             self._end()
         except UnusableError as error:
             self._end()
-            self._keeper.standing.give_up(error)
+            self._standing.give_up(error)
 
     def _has_room(self, nbytes: int) -> bool:
         """Return True if the part may have ``nbytes``; reserve up to twice as much at a time."""
         for asked in (2 * nbytes, nbytes):
-            if nbytes <= self._room_bytes:
+            if self._quota is None or nbytes <= self._room_bytes:
                 break
-            self._held.room = self._keeper.room(asked, self._held.room)
+            self._held.room = self._quota.announced(asked, self._held.room)
             self._room_bytes = asked if self._held.room else 0
         return nbytes <= self._room_bytes
 

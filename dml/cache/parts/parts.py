@@ -12,7 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from dml.cache.eviction import janitor, quarantine
 from dml.cache.eviction.quota_eviction import Quota
@@ -34,9 +34,6 @@ FILL_TTL_S = 10.0  # seconds without a heartbeat until a lease expires: longer t
 REST_S, HASTY_S = 0.5, 60.0  # longest rest to wait for; then seconds without waits
 PATIENCE_S = 600.0  # seconds of waiting for a lease after which a thread makes the part itself
 POLLS, POLL_S = 50, 0.25  # polls in a ttl, and seconds between polls at most
-UNASKED_BYTES = 16 << 20  # bytes of a part that are written before room is reserved
-
-T = TypeVar("T")
 
 
 class PartStore:
@@ -89,14 +86,7 @@ class PartStore:
         on a local disk that this process has read before.
         """
         place = layout.entry(fingerprint), part, most_bytes, later
-        return self.answer(partial(self._find_part, *place, anew=False, had=had))
-
-    def answer(self, request: Callable[[], T]) -> T | None:
-        """Return the result of ``request``; None if the store is, or becomes, unusable."""
-        if self.standing.unusable is None:
-            with self.standing.failing():
-                return request()
-        return None
+        return self.standing.answer(partial(self._find_part, *place, anew=False, had=had))
 
     def fill(
         self,
@@ -133,10 +123,6 @@ class PartStore:
         if self.tiers.copies is not None:
             self.tiers.copies.close()
 
-    def forget(self) -> None:
-        """Drop all memoized entries."""
-        self._entries.forget()
-
     # ----------------------------------------------------------------------------- whole entries
 
     def describe(self, fingerprint: str, about: Mapping[str, Any]) -> None:
@@ -148,11 +134,11 @@ class PartStore:
 
     def described(self, fingerprint: str) -> dict[str, Any] | None:
         """Return the description of an entry; None if it has none."""
-        return self.answer(partial(self._entries.described, layout.entry(fingerprint)))
+        return self.standing.answer(partial(self._entries.described, layout.entry(fingerprint)))
 
     def records(self, fingerprint: str) -> dict[int, PartRecord]:
         """Return the records of the stored parts of an entry, by part; no rows are read."""
-        return self.answer(partial(self._entries.records, layout.entry(fingerprint))) or {}
+        return self.standing.answer(partial(self._entries.records, layout.entry(fingerprint))) or {}
 
     def copied_bytes(self, fingerprint: str) -> int:
         """Return the bytes of an entry's parts that are copied to a disk of this machine."""
@@ -212,18 +198,9 @@ class PartStore:
                 return self.place.put_if_absent(name, b"")
         return False
 
-    # --------------------------------------------------------------------- requests of a filling
+    # ------------------------------------------------------------------------------------- inside
 
-    @property
-    def unasked_bytes(self) -> int:
-        """The bytes of a part that may be written before room is reserved: reserving takes time."""
-        return min(UNASKED_BYTES, self.quota.most_bytes) if self.quota else sys.maxsize
-
-    def room(self, nbytes: int, before: Lease | None) -> Lease | None:
-        """Reserve ``nbytes`` in place of lease ``before``; None without room or without quota."""
-        return self.quota.announced(nbytes, before) if self.quota else None
-
-    def committed(self, filling: PartFilling, about: Mapping[str, Any]) -> PartSource:
+    def _committed(self, filling: PartFilling, about: Mapping[str, Any]) -> PartSource:
         """Commit a part, unless another process was first; return the origin of its rows."""
         folder, part, draft = filling.folder, filling.part, filling.draft
         record = draft.end(filling.cost_s, about)
@@ -249,17 +226,16 @@ class PartStore:
         same = isinstance(winner, PartRecord) and winner.schema == record.schema
         return PartSource.ADOPTED if same else PartSource.UNKEPT
 
-    # ------------------------------------------------------------------------------------- inside
-
     def _published(self, filling: PartFilling, nbytes: int) -> bool:
         """Publish the blob of a filling, if there is room; return True if so."""
         if self.quota is None:
             filling.draft.publish()
             return True
-        with self.quota.room(nbytes, filling.announced) as room:
-            if room:
+        lease = self.quota.announced(nbytes, filling.announced)
+        if lease is not None:
+            with lease.hold():
                 filling.draft.publish()
-        return room
+        return lease is not None
 
     def _find_part(
         self,
@@ -288,7 +264,7 @@ class PartStore:
             rows = rows or self.tiers.far(entry, record, later)
             if rows is not None:
                 self.uses.used(entry, part)
-                return self.tiers.counted(rows)
+                return rows
             seen, known = _version(known, part), entries.viewed(folder)
             if part in known.view.live and _version(known, part) == seen:
                 entries.retire(known, part, record)
@@ -328,7 +304,15 @@ class PartStore:
 
     def _filling(self, folder: str, part: int, lease: Lease | None, later: float) -> PartFilling:
         draft = Draft(self.place, self.tiers.beside(folder.rpartition("/")[2], later))
-        found = PartFilling(self, (folder, part), draft, lease, self._clock)
+        found = PartFilling(
+            (folder, part),
+            draft,
+            lease,
+            standing=self.standing,
+            quota=self.quota,
+            publish=self._committed,
+            clock=self._clock,
+        )
         with self._lock:
             self._fillings[folder, part] = found
         return found

@@ -13,7 +13,7 @@ import math
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple, TypeAlias, overload
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -118,8 +118,8 @@ class Wide:
 
 def _as_one(held: bytearray) -> bytearray:
     """Return the Arrow file ``held`` with all its rows in one batch."""
-    batches = read(pa.py_buffer(held), None)[1]
-    whole = pa.concat_batches(batches)
+    _, runs = read(pa.py_buffer(held), None)
+    whole = pa.concat_batches([batch for batch, _ in runs])
     laying, found = Laying(whole.schema), bytearray()
     for pieces in (laying.batch(whole), laying.end()):
         for piece in pieces:
@@ -147,36 +147,6 @@ class WideShape(NamedTuple):
     segments: tuple[WideSegment, ...]
 
 
-class CutBatches(Sequence[pa.RecordBatch]):
-    """Batches that are slices of larger ones: ``runs`` has the larger ones and the slices' rows."""
-
-    def __init__(self, runs: Runs) -> None:
-        self.runs = runs
-        self._places = [
-            (batch, *at) for batch, rows in runs for at in zip(_starts(rows), rows, strict=True)
-        ]
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    @overload
-    def __getitem__(self, number: int) -> pa.RecordBatch: ...
-    @overload
-    def __getitem__(self, number: slice) -> Sequence[pa.RecordBatch]: ...
-    def __getitem__(self, number: Any) -> Any:
-        if isinstance(number, slice):
-            return [self[each] for each in range(len(self))[number]]
-        batch, start, rows = self._places[number]
-        return batch.slice(start, rows)
-
-
-def runs_of(batches: Sequence[pa.RecordBatch]) -> Runs:
-    """Return the stored batches, each with the row counts of its original batches."""
-    if isinstance(batches, CutBatches):
-        return batches.runs
-    return [(batch, (batch.num_rows,)) for batch in batches]
-
-
 def shape_of(data: pa.Buffer) -> WideShape | None:
     """Return a file's layout, None for an Arrow file; raise ArrowInvalid or ValueError if bad."""
     if data.size < TAIL.size or data.slice(data.size - len(MAGIC)).to_pybytes() != MAGIC:
@@ -192,14 +162,13 @@ def shape_of(data: pa.Buffer) -> WideShape | None:
     return WideShape(schema, said["column"], segments)
 
 
-def read(data: pa.Buffer, shape: WideShape | None) -> tuple[pa.Schema, Sequence[pa.RecordBatch]]:
+def read(data: pa.Buffer, shape: WideShape | None) -> tuple[pa.Schema, Runs]:
     """Return schema and batches of a file without a copy; raise ArrowInvalid if it is invalid."""
     if shape is None:
         file = pa.ipc.open_file(pa.BufferReader(data))
-        return file.schema, [file.get_batch(number) for number in range(file.num_record_batches)]
-    return shape.schema, CutBatches(
-        [(_segment(data, shape, each), each.rows) for each in shape.segments]
-    )
+        batches = [file.get_batch(number) for number in range(file.num_record_batches)]
+        return file.schema, [(batch, (batch.num_rows,)) for batch in batches]
+    return shape.schema, [(_segment(data, shape, each), each.rows) for each in shape.segments]
 
 
 def _segment(data: pa.Buffer, shape: WideShape, segment: WideSegment) -> pa.RecordBatch:
@@ -212,7 +181,7 @@ def _segment(data: pa.Buffer, shape: WideShape, segment: WideSegment) -> pa.Reco
     storage = pa.Array.from_buffers(kind.storage_type, rows, [bits], children=[flat])
     arrays = [pa.ExtensionArray.from_storage(kind, storage)]
     if len(shape.schema) > 1:
-        _, (beside,) = read(_part(data, segment.beside, segment.beside_bytes), None)
+        _, ((beside, _),) = read(_part(data, segment.beside, segment.beside_bytes), None)
         arrays = [*beside.columns[: shape.column], *arrays, *beside.columns[shape.column :]]
     return pa.RecordBatch.from_arrays(arrays, schema=shape.schema)
 
@@ -220,14 +189,15 @@ def _segment(data: pa.Buffer, shape: WideShape, segment: WideSegment) -> pa.Reco
 def _bits(segment: WideSegment) -> pa.Buffer:
     """Return the validity bits of the wide values of a segment."""
     there = np.ones(sum(segment.rows), bool)
-    for start, (number, rows) in zip(_starts(segment.rows), enumerate(segment.rows), strict=True):
+    for start, (number, rows) in zip(starts(segment.rows), enumerate(segment.rows), strict=True):
         if (told := segment.absent.get(str(number))) is not None:
             bits = np.frombuffer(bytes.fromhex(told), np.uint8)
             there[start : start + rows] = np.unpackbits(bits, bitorder="little", count=rows)
     return pa.py_buffer(np.packbits(there, bitorder="little"))
 
 
-def _starts(rows: Sequence[int]) -> Iterable[int]:
+def starts(rows: Sequence[int]) -> Iterable[int]:
+    """Return where each of some adjacent batches of ``rows`` rows begins."""
     return accumulate(rows[:-1], initial=0) if rows else ()
 
 

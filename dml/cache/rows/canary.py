@@ -253,7 +253,7 @@ def _difference(sample: CanarySample, run: Running, draw: int) -> Odd | None:
         odd = Odd(-1, f"making it again ends in {type(error.__cause__ or error).__name__}")
     except OUTER:
         return None
-    if odd is not None and source.changed_ns(sample.unit) >= sample.entry.named_ns:
+    if odd is not None and source.changed_ns(sample.unit) >= sample.entry.at_ns:
         return None  # the source has changed since the run began
     return odd
 

@@ -54,17 +54,14 @@ def entry_of(named: EntryName) -> StoredEntry:
     """Open the entry with the name ``named``."""
     from dml.cache.store import open_stores  # noqa: PLC0415 (by runs that store something)
 
-    return StoredEntry(open_stores.store_at(named.where), named)
+    return StoredEntry(**vars(named), store=open_stores.store_at(named.where))
 
 
-class StoredEntry:
-    """The entry of one stored step; it has a part for each unit."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StoredEntry(EntryName):
+    """The entry of one stored step in an open store; it has a part for each unit."""
 
-    def __init__(self, store: PartStore, named: EntryName) -> None:
-        self.store, self.where, self.named_ns = store, named.where, named.at_ns
-        self.fingerprint, self.about, self.fills = named.fingerprint, named.about, named.fills
-        self.asked, self.looks, self.checks = named.asked, named.looks, named.checks
-        self.later = named.later
+    store: PartStore
 
     def find_unit(self, unit: Unit, most_bytes: int, *, had: bool = False) -> StoredUnit | None:
         """Return the rows of a unit; None if not stored, or too large to be loaded into memory.
@@ -84,7 +81,7 @@ class StoredEntry:
         if isinstance(got, tuple):
             return StoredUnit.of(got, unit)
         self.store.describe(self.fingerprint, self.about)
-        return RowFilling(got, unit, form, self.named_ns, recut=self.looks)
+        return RowFilling(got, unit, form, self.at_ns, recut=self.looks)
 
     def wrong(self, *, lost: bool = False) -> str:
         """Return why a part was not stored, for people; "" if another message tells the reason."""

@@ -62,13 +62,11 @@ class Reusing(StoredLevel):
             self._finding = Finding(source, self.looked, entry, seed, asked=self.stores)
         return self._finding
 
-    def instead(
-        self, unit: Unit, skip_atoms: int, read: Callable[[int], Iterator[Block]], run: Running
-    ) -> Iterator[Atom] | None:
+    def instead(self, wanted: UnitRequest) -> Iterator[Atom] | None:
         """Return atoms made from stored rows of other entries; None if none can be used."""
         if not self.own.looks:
             return None
-        wanted, finding = UnitRequest(unit, skip_atoms, read, run), self.finding(run.at)
+        (unit, skip_atoms, _, run), finding = wanted, self.finding(wanted.at)
         names = tuple(name for name, _ in finding.top.columns)
         taken, missing = finding.take(finding.top, names, unit, run)
         if taken and not missing:
@@ -192,22 +190,18 @@ class Reusing(StoredLevel):
         first = self._lowest + (self.below is not None)
         for place in reversed(finding.places[first:-1]):
             steps, needed = self._steps(place.number, names, wanted.at)
-            found = self._below(finding, place, needed, wanted)
+            found = self._below(place, needed, wanted)
             if found is not None:
-                given = partial(self._lower, finding, place, needed)
+                given = partial(self._lower, place, needed)
                 atoms = ((None, blocks) for blocks in found)
                 return self.stepped(steps, atoms, given, wanted)
         return None
 
     def _lower(
-        self,
-        finding: Finding,
-        place: LookupPlace,
-        needed: frozenset[str] | None,
-        wanted: UnitRequest,
+        self, place: LookupPlace, needed: frozenset[str] | None, wanted: UnitRequest
     ) -> Iterator[Iterable[Block]]:
         """Yield the output of a lower step as ``_below`` does, computed if it is not stored."""
-        found = self._below(finding, place, needed, wanted)
+        found = self._below(place, needed, wanted)
         if found is not None:
             yield from found
             return
@@ -216,14 +210,10 @@ class Reusing(StoredLevel):
         yield from (steps.run(blocks, run.mine, run.noted) for blocks in below)
 
     def _below(
-        self,
-        finding: Finding,
-        place: LookupPlace,
-        needed: frozenset[str] | None,
-        wanted: UnitRequest,
+        self, place: LookupPlace, needed: frozenset[str] | None, wanted: UnitRequest
     ) -> Iterator[Iterator[Block]] | None:
         """Return the stored output of a lower step, by atom, with the needed columns; or None."""
-        schema = place.schema
+        finding, schema = self.finding(wanted.at), place.schema
         if not schema.known:
             taken = finding.as_it_is(place, wanted.unit, wanted.run)
             return self._side_by_side(taken, schema, wanted) if taken else None
@@ -279,6 +269,6 @@ class Looking(Reusing):
         self, unit: Unit, skip_atoms: int, read: Callable[[int], Iterator[Block]], run: Running
     ) -> Iterator[Atom]:
         """Return the atoms of ``unit``, from other entries if they hold the rows."""
-        others = self.instead(unit, skip_atoms, read, run)
+        others = self.instead(UnitRequest(unit, skip_atoms, read, run))
         made = self._make_atoms(unit, skip_atoms, read, run) if others is None else others
         return ((origin, recut(blocks)) for origin, blocks in made)

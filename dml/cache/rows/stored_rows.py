@@ -20,7 +20,7 @@ from dml.data.id_columns import FREE, PICKED, RUN
 from dml.data.schema import Schema
 from dml.exec.tasks.levels import Level
 from dml.exec.tasks.steps import Steps
-from dml.exec.tasks.unit_input import Atom, Running
+from dml.exec.tasks.unit_input import Atom, Running, UnitRequest
 from dml.expr.facts import Rows
 from dml.expr.flow import At
 from dml.expr.node import Node
@@ -53,7 +53,8 @@ class StoredLevel(Level):
         aside, run = run.aside, dataclasses.replace(run, aside=False)
         started = time.perf_counter()
         got = self.right(self.entry, self.entry.find_unit(unit, run.most_bytes), unit, run)
-        others = self.instead(unit, skip_atoms, read, run) if got is None else None
+        wanted = UnitRequest(unit, skip_atoms, read, run)
+        others = self.instead(wanted) if got is None else None
         if others is not None:
             yield from others
             return
@@ -94,9 +95,7 @@ class StoredLevel(Level):
         sample = CanarySample(entry, unit, got, self.all_steps, self.ordinal)
         return got if trusted(sample, run, self.seen) else None
 
-    def instead(
-        self, _unit: Unit, _skip_atoms: int, _read: Callable[[int], Iterator[Block]], _run: Running
-    ) -> Iterator[Atom] | None:
+    def instead(self, _wanted: UnitRequest) -> Iterator[Atom] | None:
         """Return atoms made from rows of other entries; None if they do not have the rows."""
         return None
 

@@ -17,10 +17,9 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import pyarrow as pa
-
 from dml.cache.store.primitives import (
     TMP,
+    Fetched,
     ListedName,
     OvertakenError,
     Sink,
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PART_BYTES = 8 << 20  # bytes of one request, buffered until it is sent; S3 takes 5 MiB or more
+PART_BYTES = 8 << 20  # least bytes of a request, buffered until then; S3 takes 5 MiB or more
 
 Ask = Callable[[Callable[[], Any]], Any]
 """Makes a request, and repeats it while failures are transient."""
@@ -54,13 +53,9 @@ class Multipart:
 
     def write(self, data: bytes | memoryview, /) -> None:
         """Append bytes."""
-        left = memoryview(data).cast("B") if len(data) else memoryview(b"")
-        while left:
-            room = PART_BYTES - len(self._held)
-            self._held += left[:room]
-            left = left[room:]
-            if len(self._held) == PART_BYTES:
-                self._send()
+        self._held += data
+        if len(self._held) >= PART_BYTES:
+            self._send()
 
     def finish(self) -> None:
         """Complete the upload, so that its name appears."""
@@ -202,10 +197,10 @@ class Bucket:
         """Return the bytes of ``name``; None if it does not exist."""
         return self._read(name, lambda: bytes(self._system.cat_file(self._at(name))))
 
-    def fetch(self, name: str) -> Loaded | None:
+    def fetch(self, name: str) -> Fetched | None:
         """Return the blob ``name``, loaded into memory; None if it does not exist."""
         data = self.get(name)
-        return None if data is None else Loaded(data)
+        return None if data is None else Fetched(data)
 
     def piece(self, name: str, start: int, count: int) -> memoryview | None:
         """Return ``count`` bytes of a blob from ``start`` on; None if it does not exist."""
@@ -316,23 +311,6 @@ class Bucket:
         except StoreError as error:
             kind = UnwritableError if done == "written" else UnusableError
             raise kind(error.what, at=error.at, why=error.why, try_=error.try_) from error
-
-
-class Loaded:
-    """A blob in memory."""
-
-    identity: str | None = None  # unknown, so that the blob is checked after each transfer
-
-    def __init__(self, data: bytes) -> None:
-        self._data, self.size = data, len(data)
-
-    def piece(self, start: int, count: int) -> memoryview:
-        """Return ``count`` bytes from ``start`` on."""
-        return memoryview(self._data)[start : start + count]
-
-    def buffer(self) -> pa.Buffer:
-        """Return all bytes."""
-        return pa.py_buffer(self._data)
 
 
 def _there(error: OSError) -> bool:

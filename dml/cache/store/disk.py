@@ -31,17 +31,13 @@ TRIES = 8  # other processes may remove folders between making and using them
 
 
 class Disk:
-    """The folder ``below`` (such as ``v1/shared``) of ``root``, which is created if missing.
-
-    With ``fsync``, writes wait until each file and its name are on disk, to survive a power loss.
-    """
+    """The folder ``below`` (such as ``v1/shared``) of ``root``, which is created if missing."""
 
     maps = True
 
-    def __init__(self, root: str | os.PathLike[str], below: str, *, fsync: bool = False) -> None:
+    def __init__(self, root: str | os.PathLike[str], below: str) -> None:
         self._top = Path(os.path.abspath(root))
         self._root = self._top / below
-        self.fsync = fsync
         with self.translate_errors("opened"):
             make_folders(self._top)
             self._identity = self._seen()
@@ -67,8 +63,6 @@ class Disk:
             try:
                 with open(made, "xb", buffering=0, opener=self.opener) as file:
                     _write(file.fileno(), data)
-                    if self.fsync:
-                        os.fsync(file.fileno())
                 self.named(made, name, os.link)
             except FileExistsError:
                 return False
@@ -192,15 +186,8 @@ class Disk:
             self._make(path.parent)
             with suppress(FileNotFoundError):
                 give(made, path)
-                break
-        else:
-            raise OvertakenError("files of the store vanish while they are made", at=str(path))
-        if self.fsync:
-            handle = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+                return
+        raise OvertakenError("files of the store vanish while they are made", at=str(path))
 
     def _make(self, folder: Path) -> None:
         """Create a folder below the root, and its parents, but never the root."""
@@ -276,8 +263,6 @@ class Writing:
     def finish(self) -> None:
         """Give the file its name."""
         with self._disk.translate_errors("written"):
-            if self._disk.fsync:
-                os.fsync(self._handle)
             self._disk.named(self._made, self._name, os.replace)
         self._drop()
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from dml.base.user_line import warn
 from dml.cache.store.primitives import (
@@ -18,6 +18,8 @@ from dml.cache.store.primitives import (
     UnwritableError,
 )
 from dml.errors import CacheError
+
+T = TypeVar("T")
 
 
 class StoreHealth(Protocol):
@@ -64,6 +66,13 @@ class Standing:
         if first:
             text = f"the run goes on without {self._what}: {error}"
             warn(text, StoreWarning)
+
+    def answer(self, request: Callable[[], T]) -> T | None:
+        """Return the result of ``request``; None if the place is, or becomes, unusable."""
+        if self.unusable is None:
+            with self.failing():
+                return request()
+        return None
 
     @contextmanager
     def failing(self) -> Iterator[None]:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -220,10 +221,7 @@ class LocalCopies:
 
     def fetch(self, entry: str, blob: str) -> Mapped | None:
         """Return the copy of ``blob``, mapped, or None if it cannot be read."""
-        found: Mapped | None = None
-        if self.standing.unusable is None:
-            with self.standing.failing():
-                found = self.disk.fetch(_name(entry, blob))
+        found = self.standing.answer(partial(self.disk.fetch, _name(entry, blob)))
         if found is not None and self.standing.unwritable is None:
             with self.standing.failing():
                 self._used(entry)

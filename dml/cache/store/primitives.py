@@ -47,21 +47,25 @@ class Sink(Protocol):
         """Remove the written bytes, unless the name is finished."""
 
 
-class Fetched(Protocol):
-    """The bytes of one blob."""
+class Fetched:
+    """The bytes of one blob: here in memory, mapped in ``Mapped``."""
 
-    identity: str | None
+    identity: str | None = None
     """Equal for a blob that is unchanged since an earlier read; None if that is unknown."""
-    size: int
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self.size = data, len(data)
 
     def piece(self, start: int, count: int) -> memoryview:
         """Return ``count`` bytes from ``start`` on; for any thread.
 
         Raise UnusableError if the disk fails.
         """
+        return memoryview(self._data)[start : start + count]
 
     def buffer(self) -> pa.Buffer:
         """Return all bytes, mapped and not copied if on a disk; the blob must not be empty."""
+        return pa.py_buffer(self._data)
 
 
 class ListedName(NamedTuple):

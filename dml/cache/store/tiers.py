@@ -26,7 +26,7 @@ LATER = math.inf  # expected later reads of a part, by default
 
 
 class StoreTiers:
-    """The places from which parts are read, with counts of the bytes from each.
+    """The places from which parts are read.
 
     A copy is made if it will save more time than writing it takes, and read if that takes less time
     than the store (Graur et al., ATC 2022, section 4.4, has one tier and its read time).
@@ -42,7 +42,6 @@ class StoreTiers:
         self._place, self._blobs, self.copies, self.clock = place, blobs, copies, clock
         self._slower: deque[float] = deque(maxlen=SEEN)
         self._lock = threading.Lock()
-        self.copied_bytes = self.fetched_bytes = 0
         self._had = set[str]()
 
     @property
@@ -53,15 +52,6 @@ class StoreTiers:
     def had(self, record: PartRecord) -> bool:
         """Return True if a part is in a local file that this process has read and found whole."""
         return record.blob in self._had
-
-    def counted(self, rows: PartRows) -> PartRows:
-        """Count the bytes of ``rows`` by origin, local copy or store, and return ``rows``."""
-        with self._lock:
-            if rows.copied:
-                self.copied_bytes += rows.nbytes
-            else:
-                self.fetched_bytes += rows.nbytes
-        return rows
 
     def beside(self, entry: str, later: float) -> Beside | None:
         """Return a function that begins copies of new parts; None if copies do not pay."""

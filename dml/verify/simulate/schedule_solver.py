@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import heapq
 import math
+import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 from dml.errors import PlanError
@@ -27,12 +29,11 @@ Counts = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class SolverOperator:
-    """One operator of a chain; its tasks are alike.
+    """One operator of a chain; its tasks are alike, and take one partition of the operator before.
 
     Parameters
     ----------
     ticks : duration of a task
-    takes : partitions of the previous operator that a task takes (the first operator takes nothing)
     gives : partitions that a task outputs; those of the last operator leave when the task ends
     size : space in the buffer that each output partition takes
     needs : (resource, amount) that a running task occupies
@@ -40,7 +41,6 @@ class SolverOperator:
     """
 
     ticks: int
-    takes: int = 1
     gives: int = 1
     size: float = 1
     needs: tuple[tuple[str, float], ...] = (("cpu", 1),)
@@ -59,40 +59,23 @@ class Problem:
     tasks: int
     slots: Mapping[str, float]
     buffer: float | None = None
-    totals: Counts = field(init=False)
 
-    def __post_init__(self) -> None:
-        totals = [self.tasks]
-        for before, each in zip(self.operators, self.operators[1:], strict=False):
-            tasks, rest = divmod(totals[-1] * before.gives, each.takes)
-            if rest or not tasks:
-                raise PlanError(
-                    f"{totals[-1] * before.gives} partitions cannot be taken {each.takes} at once",
-                    why="every task of an operator takes the same number of partitions",
-                    try_="a number of tasks that comes out even",
-                )
-            totals.append(tasks)
-        object.__setattr__(self, "totals", tuple(totals))
-
-
-class SolverStep(NamedTuple):
-    """The tasks of each operator that start at ``tick``."""
-
-    tick: int
-    starts: Counts
+    @property
+    def totals(self) -> Counts:
+        """The number of tasks of each operator."""
+        gives = (each.gives for each in self.operators[:-1])
+        return tuple(accumulate(gives, operator.mul, initial=self.tasks))
 
 
 @dataclass(frozen=True)
 class Solution:
     """The result of a search: ``ticks`` of the best schedule, None if the search gave up.
 
-    No schedule takes fewer than ``bound`` ticks; ``states`` states were expanded.
+    No schedule takes fewer than ``bound`` ticks.
     """
 
     ticks: int | None
     bound: int
-    states: int
-    schedule: tuple[SolverStep, ...] = ()
 
 
 class _State(NamedTuple):
@@ -102,22 +85,19 @@ class _State(NamedTuple):
     running: tuple[Counts, ...]
 
 
-def solve(
-    problem: Problem, *, most_states: int = MOST_STATES, most_ticks: float = math.inf
-) -> Solution:
-    """Return the shortest schedule of ``problem``, or a bound if the search exceeds a limit.
+def solve(problem: Problem, *, most_states: int = MOST_STATES) -> Solution:
+    """Return the ticks of ``problem``, or a bound if the search expands ``most_states`` states.
 
-    The limits are ``most_states`` expanded states and schedules of ``most_ticks``. Raise PlanError
-    if no schedule exists: a task never fits into the resources or the buffer.
+    Raise PlanError if no schedule exists: a task never fits into the resources or the buffer.
     """
-    return _Search(problem, most_ticks).run(most_states)
+    return _Search(problem).run(most_states)
 
 
 class _Search:
     """One A* search: its queue orders states by the least ticks of schedules through them."""
 
-    def __init__(self, problem: Problem, most_ticks: float) -> None:
-        self.problem, self.most_ticks = problem, most_ticks
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
         self.operators, self.totals = problem.operators, problem.totals
         self.last = len(self.operators) - 1
         ticks = [each.ticks for each in self.operators]
@@ -130,61 +110,43 @@ class _Search:
         }
         self.alone = [self._costs_nobody(i) for i in range(len(ticks))]
         self.at: dict[_State, int] = {}
-        self.came: dict[_State, tuple[_State, SolverStep]] = {}
         self.queue: list[tuple[int, int, int, int, _State]] = []
-        self.left_out = math.inf  # the least bound beyond ``most_ticks``
 
     def run(self, most_states: int) -> Solution:
         """Expand the most promising states until one is complete, or ``most_states`` of them."""
         first = _State((0,) * len(self.totals), ((),) * len(self.totals))
-        self._reach(first, 0, self._left(first))
+        self._reach(first, 0, 0)
         states = 0
         while self.queue:
             bound, _, _, tick, state = heapq.heappop(self.queue)
             if self.at[state] < tick:
                 continue
             if state.started == self.totals and not any(state.running):
-                return Solution(tick, tick, states, self._schedule(state))
+                return Solution(tick, tick)
             states += 1
             if states > most_states:
-                return Solution(None, bound, states)
-            self._expand(state, tick, bound)
-        if self.left_out < math.inf:
-            return Solution(None, int(self.left_out), states)
+                return Solution(None, bound)
+            for starts in self._choices(state):
+                passed, after = self._after(state, starts)
+                if passed:
+                    self._reach(after, tick + passed, bound)
         raise PlanError(
             "no schedule comes to its end",
             why="a task does not fit into the resources, or what it gives into the buffer",
             try_="a larger buffer",
         )
 
-    def _expand(self, state: _State, tick: int, bound: int) -> None:
-        for starts in self._choices(state):
-            passed, after = self._after(state, starts)
-            if passed and self._reach(after, tick + passed, bound):
-                self.came[after] = state, SolverStep(tick, starts)
+    def _reach(self, state: _State, tick: int, bound: int) -> None:
+        """Record that ``state`` is reachable at ``tick``, unless it was reachable no later before.
 
-    def _reach(self, state: _State, tick: int, bound: int) -> bool:
-        """Record that ``state`` is reachable at ``tick``; return False if that is of no use.
-
-        That is so if it was reachable no later before, or leads to schedules beyond ``most_ticks``.
+        No schedule through the state before it takes fewer than ``bound`` ticks.
         """
         if self.at.get(state, math.inf) <= tick:
-            return False
-        bound = max(bound, tick + self._left(state))
-        if bound > self.most_ticks:
-            self.left_out = min(self.left_out, bound)
-            return False
+            return
         self.at[state] = tick
         ended = sum(state.started) - sum(map(len, state.running))
+        bound = max(bound, tick + self._left(state))
         heapq.heappush(self.queue, (bound, -ended, len(self.at), tick, state))
-        return True
-
-    def _schedule(self, state: _State) -> tuple[SolverStep, ...]:
-        steps = []
-        while state in self.came:
-            state, step = self.came[state]
-            steps.append(step)
-        return tuple(reversed(steps))
 
     # Possible steps
 
@@ -223,7 +185,7 @@ class _Search:
         for name, n in each.needs:
             most = min(most, (free[name] + EPSILON) // n if n else most)
         if i:
-            most = min(most, self._ready(i, state) // each.takes)
+            most = min(most, self._ready(i, state))
         if each.gives * each.size:
             most = min(most, (room + EPSILON) // (each.gives * each.size))
         return max(0, int(most))
@@ -238,7 +200,7 @@ class _Search:
         """Return the number of stored partitions that operator ``i`` could take."""
         before = self.operators[i - 1]
         ended = state.started[i - 1] - len(state.running[i - 1])
-        return before.gives * ended - self.operators[i].takes * state.started[i]
+        return before.gives * ended - state.started[i]
 
     def _stored(self, state: _State) -> float:
         """Return the space taken in the buffer."""
@@ -248,7 +210,7 @@ class _Search:
                 held = each.gives * len(state.running[i])
             else:
                 ended = state.started[i + 1] - len(state.running[i + 1])
-                held = each.gives * state.started[i] - self.operators[i + 1].takes * ended
+                held = each.gives * state.started[i] - ended
             used += each.size * held
         return used
 
@@ -298,7 +260,7 @@ class _Search:
         """Return for each operator the ticks that must pass before its next task can start."""
         found = [0]
         for i in range(1, len(self.operators)):
-            if self._ready(i, state) >= self.operators[i].takes:
+            if self._ready(i, state):
                 found.append(0)
             elif state.running[i - 1]:
                 found.append(state.running[i - 1][0])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from dml.exec.scheduler.core import Core
 from dml.exec.scheduler.messages import (
@@ -37,15 +38,6 @@ class TaskTruth:
     noise: float = 0.0
     parts: tuple[tuple[float, int], ...] = ()
 
-    def each(self) -> Iterator[tuple[float, int | None]]:
-        """Yield the seconds and bytes of every slice, without noise."""
-        if self.parts:
-            yield from self.parts
-        elif not self.slices:
-            yield self.seconds, None
-        else:
-            yield from [(self.seconds, self.output_bytes)] * self.slices
-
     def slice(self, k: int) -> tuple[float, int | None, bool]:
         """Return noiseless seconds, bytes (None: no output), and whether a slice follows ``k``."""
         if self.parts:
@@ -66,7 +58,6 @@ class ClusterTrace:
     seconds: float = 0.0
     peak_bytes: int = 0
     forced: int = 0
-    steps: int = 0
     offers: list[Seq] = field(default_factory=list)
     launches: list[tuple[float, Run]] = field(default_factory=list)
     busy_s: dict[str, float] = field(default_factory=dict)
@@ -80,7 +71,7 @@ class VirtualCluster:
 
     Parameters
     ----------
-    stages, slots, limit_bytes, policy, ordered, settling, ahead : those of ``Core``
+    stages, slots, limit_bytes, policy, core : the arguments of ``Core``
     truth : one TaskTruth per stage, or a function that returns it for a task's place
     consume_s : seconds that the consumer holds each partition
     seed : of the noise
@@ -95,22 +86,12 @@ class VirtualCluster:
         limit_bytes: int,
         policy: Policy | None = None,
         *,
-        ordered: bool = True,
-        settling: bool = False,
-        ahead: int | None = None,
         consume_s: float = 0.0,
         seed: int = 0,
         watched: bool = True,
+        **core: Any,
     ) -> None:
-        self.core = Core(
-            stages,
-            slots,
-            limit_bytes,
-            policy,
-            ordered=ordered,
-            settling=settling,
-            ahead=ahead,
-        )
+        self.core = Core(stages, slots, limit_bytes, policy, **core)
         self.truth, self.consume_s, self.watched = tuple(truth), consume_s, watched
         self.trace, self.now = ClusterTrace(), 0.0
         self._random = random.Random(seed)  # noqa: S311  not a secret
@@ -135,7 +116,6 @@ class VirtualCluster:
 
     def step(self, event: Event) -> None:
         """Send an event to the core now, perform its actions, and check the invariants."""
-        self.trace.steps += 1
         actions = self.core.step(event, self.now)
         for action in actions:
             self._perform(action)

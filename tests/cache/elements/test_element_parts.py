@@ -61,8 +61,9 @@ def test_entries_come_back_as_they_were(draw: random.Random, batched: bool) -> N
         entries.append(entry)
         first += 1 if batched else block.n
     batches += packing.rest()
+    runs = [(each, (each.num_rows,)) for each in batches]
     about = json.loads(json.dumps(packing.about({}, last=True)))
-    packed = PackedEntries(PartRows(batches, about), batched=batched)
+    packed = PackedEntries(PartRows(runs, about), batched=batched)
     assert (packed.first, packed.end) == (7, first)
     for number, entry in enumerate(entries):
         ends = entries[number + 1].first if number + 1 < len(entries) else first

@@ -152,23 +152,15 @@ def test_a_writer_whose_blob_was_swept_costs_a_part_and_no_rows(tmp_path: Path) 
     assert get(store, FP, 0, never).table.equals(rows(0))
 
 
-def test_pins_hold_while_their_process_lives_or_for_good(opened: Callable[[], StorePlace]) -> None:
+def test_pins_hold_until_they_are_removed(opened: Callable[[], StorePlace]) -> None:
     place = opened()
-    with pins.pinned(place, FP):
-        pins.pin(opened(), OTHER)
-        assert pins.list_pinned(opened()) == {FP, OTHER}
+    pins.pin(place, FP)
+    pins.pin(opened(), OTHER)
+    assert pins.list_pinned(opened()) == {FP, OTHER}
+    pins.unpin(place, FP)
     assert pins.list_pinned(place) == {OTHER}
     pins.unpin(place, OTHER)
     assert pins.list_pinned(place) == set()
-
-
-def test_pins_of_the_dead_hold_nothing(tmp_path: Path) -> None:
-    disk = Disk(tmp_path, "v1/shared")
-    disk.put(f"pins/{FP}/dead", b"")
-    pins.pin(disk, OTHER)
-    aged(tmp_path, 1000)
-    assert pins.list_pinned(disk, pin_s=500) == {OTHER}
-    assert disk.names("pins") == [f"{OTHER}/forever"]
 
 
 @pytest.mark.law

@@ -87,8 +87,7 @@ def test_who_finds_damage_makes_the_version_that_others_wait_for(
     assert yours.part(FP, 0) is not None
     (name,) = opened().names(folder)
     opened().put(f"{folder}/{name}", b"damaged")
-    mine.forget()
-    found = filling(mine)
+    found = filling(PartStore(opened(), ttl_s=60.0))
     assert found.lease is not None
     assert found.lease.name.endswith("/0/lease.0.1.0")
     found.add(batch(0))

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from dml.cache.parts import blob_digest, mapped_blob
 from dml.cache.parts.mapped_blob import Mapped
-from dml.cache.store.bucket import Loaded
-from dml.cache.store.primitives import UnusableError
+from dml.cache.store.primitives import Fetched, UnusableError
 
 
 @pytest.fixture(params=["mapped", "read"])
@@ -95,11 +94,11 @@ def test_threads_say_what_one_says(data: bytes, size: int, threads: int) -> None
         patch.setattr(blob_digest, "THREAD_PIECES", 1)
         patch.setattr(os, "cpu_count", lambda: 8)
         told = b"".join(map(xxhash.xxh3_128_digest, pieces(data, size)))
-        assert blob_digest.of_blob(Loaded(data)) == xxhash.xxh3_128_hexdigest(told)
+        assert blob_digest.of_blob(Fetched(data)) == xxhash.xxh3_128_hexdigest(told)
 
 
 def test_what_fails_in_a_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Failing(Loaded):
+    class Failing(Fetched):
         def piece(self, start: int, count: int) -> memoryview:
             if start == 70:
                 raise UnusableError("the disk fails")

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from dml.cache.eviction import janitor
 from dml.cache.parts import blob_digest
 from dml.cache.parts.parts import PartRows, PartSource, PartStore
-from dml.cache.store.bucket import Loaded
 from dml.cache.store.disk import Disk, Writing
-from dml.cache.store.primitives import StorePlace
+from dml.cache.store.primitives import Fetched, StorePlace
 from tests.cache.parts.test_aligned_format import TYPES, buffers, values
 from tests.cache.store.fills import FP, OTHER, batch, filling, find, made, same
 
@@ -245,7 +244,7 @@ class Loading(Disk):
 
     def fetch(self, name: str) -> Any:
         data = self.get(name)
-        return None if data is None else Loaded(data)
+        return None if data is None else Fetched(data)
 
 
 def test_a_part_that_is_too_large_for_memory_is_left_where_it_is(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml.cache.parts import blob_digest, parts
+from dml.cache.parts import blob_digest, part_fill
 from dml.cache.parts.parts import PartFilling, PartSource, PartStore
 from dml.cache.store import layout
 from dml.cache.store.disk import Disk
@@ -22,7 +22,7 @@ UNASKED, PIECE = 20_000, 4_096
 
 @pytest.fixture(autouse=True)
 def _little_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "UNASKED_BYTES", UNASKED)
+    monkeypatch.setattr(part_fill, "UNASKED_BYTES", UNASKED)
     monkeypatch.setattr(blob_digest, "PIECE_BYTES", PIECE)
 
 

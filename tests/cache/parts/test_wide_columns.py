@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -95,7 +95,7 @@ def test_rows_that_are_written_to_while_others_come_are_kept_as_they_were(tmp_pa
     assert same(PartStore(Disk(tmp_path, "v1/any")).part(FP, 0), [wanted])
 
 
-def read(data: bytes) -> tuple[pa.Schema, Sequence[pa.RecordBatch]]:
+def read(data: bytes) -> tuple[pa.Schema, wide_columns.Runs]:
     held = pa.py_buffer(data)
     return wide_columns.read(held, wide_columns.shape_of(held))
 
@@ -115,7 +115,7 @@ def test_nothing_that_is_written_there_is_looked_for_outside(at: int, value: int
     data = bytearray(laid([labelled(0, 3), labelled(3, 2)]))
     data[-1 - at % (len(data) - 5 * 1024)] = value
     try:
-        _, batches = read(bytes(data))
+        _, runs = read(bytes(data))
     except (
         pa.ArrowException,
         OSError,
@@ -126,7 +126,7 @@ def test_nothing_that_is_written_there_is_looked_for_outside(at: int, value: int
         AttributeError,
     ):
         return
-    for batch in batches:
+    for batch, _ in runs:
         if batch.schema.equals(labelled(0, 0).schema):
             assert values_of(batch).nbytes <= len(data)
 

@@ -115,7 +115,7 @@ def test_blocks_of_a_part_are_made_as_they_are_asked_for(monkeypatch: pytest.Mon
     batch = pa.record_batch({"x": [1, 2]})
     unit = Unit(0, 0, 3, 6, 2, 100)
     about = {"unit": [3, 6, 2], "atoms": [1, 0, 2], "ids": WORDS[RUN], "schemas": {}, "own": []}
-    rows = PartRows([batch] * 3, {**about, "blocks": [[2, 7, 0], [2, 7, 2], [2, 7, 4]]})
+    rows = PartRows([(batch, (2,))] * 3, {**about, "blocks": [[2, 7, 0], [2, 7, 2], [2, 7, 4]]})
     found = StoredUnit.of(rows, unit)
     assert found is not None
     seen: list[int] = []
@@ -186,7 +186,7 @@ def test_a_child_can_open_stores_whatever_its_parent_did(tmp_path: Path) -> None
 def test_a_part_whose_ids_are_written_otherwise_is_not_read() -> None:
     unit = Unit(0, 0, 3, 6, 2, 100)
     about = {"unit": [3, 6, 2], "atoms": [1], "schemas": {}, "own": [], "blocks": [[2, 7, 0]]}
-    rows = [pa.record_batch({"x": [1, 2]})]
+    rows = [(pa.record_batch({"x": [1, 2]}), (2,))]
     assert StoredUnit.of(PartRows(rows, {**about, "ids": "run"}), unit) is not None, (
         "the word stays"
     )

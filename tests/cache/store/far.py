@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from dml.base.read_times import ReadTimes
 from dml.cache.parts.parts import PartStore
-from dml.cache.store.bucket import Loaded
 from dml.cache.store.disk import Disk
 from dml.cache.store.local_copies import BELOW, LocalCopies, Times
+from dml.cache.store.primitives import Fetched
 
 FAST, SLOW = ReadTimes.linear(1e-9, 1e15), ReadTimes.linear(1.0, 1e6)
 PAYS, LOSES = Times(FAST, FAST, SLOW), Times(SLOW, FAST, FAST)
@@ -28,7 +28,7 @@ class Far(Disk):
     def fetch(self, name: str) -> Any:
         data = self.get(name)
         self._count(0 if data is None else len(data))
-        return None if data is None else Loaded(data)
+        return None if data is None else Fetched(data)
 
     def piece(self, name: str, start: int, count: int) -> memoryview | None:
         data = self.get(name)

@@ -50,7 +50,7 @@ def get(store: PartStore, fingerprint: str, part: int, compute: Callable[[], pa.
 
 def find(store: PartStore, fingerprint: str, part: int) -> pa.Table | None:
     """The rows of a part, also if it was made anew; nothing is made."""
-    store.forget()
+    store.records(fingerprint)
     found = store.part(fingerprint, part)
     return None if found is None else table_of(found)
 

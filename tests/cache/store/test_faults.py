@@ -183,7 +183,6 @@ def test_looking_into_a_store_that_fails_finds_nothing(
 ) -> None:
     store = PartStore(Disk(tmp_path, "v1/shared"))
     assert find(store, FP, 0) is None
-    store.forget()
     failing_from(monkeypatch, "scandir", 0, errno.EIO)
     with pytest.warns(StoreWarning):
         assert find(store, FP, 0) is None

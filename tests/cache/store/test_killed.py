@@ -18,7 +18,7 @@ from dml.cache.store.disk import Disk
 from tests.cache.store.fills import find, get
 
 FP = "ab" * 16
-STEPS = ("write", "link", "replace", "unlink", "rmdir", "mkdir", "scandir", "fsync", "open")
+STEPS = ("write", "link", "replace", "unlink", "rmdir", "mkdir", "scandir", "open")
 
 
 class Killed(BaseException):
@@ -54,7 +54,7 @@ def test_a_writer_killed_at_any_step_leaves_nothing_that_is_read(
     step, ended = 0, False
     while not ended:
         root = tmp_path / str(step)
-        disk = Disk(root, "v1/shared", fsync=True)
+        disk = Disk(root, "v1/shared")
         store = PartStore(disk, quota_bytes=1 << 20, ttl_s=60)
         with monkeypatch.context() as patch:
             done = killed_at(patch, step)

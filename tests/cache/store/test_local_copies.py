@@ -90,10 +90,10 @@ def test_what_lies_far_is_fetched_once_by_all_of_a_machine(tmp_path: Path) -> No
 def test_bytes_are_counted_by_where_they_came_from(tmp_path: Path) -> None:
     stored(tmp_path)
     store = opened(tmp_path)
-    for times in (0, 1, 2):
-        read(store)
-        counted = store.tiers.fetched_bytes, store.tiers.copied_bytes
-        assert counted == (size_of(tmp_path), times * size_of(tmp_path))
+    for near in (False, True, True):
+        came = [got.came for part in range(PARTS) if (got := store.part(FP, part)) is not None]
+        size = size_of(tmp_path)
+        assert tuple(map(sum, zip(*came, strict=True))) == ((size, 0) if near else (0, size))
 
 
 def test_what_is_made_here_is_copied_as_it_is_made(tmp_path: Path) -> None:

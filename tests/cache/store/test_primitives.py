@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -162,17 +161,6 @@ def test_a_root_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     assert caught.value.at
     assert caught.value.why
     assert caught.value.try_
-
-
-def test_with_fsync_all_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced = list[int]()
-    monkeypatch.setattr(os, "fsync", synced.append)
-    disk = Disk(tmp_path, "v1/shared", fsync=True)
-    assert disk.put_if_absent("e/a", b"1")
-    assert len(synced) == 2  # the file, and the folder that names it
-    disk.put("blobs/a", b"1")
-    assert len(synced) == 4
-    assert disk.get("blobs/a") == b"1"
 
 
 def test_stores_without_conditional_puts_are_refused() -> None:

@@ -59,7 +59,7 @@ def asking(given: dict[str, Any], drawn: random.Random, diary: Diary) -> None:
         source, version = step(given, store, (entry, part), drawn)
         diary.note(source, entry, part, *version)
         if drawn.random() < 0.02:
-            store.forget()
+            store.records(entry)
     store.close()
     if not store.standing.whole:
         diary.note("UNUSABLE", str(store.standing.unusable or store.standing.unwritable))

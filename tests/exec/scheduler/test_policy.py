@@ -27,12 +27,19 @@ from dml.exec.scheduler.policy import (
 )
 from dml.optimize.phases import optimize
 from dml.testing.fuzz import FuzzPolicy
-from dml.testing.scenes import BOUND_S, GB, OPTIMUM_S, fractional, memory_aware
+from dml.testing.scenes import BOUND_S, GB, OPTIMUM_S, Scene, fractional, memory_aware
 from dml.verify.simulate.virtual_cluster import ClusterTrace, TaskTruth, VirtualCluster
+from tests.exec.schedule_bound import lower_bound
 from tests.sampling import halved
 
 LIMITS_GB = (0.5, 1, 2, 4, 8, 12, 16, 32)
 SAMPLE_GB = {False: (2,), True: (1,)}  # of them, ordered or not, without --whole
+
+
+def bound_s(scene: Scene, *, ordered: bool = True) -> float:
+    """Seconds that no schedule beats."""
+    given_ = scene.demands, scene.truth, scene.slots, scene.limit_bytes, scene.units
+    return lower_bound(*given_, ordered=ordered).seconds
 
 
 @pytest.mark.law
@@ -78,7 +85,7 @@ def test_shared_slots_reach_the_lower_bound(
 ) -> None:
     """Appendix A.1: a stage of 1 s feeds one of 2 s."""
     both, apart = fractional(units), fractional(units, apart=(4.0, 4.0))
-    assert both.run(ordered=ordered).seconds == shared == both.bound().seconds == 3 * units / 8
+    assert both.run(ordered=ordered).seconds == shared == bound_s(both) == 3 * units / 8
     assert apart.run(ordered=ordered).seconds == four_four
     assert fractional(units, apart=(3.0, 5.0)).run(ordered=False).seconds == three_five
     assert shared <= (1 - 0.24) * four_four
@@ -276,7 +283,7 @@ def test_noise_of_half_neither_breaks_the_limit_nor_swings(limit_gb: int, *, ord
     scene = memory_aware(int(limit_gb * GB), part_rows=25, wobble=0.5, seed=limit_gb)
     cluster = scene.cluster(ordered=ordered, watched=False)
     trace, used = memory_over_time(cluster, scene.units)
-    assert trace.seconds <= 1.05 * scene.bound(ordered=ordered).seconds
+    assert trace.seconds <= 1.05 * bound_s(scene, ordered=ordered)
     assert trace.peak_bytes <= scene.limit_bytes
     steady = [nbytes for at, nbytes in used if 0.1 < at / trace.seconds < 0.9]
     swing = max(abs(nbytes - sum(steady) / len(steady)) for nbytes in steady)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from dml.errors import PlanError
 from dml.exec.scheduler.policy import Demand
-from dml.verify.simulate.schedule_bound import Boxes, SliceKind, lower_bound
 from dml.verify.simulate.schedule_solver import Problem, SolverOperator, solve
 from dml.verify.simulate.virtual_cluster import TaskTruth
+from tests.exec.schedule_bound import Boxes, SliceKind, lower_bound
 from tests.sampling import amount
 
 NEARLY = 1e-6

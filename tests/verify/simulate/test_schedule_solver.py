@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dml.errors import PlanError
 from dml.exec.scheduler.policy import Demand
-from dml.verify.simulate.schedule_solver import Problem, Solution, SolverOperator, solve
+from dml.verify.simulate.schedule_solver import Problem, SolverOperator, solve
 from dml.verify.simulate.virtual_cluster import TaskTruth, VirtualCluster
 from tests.sampling import amount
 
@@ -22,11 +22,10 @@ MOST_TASKS = 12
 
 
 @st.composite
-def operators(draw: st.DrawFn, *, first: bool) -> SolverOperator:
+def operators(draw: st.DrawFn) -> SolverOperator:
     needs = draw(st.sampled_from([{"cpu": 1}, {"gpu": 1}, {"cpu": 1, "gpu": 1}, {"cpu": 2}]))
     return SolverOperator(
         draw(st.integers(1, 4)),
-        takes=1 if first else draw(st.integers(1, 2)),
         gives=draw(st.integers(1, 2)),
         size=draw(st.integers(0, 2)),
         needs=tuple(needs.items()),
@@ -36,24 +35,15 @@ def operators(draw: st.DrawFn, *, first: bool) -> SolverOperator:
 
 @st.composite
 def problems(draw: st.DrawFn) -> Problem:
-    """Chains of at most three operators and twelve tasks, that come out even."""
-    first = draw(operators(first=True))
-    rest = draw(st.lists(operators(first=False), max_size=2))
+    """Chains of at most three operators and twelve tasks."""
+    first = draw(operators())
+    rest = draw(st.lists(operators(), max_size=2))
     slots = {"cpu": draw(st.integers(2, 3)), "gpu": draw(st.integers(1, 2))}
     buffer = draw(st.sampled_from([None, 2, 3, 4, 5, 6, 8]))
     tasks = draw(st.sampled_from([2, 4, 1, 3, 6]))
-    while rest and not fits(tasks, (first, *rest)):
+    while sum(Problem((first, *rest), tasks, slots).totals) > MOST_TASKS:
         rest = rest[:-1]
     return Problem((first, *rest), tasks, slots, buffer)
-
-
-def fits(tasks: int, chain: tuple[SolverOperator, ...]) -> bool:
-    found = [tasks]
-    for before, each in itertools.pairwise(chain):
-        if found[-1] * before.gives % each.takes:
-            return False
-        found.append(found[-1] * before.gives // each.takes)
-    return sum(found) <= MOST_TASKS
 
 
 class Moment(NamedTuple):
@@ -95,7 +85,7 @@ def begun(problem: Problem, now: Moment, starts: tuple[int, ...]) -> Moment | No
     for i, (each, n) in enumerate(zip(chain, starts, strict=True)):
         waiting.append(now.waiting[i] - n)
         running.append(tuple(sorted((*now.running[i], *[each.ticks] * n))))
-        if i and given_[i - 1] - each.takes * len(running[i]) < 0:
+        if i and given_[i - 1] - len(running[i]) < 0:
             return None
         if each.most is not None and len(running[i]) > each.most:
             return None
@@ -116,25 +106,10 @@ def ticked(problem: Problem, now: Moment) -> Moment:
         ended = running.count(1)
         given_[i] += ended * chain[i].gives
         if i:
-            given_[i - 1] -= ended * chain[i].takes
+            given_[i - 1] -= ended
     given_[-1] = 0
     left = tuple(tuple(n - 1 for n in each if n > 1) for each in now.running)
     return Moment(now.waiting, left, tuple(given_))
-
-
-def played(problem: Problem, found: Solution) -> int:
-    """The tick at which a schedule ends, every start of which holds."""
-    starts = dict(found.schedule)
-    nothing = (0,) * len(problem.operators)
-    now: Moment | None = Moment(problem.totals, ((),) * len(nothing), nothing)
-    for tick in itertools.count():
-        assert now is not None
-        if not any(now.waiting) and not any(now.running):
-            return tick
-        now = begun(problem, now, starts.get(tick, nothing))
-        assert now is not None
-        now = ticked(problem, now)
-    raise AssertionError
 
 
 @pytest.mark.law
@@ -148,14 +123,13 @@ def test_the_solver_equals_trying_everything(problem: Problem) -> None:
         return
     found = solve(problem)
     assert found.ticks == found.bound == best
-    assert played(problem, found) == best
 
 
 @pytest.mark.law
 @settings(max_examples=amount(40, 100))
-@given(problems(), st.integers(0, 20), st.integers(1, 12))
-def test_what_gives_up_knows_a_bound(problem: Problem, states: int, ticks: int) -> None:
-    """Of states, and of ticks: a bound never exceeds the optimum."""
+@given(problems(), st.integers(0, 20))
+def test_what_gives_up_knows_a_bound(problem: Problem, states: int) -> None:
+    """A bound never exceeds the optimum."""
     try:
         best = solve(problem).ticks
     except PlanError:
@@ -164,19 +138,15 @@ def test_what_gives_up_knows_a_bound(problem: Problem, states: int, ticks: int) 
     few = solve(problem, most_states=states)
     assert few.bound <= best
     assert few.ticks in (None, best)
-    assert few.states <= states + 1
-    short = solve(problem, most_ticks=ticks)
-    assert short.ticks == (best if best <= ticks else None)
-    assert short.bound <= best
 
 
 @pytest.mark.law
 @settings(max_examples=amount(40, 100))
 @given(problems())
 def test_no_run_of_the_core_is_shorter(problem: Problem) -> None:
-    """The core with its policy, on tasks that take one partition each, is a schedule as others."""
+    """The core with its policy, on tasks that give one partition each, is a schedule as others."""
     chain = problem.operators
-    if any(each.takes > 1 for each in chain[1:]) or any(each.gives > 1 for each in chain):
+    if any(each.gives > 1 for each in chain):
         return
     try:
         best = solve(problem).ticks
@@ -266,8 +236,6 @@ def test_the_core_is_near_the_optimum(worst: float, *, scarce: bool, ordered: bo
 def test_two_tasks_of_an_operator_share_two_slots() -> None:
     found = solve(Problem((SolverOperator(3), SolverOperator(2)), 2, {"cpu": 2}))
     assert found.ticks == 5
-    assert [each.tick for each in found.schedule] == [0, 3]
-    assert [each.starts for each in found.schedule] == [(2, 0), (0, 2)]
 
 
 def test_tasks_that_never_fit_have_no_schedule() -> None:
@@ -275,8 +243,3 @@ def test_tasks_that_never_fit_have_no_schedule() -> None:
         solve(Problem((SolverOperator(1, size=3),), 1, {"cpu": 1}, buffer=2))
     with pytest.raises(PlanError, match="no schedule comes to its end"):
         solve(Problem((SolverOperator(1, needs=(("gpu", 1),)),), 1, {"cpu": 1}))
-
-
-def test_partitions_that_do_not_come_out_even_are_refused() -> None:
-    with pytest.raises(PlanError, match="cannot be taken 2 at once"):
-        Problem((SolverOperator(1), SolverOperator(1, takes=2)), 3, {"cpu": 1})
