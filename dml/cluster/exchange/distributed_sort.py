@@ -17,17 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from dml.base.amounts import bytes_text
-from dml.cluster.exchange.range_partition import (
-    HELD,
-    ByColumns,
-    ByKey,
-    Ranges,
-    RunIndex,
-    bounds_of,
-    check_same,
-)
+from dml.cluster.exchange.range_partition import Ranges, RunIndex, bounds_of, check_same
 from dml.cluster.exchange.sorted_run_transfer import Exchange, RunFetcher, shelf_here, unknown
-from dml.cluster.exchange.sorted_runs import RunsGoneError, store_run
+from dml.cluster.exchange.sorted_runs import KEY, ByColumns, ByKey, RunsGoneError, store_run
 from dml.data.block import Block
 from dml.errors import DmlError, MemoryContractError, WorkerLostError
 from dml.events import Tally
@@ -39,8 +31,9 @@ from dml.exec.tasks.job import Job
 from dml.exec.tasks.partition import PartitionSizes, Piece, ReadTask, TaskList
 from dml.exec.tasks.slices import Outcome, Start
 from dml.exec.tasks.task import beside_rows
-from dml.expr.flow import Again, Flow, Position
+from dml.expr.flow import UNBOUNDED, Again, Flow, Position
 from dml.io.memory.range import Range
+from dml.ops.sort.external_sort import HELD
 from dml.ops.sort.row_order import Ordering
 from dml.physical.plan import Stage, units_each
 
@@ -69,9 +62,9 @@ class RunsJob(Job):
     ``by`` is the order of rows; ``exchange`` names folders below ``root``, or Dask's own if None.
     """
 
-    by: Any = None
-    exchange: str = ""
-    root: str | None = None
+    by: ByColumns | ByKey = dataclasses.field(kw_only=True)
+    exchange: str = dataclasses.field(kw_only=True)
+    root: str | None = dataclasses.field(kw_only=True)
 
     def starts(self, mine: Callable[[], Tally]) -> tuple[Start, ...]:
         """Return the start function of each stage; that of the last stage writes runs."""
@@ -114,75 +107,46 @@ class MergeJob(Job):
     ``fetching`` reads the runs; ``groups`` is the operator that groups the rows, or None.
     """
 
-    ranges: Ranges | None = None
-    fetching: RunFetcher | None = None
-    groups: Any = None
+    ranges: Ranges = dataclasses.field(kw_only=True)
+    fetching: RunFetcher = dataclasses.field(kw_only=True)
+    groups: Any = dataclasses.field(kw_only=True)
 
     def starts(self, mine: Callable[[], Tally]) -> tuple[Start, ...]:
         """Return the start function of the only stage."""
         del mine
         return (self._partitions,)
 
-    @property
-    def _working_bytes(self) -> int:
-        return 0 if self.ranges is None else self.ranges.working_bytes
-
     def _partitions(self, task: ReadTask) -> Iterator[Outcome]:
-        """Yield the partitions of one range: usually one, as they have the size of a range."""
-        number, held = task.start, list[Piece]()
-        held_bytes = rows = 0
-        for piece in _ending(self._pieces(number)):
+        """Yield the partitions of one range: one, unless its rows exceed ``most_bytes``."""
+        held, held_bytes, rows = list[Piece](), 0, 0
+        for piece in self._pieces(task.start):
             held.append(piece)
             if piece.block is not None:
                 held_bytes += piece.block.nbytes
                 rows += piece.block.n
-            if piece.stops or held_bytes >= self.sizes.target_bytes:
+            if piece.stops or held_bytes >= self.ranges.most_bytes:
                 whole_bytes = held_bytes + beside_rows(held)
-                yield Outcome(held, whole_bytes, rows, piece.stops, self._working_bytes)
+                yield Outcome(held, whole_bytes, rows, piece.stops, self.ranges.working_bytes)
                 held, held_bytes, rows = [], 0, 0
 
     def _pieces(self, number: int) -> Iterator[Piece]:
-        assert self.ranges is not None and self.fetching is not None  # noqa: S101, PT018
-        made = self.ranges.rows(number, self.fetching)
+        """Yield the blocks of range ``number``, then the end of the range, or its error."""
+        flow = self.ranges.rows(number, self.fetching.all, self.at)
+        names = tuple(name for name in self.ranges.index.schema.names if name != KEY)
         try:
-            blocks = made if self.groups is None else self.groups.groups(self.at, _Pulled(made))
-            for block in blocks:
-                yield Piece(number, 0, block)
+            if self.groups is None:
+                while (block := flow.pull(UNBOUNDED)) is not None:
+                    yield Piece(number, 0, block.select(names))
+            else:
+                for block in self.groups.groups(self.at, flow):
+                    yield Piece(number, 0, block)
+            yield Piece(number, 0, ends=True)
         except RunsGoneError:
             raise
         except DmlError as error:
             yield Piece(number, 0, error=error)
-
-
-def _ending(pieces: Iterator[Piece]) -> Iterator[Piece]:
-    """Yield the pieces, at least one; mark the last one as the end unless it is an error."""
-    held: Piece | None = None
-    for piece in pieces:
-        if held is not None:
-            yield held
-        held = piece
-    if held is None or held.error is None:
-        held = Piece(0, 0) if held is None else held
-        held = dataclasses.replace(held, ends=True)
-    yield held
-
-
-@dataclasses.dataclass
-class _Pulled:
-    """The flow of ``blocks``, from which an operator pulls; ``rest`` is the rest of a block."""
-
-    blocks: Iterator[Block]
-    rest: Block | None = None
-
-    def pull(self, most: int) -> Block | None:
-        """Return the next rows, at most ``most``; None at the end."""
-        if self.rest is None or not self.rest.n:
-            self.rest = next(self.blocks, None)
-        if self.rest is None:
-            return None
-        block = self.rest.slice(0, min(most, self.rest.n))
-        self.rest = self.rest.slice(block.n, self.rest.n)
-        return block
+        finally:
+            flow.close()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -223,10 +187,8 @@ class Rounds:
         self.by = ByColumns(**vars(order), together=together) if columns else ByKey(order.keys)
         self.exchange = Exchange(self.opening.settings)
         job = spread.run.job(epoch, finishing=spread.finishing)
-        fields = {each.name: getattr(job, each.name) for each in dataclasses.fields(job)}
-        self.job = RunsJob(
-            **fields, by=self.by, exchange=self.exchange.name, root=self.exchange.root
-        )
+        where = {"exchange": self.exchange.name, "root": self.exchange.root}
+        self.job = RunsJob(**vars(job), by=self.by, **where)
         units, unit_at = self.job.reading.places, self.job.reading.unit_at
         self.each = units_each(units, unit_at, spread.run.target_bytes)
         self.tasks = TaskList(0, units, self.each, 0)
