@@ -50,8 +50,7 @@ class DaskCrew(RemoteCrew):
     ) -> None:
         super().__init__(loop, job, tallies)
         self.hub, self.places = hub, places
-        policy = loop.core.policy
-        self.losing = policy if isinstance(policy, Losing) else Losing()
+        self.losing = Losing()
         self.wait_s = self.silent_s = 60.0
         self.limit_bytes = loop.core.state.limit_bytes
         self.queue: list[Run] = []
@@ -285,11 +284,12 @@ class DaskCrew(RemoteCrew):
             for source in ticket.sources:
                 self._elsewhere(source)
         for run in ticket.runs:
-            self.losing.lose(run.seq, error)
+            final = self.losing.lose(run.seq, error)
             with self.lock:
                 self.homes.pop(run.seq, None)
             if self.counts(run, lost=True):
-                self.ended(run, Failure(to_dml_error(error, self.worked_on(run, -1))), 0.0)
+                found = to_dml_error(error, self.worked_on(run, -1))
+                self.ended(run, Failure(found, final=final), 0.0)
         self._gathered()
 
     async def _misfit(self, ticket: Ticket, shipment: Shipment) -> None:

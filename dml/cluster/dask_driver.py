@@ -10,7 +10,6 @@ from dml.cluster.autoscale.cluster_scaler import Staff
 from dml.cluster.cluster import CPU, connected, met_before
 from dml.cluster.dask_crew import DaskCrew
 from dml.cluster.placement import Places, refuse
-from dml.cluster.poison_tasks import Losing
 from dml.cluster.worker_monitor import Hub, lost
 from dml.errors import DmlError, InternalError
 from dml.exec.delivery.meter import Tallies
@@ -92,7 +91,6 @@ class Distributed:
         places = Places(members, most, 1 if usual else 0, demands, hub.leaving)
         options["slots"] = places.slots()
         options.setdefault("limit_bytes", LIMIT_BYTES)
-        options["policy"] = Losing(options.get("policy"))
         loop = DriverLoop.over(tasks, (), options, slots=1)
         crew = DaskCrew(loop, job, tallies, hub, places)
         crew.lends = settings.shared_memory

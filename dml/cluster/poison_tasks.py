@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import distributed
 
 from dml.errors import DmlError, InternalError, WorkerLostError, worded
-from dml.exec.scheduler.policy import Candidate, Fault, Policy, Seq, State, StreamingPolicy
+from dml.exec.scheduler.policy import Seq
 
 MOST_LOSSES = 3
 
@@ -20,23 +18,21 @@ class NoWorkerError(Exception):
 
 
 class Losing:
-    """A scheduling policy that gives up a task whose slices were lost too often.
+    """Counts how often the slices of each task were lost.
 
-    All other decisions are those of the ``policy`` that it wraps. A loss counts twice if Dask
-    reports that several workers died, though some of them may have died because of another slice.
+    A loss counts twice if Dask reports that several workers died, though some of them may have died
+    because of another slice.
     """
 
-    def __init__(self, policy: Policy | None = None) -> None:
-        self.given_up = False
-        self._usual: Policy = StreamingPolicy() if policy is None else policy
+    def __init__(self) -> None:
         self._losses: dict[Seq, int] = {}
 
-    def lose(self, seq: Seq, error: BaseException) -> None:
-        """Count a loss of task ``seq``; the next call of ``retry`` is about this task."""
+    def lose(self, seq: Seq, error: BaseException) -> bool:
+        """Count a loss of task ``seq``; return True if it was lost too often for a retry."""
         several = isinstance(error, distributed.KilledWorker) and error.allowed_failures > 0
         weight = 2 if several else 1
         losses = self._losses[seq] = self._losses.get(seq, 0) + weight
-        self.given_up = losses > MOST_LOSSES
+        return losses > MOST_LOSSES
 
     def suspects(self, seq: Seq) -> bool:
         """Return True if the slices of task ``seq`` may have killed workers."""
@@ -53,29 +49,6 @@ class Losing:
     def clear(self, seq: Seq) -> None:
         """Forget the losses of a task, as one of its slices has succeeded."""
         self._losses.pop(seq, None)
-
-    @property
-    def wide(self) -> bool:
-        """True if the wrapped policy needs all candidates to choose from."""
-        return self._usual.wide
-
-    def shape(
-        self, slots: Mapping[str, float], limit_bytes: int
-    ) -> tuple[Mapping[str, float], int]:
-        """Return the slots and the memory limit as the wrapped policy changes them."""
-        return self._usual.shape(slots, limit_bytes)
-
-    def choose(self, state: State, candidates: Sequence[Candidate]) -> Candidate | None:
-        """Return the choice of the wrapped policy."""
-        return self._usual.choose(state, candidates)
-
-    def fault(self, seq: Seq, k: int, failures: int) -> Fault:
-        """Return the fault that the wrapped policy injects: none, except in tests."""
-        return self._usual.fault(seq, k, failures)
-
-    def retry(self, failures: int, *, lost: bool) -> bool:
-        """Return True if a slice was lost, and its task has not been lost too often for a retry."""
-        return lost and not self.given_up
 
 
 def to_dml_error(error: BaseException, where: str) -> DmlError:
