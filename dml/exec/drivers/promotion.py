@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from dml.exec.delivery.meter import Tallies
 from dml.exec.drivers.crew import CrewFeed
-from dml.exec.drivers.threads import Busy, Threads
+from dml.exec.drivers.threads import Threads
 from dml.exec.slicing.slice_sizes import TAKING_TURNS
 from dml.exec.tasks.job import Job
 from dml.exec.tasks.slices import Arriving, Options, Outcome
@@ -44,31 +44,42 @@ class Rest(Sequence[Any]):
 
 
 class PromotingFeed:
-    """Partitions from threads, until processes are found to be faster; then from processes."""
+    """Partitions from threads, until processes are found to be faster; then from processes.
+
+    The sums are those of ``Outcome``, over slices that ended while others ran.
+    """
 
     def __init__(
-        self, feed: CrewFeed, busy: Busy, tasks: int, onwards: Callable[[int, bool], CrewFeed]
+        self, feed: CrewFeed, tasks: int, onwards: Callable[[int, bool], CrewFeed]
     ) -> None:
-        self.feed, self.busy, self.tasks, self.onwards = feed, busy, tasks, onwards
+        self.feed, self.tasks, self.onwards = feed, tasks, onwards
         self.unsettled, self.watching = True, True
+        self.slices, self.seconds, self.cpu_s, self.share_s = 0, 0.0, 0.0, 0.0
 
     def next(self) -> Outcome | None:
         """Return the next partition; None if exhausted."""
         outcome = self.feed.next()
-        if self.watching and outcome is not None and outcome.done:
-            self._look(self.feed.at[0] + 1)
+        if self.watching and outcome is not None:
+            if outcome.beside > 1:
+                self.slices, self.seconds = self.slices + 1, self.seconds + outcome.seconds
+                self.cpu_s, self.share_s = (
+                    self.cpu_s + outcome.cpu_s,
+                    self.share_s + outcome.share_s,
+                )
+            if outcome.done:
+                self._look(self.feed.at[0] + 1)
         return outcome
 
     def _look(self, following: int) -> None:
         """Continue in processes from task ``following`` on, if that is worthwhile."""
         if self.tasks - following < WORTH:
             self.watching = False
-        elif self.busy.slices >= SLICES:
+        elif self.slices >= SLICES:
             # one measurement is enough if threads do run in parallel
             self.watching = False
             low, high = TAKING_TURNS
-            turns = low < self.busy.processors < high  # slices that wait use less
-            if self.busy.seconds >= SLICES * SLICE_S and turns:
+            turns = low < self.cpu_s / max(self.share_s, 1e-9) < high  # slices that wait use less
+            if self.seconds >= SLICES * SLICE_S and turns:
                 self.feed.close()
                 self.feed = self.onwards(following, self.unsettled)
 
@@ -194,8 +205,7 @@ class Promoting:
             return self._slices(tasks, job, tallies, **options)
         if job.stage in self.moved:
             return processes().open(tasks, job, tallies, **options)
-        threads = Threads()
-        feed = threads.open(tasks, job.starts(tallies.mine), **options)
+        feed = Threads().open(tasks, job.starts(tallies.mine), **options)
         if job.links or not movable(job.stage):
             return feed
 
@@ -204,7 +214,7 @@ class Promoting:
             options["settling"] = bool(options.get("settling")) and unsettled
             return processes().open(Rest(tasks, first), job, tallies, **options)
 
-        return PromotingFeed(feed, threads.busy, len(tasks), onwards)
+        return PromotingFeed(feed, len(tasks), onwards)
 
     def _slices(
         self, tasks: Arriving, job: Job, tallies: Tallies, **options: Unpack[Options]
