@@ -17,7 +17,7 @@ from dml.errors import InternalError
 from dml.exec.drivers.crew import Crew, CrewFeed
 from dml.exec.drivers.sync import Sync, SyncFeed
 from dml.exec.drivers.threads import Threads, _Threads, _work
-from dml.exec.scheduler.messages import SliceDone
+from dml.exec.scheduler.messages import Resources, SliceDone
 from dml.exec.scheduler.policy import Demand, StreamingPolicy
 from dml.exec.tasks.slices import DriverLoop, Outcome
 from dml.testing.fuzz import FuzzPolicy
@@ -146,7 +146,7 @@ def test_slots_and_memory_may_change_on_the_way(driver: Sync | Threads) -> None:
     feed = driver.open(range(7), work, slots=1, stages=SMALL)
     first = feed.next()
     assert first is not None
-    feed.resize({"cpu": 4.0}, 1000)
+    feed._tell(Resources({"cpu": 4.0}, 1000))
     assert [first.value, *drain(feed)] == EXPECTED
 
 
