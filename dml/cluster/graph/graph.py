@@ -11,8 +11,7 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -190,7 +189,7 @@ class Graph:
         layer = self.layer(self.plan.on_blocks[-1], one_place(self.plan), "-settled")
         given = self.program, self.epochs[0], self.units
         self.settled = layer.add(("rows",), work.settled, *given)
-        self.types = layer.add(("types",), attrgetter("types"), self.settled)
+        self.types = layer.add(("types",), itemgetter(0), self.settled)
 
     def values(self, epoch: int, number: int, *, rows: bool) -> Ref:
         """Add the tasks of all stages for task ``number``; return a reference to their output.
@@ -202,17 +201,12 @@ class Graph:
         if self.settled is not None and (epoch, number) == (self.epochs[0], 0):
             if rows:
                 return self.stages[-1].add(place, work.first_rows, self.program, self.settled)
-            return self.stages[-1].add(place, attrgetter("values"), self.settled)
-        functions: list[Callable[..., Any]] = [
-            work.run_first,
-            *[work.carried] * len(self.plan.links),
-        ]
-        if rows:
-            functions[-1] = partial(work.as_rows, functions[-1])
+            return self.stages[-1].add(place, itemgetter(1), self.settled)
         found: Ref = task
-        for stage, (layer, function) in enumerate(zip(self.stages, functions, strict=True)):
-            which = stage or number
-            found = layer.add(place, function, self.program, epoch, which, found, self.types)
+        for stage, layer in enumerate(self.stages):
+            last = layer is self.stages[-1]
+            function = work.stage_rows if rows and last else work.run_stage
+            found = layer.add(place, function, self.program, epoch, stage, found, self.types)
         return found
 
     def rows(self) -> Iterator[Ref]:
