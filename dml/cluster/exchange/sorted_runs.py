@@ -173,9 +173,9 @@ class ByKey:
 
 
 class RunsGoneError(DmlError):
-    """Raised when runs cannot be read where they were written; ``places`` are these workers.
+    """Raised when runs cannot be read where they were written; ``places`` has that worker.
 
-    ``unread`` has (worker, name) of each missing or damaged run; none if a worker did not answer.
+    ``unread`` are the names of missing or damaged runs; none if the worker did not answer.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class RunsGoneError(DmlError):
         *,
         why: str = "",
         places: tuple[str, ...] = (),
-        unread: tuple[tuple[str, str], ...] = (),
+        unread: tuple[str, ...] = (),
     ) -> None:
         super().__init__(what, why=why)
         self.places, self.unread = places, unread
