@@ -54,10 +54,6 @@ class ShippedPipeline:
             seen.update(view)
         self.digest = seen.digest()
 
-    def known_by(self, driver: DriverProcess) -> bool:
-        """Return True if ``driver`` has a version of the pipeline, so may cache its elements."""
-        return self.name in driver.known
-
 
 class Over(Protocol):
     """A run that has ended for the caller; ``final`` and ``last`` are None until it is reported."""
