@@ -10,15 +10,20 @@ had sorted runs, their tasks run again, and the second round resumes after the l
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from copy import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from dml.base.amounts import bytes_text
 from dml.cluster.exchange.range_partition import Ranges, RunIndex, bounds_of, check_same
-from dml.cluster.exchange.sorted_run_transfer import Exchange, RunFetcher, shelf_here, unknown
+from dml.cluster.exchange.sorted_run_transfer import (
+    Exchange,
+    RunFetcher,
+    Where,
+    shelf_here,
+    unknown,
+)
 from dml.cluster.exchange.sorted_runs import KEY, ByColumns, ByKey, RunsGoneError, store_run
 from dml.data.block import Block
 from dml.errors import DmlError, MemoryContractError, WorkerLostError
@@ -26,6 +31,7 @@ from dml.events import Tally
 from dml.exec.delivery.meter import Meter, Metered
 from dml.exec.memory.spill import Spilling
 from dml.exec.scheduler.policy import Demand
+from dml.exec.slicing.slice_worker import detached
 from dml.exec.streams.stream import StageFlow, unsettled
 from dml.exec.tasks.job import Job
 from dml.exec.tasks.partition import PartitionSizes, Piece, ReadTask, TaskList
@@ -204,14 +210,16 @@ class Rounds:
         last = demands[-1]
         sorting = min(SORTING * last.output_bytes, self._spare(last))
         demands[-1] = dataclasses.replace(last, open_bytes=last.open_bytes + max(0, sorting))
-        feed = dataclasses.replace(self.opening, demands=demands)(
-            tasks,
-            *(self.job, self.run.tallies),
-            settling=unsettled(self.job),
+        return StageFlow(self._feed(demands, tasks, self.job), None, meter, lost)
+
+    def _feed(self, demands: Sequence[Demand], tasks: Sequence[ReadTask], job: Job) -> Any:
+        """Begin ``tasks`` of a round's ``job``; ``demands`` are those of its stages."""
+        return dataclasses.replace(self.opening, demands=demands)(
+            *(tasks, job, self.run.tallies),
+            settling=unsettled(job),
             on_event=self.run.listener.get("on_event"),
             on_core=self.run.holding.begin,
         )
-        return StageFlow(feed, None, meter, lost)
 
     def _spare(self, demand: Demand) -> int:
         """Return the bytes that the memory of a stage has left after one slice's ``demand``."""
@@ -268,9 +276,9 @@ class Rounds:
         position: Position | None = None
         losses, cause = 0, RunsGoneError("runs are gone", why="made again, they are nowhere")
         while losses <= MOST_LOSSES:
-            homes, lost = self._settled(ranges.index)
-            losses += lost
+            homes = self._settled(ranges.index)
             if homes is None:
+                losses += 1
                 continue
             flow = self._ranged(ranges, homes, position)
             try:
@@ -287,17 +295,14 @@ class Rounds:
                 flow.close()
         raise _lost(cause) from cause
 
-    def _settled(self, index: RunIndex) -> tuple[Any, int]:
-        """Return the location of each run by name, after writing missing runs again, and 0.
-
-        Return None and 1 if some runs still are missing.
-        """
+    def _settled(self, index: RunIndex) -> Mapping[str, Where] | None:
+        """Return the location of each run by name; None if some are missing, also when rerun."""
         homes = self.exchange.homes()
         if missing := unknown(index.names, homes):
             self._again(index, missing)
             self.exchange.note_remade(index.names[number] for number in missing)
             homes = self.exchange.homes()
-        return (None, 1) if unknown(index.names, homes) else (homes, 0)
+        return None if unknown(index.names, homes) else homes
 
     def _ranged(self, ranges: Ranges, homes: Any, position: Position | None) -> StageFlow:
         """Return the flow of all ranges' rows from ``position`` on; ``homes`` locates the runs."""
@@ -309,29 +314,17 @@ class Rounds:
         stage = Stage(Range(0, len(ranges), 1, 1), ("id",), (), ())
         size, budget = ranges.range_bytes, self.opening.budget
         sizes = PartitionSizes(size, budget.stage_bytes, budget.atom_bytes)
-        job = MergeJob(
-            stage, self.at, sizes, ranges=ranges, fetching=fetching, groups=self._alone()
-        )
+        above = self.spread.groups
+        groups = None if above is None else detached((above,))[0]
+        job = MergeJob(stage, self.at, sizes, ranges=ranges, fetching=fetching, groups=groups)
         open_bytes = ranges.working_bytes
         if size + open_bytes > sizes.most_bytes:
             raise _too_wide(index.batch_bytes, size + open_bytes, sizes.most_bytes)
         demand = Demand("merge", output_bytes=size, open_bytes=open_bytes, bounded=True)
         start = 0 if position is None else position["unit"]
-        feed = dataclasses.replace(self.opening, demands=(demand,))(
-            cast("Sequence[ReadTask]", TaskList(start, len(ranges), 1, 0)),
-            *(job, self.run.tallies),
-            on_event=self.run.listener.get("on_event"),
-            on_core=self.run.holding.begin,
-        )
+        tasks = cast("Sequence[ReadTask]", TaskList(start, len(ranges), 1, 0))
+        feed = self._feed((demand,), tasks, job)
         return StageFlow(feed, position, Meter(0), lambda *_, **__: None)
-
-    def _alone(self) -> Any:
-        """Return the operator that groups rows, without the tree below it; None without groups."""
-        if self.spread.groups is None:
-            return None
-        node = copy(self.spread.groups)
-        object.__setattr__(node, "input", Range(0, 1))
-        return node
 
 
 def _too_wide(batch_bytes: int, wanted_bytes: int, most_bytes: int) -> MemoryContractError:

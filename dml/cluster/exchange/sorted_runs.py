@@ -190,16 +190,8 @@ class RunsGoneError(DmlError):
         self.places, self.unread = places, unread
 
 
-class RunShelf:
-    """The runs of one operator on one worker, in a folder below ``root``."""
-
-    def __init__(self, root: str | None = None) -> None:
-        self._folder = SpillFolder(root)
-
-    @property
-    def path(self) -> str:
-        """The path of the folder."""
-        return self._folder.path
+class RunShelf(SpillFolder):
+    """The runs of one operator on one worker, in a folder of their own."""
 
     @property
     def names(self) -> list[str]:
@@ -213,10 +205,6 @@ class RunShelf:
             fresh = path.with_suffix(f".{threading.get_ident()}")
             write_run(fresh, schema, blocks)
             os.replace(fresh, path)
-
-    def close(self) -> None:
-        """Remove the folder."""
-        self._folder.close()
 
 
 def run_path(folder: str, name: str) -> Path:
