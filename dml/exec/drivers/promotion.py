@@ -7,7 +7,6 @@ Only functions declared or proven pure may move, since slices begun by threads a
 
 from __future__ import annotations
 
-import dataclasses
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
@@ -27,20 +26,6 @@ if TYPE_CHECKING:
 
 SLICES, SLICE_S = 4, 0.005  # measured slices, and their least mean duration
 WORTH = 8  # least number of tasks left: a process takes a third of a second to start
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Rest(Sequence[Any]):
-    """The tasks of a run from number ``first`` on."""
-
-    tasks: Sequence[Any]
-    first: int
-
-    def __len__(self) -> int:
-        return max(0, len(self.tasks) - self.first)
-
-    def __getitem__(self, i: Any) -> Any:
-        return self.tasks[self.first + i]
 
 
 class PromotingFeed:
@@ -212,7 +197,8 @@ class Promoting:
         def onwards(first: int, unsettled: bool) -> CrewFeed:  # noqa: FBT001
             self.moved.add(job.stage)
             options["settling"] = bool(options.get("settling")) and unsettled
-            return processes().open(Rest(tasks, first), job, tallies, **options)
+            rest = [tasks[number] for number in range(first, len(tasks))]
+            return processes().open(rest, job, tallies, **options)
 
         return PromotingFeed(feed, len(tasks), onwards)
 

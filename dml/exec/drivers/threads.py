@@ -84,22 +84,16 @@ class _Threads(Crew):
             result.queued_s = min(waits.waited_s(), seconds)
         with self.lock:
             try:
-                return self.finish(run, result, seconds)
+                runs = [] if self.closing else self.loop.end(run, result, seconds)
+                self.hand_out(runs[1:])
+                self.others()
+                self.idle += not runs
+                return runs[0] if runs else None
             except BaseException as error:  # noqa: BLE001  (or the consumer would wait for ever)
                 self.broken = error
                 return None
             finally:
                 self.wake()
-
-    def finish(self, run: Run, result: Outcome | Failure | None, seconds: float) -> Run | None:
-        """Pass a result to the loop, and return the next slice; the caller holds the lock."""
-        runs = [] if self.closing else self.loop.end(run, result, seconds)
-        self.hand_out(runs[1:])
-        self.others()
-        if runs:
-            return runs[0]
-        self.idle += 1
-        return None
 
     def leave(self) -> None:
         """Ask all threads to stop, without blocking."""
