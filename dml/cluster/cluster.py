@@ -90,8 +90,11 @@ def connected(scheduler: Any, timeout_s: float) -> distributed.Client:
     closed, or the scheduler does not answer within ``timeout_s``.
     """
     client = met_before(scheduler)
-    if not isinstance(scheduler, distributed.Client | None):
-        client = _reuse_or_connect(scheduler, client, timeout_s)
+    ours = not isinstance(scheduler, distributed.Client | None)
+    if ours and (client is None or client.status not in LIVE):
+        if not _OPENED and not _OF_CLUSTERS:
+            atexit.register(close_all)
+        client = _ours(scheduler)[scheduler] = _opened(scheduler, timeout_s)
     if client is None:
         raise PlanError(
             "executor='distributed' needs a cluster",
@@ -160,17 +163,6 @@ def workers_of(client: distributed.Client) -> dict[str, dict[str, Any]]:
     """
     found: dict[str, Any] = client.sync(client.scheduler.identity, n_workers=-1)
     return dict(found["workers"])
-
-
-def _reuse_or_connect(
-    scheduler: Any, client: distributed.Client | None, timeout_s: float
-) -> distributed.Client:
-    """Return ``client`` of an earlier run if it still works, else a new client."""
-    if client is None or client.status not in LIVE:
-        if not _OPENED and not _OF_CLUSTERS:
-            atexit.register(close_all)
-        client = _ours(scheduler)[scheduler] = _opened(scheduler, timeout_s)
-    return client
 
 
 def _opened(start: Any, timeout_s: float) -> distributed.Client:
