@@ -20,11 +20,8 @@ import numpy as np
 
 from dml.cluster.exchange.sorted_runs import (
     BYTES,
-    NAME,
-    PLACE,
     ROWS,
-    SCHEMA,
-    SHORT,
+    RUN,
     BatchSpan,
     ByColumns,
     ByKey,
@@ -78,11 +75,9 @@ class RunIndex:
         """Build the index from the reports of runs, at least one; see ``sorted_runs.described``."""
         counts = np.array([each.n for each in told])
         rows = [_numbers(each, ROWS) for each in told]
-        short = [int(_numbers(each, SHORT)[0]) for each in told]
+        names, places, short, schemas = zip(*map(_about, told), strict=True)
         return RunIndex(
-            pickle.loads(_first(told[0], SCHEMA)),  # noqa: S301 (of a worker of this run)
-            tuple(_first(each, NAME).hex() for each in told),
-            tuple(int(_numbers(each, PLACE)[0]) for each in told),
+            *(schemas[0], names, places),
             concat([each.select(by.names) for each in told]),
             np.repeat(np.arange(len(told)), counts),
             np.concatenate([np.cumsum(each) - each for each in rows]),
@@ -93,9 +88,10 @@ class RunIndex:
         )
 
 
-def _first(block: Block, name: str) -> bytes:
-    column: Any = block[name]
-    return bytes(column[0].as_py())
+def _about(block: Block) -> Any:
+    """Return the name, place, number of compared columns and schema of a run from its report."""
+    column: Any = block[RUN]
+    return pickle.loads(column[0].as_py())  # noqa: S301 (of a worker of this run)
 
 
 def _numbers(block: Block, name: str) -> np.ndarray:
@@ -105,7 +101,7 @@ def _numbers(block: Block, name: str) -> np.ndarray:
 def check_same(index: RunIndex, told: Sequence[Block]) -> None:
     """Raise NonDeterminismError if reports of rewritten runs have names that ``index`` lacks."""
     known = set(index.names)
-    strange = [each for each in told if _first(each, NAME).hex() not in known]
+    strange = [each for each in told if _about(each)[0] not in known]
     if strange:
         raise NonDeterminismError(
             "rows were made again since a worker was lost, and are not what they were",

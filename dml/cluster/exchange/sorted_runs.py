@@ -42,18 +42,10 @@ LAST_LETTER, LAST_BYTE, SURROGATES = 0x10FFFF, 0xFF, range(0xD800, 0xE000)
 # Bytes of the id of a row on disk.
 ID_BYTES = 16
 # Columns of the report of a run, with a row for each batch, besides the columns of keys.
-NAME, PLACE, ROWS, BYTES, SCHEMA = "\0run", "\0place", "\0rows", "\0bytes", "\0schema"
-SHORT = "\0short"
+RUN, ROWS, BYTES = "\0run", "\0rows", "\0bytes"
 # Column of the keys of ``ByKey``, which are stored with the rows.
 KEY = "\0key"
-TOLD = {
-    NAME: pa.binary(),
-    PLACE: pa.int64(),
-    ROWS: pa.int64(),
-    BYTES: pa.int64(),
-    SHORT: pa.int64(),
-    SCHEMA: pa.binary(),
-}
+TOLD = {RUN: pa.binary(), ROWS: pa.int64(), BYTES: pa.int64()}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -261,8 +253,7 @@ def store_run(shelf: RunShelf, pieces: Sequence[Piece], by: ByColumns | ByKey) -
         pass
     heads, short = by.shortened(whole.select(by.names).take(order[::each]))
     counts = np.minimum(whole.n - np.arange(0, whole.n, each), each)
-    told = (pieces[0].place, counts, sizes, short)
-    return described(name, whole.schema, heads, told)
+    return described((name, pieces[0].place, short, whole.schema), heads, counts, sizes)
 
 
 def _counted(blocks: Iterable[Block], sizes: list[int]) -> Iterator[Block]:
@@ -293,21 +284,17 @@ def _named(pieces: Sequence[Piece], whole: Block) -> str:
 
 
 def described(
-    name: str, schema: Schema, heads: Block, of: tuple[int, np.ndarray, Sequence[int], int]
+    about: tuple[str, int, int, Schema], heads: Block, counts: np.ndarray, sizes: Sequence[int]
 ) -> Block:
-    """Return the report of a run: a row for each batch, with the batch's first key.
+    """Return the report of a run: a row for each batch, with its rows, its bytes and its first key.
 
-    ``of`` has the place of the run's partition, the rows of each batch, the bytes of each batch,
-    and the number of key columns up to the first one with cut values (0 if none).
+    ``about`` is pickled in the first row: the run's name, the place of its partition, the number of
+    key columns up to the first one with cut values (0 if none), and its schema.
     """
-    (place, counts, sizes, short), count = of, heads.n
     told = (
-        pa.array([bytes.fromhex(name), *[b""] * (count - 1)], pa.binary()),
-        Vec(np.full(count, place, "i8"), None),
+        pa.array([pickle.dumps(about), *[b""] * (heads.n - 1)], pa.binary()),
         Vec(counts, None),
         Vec(np.array(sizes, "i8"), None),
-        Vec(np.full(count, short, "i8"), None),
-        pa.array([pickle.dumps(schema), *[b""] * (count - 1)], pa.binary()),
     )
     kinds = Schema((*TOLD.items(), *heads.schema.items()))
-    return Block(kinds, (*told, *heads.columns), RowIds.run(0, 0, count))
+    return Block(kinds, (*told, *heads.columns), RowIds.run(0, 0, heads.n))
