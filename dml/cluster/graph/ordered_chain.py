@@ -65,8 +65,11 @@ class PieceTape:
 
 
 @dataclasses.dataclass
-class Played:
-    """A feed of available pieces; ``whole`` is True if no more pieces follow."""
+class Played(PartitionFeed):
+    """A feed of available pieces; ``whole`` is True if no more pieces follow.
+
+    The other methods of a feed do nothing: no task runs, and no memory is accounted for.
+    """
 
     pieces: list[Piece]
     whole: bool
@@ -79,15 +82,6 @@ class Played:
         if not self.whole:
             raise StarvedError
         return None
-
-    def release(self) -> None:
-        """Do nothing: no memory is accounted for."""
-
-    def settled(self) -> None:
-        """Do nothing: no task runs ahead."""
-
-    def close(self) -> None:
-        """Do nothing: no task runs."""
 
 
 @dataclasses.dataclass(frozen=True)
