@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import queue
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -22,6 +21,7 @@ from dml.errors import WorkerLostError
 from dml.exec.delivery.meter import Tallies
 from dml.exec.drivers.crew import CrewFeed
 from dml.exec.drivers.remote import RemoteCrew
+from dml.exec.memory.memory_meter import children
 from dml.exec.process.channel import Message
 from dml.exec.process.environment import Surroundings
 from dml.exec.process.task_runner import Answer, SliceOrder, written
@@ -127,7 +127,8 @@ class SharedWorker:
             worker = self._worker
             if worker is None:
                 return
-            if not worker.forget(run) or (last and not worker.alone()):
+            # nor is a worker kept whose functions have started processes that still run
+            if not worker.forget(run) or (last and children(worker.process.pid)):
                 self._gone(worker)
             elif last:
                 self._worker = None
@@ -238,11 +239,6 @@ class _Processes(RemoteCrew):
                 self.message.close()
         self.clean()
 
-    def join(self, deadline: float) -> None:
-        """Wait until running slices have ended, at most until ``deadline``."""
-        for desk in list(self.desks.values()):
-            desk.thread.join(max(0.0, deadline - time.perf_counter()))
-
 
 class _Desk:
     """This run's queue of slices at one worker, which may serve other runs in between."""
@@ -252,14 +248,15 @@ class _Desk:
         self.tasks: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
         self.shared = crew.ledger is not None and crew.ledger.shares_slots
         self.member = crew.company.join(crew.name, shared=self.shared)
-        self.thread = threading.Thread(target=self.work, name=f"dml-{name}", daemon=True)
+        thread = threading.Thread(target=self.work, name=f"dml-{name}", daemon=True)
         crew.at_work += 1
         try:
-            started(self.thread)
+            started(thread)
         except WorkerLostError:
             crew.at_work -= 1
             crew.company.leave(crew.name, self.member)
             raise
+        crew.threads.append(thread)
 
     @property
     def busy(self) -> int:

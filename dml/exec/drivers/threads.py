@@ -53,7 +53,6 @@ class _Threads(Crew):
         super().__init__(loop)
         self.tasks: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
         self.idle = 0
-        self.threads: list[threading.Thread] = []
         _CREWS.add(self)
 
     def hand_out(self, runs: Iterable[Run]) -> None:
@@ -99,11 +98,6 @@ class _Threads(Crew):
         """Ask all threads to stop, without blocking."""
         for _ in self.threads:
             self.tasks.put(None)
-
-    def join(self, deadline: float) -> None:
-        """Wait until running slices have ended, at most until ``deadline``."""
-        for worker in self.threads:
-            worker.join(max(0.0, deadline - time.perf_counter()))
 
 
 def _work(crew: _Threads) -> None:

@@ -17,7 +17,7 @@ from contextlib import ExitStack, suppress
 from typing import Generic, TypeVar
 
 from dml.errors import WorkerLostError, worded
-from dml.exec.memory.memory_meter import children, descendants, end_session
+from dml.exec.memory.memory_meter import descendants, end_session
 from dml.exec.process.channel import Channel, MemoryNote, Message
 from dml.exec.process.environment import Surroundings
 from dml.exec.process.task_runner import Answer, SliceOrder
@@ -194,10 +194,6 @@ class Worker(ChildProcess):
         except OSError:
             return False
         return self.process.poll() is None
-
-    def alone(self) -> bool:
-        """Return whether no child process that a function started in the worker is alive."""
-        return not children(self.process.pid)
 
     def _lost(self, error: Exception) -> WorkerLostError:
         self.place = self.note.read()
