@@ -208,8 +208,10 @@ class Rounds:
     def _stages(self, tasks: Sequence[ReadTask], meter: Meter, lost: Any) -> StageFlow:
         demands = [*self.opening.demands]
         last = demands[-1]
-        sorting = min(SORTING * last.output_bytes, self._spare(last))
-        demands[-1] = dataclasses.replace(last, open_bytes=last.open_bytes + max(0, sorting))
+        # what the memory of a stage has left after one slice
+        spare = self.opening.budget.stage_bytes - last.output_bytes - last.open_bytes
+        sorting = max(0, min(SORTING * last.output_bytes, spare))
+        demands[-1] = dataclasses.replace(last, open_bytes=last.open_bytes + sorting)
         return StageFlow(self._feed(demands, tasks, self.job), None, meter, lost)
 
     def _feed(self, demands: Sequence[Demand], tasks: Sequence[ReadTask], job: Job) -> Any:
@@ -220,10 +222,6 @@ class Rounds:
             on_event=self.run.listener.get("on_event"),
             on_core=self.run.holding.begin,
         )
-
-    def _spare(self, demand: Demand) -> int:
-        """Return the bytes that the memory of a stage has left after one slice's ``demand``."""
-        return self.opening.budget.stage_bytes - demand.output_bytes - demand.open_bytes
 
     def _heard(self, flow: Flow) -> list[Block]:
         """Return the reports of all runs, one block each, and count the bytes written to disk."""

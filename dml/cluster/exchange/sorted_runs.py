@@ -257,15 +257,13 @@ def store_run(shelf: RunShelf, pieces: Sequence[Piece], by: ByColumns | ByKey) -
 
 
 def _counted(blocks: Iterable[Block], sizes: list[int]) -> Iterator[Block]:
-    """Yield ``blocks`` unchanged, and append the stored bytes of each to ``sizes``."""
+    """Yield ``blocks`` unchanged, and append the stored bytes of each to ``sizes``.
+
+    On disk, the ids of all rows are written out.
+    """
     for block in blocks:
-        sizes.append(stored_bytes(block))
+        sizes.append(block.nbytes - block.ids.nbytes + ID_BYTES * block.n)
         yield block
-
-
-def stored_bytes(block: Block) -> int:
-    """Return the bytes of a block on disk, where the ids of all rows are written out."""
-    return block.nbytes - block.ids.nbytes + ID_BYTES * block.n
 
 
 def _batch_rows(whole: Block) -> int:
