@@ -228,11 +228,6 @@ def _probe(packages: tuple[str, ...]) -> dict[str, str]:
 _probe.__module__ = "__main__"  # cloudpickle sends functions of ``__main__`` by value
 
 
-def versions_here() -> dict[str, str]:
-    """Return the package versions in this process, with which those of workers are compared."""
-    return _probe(ASKED)
-
-
 def unfit(member: ClusterWorker, there: Any, here: Mapping[str, str]) -> DmlError | None:
     """Return an error if the worker has another Python or dml; warn of other packages' versions."""
     where = f"worker {member.name or member.address} at {member.address}"
