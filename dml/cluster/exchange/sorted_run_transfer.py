@@ -71,11 +71,8 @@ class Shelves:
     @staticmethod
     def on(worker: Any) -> Shelves:
         """Return the shelves of ``worker``, created on first use."""
-        with _MAKING:
-            found: Shelves | None = worker.extensions.get(OP)
-            if found is None:
-                found = worker.extensions[OP] = Shelves(worker)
-            return found
+        found: Shelves = worker.extensions.setdefault(OP, Shelves(worker))
+        return found
 
     def of(self, exchange: str, root: str | None) -> RunShelf:
         """Return the shelf of ``exchange``, created at first use or if its folder was removed."""
@@ -133,9 +130,6 @@ class Shelves:
         except Exception:  # noqa: BLE001 (a scheduler that does not answer has ended nothing)
             return []
         return [exchange for key, exchange in keys.items() if states.get(key) is None]
-
-
-_MAKING = threading.Lock()
 
 
 def lease_key(exchange: str) -> str:
