@@ -47,7 +47,8 @@ class WorkerService:
         """Answer every order until the parent closes the connection."""
         while True:
             if not self.channel.heard(IDLE_S):
-                self._rest()
+                self._collect()  # which takes 20 ms
+                give_back()
                 self.channel.heard(-1)
             try:
                 message: Any = self.channel.receive()
@@ -56,12 +57,8 @@ class WorkerService:
             except (EOFError, OSError):
                 return
 
-    def _rest(self) -> None:
-        """Free the memory of closed jobs; garbage collection takes 20 ms, so it runs when idle."""
-        self._collect()
-        give_back()
-
     def _collect(self) -> None:
+        """Free the memory of closed jobs."""
         if self.garbage:
             gc.collect()
             self.garbage, self.clean_bytes = False, resident_bytes() or 0
