@@ -46,11 +46,10 @@ class PromotingFeed:
         outcome = self.feed.next()
         if self.watching and outcome is not None:
             if outcome.beside > 1:
-                self.slices, self.seconds = self.slices + 1, self.seconds + outcome.seconds
-                self.cpu_s, self.share_s = (
-                    self.cpu_s + outcome.cpu_s,
-                    self.share_s + outcome.share_s,
-                )
+                self.slices += 1
+                self.seconds += outcome.seconds
+                self.cpu_s += outcome.cpu_s
+                self.share_s += outcome.share_s
             if outcome.done:
                 self._look(self.feed.at[0] + 1)
         return outcome

@@ -47,7 +47,7 @@ class WorkerService:
         """Answer every order until the parent closes the connection."""
         while True:
             if not self.channel.heard(IDLE_S):
-                self._collect()  # which takes 20 ms
+                self._collect()  # takes 20 ms, so it waits until the worker is idle
                 give_back()
                 self.channel.heard(-1)
             try:
