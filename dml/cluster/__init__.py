@@ -4,5 +4,5 @@ For example::
 
     ds = ds.with_options(executor="distributed", scheduler="tcp://host:8786")
     hub = met(settings)  # dask_driver.py: the connected cluster, with at least one usable worker
-    feed = Distributed(settings).open(tasks, job, tallies)  # finished partitions, in order
+    feed = ClusterRun(settings)(tasks, job, tallies)  # finished partitions, in order
 """

@@ -90,8 +90,11 @@ def connected(scheduler: Any, timeout_s: float) -> distributed.Client:
     closed, or the scheduler does not answer within ``timeout_s``.
     """
     client = met_before(scheduler)
-    if not isinstance(scheduler, distributed.Client | None):
-        client = _reuse_or_connect(scheduler, client, timeout_s)
+    ours = not isinstance(scheduler, distributed.Client | None)
+    if ours and (client is None or client.status not in LIVE):
+        if not _OPENED and not _OF_CLUSTERS:
+            atexit.register(close_all)
+        client = _ours(scheduler)[scheduler] = _opened(scheduler, timeout_s)
     if client is None:
         raise PlanError(
             "executor='distributed' needs a cluster",
@@ -162,17 +165,6 @@ def workers_of(client: distributed.Client) -> dict[str, dict[str, Any]]:
     return dict(found["workers"])
 
 
-def _reuse_or_connect(
-    scheduler: Any, client: distributed.Client | None, timeout_s: float
-) -> distributed.Client:
-    """Return ``client`` of an earlier run if it still works, else a new client."""
-    if client is None or client.status not in LIVE:
-        if not _OPENED and not _OF_CLUSTERS:
-            atexit.register(close_all)
-        client = _ours(scheduler)[scheduler] = _opened(scheduler, timeout_s)
-    return client
-
-
 def _opened(start: Any, timeout_s: float) -> distributed.Client:
     try:
         if isinstance(start, str):
@@ -234,11 +226,6 @@ def _probe(packages: tuple[str, ...]) -> dict[str, str]:
 
 
 _probe.__module__ = "__main__"  # cloudpickle sends functions of ``__main__`` by value
-
-
-def versions_here() -> dict[str, str]:
-    """Return the package versions in this process, with which those of workers are compared."""
-    return _probe(ASKED)
 
 
 def unfit(member: ClusterWorker, there: Any, here: Mapping[str, str]) -> DmlError | None:

@@ -22,20 +22,22 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClusterRun:
-    """The cluster of a run, and the ``crews`` it opened, collected only if workers are scaled."""
+    """The cluster of a run, and the ``crews`` it opened, collected only if workers are scaled.
+
+    A call begins the tasks of a job on the cluster.
+    """
 
     settings: Settings
     crews: list[DaskCrew] = dataclasses.field(default_factory=list)
 
-    def open(
+    def __call__(
         self, tasks: Tasks, job: Job, tallies: Tallies, **options: Unpack[Options]
     ) -> PartitionFeed:
-        """Begin the tasks of ``job`` on the cluster."""
         # Imported here, as this loads Dask, which takes half a second and may not be installed.
-        from dml.cluster.dask_driver import Distributed  # noqa: PLC0415
+        from dml.cluster.dask_driver import open_crew  # noqa: PLC0415
 
-        crews = None if self.settings.autoscale is None else self.crews
-        return Distributed(self.settings, crews).open(tasks, job, tallies, **options)
+        crews = [] if self.settings.autoscale is None else self.crews
+        return open_crew(self.settings, crews, tasks, job, tallies, **options)
 
     def exchange(self, run: Streaming, nodes: Sequence[Node], *, finishing: bool) -> Opener:
         """Return the opener of the output of ``nodes``, the first stream operators of ``run``."""

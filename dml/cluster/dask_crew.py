@@ -21,22 +21,86 @@ import distributed
 from dml.cluster.dask_task import RemotePartition, Ticket, touched, under_way
 from dml.cluster.job_broadcast import Cargo
 from dml.cluster.placement import Places
-from dml.cluster.poison_tasks import Losing, NoWorkerError, to_dml_error
 from dml.cluster.result_fetch import ResultFetcher, ended
 from dml.cluster.worker_monitor import Hub, lost
 from dml.cluster.worker_state import MADE_AGAIN, Shipment, ShippedArgument, TaskNote
-from dml.errors import DmlError, InternalError, WorkerLostError
+from dml.errors import DmlError, InternalError, WorkerLostError, worded
 from dml.exec.delivery.meter import Tallies
 from dml.exec.drivers.remote import RemoteCrew
 from dml.exec.process.exception_codec import received
 from dml.exec.process.partition_codec import Parcel, unpack
 from dml.exec.process.shared_memory import UnopenedError
 from dml.exec.scheduler.messages import Resources, Run
+from dml.exec.scheduler.policy import Seq
 from dml.exec.tasks.job import Job
 from dml.exec.tasks.replay_check import not_again
 from dml.exec.tasks.slices import DriverLoop, Failure, NotSentError, Outcome
 
 AHEAD = 3  # partitions that are fetched before the consumer asks for them
+MOST_LOSSES = 3  # of the workers of one slice, before the slice is given up
+
+
+class NoWorkerError(Exception):
+    """Raised when Dask dropped a task, as its workers were gone, silent or out of memory."""
+
+    def __str__(self) -> str:
+        return "its workers were gone, silent, or had their memory full for a time, more than once"
+
+
+class Losing:
+    """Counts how often the slices of each task were lost.
+
+    A loss counts twice if Dask reports that several workers died, though some of them may have died
+    because of another slice.
+    """
+
+    def __init__(self) -> None:
+        self._losses: dict[Seq, int] = {}
+
+    def lose(self, seq: Seq, error: BaseException) -> bool:
+        """Count a loss of task ``seq``; return True if it was lost too often for a retry."""
+        several = isinstance(error, distributed.KilledWorker) and error.allowed_failures > 0
+        weight = 2 if several else 1
+        losses = self._losses[seq] = self._losses.get(seq, 0) + weight
+        return losses > MOST_LOSSES
+
+    def suspects(self, seq: Seq) -> bool:
+        """Return True if the slices of task ``seq`` may have killed workers."""
+        return seq in self._losses
+
+    def apart(self, seq: Seq) -> bool:
+        """Return True if task ``seq`` was lost repeatedly, so that it is retried alone on a worker.
+
+        If several tasks were on a worker that died, it is unknown which one killed it. Retried
+        together, all of them would be lost again.
+        """
+        return self._losses.get(seq, 0) > 1
+
+    def clear(self, seq: Seq) -> None:
+        """Forget the losses of a task, as one of its slices has succeeded."""
+        self._losses.pop(seq, None)
+
+
+def to_dml_error(error: BaseException, where: str) -> DmlError:
+    """Return the error for the user, at ``where``, if Dask gave up a task with ``error``."""
+    if isinstance(error, DmlError):
+        return error
+    if isinstance(error, distributed.KilledWorker | NoWorkerError):
+        found: DmlError = WorkerLostError(
+            "workers died over one piece of work",
+            at=where,
+            why=str(error),
+            try_="the logs of those workers; memory is the usual reason",
+        )
+    else:
+        found = InternalError(
+            "a task could not be run on the cluster",
+            at=where,
+            why=worded(error),
+            try_="the same versions of dml and its dependencies on all workers",
+        )
+    found.__cause__ = error
+    return found
 
 
 class DaskCrew(RemoteCrew):
@@ -50,8 +114,7 @@ class DaskCrew(RemoteCrew):
     ) -> None:
         super().__init__(loop, job, tallies)
         self.hub, self.places = hub, places
-        policy = loop.core.policy
-        self.losing = policy if isinstance(policy, Losing) else Losing()
+        self.losing = Losing()
         self.wait_s = self.silent_s = 60.0
         self.limit_bytes = loop.core.state.limit_bytes
         self.queue: list[Run] = []
@@ -285,11 +348,12 @@ class DaskCrew(RemoteCrew):
             for source in ticket.sources:
                 self._elsewhere(source)
         for run in ticket.runs:
-            self.losing.lose(run.seq, error)
+            final = self.losing.lose(run.seq, error)
             with self.lock:
                 self.homes.pop(run.seq, None)
             if self.counts(run, lost=True):
-                self.ended(run, Failure(to_dml_error(error, self.worked_on(run, -1))), 0.0)
+                found = to_dml_error(error, self.worked_on(run, -1))
+                self.ended(run, Failure(found, final=final), 0.0)
         self._gathered()
 
     async def _misfit(self, ticket: Ticket, shipment: Shipment) -> None:

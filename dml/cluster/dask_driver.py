@@ -10,7 +10,6 @@ from dml.cluster.autoscale.cluster_scaler import Staff
 from dml.cluster.cluster import CPU, connected, met_before
 from dml.cluster.dask_crew import DaskCrew
 from dml.cluster.placement import Places, refuse
-from dml.cluster.poison_tasks import Losing
 from dml.cluster.worker_monitor import Hub, lost
 from dml.errors import DmlError, InternalError
 from dml.exec.delivery.meter import Tallies
@@ -73,33 +72,33 @@ def offered(settings: Settings) -> tuple[int, int]:
     return sum(each.threads for each in members), sum(every) if all(every) else 0
 
 
-class Distributed:
-    """The driver on the cluster of ``settings``; it appends its crews to ``crews``, if given."""
+def open_crew(
+    settings: Settings,
+    crews: list[DaskCrew],
+    tasks: Tasks,
+    job: Job,
+    tallies: Tallies,
+    **options: Unpack[Options],
+) -> CrewFeed:
+    """Begin the tasks of ``job`` on the cluster of ``settings``; append their crew to ``crews``.
 
-    def __init__(self, settings: Settings, crews: list[DaskCrew] | None = None) -> None:
-        self.settings, self.crews = settings, crews
-
-    def open(
-        self, tasks: Tasks, job: Job, tallies: Tallies, **options: Unpack[Options]
-    ) -> CrewFeed:
-        """Begin the tasks of ``job``; ``options`` are ``Options``, whose slots are replaced."""
-        settings, hub = self.settings, met(self.settings)
-        members = hub.members
-        demands = options.get("stages", (Demand(),))
-        refuse(demands, members, ["", *(link.steps[0].label() for link in job.links)])
-        usual = all(dict(demand.resources).get(CPU, 0.0) <= 1.0 for demand in demands)
-        most = None if settings.num_workers == AUTOTUNE else float(settings.num_workers)
-        places = Places(members, most, 1 if usual else 0, demands, hub.leaving)
-        options["slots"] = places.slots()
-        options.setdefault("limit_bytes", LIMIT_BYTES)
-        options["policy"] = Losing(options.get("policy"))
-        loop = DriverLoop.over(tasks, (), options, slots=1)
-        crew = DaskCrew(loop, job, tallies, hub, places)
-        crew.lends = settings.shared_memory
-        crew.race.repeatable = repeatable(job, options.get("speculative", False))
-        crew.wait_s, crew.silent_s = settings.worker_wait_s, settings.worker_silent_s
-        if self.crews is not None:
-            self.crews.append(crew)
-        hub.wait(crew.cargo.ship)
-        hub.call(hub.add, crew)
-        return DaskFeed(crew, options.get("watchdog_s", WATCHDOG_S), options.get("on_event"))
+    ``options`` are those of all drivers; their slots are replaced.
+    """
+    hub = met(settings)
+    members = hub.members
+    demands = options.get("stages", (Demand(),))
+    refuse(demands, members, ["", *(link.steps[0].label() for link in job.links)])
+    usual = all(dict(demand.resources).get(CPU, 0.0) <= 1.0 for demand in demands)
+    most = None if settings.num_workers == AUTOTUNE else float(settings.num_workers)
+    places = Places(members, most, 1 if usual else 0, demands, hub.leaving)
+    options["slots"] = places.slots()
+    options.setdefault("limit_bytes", LIMIT_BYTES)
+    loop = DriverLoop.over(tasks, (), options, slots=1)
+    crew = DaskCrew(loop, job, tallies, hub, places)
+    crew.lends = settings.shared_memory
+    crew.race.repeatable = repeatable(job, options.get("speculative", False))
+    crew.wait_s, crew.silent_s = settings.worker_wait_s, settings.worker_silent_s
+    crews.append(crew)
+    hub.wait(crew.cargo.ship)
+    hub.call(hub.add, crew)
+    return DaskFeed(crew, options.get("watchdog_s", WATCHDOG_S), options.get("on_event"))

@@ -17,8 +17,8 @@ from typing import Any
 
 from dml.base.library_code import library_of
 from dml.cluster.worker_monitor import Hub
-from dml.cluster.worker_state import Freight, WorkerState, digest, freight, staying
-from dml.exec.process.references import by_value, flat
+from dml.cluster.worker_state import Freight, WorkerState, digest, staying
+from dml.exec.process.references import by_value
 from dml.exec.process.task_runner import written
 from dml.exec.tasks.job import Job
 
@@ -33,25 +33,23 @@ class Cargo:
         self.generation, self.by_value = 0, False
         self.seats: dict[str, Any] = {}
         self.stays: dict[str, Any] = {}
-        self.sent, self.buffers = written(job)
+        self.load = Freight(run, *written(job))
         self._apart: Any = None  # the Dask future of a large job
         self._lock = asyncio.Lock()
 
     async def ship(self) -> None:
         """Send a large job to one worker; do nothing for a small one, as each seat carries it."""
-        size = len(self.sent) + sum(each.raw().nbytes for each in self.buffers)
-        if size > INSIDE:
-            load = Freight(self.run, self.sent, tuple(self.buffers))
+        if self.load.__sizeof__() > INSIDE:
             client, direct = self.hub.client, self.hub.direct
             there = list(self.hub.members) or None
-            self._apart = await client.scatter(load, workers=there, direct=direct, hash=False)
+            self._apart = await client.scatter(self.load, workers=there, direct=direct, hash=False)
 
     def seat(self, place: str) -> Any:
         """Return the Dask future of the seat on worker ``place``, which is created at first use."""
         if place not in self.seats:
-            load = (freight, self.run, self.sent, *map(flat, self.buffers))
             self.seats[place] = self.hub.submit(
-                *((WorkerState, self._apart) if self._apart is not None else load),
+                WorkerState,
+                self.load if self._apart is None else self._apart,
                 key=("dml-seat", self.run, self.generation, place),
                 workers=[place],
                 allow_other_workers=True,
@@ -85,7 +83,7 @@ class Cargo:
         since ``generation``: Dask reruns old tasks when their results are lost.
         """
         async with self._lock:
-            if self.generation != generation or refused not in {b"", digest(self.sent)}:
+            if self.generation != generation or refused not in {b"", digest(self.load.job)}:
                 return True
             if refused and self.by_value:
                 return False
@@ -94,7 +92,7 @@ class Cargo:
             if refused:
                 self.by_value = True
                 self.stays.clear()
-                self.sent, self.buffers = written_by_value(self.job)
+                self.load = Freight(self.run, *written_by_value(self.job))
             await self.ship()
             return True
 

@@ -26,7 +26,6 @@ from dml.cluster.cluster import (
     _probe,
     member,
     unfit,
-    versions_here,
     workers_of,
 )
 from dml.cluster.placement import nobody_has, unserved
@@ -300,7 +299,7 @@ class Hub:
         return {address: there for each in done for address, there in each.result().items()}
 
     async def _probe(self, found: Mapping[str, ClusterWorker], new: list[str]) -> None:
-        there, here = await self._query_versions(new), versions_here()
+        there, here = await self._query_versions(new), _probe(ASKED)
         for address in new:
             # a broken connection is no answer: the worker is probed again if it is still listed
             if address in there and not isinstance(there[address], OSError):

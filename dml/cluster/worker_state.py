@@ -18,8 +18,7 @@ import dataclasses
 import pickle
 import threading
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from hashlib import blake2b
 from typing import Any, TypeVar, cast
@@ -44,7 +43,7 @@ from dml.exec.process.shared_memory import (
     is_unopened,
     noted,
 )
-from dml.exec.process.task_runner import Answer, Differing, SliceOrder, TaskRunner
+from dml.exec.process.task_runner import Answer, Bench, Differing, SliceOrder, TaskRunner
 
 T = TypeVar("T")
 SMALL = 600  # most bytes of a partition that is sent with the note
@@ -62,7 +61,7 @@ class Freight:
 
     run: str
     job: bytes
-    buffers: tuple[Any, ...]
+    buffers: Sequence[Any]
 
     def __sizeof__(self) -> int:
         return len(self.job) + sum(memoryview(each).nbytes for each in self.buffers)
@@ -126,56 +125,30 @@ class ShippedArgument:
     digest: bytes = b""
 
 
-class _Desks:
-    """The task runners of this process, one for each job, which hold the job's parked generators.
+_DESKS: weakref.WeakValueDictionary[tuple[str, bytes], TaskRunner] = weakref.WeakValueDictionary()
+_TAKING = threading.Lock()
 
-    Each copy of a job that this worker has received is a seat, and uses the job's runner. A seat
-    may be released during garbage collection, even in a thread that has the lock. Therefore a
-    release never waits for the lock, and whoever holds the lock handles pending releases.
+
+def _desk(key: tuple[str, bytes]) -> TaskRunner:
+    """Return the task runner of job ``key`` (run, digest), which all of the job's seats here share.
+
+    It lives as long as a seat. Garbage collection may release a seat at any point of this code.
     """
-
-    def __init__(self) -> None:
-        self._desks: dict[tuple[str, bytes], tuple[TaskRunner, int]] = {}
-        self._leaving: deque[tuple[str, bytes]] = deque()
-        self._lock = threading.Lock()
-
-    def take(self, key: tuple[str, bytes]) -> TaskRunner:
-        """Return the task runner of job ``key`` (run, digest), and count one more seat of it."""
-        with self._lock:
-            desk, seats = self._desks.get(key, (None, 0))
-            desk = desk or TaskRunner()
-            self._desks[key] = desk, seats + 1
-            worker_heap.keep()
-        self._look()
-        return desk
-
-    def left(self, key: tuple[str, bytes]) -> None:
-        """Release one seat of job ``key``; the last release ends its parked generators."""
-        self._leaving.append(key)
-        self._look()
-
-    def _look(self) -> None:
-        while self._leaving and self._lock.acquire(blocking=False):
-            try:
-                ended = list(self._ended())
-            finally:
-                self._lock.release()
-            for desk, run in ended:
-                desk.close(run)
-
-    def _ended(self) -> Iterator[tuple[TaskRunner, str]]:
-        while self._leaving:
-            key = self._leaving.popleft()
-            desk, seats = self._desks.pop(key)
-            if seats > 1:
-                self._desks[key] = desk, seats - 1
-            else:
-                yield desk, key[0]
-        if not self._desks:
-            worker_heap.let_go()
+    with _TAKING:
+        desk = _DESKS.get(key)
+        if desk is None:
+            desk = _DESKS[key] = TaskRunner()
+            weakref.finalize(desk, _left, desk.benches)
+        worker_heap.keep()
+    return desk
 
 
-_DESKS = _Desks()
+def _left(benches: dict[str, Bench]) -> None:
+    """End the parked generators of a job whose last seat is gone; takes no lock."""
+    for bench in benches.values():
+        bench.runtime.close()
+    if not any(_DESKS.values()):
+        worker_heap.let_go()
 
 
 def digest(job: bytes) -> bytes:
@@ -184,12 +157,14 @@ def digest(job: bytes) -> bytes:
 
 
 class WorkerState:
-    """A seat: the job on one worker, and its parked generators. The first slice opens the job."""
+    """A seat: the job on one worker, and its parked generators. The first slice opens the job.
+
+    Creating a seat is the Dask task that each worker runs once.
+    """
 
     def __init__(self, cargo: Freight) -> None:
         self.key = key = cargo.run, digest(cargo.job)
-        self.cargo, self.desk = cargo, _DESKS.take(key)
-        weakref.finalize(self, _DESKS.left, key)
+        self.cargo, self.desk = cargo, _desk(key)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return WorkerState, (self.cargo,)
@@ -208,11 +183,6 @@ class WorkerState:
         lender = Lender()
         answer = self.desk.do(order, lender.keep)
         return dataclasses.replace(answer, parcel=lender.lent(answer.parcel))
-
-
-def freight(run: str, job: bytes, *buffers: Any) -> WorkerState:
-    """Return a seat in ``run`` from the pickled ``job``: the Dask task that a worker runs once."""
-    return WorkerState(Freight(run, job, buffers))
 
 
 def staying(seat: WorkerState) -> WorkerState:

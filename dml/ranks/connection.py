@@ -15,6 +15,8 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Any
 
+from dml.exec.process.channel import exactly
+
 # Smaller buffers are part of the message; larger ones are received in place.
 SMALL = 1 << 13
 HANDSHAKE_S = 10.0
@@ -65,17 +67,8 @@ class Wire:
         """
         sizes = self._through.recv_bytes()
         body = self._through.recv_bytes()
-        buffers = [bytearray(size) for (size,) in struct.iter_unpack("<Q", sizes)]
-        for buffer in buffers:
-            self._fill(memoryview(buffer))
+        buffers = [exactly(self._end, size) for (size,) in struct.iter_unpack("<Q", sizes)]
         return pickle.loads(body, buffers=buffers)  # noqa: S301 - both ends know the job's secret
-
-    def _fill(self, view: memoryview) -> None:
-        while view.nbytes:
-            count = self._end.recv_into(view)
-            if not count:
-                raise EOFError
-            view = view[count:]
 
     def ready(self, patience_s: float) -> bool:
         """Wait up to ``patience_s`` seconds; return True if data came or the connection ended."""

@@ -20,6 +20,7 @@ from dml.cache.lookup.reuse_report import reuses_entries
 from dml.cache.rows.entry import EntryName, entry_of
 from dml.cache.rows.run_store import Storing
 from dml.cache.store.open_stores import LocalPlace, Where
+from dml.cluster.cluster_run import ClusterRun
 from dml.errors import DmlError
 from dml.exec.delivery.iterator import Elements
 from dml.exec.delivery.meter import Tallies
@@ -257,10 +258,7 @@ def _opened(
         tuning=None if way.fuzz is None else FuzzTuning(way.fuzz, job.names),
     )
     if way.scheduler is not None:
-        # loads Dask, which most tests do not need
-        from dml.cluster.dask_driver import Distributed  # noqa: PLC0415
-
-        return Distributed(Settings(scheduler=way.scheduler)).open(tasks, job, tallies, **options)
+        return ClusterRun(Settings(scheduler=way.scheduler))(tasks, job, tallies, **options)
     if way.workers:
         return Processes().open(tasks, job, tallies, **options)
     driver = Threads() if way.threads else Sync()

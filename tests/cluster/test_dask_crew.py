@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 import dml
 from dml.cluster.cluster import member
-from dml.cluster.dask_crew import DaskCrew
+from dml.cluster.dask_crew import MOST_LOSSES, DaskCrew, NoWorkerError
 from dml.cluster.dask_task import Ticket
 from dml.cluster.placement import Places
-from dml.cluster.poison_tasks import MOST_LOSSES, NoWorkerError
 from dml.cluster.worker_monitor import Hub
 from dml.cluster.worker_state import Shipment
 from dml.errors import WorkerLostError

@@ -20,7 +20,7 @@ import pytest
 from distributed import Client
 
 import dml
-from dml.cluster.cluster import ClusterWorker, unfit, versions_here
+from dml.cluster.cluster import ASKED, ClusterWorker, _probe, unfit
 from dml.cluster.job_broadcast import written_by_value
 from dml.data.stream_hash import stream_hash
 from dml.errors import PlanError, WorkerLostError
@@ -157,7 +157,7 @@ def test_a_job_by_value_leaves_the_registry_alone() -> None:
 
 
 def test_other_versions_are_told() -> None:
-    here = versions_here()
+    here = _probe(ASKED)
     worker = ClusterWorker("tcp://10.0.0.1:1", "w", 1, 0, {})
     assert unfit(worker, here, here) is None
     assert unfit(worker, {**here, "numpy": "1.0"}, here) is None

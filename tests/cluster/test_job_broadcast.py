@@ -26,7 +26,7 @@ def cargo(monkeypatch: pytest.MonkeyPatch) -> Cargo:
 
 def test_what_a_worker_refused_is_sent_by_value_once(cargo: Cargo) -> None:
     assert asyncio.run(cargo.again(0, refused=digest(b"by name")))
-    assert (cargo.sent, cargo.generation) == (b"by value", 1)
+    assert (cargo.load.job, cargo.generation) == (b"by value", 1)
     assert asyncio.run(cargo.again(0, refused=digest(b"by name"))), "as another has seen before"
     assert cargo.generation == 1
     assert not asyncio.run(cargo.again(1, refused=digest(b"by value"))), "it cannot be helped"
@@ -36,4 +36,4 @@ def test_a_refusal_of_what_was_sent_before_says_nothing_of_what_is_sent_now(carg
     """Dask does old tasks again, elsewhere, when the worker dies that has what they made."""
     asyncio.run(cargo.again(0, refused=digest(b"by name")))
     assert asyncio.run(cargo.again(1, refused=digest(b"by name")))
-    assert (cargo.sent, cargo.generation) == (b"by value", 1)
+    assert (cargo.load.job, cargo.generation) == (b"by value", 1)

@@ -9,6 +9,7 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
+from weakref import WeakValueDictionary
 
 import pytest
 
@@ -99,7 +100,7 @@ def test_it_is_kept_as_long_as_somebody_has_a_seat() -> None:
     ways = SimpleNamespace(keep=lambda: told.append("keep"), let_go=lambda: told.append("let go"))
     with (
         patch.object(worker_state, "worker_heap", ways),
-        patch.object(worker_state, "_DESKS", worker_state._Desks()),
+        patch.object(worker_state, "_DESKS", WeakValueDictionary()),
     ):
         one, other = (WorkerState(Freight(name, b"job", ())) for name in ("one", "other"))
         del one

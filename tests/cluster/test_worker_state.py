@@ -24,7 +24,7 @@ SOON_S = 20.0  # only a hang takes so long
 def test_a_seat_that_is_collected_while_another_is_taken_holds_nobody_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    closed: list[str] = []
+    closed: list[Any] = []
 
     def desk() -> TaskRunner:
         gc.collect()  # it may begin wherever something is made
@@ -37,7 +37,7 @@ def test_a_seat_that_is_collected_while_another_is_taken_holds_nobody_up(
         monkeypatch.setattr(worker_state, "TaskRunner", desk)
         WorkerState(Freight("second", b"job", ()))
 
-    monkeypatch.setattr(TaskRunner, "close", lambda _self, run: closed.append(run))
+    monkeypatch.setattr(worker_state, "_left", closed.append)
     worker = threading.Thread(target=take, daemon=True)
     gc.disable()
     try:
@@ -46,7 +46,7 @@ def test_a_seat_that_is_collected_while_another_is_taken_holds_nobody_up(
     finally:
         gc.enable()
     assert not worker.is_alive()
-    assert closed == ["first", "second"]
+    assert closed == [{}, {}]
 
 
 BUFFERS = {

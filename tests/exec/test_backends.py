@@ -16,8 +16,8 @@ import pytest
 from dml.errors import InternalError
 from dml.exec.drivers.crew import Crew, CrewFeed
 from dml.exec.drivers.sync import Sync, SyncFeed
-from dml.exec.drivers.threads import Busy, Threads, _Threads, _work
-from dml.exec.scheduler.messages import SliceDone
+from dml.exec.drivers.threads import Threads, _Threads, _work
+from dml.exec.scheduler.messages import Resources, SliceDone
 from dml.exec.scheduler.policy import Demand, StreamingPolicy
 from dml.exec.tasks.slices import DriverLoop, Outcome
 from dml.testing.fuzz import FuzzPolicy
@@ -146,7 +146,7 @@ def test_slots_and_memory_may_change_on_the_way(driver: Sync | Threads) -> None:
     feed = driver.open(range(7), work, slots=1, stages=SMALL)
     first = feed.next()
     assert first is not None
-    feed.resize({"cpu": 4.0}, 1000)
+    feed._tell(Resources({"cpu": 4.0}, 1000))
     assert [first.value, *drain(feed)] == EXPECTED
 
 
@@ -282,7 +282,7 @@ def test_the_interpreter_exits_although_a_worker_never_ends(stop: str) -> None:
 import threading
 from dml.exec.drivers.crew import CrewFeed
 from dml.exec.drivers import threads
-from dml.exec.drivers.threads import Busy, Threads, _Threads, _work
+from dml.exec.drivers.threads import Threads, _Threads, _work
 from dml.exec.tasks.slices import Outcome
 
 threads.ENDING_S = 0.2
@@ -350,7 +350,7 @@ def test_a_slice_handed_out_before_the_end_is_not_begun_after_it() -> None:
         called.append(unit)
         yield from work(unit)
 
-    crew = _Threads(DriverLoop.over(range(7), seen, {}, slots=1), Busy())
+    crew = _Threads(DriverLoop.over(range(7), seen, {}, slots=1))
     crew.tasks.put(crew.loop.begin()[0])
     crew.dismiss()
     _work(crew)

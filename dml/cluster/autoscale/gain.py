@@ -152,52 +152,45 @@ class GainPolicy:
     # ------------------------------------------------------------------------------------- judging
 
     def _judged(self, trial: Trial) -> ScalingDecision | None:
-        """Judge the last change by its trial; return a step back if it failed, else None."""
+        """Judge the last change by its trial; return a step back if it failed, else None.
+
+        After an increase, the batch time must have fallen by a part of the possible gain; after a
+        decrease, it may have risen by only a part of what it could. ``gain`` is the fall.
+        """
         ratio = self.batch_s.mean / trial.batch_time_s
         error = math.hypot(self.batch_s.error, trial.error) * ratio
-        more = self.workers > trial.workers
-        found, passed = (self._gained if more else self._lost)(trial, ratio, error)
-        if passed or found is not None or len(self.batch_s) >= PATIENCE:
+        gain, asked = 1 - ratio, self._asked(trial)
+        passed = gain - SURE * error > asked
+        open_ = len(self.batch_s) < TRIED or gain + REFUSED * error > asked
+        if passed or not open_ or len(self.batch_s) >= PATIENCE:
             self.trial = None
-        return found
-
-    def _gained(
-        self, trial: Trial, ratio: float, error: float
-    ) -> tuple[ScalingDecision | None, bool]:
-        """Judge an increase: the batch time must have fallen by a part of the possible gain.
-
-        ``ratio`` is the batch time now, as a multiple of that before, ``error`` its standard error.
-        Return a step back or None, and True if the trial is decided.
-        """
-        least = max(self.step_s.mean / trial.batch_time_s, trial.workers / self.workers)
-        asked = self._part(trial.workers) * (1 - least)
-        if 1 - ratio - SURE * error > asked:
+        more = self.workers > trial.workers
+        if passed and more:
             self.short = max(self.short, trial.workers)
-            return None, True
-        if len(self.batch_s) < TRIED or 1 - ratio + REFUSED * error > asked:
-            return None, False
+        if passed or open_:
+            return None
+        return self._too_many(trial, gain, asked) if more else self._too_few(trial, ratio)
+
+    def _asked(self, trial: Trial) -> float:
+        """Return the least gain at which the change of ``trial`` passes; negative for a loss."""
+        if self.workers < trial.workers:
+            return -self._part(self.workers) * (trial.workers / self.workers - 1)
+        least = max(self.step_s.mean / trial.batch_time_s, trial.workers / self.workers)
+        return self._part(trial.workers) * (1 - least)
+
+    def _too_many(self, trial: Trial, gain: float, asked: float) -> ScalingDecision:
+        """Return a step back from an increase that brought only ``gain``."""
         self.floor_s = self.batch_s.mean
         enough = self._enough(self.needed_s / self.floor_s)
         enough = min(self.workers, max(enough, self.short + 1))
-        reason = (
-            f"{self.workers} workers made batches {1 - ratio:.1%} faster, {asked:.1%} was asked"
-        )
-        return ScalingDecision(enough, reason, settled=enough >= trial.workers), True
+        reason = f"{self.workers} workers made batches {gain:.1%} faster, {asked:.1%} was asked"
+        return ScalingDecision(enough, reason, settled=enough >= trial.workers)
 
-    def _lost(
-        self, trial: Trial, ratio: float, error: float
-    ) -> tuple[ScalingDecision | None, bool]:
-        """Like ``_gained``, for a decrease: batch time may rise by only a part of what it could."""
-        asked = self._part(self.workers) * (trial.workers / self.workers - 1)
-        if ratio - 1 + SURE * error < asked:
-            return None, True
-        if len(self.batch_s) < TRIED or ratio - 1 - REFUSED * error < asked:
-            return None, False
+    def _too_few(self, trial: Trial, ratio: float) -> ScalingDecision:
+        """Return a step back from a decrease after which batches took ``ratio`` times as long."""
         self.short = max(self.short, self.workers)
         self.kept = max(self.kept, self.workers + 1)
-        return ScalingDecision(
-            trial.workers, f"batches took {ratio - 1:.1%} longer", settled=True
-        ), True
+        return ScalingDecision(trial.workers, f"batches took {ratio - 1:.1%} longer", settled=True)
 
     # -------------------------------------------------------------------------------------- sizing
 

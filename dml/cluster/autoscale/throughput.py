@@ -47,11 +47,6 @@ class Totals(NamedTuple):
     handed: int = 0  # partitions that left the cluster
     stored: int = 0  # partitions that wait there
 
-    @property
-    def finished(self) -> int:
-        """The number of partitions that workers have finished."""
-        return self.handed + self.stored
-
 
 class WindowSums:
     """Sums of the window that began at ``now`` with totals ``at``, after ``batches`` batches."""
@@ -73,7 +68,8 @@ class WindowSums:
     def window(self, now: float, to: Totals, workers: int, threads: float) -> ScalingWindow | None:
         """Return the window's figures, None without partitions; ``threads`` is a worker's mean."""
         each = to.handed / (self.before + self.batches)  # partitions of a batch
-        made, busy_s = to.finished - self.at.finished, (to.busy_s - self.at.busy_s) / threads
+        made = to.handed + to.stored - self.at.handed - self.at.stored
+        busy_s = (to.busy_s - self.at.busy_s) / threads
         if made <= 0 or busy_s <= 0:
             return None
         whole = (now - self.begun) * workers * threads

@@ -10,37 +10,36 @@ had sorted runs, their tasks run again, and the second round resumes after the l
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from copy import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from dml.base.amounts import bytes_text
-from dml.cluster.exchange.range_partition import (
-    HELD,
-    ByColumns,
-    ByKey,
-    Ranges,
-    RunIndex,
-    bounds_of,
-    check_same,
+from dml.cluster.exchange.range_partition import Ranges, RunIndex, bounds_of, check_same
+from dml.cluster.exchange.sorted_run_transfer import (
+    Exchange,
+    RunFetcher,
+    Where,
+    shelf_here,
+    unknown,
 )
-from dml.cluster.exchange.sorted_run_transfer import Exchange, RunFetcher, shelf_here, unknown
-from dml.cluster.exchange.sorted_runs import RunsGoneError, store_run
+from dml.cluster.exchange.sorted_runs import KEY, ByColumns, ByKey, RunsGoneError, store_run
 from dml.data.block import Block
 from dml.errors import DmlError, MemoryContractError, WorkerLostError
 from dml.events import Tally
 from dml.exec.delivery.meter import Meter, Metered
 from dml.exec.memory.spill import Spilling
 from dml.exec.scheduler.policy import Demand
+from dml.exec.slicing.slice_worker import detached
 from dml.exec.streams.stream import StageFlow, unsettled
 from dml.exec.tasks.job import Job
 from dml.exec.tasks.partition import PartitionSizes, Piece, ReadTask, TaskList
 from dml.exec.tasks.slices import Outcome, Start
 from dml.exec.tasks.task import beside_rows
-from dml.expr.flow import Again, Flow, Position
+from dml.expr.flow import UNBOUNDED, Again, Flow, Position
 from dml.io.memory.range import Range
+from dml.ops.sort.external_sort import HELD
 from dml.ops.sort.row_order import Ordering
 from dml.physical.plan import Stage, units_each
 
@@ -69,9 +68,9 @@ class RunsJob(Job):
     ``by`` is the order of rows; ``exchange`` names folders below ``root``, or Dask's own if None.
     """
 
-    by: Any = None
-    exchange: str = ""
-    root: str | None = None
+    by: ByColumns | ByKey = dataclasses.field(kw_only=True)
+    exchange: str = dataclasses.field(kw_only=True)
+    root: str | None = dataclasses.field(kw_only=True)
 
     def starts(self, mine: Callable[[], Tally]) -> tuple[Start, ...]:
         """Return the start function of each stage; that of the last stage writes runs."""
@@ -114,75 +113,46 @@ class MergeJob(Job):
     ``fetching`` reads the runs; ``groups`` is the operator that groups the rows, or None.
     """
 
-    ranges: Ranges | None = None
-    fetching: RunFetcher | None = None
-    groups: Any = None
+    ranges: Ranges = dataclasses.field(kw_only=True)
+    fetching: RunFetcher = dataclasses.field(kw_only=True)
+    groups: Any = dataclasses.field(kw_only=True)
 
     def starts(self, mine: Callable[[], Tally]) -> tuple[Start, ...]:
         """Return the start function of the only stage."""
         del mine
         return (self._partitions,)
 
-    @property
-    def _working_bytes(self) -> int:
-        return 0 if self.ranges is None else self.ranges.working_bytes
-
     def _partitions(self, task: ReadTask) -> Iterator[Outcome]:
-        """Yield the partitions of one range: usually one, as they have the size of a range."""
-        number, held = task.start, list[Piece]()
-        held_bytes = rows = 0
-        for piece in _ending(self._pieces(number)):
+        """Yield the partitions of one range: one, unless its rows exceed ``most_bytes``."""
+        held, held_bytes, rows = list[Piece](), 0, 0
+        for piece in self._pieces(task.start):
             held.append(piece)
             if piece.block is not None:
                 held_bytes += piece.block.nbytes
                 rows += piece.block.n
-            if piece.stops or held_bytes >= self.sizes.target_bytes:
+            if piece.stops or held_bytes >= self.ranges.most_bytes:
                 whole_bytes = held_bytes + beside_rows(held)
-                yield Outcome(held, whole_bytes, rows, piece.stops, self._working_bytes)
+                yield Outcome(held, whole_bytes, rows, piece.stops, self.ranges.working_bytes)
                 held, held_bytes, rows = [], 0, 0
 
     def _pieces(self, number: int) -> Iterator[Piece]:
-        assert self.ranges is not None and self.fetching is not None  # noqa: S101, PT018
-        made = self.ranges.rows(number, self.fetching)
+        """Yield the blocks of range ``number``, then the end of the range, or its error."""
+        flow = self.ranges.rows(number, self.fetching.all, self.at)
+        names = tuple(name for name in self.ranges.index.schema.names if name != KEY)
         try:
-            blocks = made if self.groups is None else self.groups.groups(self.at, _Pulled(made))
-            for block in blocks:
-                yield Piece(number, 0, block)
+            if self.groups is None:
+                while (block := flow.pull(UNBOUNDED)) is not None:
+                    yield Piece(number, 0, block.select(names))
+            else:
+                for block in self.groups.groups(self.at, flow):
+                    yield Piece(number, 0, block)
+            yield Piece(number, 0, ends=True)
         except RunsGoneError:
             raise
         except DmlError as error:
             yield Piece(number, 0, error=error)
-
-
-def _ending(pieces: Iterator[Piece]) -> Iterator[Piece]:
-    """Yield the pieces, at least one; mark the last one as the end unless it is an error."""
-    held: Piece | None = None
-    for piece in pieces:
-        if held is not None:
-            yield held
-        held = piece
-    if held is None or held.error is None:
-        held = Piece(0, 0) if held is None else held
-        held = dataclasses.replace(held, ends=True)
-    yield held
-
-
-@dataclasses.dataclass
-class _Pulled:
-    """The flow of ``blocks``, from which an operator pulls; ``rest`` is the rest of a block."""
-
-    blocks: Iterator[Block]
-    rest: Block | None = None
-
-    def pull(self, most: int) -> Block | None:
-        """Return the next rows, at most ``most``; None at the end."""
-        if self.rest is None or not self.rest.n:
-            self.rest = next(self.blocks, None)
-        if self.rest is None:
-            return None
-        block = self.rest.slice(0, min(most, self.rest.n))
-        self.rest = self.rest.slice(block.n, self.rest.n)
-        return block
+        finally:
+            flow.close()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -218,10 +188,8 @@ class Rounds:
         self.by = ByColumns(**vars(order), together=together) if columns else ByKey(order.keys)
         self.exchange = Exchange(self.opening.settings)
         job = spread.run.job(epoch, finishing=spread.finishing)
-        fields = {each.name: getattr(job, each.name) for each in dataclasses.fields(job)}
-        self.job = RunsJob(
-            **fields, by=self.by, exchange=self.exchange.name, root=self.exchange.root
-        )
+        where = {"exchange": self.exchange.name, "root": self.exchange.root}
+        self.job = RunsJob(**vars(job), by=self.by, **where)
         units, unit_at = self.job.reading.places, self.job.reading.unit_at
         self.each = units_each(units, unit_at, spread.run.target_bytes)
         self.tasks = TaskList(0, units, self.each, 0)
@@ -235,20 +203,20 @@ class Rounds:
     def _stages(self, tasks: Sequence[ReadTask], meter: Meter, lost: Any) -> StageFlow:
         demands = [*self.opening.demands]
         last = demands[-1]
-        sorting = min(SORTING * last.output_bytes, self._spare(last))
-        demands[-1] = dataclasses.replace(last, open_bytes=last.open_bytes + max(0, sorting))
-        feed = dataclasses.replace(self.opening, demands=demands)(
-            tasks,
-            *(self.job, self.run.tallies),
-            settling=unsettled(self.job),
+        # what the memory of a stage has left after one slice
+        spare = self.opening.budget.stage_bytes - last.output_bytes - last.open_bytes
+        sorting = max(0, min(SORTING * last.output_bytes, spare))
+        demands[-1] = dataclasses.replace(last, open_bytes=last.open_bytes + sorting)
+        return StageFlow(self._feed(demands, tasks, self.job), None, meter, lost)
+
+    def _feed(self, demands: Sequence[Demand], tasks: Sequence[ReadTask], job: Job) -> Any:
+        """Begin ``tasks`` of a round's ``job``; ``demands`` are those of its stages."""
+        return dataclasses.replace(self.opening, demands=demands)(
+            *(tasks, job, self.run.tallies),
+            settling=unsettled(job),
             on_event=self.run.listener.get("on_event"),
             on_core=self.run.holding.begin,
         )
-        return StageFlow(feed, None, meter, lost)
-
-    def _spare(self, demand: Demand) -> int:
-        """Return the bytes that the memory of a stage has left after one slice's ``demand``."""
-        return self.opening.budget.stage_bytes - demand.output_bytes - demand.open_bytes
 
     def _heard(self, flow: Flow) -> list[Block]:
         """Return the reports of all runs, one block each, and count the bytes written to disk."""
@@ -301,9 +269,9 @@ class Rounds:
         position: Position | None = None
         losses, cause = 0, RunsGoneError("runs are gone", why="made again, they are nowhere")
         while losses <= MOST_LOSSES:
-            homes, lost = self._settled(ranges.index)
-            losses += lost
+            homes = self._settled(ranges.index)
             if homes is None:
+                losses += 1
                 continue
             flow = self._ranged(ranges, homes, position)
             try:
@@ -320,17 +288,14 @@ class Rounds:
                 flow.close()
         raise _lost(cause) from cause
 
-    def _settled(self, index: RunIndex) -> tuple[Any, int]:
-        """Return the location of each run by name, after writing missing runs again, and 0.
-
-        Return None and 1 if some runs still are missing.
-        """
+    def _settled(self, index: RunIndex) -> Mapping[str, Where] | None:
+        """Return the location of each run by name; None if some are missing, also when rerun."""
         homes = self.exchange.homes()
         if missing := unknown(index.names, homes):
             self._again(index, missing)
             self.exchange.note_remade(index.names[number] for number in missing)
             homes = self.exchange.homes()
-        return (None, 1) if unknown(index.names, homes) else (homes, 0)
+        return None if unknown(index.names, homes) else homes
 
     def _ranged(self, ranges: Ranges, homes: Any, position: Position | None) -> StageFlow:
         """Return the flow of all ranges' rows from ``position`` on; ``homes`` locates the runs."""
@@ -342,29 +307,17 @@ class Rounds:
         stage = Stage(Range(0, len(ranges), 1, 1), ("id",), (), ())
         size, budget = ranges.range_bytes, self.opening.budget
         sizes = PartitionSizes(size, budget.stage_bytes, budget.atom_bytes)
-        job = MergeJob(
-            stage, self.at, sizes, ranges=ranges, fetching=fetching, groups=self._alone()
-        )
+        above = self.spread.groups
+        groups = None if above is None else detached((above,))[0]
+        job = MergeJob(stage, self.at, sizes, ranges=ranges, fetching=fetching, groups=groups)
         open_bytes = ranges.working_bytes
         if size + open_bytes > sizes.most_bytes:
             raise _too_wide(index.batch_bytes, size + open_bytes, sizes.most_bytes)
         demand = Demand("merge", output_bytes=size, open_bytes=open_bytes, bounded=True)
         start = 0 if position is None else position["unit"]
-        feed = dataclasses.replace(self.opening, demands=(demand,))(
-            cast("Sequence[ReadTask]", TaskList(start, len(ranges), 1, 0)),
-            *(job, self.run.tallies),
-            on_event=self.run.listener.get("on_event"),
-            on_core=self.run.holding.begin,
-        )
+        tasks = cast("Sequence[ReadTask]", TaskList(start, len(ranges), 1, 0))
+        feed = self._feed((demand,), tasks, job)
         return StageFlow(feed, position, Meter(0), lambda *_, **__: None)
-
-    def _alone(self) -> Any:
-        """Return the operator that groups rows, without the tree below it; None without groups."""
-        if self.spread.groups is None:
-            return None
-        node = copy(self.spread.groups)
-        object.__setattr__(node, "input", Range(0, 1))
-        return node
 
 
 def _too_wide(batch_bytes: int, wanted_bytes: int, most_bytes: int) -> MemoryContractError:

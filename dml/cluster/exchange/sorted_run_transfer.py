@@ -71,11 +71,8 @@ class Shelves:
     @staticmethod
     def on(worker: Any) -> Shelves:
         """Return the shelves of ``worker``, created on first use."""
-        with _MAKING:
-            found: Shelves | None = worker.extensions.get(OP)
-            if found is None:
-                found = worker.extensions[OP] = Shelves(worker)
-            return found
+        found: Shelves = worker.extensions.setdefault(OP, Shelves(worker))
+        return found
 
     def of(self, exchange: str, root: str | None) -> RunShelf:
         """Return the shelf of ``exchange``, created at first use or if its folder was removed."""
@@ -133,9 +130,6 @@ class Shelves:
         except Exception:  # noqa: BLE001 (a scheduler that does not answer has ended nothing)
             return []
         return [exchange for key, exchange in keys.items() if states.get(key) is None]
-
-
-_MAKING = threading.Lock()
 
 
 def lease_key(exchange: str) -> str:
@@ -233,7 +227,7 @@ class RunFetcher:
         try:
             return concat(list(batches(path, self.schema, span.first, span.stop)))
         except UNREAD as error:
-            unread = ((address, self.names[span.run]),)
+            unread = (self.names[span.run],)
             raise RunsGoneError(
                 "a run is gone", why=str(error), places=(address,), unread=unread
             ) from error
@@ -268,9 +262,8 @@ class RunFetcher:
             why = f"{type(error).__name__}: {error}"
             raise RunsGoneError("a worker has gone", why=why, places=(address,)) from error
         if isinstance(answer, list | tuple):
-            unread = tuple((address, name) for name in answer)
             why = "it cannot read them any more"
-            raise RunsGoneError("runs are gone", why=why, places=(address,), unread=unread)
+            raise RunsGoneError("runs are gone", why=why, places=(address,), unread=tuple(answer))
         return received(answer, self.schema)
 
 
@@ -313,7 +306,8 @@ class Exchange:
         """
         self.hub = met(self.settings)
         self._renew()
-        answers: dict[str, tuple[str, list[str]]] = self.hub.wait(self._list)
+        every = self.hub.wait(self._ask, self.hub.members, _listed)
+        answers = {address: there for address, there in every.items() if isinstance(there, tuple)}
         found: dict[str, Where] = {}
         for address in sorted(answers, key=self._avoided.__contains__, reverse=True):
             folder, names = answers[address]
@@ -324,7 +318,7 @@ class Exchange:
     def avoid(self, gone: RunsGoneError) -> None:
         """Remove unreadable runs; or, if a worker did not answer, avoid all runs that it has."""
         if gone.unread:
-            self.hub.wait(self._drop, gone.unread)
+            self.hub.wait(self._ask, gone.places, _dropped, gone.unread)
         else:
             self._avoided.update(gone.places)
             self._again.clear()
@@ -333,27 +327,16 @@ class Exchange:
         """Note that the runs ``names`` were rewritten, so that they may be read from any worker."""
         self._again.update(names)
 
-    async def _drop(self, unread: Sequence[tuple[str, str]]) -> None:
-        by_home: dict[str, list[str]] = {}
-        for address, name in unread:
-            by_home.setdefault(address, []).append(name)
-        asked = [
-            self.hub.asking(_run(self.hub, _dropped, address, self.name, names))
-            for address, names in by_home.items()
-            if address in self.hub.members
-        ]
-        if asked:
-            await asyncio.wait(asked, timeout=ASK_S)
-
-    async def _list(self) -> dict[str, Any]:
+    async def _ask(self, addresses: Iterable[str], work: Any, *args: Any) -> dict[str, Any]:
+        """Return the results of ``work`` by worker; those that do not answer are left out."""
         asked = {
-            self.hub.asking(_run(self.hub, _listed, address, self.name)): address
-            for address in self.hub.members
+            self.hub.asking(_run(self.hub, work, address, self.name, *args)): address
+            for address in addresses
+            if address in self.hub.members
         }
-        done, _ = await asyncio.wait(asked, timeout=ASK_S)
+        done = (await asyncio.wait(asked, timeout=ASK_S))[0] if asked else ()
         right = [each for each in done if each.exception() is None]
-        found = ((asked[each], each.result().get(asked[each])) for each in right)
-        return {address: there for address, there in found if isinstance(there, tuple)}
+        return {asked[each]: each.result().get(asked[each]) for each in right}
 
     def close(self) -> None:
         """Remove all runs soon, and return without waiting for that."""

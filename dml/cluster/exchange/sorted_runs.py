@@ -14,37 +14,38 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from dml.data.block import Block, concat
+from dml.data.block import Block, concat, to_arrow
+from dml.data.layouts import is_text_or_bytes
 from dml.data.schema import Schema
 from dml.errors import DmlError
 from dml.exec.memory.spill import SpillFolder, block_read, write_run
 from dml.exec.tasks.replay_check import after
 from dml.kernels.rows.ids import RowIds
 from dml.kernels.vec import Vec
+from dml.ops.sort.external_sort import Keys, merged, ordered_by
+from dml.ops.sort.row_order import Ordering
 
 if TYPE_CHECKING:
     from dml.exec.tasks.partition import Piece
 
 # Most batches of a run; least and most bytes of a batch, which should be large enough for a read.
 BATCHES, LEAST_BATCH, MOST_BATCH = 256, 16 << 10, 1 << 20
+# Number of letters, or of bytes, to which long key values are cut.
+LONGEST = 256
+# The greatest code point, the greatest byte, and the code points of surrogates.
+LAST_LETTER, LAST_BYTE, SURROGATES = 0x10FFFF, 0xFF, range(0xD800, 0xE000)
 # Bytes of the id of a row on disk.
 ID_BYTES = 16
 # Columns of the report of a run, with a row for each batch, besides the columns of keys.
-NAME, PLACE, ROWS, BYTES, SCHEMA = "\0run", "\0place", "\0rows", "\0bytes", "\0schema"
-SHORT = "\0short"
-TOLD = {
-    NAME: pa.binary(),
-    PLACE: pa.int64(),
-    ROWS: pa.int64(),
-    BYTES: pa.int64(),
-    SHORT: pa.int64(),
-    SCHEMA: pa.binary(),
-}
+RUN, ROWS, BYTES = "\0run", "\0rows", "\0bytes"
+# Column of the keys of ``ByKey``, which are stored with the rows.
+KEY = "\0key"
+TOLD = {RUN: pa.binary(), ROWS: pa.int64(), BYTES: pa.int64()}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,30 +57,117 @@ class BatchSpan:
     stop: int
 
 
-class By(Protocol):
-    """An order of rows, by key columns that are stored with the rows."""
+def bounded(value: Any, *, down: bool) -> Any:
+    """Return ``value`` if it is short, else a short bound that sorts correctly with all other rows.
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the key columns."""
+    The bound is a prefix of ``value``, which sorts before it. With ``down`` (descending order), it
+    is the least value above all values with that prefix, or ``value`` itself if there is none.
+    """
+    if len(value) <= LONGEST:
+        return value
+    begin = value[:LONGEST]
+    if not down:
+        return begin
+    above = _above_text(begin) if isinstance(begin, str) else _above_bytes(begin)
+    return value if above is None else above
 
-    def check(self, given: Schema) -> None:
-        """Raise SchemaError if rows of schema ``given`` cannot be ordered this way."""
+
+def _above_text(begin: str) -> str | None:
+    begin = begin.rstrip(chr(LAST_LETTER))
+    if not begin:
+        return None
+    letter = ord(begin[-1]) + 1
+    return begin[:-1] + chr(SURROGATES.stop if letter in SURROGATES else letter)
+
+
+def _above_bytes(begin: bytes) -> bytes | None:
+    begin = begin.rstrip(bytes([LAST_BYTE]))
+    return begin[:-1] + bytes([begin[-1] + 1]) if begin else None
+
+
+@dataclasses.dataclass(frozen=True)
+class ByColumns(Ordering):
+    """Order by columns; rows of equal values stay in order and, if ``together``, in one range."""
+
+    together: bool = False
 
     def stored(self, block: Block) -> Block:
-        """Return the rows of ``block`` with all key columns."""
-
-    def order(self, block: Block) -> np.ndarray:
-        """Return the row numbers of ``block`` in order."""
+        """Return ``block`` unchanged, as its own columns are the keys."""
+        return block
 
     def shortened(self, heads: Block) -> tuple[Block, int]:
-        """Cut long values; also return the number of columns up to the first cut one, 0 if none."""
+        """Return the keys ``heads`` with long values cut, and the number of columns to compare by.
+
+        These are the columns up to the first one with a cut value; 0 (all) if none was cut.
+        """
+        columns, first = list(heads.columns), 0
+        for number, (name, down) in enumerate(zip(self.names, self.descending, strict=True)):
+            at, kind = heads.schema.names.index(name), heads.schema[name]
+            if not is_text_or_bytes(kind):
+                continue
+            values = to_arrow(columns[at], kind).to_pylist()
+            cut = [value if value is None else bounded(value, down=down) for value in values]
+            if cut != values:
+                columns[at] = pa.array(cut, kind)
+                first = first or number + 1
+        return Block(heads.schema, tuple(columns), heads.ids), first
+
+    def placing(self, count: int) -> ByColumns:
+        """Return the order for comparing with bounds: by the first ``count`` columns, 0 for all."""
+        if not count:
+            return self
+        names, down = self.names[:count], self.descending[:count]
+        return dataclasses.replace(self, names=names, descending=down, together=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class ByKey:
+    """The order by 64-bit keys derived from row ids, then by ids.
+
+    The keys are stored with the rows in a column; without ``keys``, that column must exist already.
+    """
+
+    keys: Keys | None
+    together: bool = True
+    names: tuple[str, ...] = (KEY,)
+
+    def check(self, given: Schema) -> None:
+        """Accept any schema, as all rows have ids."""
+
+    def stored(self, block: Block) -> Block:
+        """Return the rows of ``block`` with a column of their keys, if this order has ``keys``."""
+        if self.keys is None or KEY in block.schema:
+            return block
+        keys = Vec(self.keys(block.ids), None)
+        kinds = Schema((*block.schema.items(), (KEY, pa.uint64())))
+        return Block(kinds, (*block.columns, keys), block.ids)
+
+    def order(self, block: Block) -> np.ndarray:
+        """Return the row numbers of ``block`` in this order, int64."""
+        return ordered_by(self.keyed(block), block.ids)
+
+    def keyed(self, block: Block) -> np.ndarray:
+        """Return the stored keys of the rows of ``block``, uint64."""
+        return np.asarray(block[KEY][0])
+
+    def merged(self, runs: list[Iterator[Block]], at_once: int) -> Iterator[Block]:
+        """Yield the rows of sorted ``runs`` merged in this order, about ``at_once`` at a time."""
+        return merged(runs, self.keyed, at_once)
+
+    def shortened(self, heads: Block) -> tuple[Block, int]:
+        """Return ``heads`` unchanged and 0, as numbers are never cut."""
+        return heads, 0
+
+    def placing(self, count: int) -> ByKey:
+        """Return this order unchanged, as bounds contain whole keys."""
+        del count
+        return self
 
 
 class RunsGoneError(DmlError):
-    """Raised when runs cannot be read where they were written; ``places`` are these workers.
+    """Raised when runs cannot be read where they were written; ``places`` has that worker.
 
-    ``unread`` has (worker, name) of each missing or damaged run; none if a worker did not answer.
+    ``unread`` are the names of missing or damaged runs; none if the worker did not answer.
     """
 
     def __init__(
@@ -88,22 +176,14 @@ class RunsGoneError(DmlError):
         *,
         why: str = "",
         places: tuple[str, ...] = (),
-        unread: tuple[tuple[str, str], ...] = (),
+        unread: tuple[str, ...] = (),
     ) -> None:
         super().__init__(what, why=why)
         self.places, self.unread = places, unread
 
 
-class RunShelf:
-    """The runs of one operator on one worker, in a folder below ``root``."""
-
-    def __init__(self, root: str | None = None) -> None:
-        self._folder = SpillFolder(root)
-
-    @property
-    def path(self) -> str:
-        """The path of the folder."""
-        return self._folder.path
+class RunShelf(SpillFolder):
+    """The runs of one operator on one worker, in a folder of their own."""
 
     @property
     def names(self) -> list[str]:
@@ -117,10 +197,6 @@ class RunShelf:
             fresh = path.with_suffix(f".{threading.get_ident()}")
             write_run(fresh, schema, blocks)
             os.replace(fresh, path)
-
-    def close(self) -> None:
-        """Remove the folder."""
-        self._folder.close()
 
 
 def run_path(folder: str, name: str) -> Path:
@@ -156,7 +232,7 @@ def received(stream: bytes, schema: Schema) -> Iterator[Block]:
         yield block_read(schema, batch)
 
 
-def store_run(shelf: RunShelf, pieces: Sequence[Piece], by: By) -> Block | None:
+def store_run(shelf: RunShelf, pieces: Sequence[Piece], by: ByColumns | ByKey) -> Block | None:
     """Write the rows of a partition as a run, and return its report; None if there are no rows.
 
     The run depends on the pieces alone: it is the same on every worker and at every repetition.
@@ -177,20 +253,17 @@ def store_run(shelf: RunShelf, pieces: Sequence[Piece], by: By) -> Block | None:
         pass
     heads, short = by.shortened(whole.select(by.names).take(order[::each]))
     counts = np.minimum(whole.n - np.arange(0, whole.n, each), each)
-    told = (pieces[0].place, counts, sizes, short)
-    return described(name, whole.schema, heads, told)
+    return described((name, pieces[0].place, short, whole.schema), heads, counts, sizes)
 
 
 def _counted(blocks: Iterable[Block], sizes: list[int]) -> Iterator[Block]:
-    """Yield ``blocks`` unchanged, and append the stored bytes of each to ``sizes``."""
+    """Yield ``blocks`` unchanged, and append the stored bytes of each to ``sizes``.
+
+    On disk, the ids of all rows are written out.
+    """
     for block in blocks:
-        sizes.append(stored_bytes(block))
+        sizes.append(block.nbytes - block.ids.nbytes + ID_BYTES * block.n)
         yield block
-
-
-def stored_bytes(block: Block) -> int:
-    """Return the bytes of a block on disk, where the ids of all rows are written out."""
-    return block.nbytes - block.ids.nbytes + ID_BYTES * block.n
 
 
 def _batch_rows(whole: Block) -> int:
@@ -209,21 +282,17 @@ def _named(pieces: Sequence[Piece], whole: Block) -> str:
 
 
 def described(
-    name: str, schema: Schema, heads: Block, of: tuple[int, np.ndarray, Sequence[int], int]
+    about: tuple[str, int, int, Schema], heads: Block, counts: np.ndarray, sizes: Sequence[int]
 ) -> Block:
-    """Return the report of a run: a row for each batch, with the batch's first key.
+    """Return the report of a run: a row for each batch, with its rows, its bytes and its first key.
 
-    ``of`` has the place of the run's partition, the rows of each batch, the bytes of each batch,
-    and the number of key columns up to the first one with cut values (0 if none).
+    ``about`` is pickled in the first row: the run's name, the place of its partition, the number of
+    key columns up to the first one with cut values (0 if none), and its schema.
     """
-    (place, counts, sizes, short), count = of, heads.n
     told = (
-        pa.array([bytes.fromhex(name), *[b""] * (count - 1)], pa.binary()),
-        Vec(np.full(count, place, "i8"), None),
+        pa.array([pickle.dumps(about), *[b""] * (heads.n - 1)], pa.binary()),
         Vec(counts, None),
         Vec(np.array(sizes, "i8"), None),
-        Vec(np.full(count, short, "i8"), None),
-        pa.array([pickle.dumps(schema), *[b""] * (count - 1)], pa.binary()),
     )
     kinds = Schema((*TOLD.items(), *heads.schema.items()))
-    return Block(kinds, (*told, *heads.columns), RowIds.run(0, 0, count))
+    return Block(kinds, (*told, *heads.columns), RowIds.run(0, 0, heads.n))

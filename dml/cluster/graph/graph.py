@@ -8,11 +8,9 @@ submission: its optimiser only drops unneeded tasks (other optimisers drop annot
 
 from __future__ import annotations
 
-import dataclasses
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -121,23 +119,6 @@ def _relayered(
     return made
 
 
-@dataclasses.dataclass(frozen=True)
-class Layer:
-    """A layer of a graph under construction; ``tasks`` are the tasks of all layers, by key."""
-
-    name: str
-    tasks: dict[Key, Any]
-
-    def add(self, place: Key, function: Callable[..., Any], *arguments: Any) -> Ref:
-        """Add a task with the key (layer's name, *place), and return a reference to the task.
-
-        ``arguments`` may be references to other tasks.
-        """
-        key = (self.name, *place)
-        self.tasks[key] = Task(key, function, *arguments)
-        return TaskRef(key)
-
-
 class Graph:
     """The graph of ``recipe`` under construction; ``epochs`` are those of the stages, in order.
 
@@ -162,8 +143,8 @@ class Graph:
         if self.epochs and unsettled(job):
             self._settle()
 
-    def layer(self, node: Node, needs: Sequence[Needs] = (), word: str = "") -> Layer:
-        """Create a layer named after ``node``, with the maximum of the resources in ``needs``."""
+    def layer(self, node: Node, needs: Sequence[Needs] = (), word: str = "") -> str:
+        """Name a layer after ``node``, with the maximum of the resources in ``needs``."""
         title = f"{type(node).__name__.lower()}{word}"
         name = f"dml-{title}-{node.digest.hex()[:16]}{self.nonce}"
         # the user's annotations around this call apply as well
@@ -171,9 +152,18 @@ class Graph:
         resources = {**given.get("resources", {}), **resources_of(needs)}
         given |= {"resources": resources} if resources else {}
         self.annotations[name] = given or None
-        return Layer(name, self.tasks)
+        return name
 
-    def _stages(self) -> list[Layer]:
+    def add(self, layer: str, place: Key, function: Callable[..., Any], *arguments: Any) -> Ref:
+        """Add a task with the key (``layer``, *place), and return a reference to the task.
+
+        ``arguments`` may be references to other tasks.
+        """
+        key = (layer, *place)
+        self.tasks[key] = Task(key, function, *arguments)
+        return TaskRef(key)
+
+    def _stages(self) -> list[str]:
         first = self.layer((self.plan.stage.source, *self.plan.stage.steps)[-1])
         links = (self.layer(link.steps[-1], [link.needs]) for link in self.plan.links)
         return [first, *links]
@@ -181,7 +171,7 @@ class Graph:
     def _program(self, program: GraphProgram) -> Ref:
         """Add the plan as a separate value: it is sent to each worker once, not with each task."""
         layer = self.layer(self.plan.stage.source, word="-program")
-        key = layer.name, "whole"
+        key = layer, "whole"
         self.tasks[key] = DataNode(key, program)
         return TaskRef(key)
 
@@ -189,8 +179,8 @@ class Graph:
         """Add a task that runs until all types are known, and a task that returns these types."""
         layer = self.layer(self.plan.on_blocks[-1], one_place(self.plan), "-settled")
         given = self.program, self.epochs[0], self.units
-        self.settled = layer.add(("rows",), work.settled, *given)
-        self.types = layer.add(("types",), attrgetter("types"), self.settled)
+        self.settled = self.add(layer, ("rows",), work.settled, *given)
+        self.types = self.add(layer, ("types",), itemgetter(0), self.settled)
 
     def values(self, epoch: int, number: int, *, rows: bool) -> Ref:
         """Add the tasks of all stages for task ``number``; return a reference to their output.
@@ -201,18 +191,13 @@ class Graph:
         place = task.start, task.stop, epoch
         if self.settled is not None and (epoch, number) == (self.epochs[0], 0):
             if rows:
-                return self.stages[-1].add(place, work.first_rows, self.program, self.settled)
-            return self.stages[-1].add(place, attrgetter("values"), self.settled)
-        functions: list[Callable[..., Any]] = [
-            work.run_first,
-            *[work.carried] * len(self.plan.links),
-        ]
-        if rows:
-            functions[-1] = partial(work.as_rows, functions[-1])
+                return self.add(self.stages[-1], place, work.first_rows, self.program, self.settled)
+            return self.add(self.stages[-1], place, itemgetter(1), self.settled)
         found: Ref = task
-        for stage, (layer, function) in enumerate(zip(self.stages, functions, strict=True)):
-            which = stage or number
-            found = layer.add(place, function, self.program, epoch, which, found, self.types)
+        for stage, layer in enumerate(self.stages):
+            last = layer is self.stages[-1]
+            function = work.stage_rows if rows and last else work.run_stage
+            found = self.add(layer, place, function, self.program, epoch, stage, found, self.types)
         return found
 
     def rows(self) -> Iterator[Ref]:
@@ -220,7 +205,7 @@ class Graph:
         count = len(self.units)
         turns = [(epoch, n, n == count - 1) for epoch in self.epochs for n in range(count)]
         if not turns:
-            yield self.stages[-1].add(("none",), work.table, self.program, [], self.types)
+            yield self.add(self.stages[-1], ("none",), work.table, self.program, [], self.types)
         elif not self.plan.stream:
             yield from (self.values(epoch, number, rows=True) for epoch, number, _ in turns)
         else:
@@ -240,8 +225,8 @@ class Graph:
             place = task.start, task.stop, epoch
             values = self.values(epoch, number, rows=False)
             turn = Turn(self.start, epoch, last)
-            before = chain.add(place, linked, self.program, turn, before, values, self.types)
-            yield tables.add(place, attrgetter("rows"), before)
+            before = self.add(chain, place, linked, self.program, turn, before, values, self.types)
+            yield self.add(tables, place, attrgetter("rows"), before)
 
     def parts(self, found: Sequence[Ref]) -> list[DelayedPart]:
         """Return the tasks ``found`` as delayed values; each has the whole graph."""
@@ -372,7 +357,7 @@ def data_frame(recipe: Recipe, epoch: int, task_bytes: int | None = None) -> Any
         )
     graph = Graph(recipe, epoch, task_bytes)
     layer = graph.layer(plan.operators[-1], word="-frame")
-    found = [layer.add(rows.key[1:], work.framed, rows) for rows in graph.rows()]
+    found = [graph.add(layer, rows.key[1:], work.framed, rows) for rows in graph.rows()]
     meta = work.framed(pa.Table.from_batches([], plan.schema.to_arrow()))
     return frames.from_delayed(graph.parts(found), meta=meta, verify_meta=False)
 

@@ -29,26 +29,18 @@ class StarvedError(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class Carried:
-    """What a task of a chain passes to the next one: position, pieces and settled schemas.
+class ChainLink:
+    """The output rows of one task of the chain, and the state for the next task.
 
     ``pieces`` are pairs of epoch and piece, which the next task needs from ``position`` on.
-    ``columns`` is the schema of the rows returned so far. If ``ended``, no more rows follow.
+    ``schemas`` are the settled ones. If ``ended``, no more rows follow.
     """
 
+    rows: pa.Table
     position: Position | None = None
     pieces: tuple[tuple[int, Piece], ...] = ()
     schemas: dict[str, Schema] = dataclasses.field(default_factory=dict)
-    columns: pa.Schema = dataclasses.field(default_factory=lambda: pa.schema([]))
     ended: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class ChainLink:
-    """The output rows of one task of the chain, and the state for the next task."""
-
-    rows: pa.Table
-    carried: Carried
 
 
 @dataclasses.dataclass
@@ -73,8 +65,11 @@ class PieceTape:
 
 
 @dataclasses.dataclass
-class Played:
-    """A feed of available pieces; ``whole`` is True if no more pieces follow."""
+class Played(PartitionFeed):
+    """A feed of available pieces; ``whole`` is True if no more pieces follow.
+
+    The other methods of a feed do nothing: no task runs, and no memory is accounted for.
+    """
 
     pieces: list[Piece]
     whole: bool
@@ -87,15 +82,6 @@ class Played:
         if not self.whole:
             raise StarvedError
         return None
-
-    def release(self) -> None:
-        """Do nothing: no memory is accounted for."""
-
-    def settled(self) -> None:
-        """Do nothing: no task runs ahead."""
-
-    def close(self) -> None:
-        """Do nothing: no task runs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,17 +112,18 @@ def linked(
     The new pieces are ``values``; ``before`` is the result of the previous task. A row-local
     function above a shuffle may be called again for rows at the border of two tasks.
     """
-    here = Carried() if before is None else before.carried
+    here = ChainLink(pa.table({})) if before is None else before
+    columns = here.rows.schema
     if here.ended:
-        return ChainLink(joined(program, [], here.columns), here)
+        return dataclasses.replace(here, rows=joined(program, [], columns))
     at = program.job(turn.start, types).at
     at.schemas.update(here.schemas)
     fresh = ((turn.epoch, piece) for value in values for piece in value)
     tape = PieceTape((*here.pieces, *fresh), turn.whole)
     batches, position, ended = _played(program, tape, turn.start, here.position)
     kept = () if ended else _needed(program, tape, turn.start, position)
-    rows = joined(program, batches, here.columns)
-    return ChainLink(rows, Carried(position, kept, at.schemas.copy(), rows.schema, ended))
+    rows = joined(program, batches, columns)
+    return ChainLink(rows, position, kept, at.schemas.copy(), ended)
 
 
 def _played(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import pickle
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -25,7 +25,7 @@ from dml.exec.process.references import pickled
 from dml.exec.streams.plan_run import Open
 from dml.exec.streams.stream import Streaming, unsettled
 from dml.exec.tasks.job import Job
-from dml.exec.tasks.partition import PartitionSizes, Piece, ReadTask, TaskList
+from dml.exec.tasks.partition import PartitionSizes, Piece, TaskList
 from dml.exec.tasks.slices import Outcome, Start
 from dml.expr.flow import At, Compute
 from dml.physical.operators import RunChoices
@@ -116,7 +116,7 @@ class GraphProgram:
 class Types:
     """The types that the first rows have settled: schemas by operator, and the output columns.
 
-    Tasks of ``epoch`` below number ``settling`` settled them; the first part has these tasks' rows.
+    Tasks of ``epoch`` below unit ``settling`` settled them; the first part has these tasks' rows.
     """
 
     schemas: dict[str, Schema]
@@ -125,67 +125,53 @@ class Types:
     settling: int
 
 
-@dataclasses.dataclass(frozen=True)
-class SettledTypes:
-    """The settled types, and the pieces of the tasks that settled them."""
+def settled(program: GraphProgram, epoch: int, tasks: TaskList) -> tuple[Types, Values]:
+    """Run tasks through all stages in order until every type is known, or no tasks are left.
 
-    types: Types
-    values: Values
-
-
-def settled(program: GraphProgram, epoch: int, tasks: TaskList) -> SettledTypes:
-    """Run tasks through all stages in order until every type is known, or no tasks are left."""
+    Return the types, and the output of the tasks that settled them.
+    """
     job = program.job(epoch)
     values: Values = []
-    done = 0
+    done = stop = 0
     while done < len(tasks):
-        begun = _begun(job, tasks[done])
-        done += 1
-        for start in job.starts(Tally)[1:]:
-            begun = _gone_on(start, begun)
-        values += begun
+        task, done = tasks[done], done + 1
+        made: Sequence[Any] = [task]
+        for start in job.starts(Tally):
+            made = _run(start, made)
+        values += made
+        stop = task.stop
         if not unsettled(job):
             break
     found = next((p.block for value in values for p in value if p.block is not None), None)
     columns = pa.schema([]) if found is None else found.schema.to_arrow()
-    return SettledTypes(Types(job.at.schemas.copy(), columns, epoch, done), values)
+    return Types(job.at.schemas.copy(), columns, epoch, stop), values
 
 
-def first_rows(program: GraphProgram, found: SettledTypes) -> pa.Table:
+def first_rows(program: GraphProgram, found: tuple[Types, Values]) -> pa.Table:
     """Return as a table the output of the tasks that were run to settle the types."""
-    return table(program, found.values, found.types)
+    types, values = found
+    return table(program, values, types)
 
 
-def run_first(
-    program: GraphProgram, epoch: int, number: int, task: ReadTask, types: Types | None
+def run_stage(
+    program: GraphProgram, epoch: int, stage: int, given: Any, types: Types | None
 ) -> Values:
-    """Run the first stage for task ``number``; return [] if the first part has the task's rows."""
-    if types is not None and types.epoch == epoch and number < types.settling:
-        return []
-    return _begun(program.job(epoch, types), task)
+    """Run stage number ``stage`` on the output of the previous stage; the first one, on a task.
 
-
-def carried(
-    program: GraphProgram, epoch: int, stage: int, values: Values, types: Types | None
-) -> Values:
-    """Run stage number ``stage`` on the output of the previous stage."""
-    return _gone_on(program.job(epoch, types).starts(Tally)[stage], values)
-
-
-def as_rows(function: Callable[..., Values], program: GraphProgram, *given: Any) -> pa.Table:
-    """Return the output of ``run_first`` or ``carried`` (``function``) as a table.
-
-    ``given`` are the other arguments of that function, the last one being the types.
+    Return [] for a task whose rows the first part has.
     """
-    return table(program, function(program, *given), given[-1])
+    if not stage and types is not None and types.epoch == epoch and given.start < types.settling:
+        return []
+    return _run(program.job(epoch, types).starts(Tally)[stage], given if stage else [given])
 
 
-def _begun(job: Job, task: ReadTask) -> Values:
-    return [_checked(outcome) for outcome in job.starts(Tally)[0](task)]
+def stage_rows(program: GraphProgram, epoch: int, stage: int, given: Any, types: Any) -> pa.Table:
+    """Return the output of ``run_stage`` as a table."""
+    return table(program, run_stage(program, epoch, stage, given, types), types)
 
 
-def _gone_on(start: Start, values: Values) -> Values:
-    return [_checked(outcome) for value in values for outcome in start(value)]
+def _run(start: Start, given: Sequence[Any]) -> Values:
+    return [_checked(outcome) for each in given for outcome in start(each)]
 
 
 def _checked(outcome: Outcome) -> list[Piece]:

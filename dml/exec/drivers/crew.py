@@ -36,6 +36,7 @@ class Crew(abc.ABC):
         self.news: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.waiting = self.closing = self.eager = False
         self.broken: BaseException | None = None
+        self.threads = list[threading.Thread]()  # that run slices, or wait for workers that do
 
     @abc.abstractmethod
     def hand_out(self, runs: Iterable[Run]) -> None:
@@ -45,8 +46,10 @@ class Crew(abc.ABC):
     def leave(self) -> None:
         """Ask all workers to stop, without blocking."""
 
-    def join(self, deadline: float) -> None:  # noqa: B027 (not every kind of worker needs it)
+    def join(self, deadline: float) -> None:
         """Wait until running slices have ended, at most until ``deadline`` (``perf_counter``)."""
+        for thread in list(self.threads):
+            thread.join(max(0.0, deadline - time.perf_counter()))
 
     def ended(self, run: Run, result: Outcome | Failure | None, seconds: float) -> None:
         """Pass a slice's result (None: its task is over) to the loop, and start the next slices."""

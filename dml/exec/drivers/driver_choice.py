@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Protocol, Unpack
+from typing import ClassVar, Unpack
 
 from dml.exec.delivery.meter import Tallies
 from dml.exec.drivers.promotion import MovingFeed, Promoting, PromotingFeed, processes
@@ -15,19 +15,11 @@ from dml.exec.scheduler.baseline_policies import policy_of
 from dml.exec.scheduler.concurrency import ConcurrencyChange, Tuning
 from dml.exec.scheduler.policy import Demand
 from dml.exec.scheduler.shared_slots import Ledger
+from dml.exec.streams.plan_run import Open
 from dml.exec.tasks.job import Job
 from dml.exec.tasks.slices import Options, PartitionFeed, Tasks
 from dml.profile import Learned
 from dml.settings import Settings
-
-
-class TaskCluster(Protocol):
-    """A cluster that runs the tasks of a run; its driver is in ``dml/cluster``."""
-
-    def open(
-        self, tasks: Tasks, job: Job, tallies: Tallies, **options: Unpack[Options]
-    ) -> PartitionFeed:
-        """Begin the tasks of ``job``, and return the feed of their partitions."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,7 +39,7 @@ class Opening:
     budget: Budget
     demands: Sequence[Demand]
     ledger: Ledger | None = None
-    cluster: TaskCluster | None = None
+    cluster: Open | None = None
     parallels: Mapping[str, Learned] = dataclasses.field(default_factory=dict)
 
     @property
@@ -88,7 +80,7 @@ class Opening:
         if self.settings.executor == "processes":
             return processes().open(tasks, job, tallies, **options)
         if self.cluster is not None:
-            return self.cluster.open(tasks, job, tallies, **options)
+            return self.cluster(tasks, job, tallies, **options)
         if self.settings.executor == "sync":
             return Sync().open(tasks, job.starts(tallies.mine), **options)
         if self.settings.executor == "threads":

@@ -7,11 +7,9 @@ workers would be thirty-two processes, each with libraries and freed memory.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import queue
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -23,6 +21,7 @@ from dml.errors import WorkerLostError
 from dml.exec.delivery.meter import Tallies
 from dml.exec.drivers.crew import CrewFeed
 from dml.exec.drivers.remote import RemoteCrew
+from dml.exec.memory.memory_meter import children
 from dml.exec.process.channel import Message
 from dml.exec.process.environment import Surroundings
 from dml.exec.process.task_runner import Answer, SliceOrder, written
@@ -34,16 +33,12 @@ from dml.exec.tasks.job import Job
 from dml.exec.tasks.slices import WATCHDOG_S, DriverLoop, Options, Tasks
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class PendingAnswer:
-    """An answer, or the error raised instead; neither if the answer is no longer needed.
+class UnansweredError(Exception):
+    """Raised from the error of an order; a lost worker was reading the unit at ``place``, or -1."""
 
-    ``place`` is the unit that a lost worker was reading, -1 if that is unknown.
-    """
-
-    answer: Answer | None = None
-    error: BaseException | None = None
-    place: int = -1
+    def __init__(self, place: int) -> None:
+        super().__init__(place)
+        self.place = place
 
 
 class SharedWorker:
@@ -65,15 +60,18 @@ class SharedWorker:
         """The number of unanswered orders of all runs."""
         return sum([*self.waiting.values()])  # a copy, since other runs join and leave
 
-    def ask(self, order: SliceOrder, job: Message, unwanted: Callable[[], bool]) -> PendingAnswer:
-        """Return the worker's answer to ``order``; after an error the worker is replaced."""
+    def ask(self, order: SliceOrder, job: Message, unwanted: Callable[[], bool]) -> Answer | None:
+        """Return the worker's answer to ``order``, or None if ``unwanted``.
+
+        Raise UnansweredError from any error, after which the worker is replaced.
+        """
         with self._lock:
             if unwanted():
-                return PendingAnswer()
+                return None
             try:
-                return PendingAnswer(self._answer(order, job, unwanted))
-            except BaseException as error:  # noqa: BLE001  (or the consumer would wait for ever)
-                return PendingAnswer(error=error, place=self._gone(self._at_work(order)))
+                return self._answer(order, job, unwanted)
+            except BaseException as error:
+                raise UnansweredError(self._gone(self._at_work(order))) from error
             finally:
                 self._end_spent()
 
@@ -129,7 +127,8 @@ class SharedWorker:
             worker = self._worker
             if worker is None:
                 return
-            if not worker.forget(run) or (last and not worker.alone()):
+            # nor is a worker kept whose functions have started processes that still run
+            if not worker.forget(run) or (last and children(worker.process.pid)):
                 self._gone(worker)
             elif last:
                 self._worker = None
@@ -240,11 +239,6 @@ class _Processes(RemoteCrew):
                 self.message.close()
         self.clean()
 
-    def join(self, deadline: float) -> None:
-        """Wait until running slices have ended, at most until ``deadline``."""
-        for desk in list(self.desks.values()):
-            desk.thread.join(max(0.0, deadline - time.perf_counter()))
-
 
 class _Desk:
     """This run's queue of slices at one worker, which may serve other runs in between."""
@@ -254,14 +248,15 @@ class _Desk:
         self.tasks: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
         self.shared = crew.ledger is not None and crew.ledger.shares_slots
         self.member = crew.company.join(crew.name, shared=self.shared)
-        self.thread = threading.Thread(target=self.work, name=f"dml-{name}", daemon=True)
+        thread = threading.Thread(target=self.work, name=f"dml-{name}", daemon=True)
         crew.at_work += 1
         try:
-            started(self.thread)
+            started(thread)
         except WorkerLostError:
             crew.at_work -= 1
             crew.company.leave(crew.name, self.member)
             raise
+        crew.threads.append(thread)
 
     @property
     def busy(self) -> int:
@@ -287,40 +282,32 @@ class _Desk:
         """Run one slice, and pass its answer, its failure or the loss of the worker to the crew."""
         crew = self.crew
         try:
-            found = self.request(run)
+            answer = self.request(run)
+            if answer is None:  # another attempt was faster before this one began
+                crew.counts(run, lost=True)
+            else:
+                crew.answered(run, self.name, answer)
+        except UnansweredError as found:
+            cause = found.__cause__ or found
+            if isinstance(cause, WorkerLostError):
+                crew.lost(run, self.name, cause, found.place)
+            elif isinstance(cause, StuckError):
+                crew.stuck(run, self.name, found.place)
+            else:
+                crew.failed(run, self.name, cause)
         except BaseException as error:  # noqa: BLE001  (or the consumer would wait for ever)
-            found = PendingAnswer(error=error)
-        if isinstance(found.error, WorkerLostError):
-            crew.lost(run, self.name, found.error, found.place)
-        elif isinstance(found.error, StuckError):
-            crew.stuck(run, self.name, found.place)
-        elif found.error is not None:
-            crew.failed(run, self.name, found.error)
-        elif found.answer is None:  # another attempt was faster before this one began
-            crew.counts(run, lost=True)
-        else:
-            self.deliver(run, found.answer)
+            crew.failed(run, self.name, error)
 
-    def request(self, run: Run) -> PendingAnswer:
-        """Send the slice to the worker, and return its answer or error."""
+    def request(self, run: Run) -> Answer | None:
+        """Return the worker's answer to a slice; None if it is no longer needed."""
         crew, unwanted = self.crew, partial(self.crew.unwanted, run)
         try:
             with crew.lock:
                 order = None if unwanted() else crew.order(run)
-            return (
-                PendingAnswer() if order is None else self.member.ask(order, crew.message, unwanted)
-            )
+            return None if order is None else self.member.ask(order, crew.message, unwanted)
         finally:
             with crew.lock:
                 self.member.waiting[crew.name] -= 1
-
-    def deliver(self, run: Run, answer: Answer) -> None:
-        """Pass an answer to the crew; if the crew cannot process it, fail the slice."""
-        crew = self.crew
-        try:
-            crew.answered(run, self.name, answer)
-        except BaseException as error:  # noqa: BLE001  (it holds what a user's function made)
-            crew.failed(run, self.name, error)
 
 
 class Processes:

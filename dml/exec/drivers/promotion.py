@@ -7,17 +7,16 @@ Only functions declared or proven pure may move, since slices begun by threads a
 
 from __future__ import annotations
 
-import dataclasses
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from dml.exec.delivery.meter import Tallies
 from dml.exec.drivers.crew import CrewFeed
-from dml.exec.drivers.threads import Busy, Threads
+from dml.exec.drivers.threads import Threads
 from dml.exec.slicing.slice_sizes import TAKING_TURNS
 from dml.exec.tasks.job import Job
-from dml.exec.tasks.slices import Arriving, Options, Outcome
+from dml.exec.tasks.slices import Arriving, Options, Outcome, PartitionFeed
 from dml.expr.node import Node
 from dml.ops.row.lifted import LiftedNode
 from dml.physical.plan import Stage
@@ -29,46 +28,42 @@ SLICES, SLICE_S = 4, 0.005  # measured slices, and their least mean duration
 WORTH = 8  # least number of tasks left: a process takes a third of a second to start
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Rest(Sequence[Any]):
-    """The tasks of a run from number ``first`` on."""
-
-    tasks: Sequence[Any]
-    first: int
-
-    def __len__(self) -> int:
-        return max(0, len(self.tasks) - self.first)
-
-    def __getitem__(self, i: Any) -> Any:
-        return self.tasks[self.first + i]
-
-
 class PromotingFeed:
-    """Partitions from threads, until processes are found to be faster; then from processes."""
+    """Partitions from threads, until processes are found to be faster; then from processes.
+
+    The sums are those of ``Outcome``, over slices that ended while others ran.
+    """
 
     def __init__(
-        self, feed: CrewFeed, busy: Busy, tasks: int, onwards: Callable[[int, bool], CrewFeed]
+        self, feed: CrewFeed, tasks: int, onwards: Callable[[int, bool], CrewFeed]
     ) -> None:
-        self.feed, self.busy, self.tasks, self.onwards = feed, busy, tasks, onwards
+        self.feed, self.tasks, self.onwards = feed, tasks, onwards
         self.unsettled, self.watching = True, True
+        self.slices, self.seconds, self.cpu_s, self.share_s = 0, 0.0, 0.0, 0.0
 
     def next(self) -> Outcome | None:
         """Return the next partition; None if exhausted."""
         outcome = self.feed.next()
-        if self.watching and outcome is not None and outcome.done:
-            self._look(self.feed.at[0] + 1)
+        if self.watching and outcome is not None:
+            if outcome.beside > 1:
+                self.slices += 1
+                self.seconds += outcome.seconds
+                self.cpu_s += outcome.cpu_s
+                self.share_s += outcome.share_s
+            if outcome.done:
+                self._look(self.feed.at[0] + 1)
         return outcome
 
     def _look(self, following: int) -> None:
         """Continue in processes from task ``following`` on, if that is worthwhile."""
         if self.tasks - following < WORTH:
             self.watching = False
-        elif self.busy.slices >= SLICES:
+        elif self.slices >= SLICES:
             # one measurement is enough if threads do run in parallel
             self.watching = False
             low, high = TAKING_TURNS
-            turns = low < self.busy.processors < high  # slices that wait use less
-            if self.busy.seconds >= SLICES * SLICE_S and turns:
+            turns = low < self.cpu_s / max(self.share_s, 1e-9) < high  # slices that wait use less
+            if self.seconds >= SLICES * SLICE_S and turns:
                 self.feed.close()
                 self.feed = self.onwards(following, self.unsettled)
 
@@ -86,10 +81,11 @@ class PromotingFeed:
         self.feed.close()
 
 
-class MovingFeed:
+class MovingFeed(PartitionFeed):
     """Slices of a lane on threads; on processes once their functions are known to hold the GIL.
 
     Slices in progress end where they run; results are in order until ``unordered`` is called.
+    ``settled`` does nothing: no slice of a lane has to wait until types have settled.
     """
 
     threaded = True
@@ -165,9 +161,6 @@ class MovingFeed:
         for feed in self.feeds:
             feed.release()
 
-    def settled(self) -> None:
-        """Do nothing: no slice of a lane has to wait until types have settled."""
-
     def close(self) -> None:
         """Stop all drivers."""
         for feed in self.feeds:
@@ -194,17 +187,17 @@ class Promoting:
             return self._slices(tasks, job, tallies, **options)
         if job.stage in self.moved:
             return processes().open(tasks, job, tallies, **options)
-        threads = Threads()
-        feed = threads.open(tasks, job.starts(tallies.mine), **options)
+        feed = Threads().open(tasks, job.starts(tallies.mine), **options)
         if job.links or not movable(job.stage):
             return feed
 
         def onwards(first: int, unsettled: bool) -> CrewFeed:  # noqa: FBT001
             self.moved.add(job.stage)
             options["settling"] = bool(options.get("settling")) and unsettled
-            return processes().open(Rest(tasks, first), job, tallies, **options)
+            rest = [tasks[number] for number in range(first, len(tasks))]
+            return processes().open(rest, job, tallies, **options)
 
-        return PromotingFeed(feed, threads.busy, len(tasks), onwards)
+        return PromotingFeed(feed, len(tasks), onwards)
 
     def _slices(
         self, tasks: Arriving, job: Job, tallies: Tallies, **options: Unpack[Options]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Unpack
@@ -12,7 +12,6 @@ from dml.exec.scheduler.messages import (
     Arrive,
     Consumed,
     Event,
-    Resources,
     Run,
     Settled,
     Tick,
@@ -120,10 +119,6 @@ class SyncFeed:
     def unordered(self) -> None:
         """Deliver partitions as they are made from now on, whatever their order."""
         self._tell(Unordered())
-
-    def resize(self, slots: Mapping[str, float], limit_bytes: int) -> None:
-        """Change the run's slots and memory limit from now on; running slices keep theirs."""
-        self._tell(Resources(slots, limit_bytes))
 
     def close(self) -> None:
         """Stop, drop stored partitions and close parked generators; may be called at any time."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import dataclasses
 import queue
 import threading
 import time
@@ -12,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from typing import Unpack
 
 from dml.base.single_thread import single_threaded
-from dml.base.thread_seconds import thread_seconds
 from dml.errors import WorkerLostError
 from dml.exec.drivers.crew import Crew, CrewFeed
 from dml.exec.scheduler.messages import Run
@@ -23,31 +21,6 @@ from dml.exec.tasks.slices import WATCHDOG_S, DriverLoop, Failure, Options, Outc
 LONG_S = 0.001
 # Seconds that an ending process waits for slices that still run.
 ENDING_S = 5.0
-
-
-@dataclasses.dataclass(slots=True)
-class Busy:
-    """Totals of slices that began and ended while others ran: number, seconds, CPU seconds.
-
-    ``share_s`` are the seconds of each slice divided by the number of slices that ran at once.
-    """
-
-    slices: int = 0
-    seconds: float = 0.0
-    cpu_s: float = 0.0
-    share_s: float = 0.0
-
-    @property
-    def processors(self) -> float:
-        """Processors that the slices used together; 0 before any slice."""
-        return self.cpu_s / self.share_s if self.share_s else 0.0
-
-    def add(self, seconds: float, cpu_s: float, beside: int) -> None:
-        """Count a slice of ``seconds`` and ``cpu_s`` seconds, one of ``beside`` at once."""
-        self.slices += 1
-        self.seconds += seconds
-        self.cpu_s += cpu_s
-        self.share_s += seconds / beside
 
 
 class RunQueue:
@@ -76,12 +49,10 @@ class _Threads(Crew):
     A thread is started when a slice finds no idle one. All threads are daemons.
     """
 
-    def __init__(self, loop: DriverLoop, busy: Busy) -> None:
+    def __init__(self, loop: DriverLoop) -> None:
         super().__init__(loop)
-        self.busy = busy
         self.tasks: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
         self.idle = 0
-        self.threads: list[threading.Thread] = []
         _CREWS.add(self)
 
     def hand_out(self, runs: Iterable[Run]) -> None:
@@ -103,7 +74,6 @@ class _Threads(Crew):
 
     def perform(self, run: Run, waits: RunQueue) -> Run | None:
         """Run one slice, report it to the core, and return the slice to run next, or None."""
-        began, cpu = len(self.loop.core.active), thread_seconds()
         try:
             with single_threaded():
                 result, seconds = self.loop.perform(run)
@@ -112,35 +82,22 @@ class _Threads(Crew):
         if isinstance(result, Outcome) and seconds > LONG_S:
             result.queued_s = min(waits.waited_s(), seconds)
         with self.lock:
-            if (beside := min(began, len(self.loop.core.active))) > 1:
-                self.busy.add(seconds, thread_seconds() - cpu, beside)
             try:
-                return self.finish(run, result, seconds)
+                runs = [] if self.closing else self.loop.end(run, result, seconds)
+                self.hand_out(runs[1:])
+                self.others()
+                self.idle += not runs
+                return runs[0] if runs else None
             except BaseException as error:  # noqa: BLE001  (or the consumer would wait for ever)
                 self.broken = error
                 return None
             finally:
                 self.wake()
 
-    def finish(self, run: Run, result: Outcome | Failure | None, seconds: float) -> Run | None:
-        """Pass a result to the loop, and return the next slice; the caller holds the lock."""
-        runs = [] if self.closing else self.loop.end(run, result, seconds)
-        self.hand_out(runs[1:])
-        self.others()
-        if runs:
-            return runs[0]
-        self.idle += 1
-        return None
-
     def leave(self) -> None:
         """Ask all threads to stop, without blocking."""
         for _ in self.threads:
             self.tasks.put(None)
-
-    def join(self, deadline: float) -> None:
-        """Wait until running slices have ended, at most until ``deadline``."""
-        for worker in self.threads:
-            worker.join(max(0.0, deadline - time.perf_counter()))
 
 
 def _work(crew: _Threads) -> None:
@@ -176,15 +133,12 @@ class ThreadsFeed(CrewFeed):
 
 
 class Threads:
-    """Driver with worker threads in the caller's process; ``busy`` measures their CPU share."""
-
-    def __init__(self) -> None:
-        self.busy = Busy()
+    """Driver with worker threads in the caller's process."""
 
     def open(
         self, units: Tasks, start: Start | Sequence[Start], **options: Unpack[Options]
     ) -> CrewFeed:
         """Begin a run over ``units``; the parameters are those of ``Sync.open``."""
         loop = DriverLoop.over(units, start, options, slots=2, tuning=options.get("tuning"))
-        crew = _Threads(loop, self.busy)
+        crew = _Threads(loop)
         return ThreadsFeed(crew, options.get("watchdog_s", WATCHDOG_S), options.get("on_event"))

@@ -228,32 +228,33 @@ class Channel:
         try:
             if not head:
                 raise EOFError
-            head += self._exactly(HEAD.size - len(head))
+            head += exactly(self.socket, HEAD.size - len(head))
             length, count, size = HEAD.unpack(head)
-            places = self._exactly(count * PLACE.size)
-            body = self._exactly(length)
+            places = exactly(self.socket, count * PLACE.size)
+            body = exactly(self.socket, length)
             buffers = _buffers(files, size, places, self.writable) if count else None
         finally:
             for file in files:
                 os.close(file)
         return pickle.loads(body, buffers=buffers)  # noqa: S301 (one's own worker, or parent)
 
-    def _exactly(self, count: int) -> bytearray:
-        """Receive the next ``count`` bytes."""
-        found = bytearray(count)
-        view = memoryview(found)
-        while view.nbytes:
-            done = self.socket.recv_into(view)
-            if not done:
-                raise EOFError
-            view = view[done:]
-        return found
-
     def close(self) -> None:
         """Close the connection."""
         with suppress(KeyError, ValueError):  # the descriptor's number may be reused from now on
             self._poll.unregister(self.socket)
         self.socket.close()
+
+
+def exactly(end: socket.socket, count: int) -> bytearray:
+    """Receive the next ``count`` bytes; raise EOFError if the peer has closed."""
+    found = bytearray(count)
+    view = memoryview(found)
+    while view.nbytes:
+        done = end.recv_into(view)
+        if not done:
+            raise EOFError
+        view = view[done:]
+    return found
 
 
 def _buffers(files: Sequence[int], size: int, places: bytearray, writable: bool) -> list[Any]:  # noqa: FBT001

@@ -23,7 +23,6 @@ from dml.data.schema import Schema
 from dml.errors import DmlError, InternalError
 from dml.exec.process.exception_codec import received, shipped
 from dml.exec.tasks.partition import Piece
-from dml.exec.tasks.skipped_rows import Loss
 from dml.exec.tasks.slices import Outcome
 from dml.kernels.rows.ids import RowIds
 from dml.udfs.calling.type_inference import Returned
@@ -32,21 +31,8 @@ Keep = Callable[[Callable[[Any], None]], Any]
 """Takes a function that writes into a stream; returns the written data as a buffer."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Place:
-    """A piece without its data, which is in column number ``column``, or -1 for an empty piece.
-
-    ``ids`` are the row ids of its block, None without a block; ``error`` is pickled, b"" for none.
-    """
-
-    place: int
-    atom: int
-    ends: bool
-    error: bytes
-    ids: RowIds | None
-    column: int
-    losses: tuple[Loss, ...]
-    firsts: tuple[int, ...]
+_Place = tuple[Piece, bytes, "RowIds | None", int]
+"""A piece without its data: error (pickled, b"" for none), row ids, number of its column or -1."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -113,11 +99,10 @@ def pack(outcome: Outcome, keep: Keep = in_memory) -> Parcel:
 
 
 def _placed(piece: Piece, column: int) -> _Place:
-    ids = None if piece.block is None else piece.block.ids
     failed = piece.error if piece.returned is None else piece.returned.error
-    error = b"" if failed is None else shipped(failed)
-    stands = (piece.place, piece.atom, piece.ends)
-    return _Place(*stands, error, ids, column, piece.losses, piece.firsts)
+    bare = dataclasses.replace(piece, block=None, error=None, returned=None)
+    ids = None if piece.block is None else piece.block.ids
+    return bare, b"" if failed is None else shipped(failed), ids, column
 
 
 def unpack(parcel: Parcel) -> Outcome:
@@ -130,17 +115,15 @@ def unpack(parcel: Parcel) -> Outcome:
 
 
 def _piece(place: _Place, schemas: Sequence[Schema | None], held: Sequence[Iterator[Any]]) -> Piece:
-    error = received(place.error) if place.error else None
+    piece, failed, ids, column = place
+    error = received(failed) if failed else None
     if error is not None and not isinstance(error, DmlError):
         raise InternalError("a piece came with an error that is none of dml's", why=repr(error))
-    found = next(held[place.column]) if place.column >= 0 else None
-    stands = (place.place, place.atom)
+    found = next(held[column]) if column >= 0 else None
     if isinstance(found, Returned):
-        made = found._replace(error=error)
-        return Piece(*stands, ends=place.ends, losses=place.losses, returned=made)
-    if found is not None and place.ids is not None:
-        found = Block.from_arrow(found, place.ids, schemas[place.column])
-    return Piece(*stands, found, place.ends, error, place.losses, place.firsts)
+        return dataclasses.replace(piece, returned=found._replace(error=error))
+    block = None if ids is None else Block.from_arrow(found, ids, schemas[column])
+    return dataclasses.replace(piece, block=block, error=error)
 
 
 def _filling(held: Sequence[Piece]) -> Callable[[Any], None]:

@@ -185,7 +185,7 @@ class TaskRunner:
     """The jobs of a process, by the name of their run; ``note`` is that of each ``Bench``."""
 
     def __init__(self, note: Callable[[int], None] = lambda _: None) -> None:
-        self._benches: dict[str, Bench] = {}
+        self.benches: dict[str, Bench] = {}
         self._refused: dict[str, bytes] = {}
         self._note = note
         self._lock = threading.Lock()
@@ -193,19 +193,19 @@ class TaskRunner:
     def open(self, name: str, job: bytes, buffers: Sequence[Any] = ()) -> bool:
         """Return whether a job of ``written`` loads; if not, its orders get the error as answer."""
         with self._lock:
-            if name not in self._benches and name not in self._refused:
+            if name not in self.benches and name not in self._refused:
                 try:
-                    self._benches[name] = Bench(read(job, buffers), self._note)
+                    self.benches[name] = Bench(read(job, buffers), self._note)
                 except BaseException as error:  # noqa: BLE001 (a user's module does what it wants)
                     self._refused[name] = shipped(_unreadable(error))
-            return name in self._benches
+            return name in self.benches
 
     def do(self, order: SliceOrder, keep: Keep = in_memory) -> Answer:
         """Run an order whose job is open; ``keep`` stores the columns of its result."""
         refused = self._refused.get(order.name)
         if refused is not None:
             return Answer(None, refused, lost=False)
-        bench = self._benches.get(order.name)
+        bench = self.benches.get(order.name)
         if bench is None:
             raise InternalError("an order came before its job", why=f"run {order.name}")
         return bench.do(order, keep)
@@ -213,7 +213,7 @@ class TaskRunner:
     def close(self, name: str) -> None:
         """Remove a run, and end its parked generators; do nothing for an unknown name."""
         with self._lock:
-            bench = self._benches.pop(name, None)
+            bench = self.benches.pop(name, None)
             self._refused.pop(name, None)
         if bench is not None:
             bench.runtime.close()

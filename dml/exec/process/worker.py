@@ -47,7 +47,8 @@ class WorkerService:
         """Answer every order until the parent closes the connection."""
         while True:
             if not self.channel.heard(IDLE_S):
-                self._rest()
+                self._collect()  # takes 20 ms, so it waits until the worker is idle
+                give_back()
                 self.channel.heard(-1)
             try:
                 message: Any = self.channel.receive()
@@ -56,12 +57,8 @@ class WorkerService:
             except (EOFError, OSError):
                 return
 
-    def _rest(self) -> None:
-        """Free the memory of closed jobs; garbage collection takes 20 ms, so it runs when idle."""
-        self._collect()
-        give_back()
-
     def _collect(self) -> None:
+        """Free the memory of closed jobs."""
         if self.garbage:
             gc.collect()
             self.garbage, self.clean_bytes = False, resident_bytes() or 0
@@ -113,8 +110,21 @@ def flush() -> None:
             stream.flush()
 
 
-def live_with(lifeline: int) -> None:
-    """Let the kernel end this process, even within C, when ``lifeline``'s other end is closed."""
+def begun() -> list[int]:
+    """Begin to serve the parent, and return the descriptors in ``sys.argv`` of connections to it.
+
+    The kernel ends this process, even within C, when the other end of the second one is closed.
+    """
+    files = list(map(int, sys.argv[1:]))
+    _live_with(files[1])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
+    for file in files:
+        os.set_inheritable(file, False)  # noqa: FBT003 (positional only)
+    del sys.argv[1:]
+    return files
+
+
+def _live_with(lifeline: int) -> None:
     signal.signal(signal.SIGIO, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGIO})
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
@@ -137,12 +147,7 @@ def _let_go(channel: Channel, note: MemoryNote, lifeline: int, serving: int) -> 
 
 def main() -> None:
     """Serve the connection with the descriptors in ``sys.argv``: messages, lifeline, two notes."""
-    messages, lifeline, note, due = map(int, sys.argv[1:5])
-    live_with(lifeline)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
-    for file in (messages, lifeline, note, due):
-        os.set_inheritable(file, False)  # noqa: FBT003 (positional only)
-    del sys.argv[1:]
+    messages, lifeline, note, due = begun()
     GAUGE.own, GIVEN_UP.most, GIVEN_UP.due = True, None, MemoryNote(due).write
     serving = threading.get_ident()
     channel, left = Channel(socket.socket(fileno=messages)), MemoryNote(note)

@@ -12,13 +12,12 @@ import sys
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Generic, TypeVar
 
 from dml.errors import WorkerLostError, worded
-from dml.exec.memory.memory_meter import children, descendants, end_session
+from dml.exec.memory.memory_meter import descendants, end_session
 from dml.exec.process.channel import Channel, MemoryNote, Message
 from dml.exec.process.environment import Surroundings
 from dml.exec.process.task_runner import Answer, SliceOrder
@@ -99,10 +98,6 @@ class ChildProcess:
         except subprocess.TimeoutExpired:
             self.process.kill()
             return self.process.wait()
-
-    def hang_up(self) -> None:
-        """Close the connection, which ends the process if it is idle."""
-        self.channel.close()
 
     def close(self, seconds: float = 0.0) -> None:
         """End the process and its children; the process may clean up for ``seconds``."""
@@ -200,10 +195,6 @@ class Worker(ChildProcess):
             return False
         return self.process.poll() is None
 
-    def alone(self) -> bool:
-        """Return whether no child process that a function started in the worker is alive."""
-        return not children(self.process.pid)
-
     def _lost(self, error: Exception) -> WorkerLostError:
         self.place = self.note.read()
         self.channel.close()  # if the worker is alive, it ends now
@@ -265,7 +256,7 @@ class ProcessPool(Generic[One]):
 
     def __init__(self, start: Callable[[], One], every: weakref.WeakSet[One]) -> None:
         self.start, self.every = start, every
-        self._idle: deque[One] = deque()
+        self._idle = list[One]()
         self._watched = False
         self._lock = threading.Lock()  # guards searches of idle workers
 
@@ -293,25 +284,25 @@ class ProcessPool(Generic[One]):
                 else:
                     worker.close()
         finally:
-            self._idle.extendleft(later)
+            self._idle[:0] = reversed(later)
         return None
 
     def _popped(self, liked: Callable[[One], bool]) -> One | None:
         with self._lock:
-            waiting = self._emptied()
+            waiting = list(self._idle)
             if not waiting:
                 return None
             order = [(liked(worker), number) for number, worker in enumerate(waiting)]
-            found = waiting.pop(max(order)[1])
-            self._idle.extendleft(reversed(waiting))
+            found = waiting[max(order)[1]]
+            self._idle.remove(found)
         return found
 
-    def _emptied(self) -> list[One]:
-        """Remove and return all idle workers, the last one given back at the end."""
-        found = list[One]()
-        with suppress(IndexError):
-            while True:
-                found.append(self._idle.popleft())
+    def _removed(self, wanted: Callable[[One], bool]) -> list[One]:
+        """Remove and return the idle workers that are ``wanted``."""
+        with self._lock:
+            found = [worker for worker in list(self._idle) if wanted(worker)]
+            for worker in found:
+                self._idle.remove(worker)
         return found
 
     def _new(self) -> One:
@@ -331,13 +322,11 @@ class ProcessPool(Generic[One]):
 
     def close(self) -> None:
         """End all idle workers."""
-        with self._lock:
-            idle = self._emptied()
-        _end(idle)
+        end(self._removed(lambda _: True))
 
     def forked(self) -> None:
         """Reset the pool in a forked child, and release the parent's workers there."""
-        self._idle, self._watched, self._lock = deque(), False, threading.Lock()
+        self._idle, self._watched, self._lock = [], False, threading.Lock()
         for worker in list(self.every):
             worker.abandon()
         self.every.clear()
@@ -347,25 +336,17 @@ class ProcessPool(Generic[One]):
         going = False
         while not going:
             time.sleep(IDLE_S / 4)
-            for each in self._waiting():
+            for each in list(self._idle):
                 each.look()
             going = self._swept()
 
-    def _waiting(self) -> list[One]:
-        with self._lock:
-            found = self._emptied()
-            self._idle.extendleft(reversed(found))
-        return found
-
     def _swept(self) -> bool:
         """End workers that were idle for too long; return True if no others exist at all."""
+        old = self._removed(_late)
         with self._lock:
-            found = self._emptied()
-            old = [each for each in found if _late(each)]
-            self._idle.extendleft(each for each in reversed(found) if each not in old)
             self._watched = len(self.every) > len(old)
             going = not self._watched
-        _end(old)
+        end(old)
         return going
 
 
@@ -375,9 +356,10 @@ def _late(worker: ChildProcess) -> bool:
     return idle_s >= (ENDING_S if worker.ending else IDLE_S) and not worker.stays
 
 
-def _end(workers: Sequence[ChildProcess]) -> None:
+def end(workers: Sequence[ChildProcess]) -> None:
+    """End processes, all at the same time, within ``END_S`` seconds."""
     for worker in workers:
-        worker.hang_up()
+        worker.channel.close()  # which ends the process if it is idle
     until = time.monotonic() + END_S
     for worker in workers:
         with suppress(OSError):

@@ -210,9 +210,10 @@ def _measured(partitions: Iterator[Outcome]) -> Outcome | None:
 
 @dataclass(slots=True)
 class Failure:
-    """An exception in place of a partition."""
+    """An exception in place of a partition; if ``final``, its slice is not run again."""
 
     error: BaseException
+    final: bool = False
 
 
 @dataclass(slots=True)
@@ -321,7 +322,8 @@ class DriverLoop:
             if once and isinstance(error, WorkerLostError):
                 error = error if isinstance(error, ReplayError) else not_again(once, error)
             self.stored[place] = Failure(error)
-            return self.take(TaskFailed(run.seq, not once and isinstance(error, WorkerLostError)))
+            lost = isinstance(error, WorkerLostError) and not (once or result.final)
+            return self.take(TaskFailed(run.seq, lost))
         if result is None:
             self.stored.pop(place, None)  # the failure of an earlier attempt
             return self.take(SliceDone(run.seq, None, seconds, more=False))

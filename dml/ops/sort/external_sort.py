@@ -72,7 +72,7 @@ class ById:
 
     def merged(self, runs: list[Iterator[Block]], at_once: int) -> Iterator[Block]:
         """Yield the rows of sorted ``runs`` merged in this order, about ``at_once`` at a time."""
-        return merged(runs, self.keys, at_once)
+        return merged(runs, lambda block: self.keys(block.ids), at_once)
 
 
 def order_of(ids: RowIds, keys: Keys) -> np.ndarray:
@@ -272,14 +272,16 @@ class RunHead:
                 yield part, keys
 
 
-def merged(runs: list[Iterator[Block]], keys: Keys, at_once: int) -> Iterator[Block]:
-    """Yield the rows of sorted ``runs`` merged by ``keys``, about ``at_once`` at a time.
+def merged(
+    runs: list[Iterator[Block]], keyed: Callable[[Block], np.ndarray], at_once: int
+) -> Iterator[Block]:
+    """Yield the rows of sorted ``runs`` merged by (key, id), about ``at_once`` at a time.
 
     Each round takes the rows up to one key from every run. The key is chosen so that these are
     about ``at_once`` rows, by the density of keys in the current blocks: keys are hashes or ranks,
     evenly spread. A round uses up at least one block, so that there is progress for any keys.
     """
-    found = (RunHead(run, lambda block: keys(block.ids)) for run in runs)
+    found = (RunHead(run, keyed) for run in runs)
     heads = [head for head in found if head.block is not None]
     while heads:
         bound = _bound(heads, at_once)

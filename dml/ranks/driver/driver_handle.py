@@ -24,7 +24,7 @@ from dml.exec.memory.memory_report import MemoryReport
 from dml.exec.process.channel import Channel
 from dml.exec.process.references import dumped
 from dml.exec.process.task_runner import unsendable
-from dml.exec.process.worker_pool import END_S, ChildProcess, ProcessPool
+from dml.exec.process.worker_pool import END_S, ChildProcess, ProcessPool, end
 from dml.expr.node import Node
 
 ANSWER_S = 30.0  # a driver that keeps Python's lock for longer gets no more queries
@@ -53,10 +53,6 @@ class ShippedPipeline:
             seen.update(str(view.nbytes).encode())
             seen.update(view)
         self.digest = seen.digest()
-
-    def known_by(self, driver: DriverProcess) -> bool:
-        """Return True if ``driver`` has a version of the pipeline, so may cache its elements."""
-        return self.name in driver.known
 
 
 class Over(Protocol):
@@ -232,11 +228,7 @@ DRIVERS = ProcessPool(DriverProcess, EVERY)
 def _end_all() -> None:
     """End all drivers at exit, after open runs have written their reports."""
     DRIVERS.close()
-    for driver in list(EVERY):
-        driver.hang_up()
-    until = time.monotonic() + END_S
-    for driver in list(EVERY):
-        driver.close(max(0.0, until - time.monotonic()))
+    end(list(EVERY))
 
 
 atexit.register(_end_all)

@@ -16,7 +16,6 @@ import gc
 import importlib
 import itertools
 import logging
-import signal
 import socket
 import sys
 import threading
@@ -34,7 +33,7 @@ from dml.exec.process.channel import Channel, Message
 from dml.exec.process.environment import Surroundings
 from dml.exec.process.exception_codec import received, shipped
 from dml.exec.process.references import loaded
-from dml.exec.process.worker import IDLE_S, flush, live_with
+from dml.exec.process.worker import IDLE_S, begun, flush
 from dml.expr.flow import Position
 
 MOST_TOLD = 1000  # log lines and warnings that wait for the next message
@@ -311,14 +310,9 @@ class DriverService:
 
 def main() -> None:
     """Serve the parent over three file descriptors in ``sys.argv``: messages, lifeline, control."""
-    messages, lifeline, control = map(int, sys.argv[1:4])
-    live_with(lifeline)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
-    ends = [socket.socket(fileno=file) for file in (messages, control)]
-    for end in ends:
-        end.set_inheritable(False)
-    del sys.argv[1:]
-    DriverService(Channel(ends[0]), Channel(ends[1])).serve()
+    messages, _lifeline, control = begun()
+    ends = [Channel(socket.socket(fileno=file)) for file in (messages, control)]
+    DriverService(*ends).serve()
 
 
 if __name__ == "__main__":

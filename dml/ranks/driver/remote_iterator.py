@@ -72,7 +72,8 @@ class Aside:
     def begin(self, epoch: int, position: Position | None) -> Maker:
         """Begin the run in a driver process, return its maker; PlanError if it cannot be sent."""
         pipeline = ShippedPipeline(self.node)
-        driver = DRIVERS.take(liked=pipeline.known_by)
+        # one that knows the pipeline may cache its elements
+        driver = DRIVERS.take(liked=lambda driver: pipeline.name in driver.known)
         try:
             driver.bring(pipeline)
             level = logging.getLogger("dml").getEffectiveLevel()

@@ -16,21 +16,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import dml.cluster.exchange.range_partition
 import dml.cluster.exchange.sorted_runs
-from dml.cluster.exchange.range_partition import (
-    ByColumns,
-    ByKey,
-    Ranges,
-    RunIndex,
-    bounded,
-    bounds_of,
-    check_same,
-)
+from dml.cluster.exchange.range_partition import Ranges, RunIndex, bounds_of, check_same
 from dml.cluster.exchange.sorted_runs import (
     BatchSpan,
+    ByColumns,
+    ByKey,
     RunShelf,
     batches,
+    bounded,
     received,
     run_path,
     sent,
@@ -39,8 +33,10 @@ from dml.cluster.exchange.sorted_runs import (
 from dml.data.block import Block, concat
 from dml.data.schema import Schema
 from dml.errors import NonDeterminismError
-from dml.exec.memory.spill import PREFIX
+from dml.exec.memory.spill import PREFIX, DiskSpill
 from dml.exec.tasks.partition import Piece
+from dml.expr.flow import UNBOUNDED, At
+from dml.kernels.compiled.tier_choice import KernelTiers
 from dml.kernels.rows.ids import RowIds
 from dml.kernels.vec import Vec
 
@@ -69,6 +65,18 @@ class Local:
 
     def all(self, spans: Sequence[BatchSpan]) -> list[Block]:
         return [concat(list(self._each(span))) for span in spans]
+
+
+AT = At(0, 0, KernelTiers(Path("unused"), "numpy"), {}, DiskSpill, 0)
+
+
+def sorted_range(ranges: Ranges, number: int, reader: Local) -> Iterator[Block]:
+    """The rows of a range in order, without a column of keys."""
+    flow = ranges.rows(number, reader.all, AT)
+    names = [name for name in ranges.index.schema.names if name in KINDS or name in WIDE]
+    while (block := flow.pull(UNBOUNDED)) is not None:
+        yield block.select(names)
+    flow.close()
 
 
 FEW = st.sampled_from([None, NAN, 0.0, -0.0, 1.5, -2.0, float("inf")])
@@ -144,7 +152,7 @@ def test_ranges_are_the_sorted_rows(small: pytest.MonkeyPatch) -> None:
             bounds = bounds_of(index, stored, range_bytes)
             ranges = Ranges(index, stored, bounds, range_bytes, most_bytes)
             reader = Local(shelf, index)
-            parts = [list(ranges.rows(number, reader)) for number in range(len(ranges))]
+            parts = [list(sorted_range(ranges, number, reader)) for number in range(len(ranges))]
             got = [block for part in parts for block in part]
             names = KINDS.names
             assert shown(got) == shown([whole.take(by.order(whole)).select(names)])
@@ -167,7 +175,7 @@ def test_bounds_of_long_keys_keep_the_order(values: list[str], down: bool, text:
     """A value comes before a cut one exactly if it does so cut; a cut one is cut already."""
     letters = [value if text else value.encode() for value in values]
     with pytest.MonkeyPatch.context() as few:
-        few.setattr(dml.cluster.exchange.range_partition, "LONGEST", 2)
+        few.setattr(dml.cluster.exchange.sorted_runs, "LONGEST", 2)
         one, other = letters
         bound = bounded(other, down=down)
         assert bounded(bound, down=down) == bound
@@ -182,7 +190,7 @@ def test_bounds_of_long_keys_keep_the_order(values: list[str], down: bool, text:
 @pytest.mark.law
 def test_ranges_by_bounds_of_long_keys(small: pytest.MonkeyPatch) -> None:
     """As ranges are with whole keys, by one column and by several."""
-    small.setattr(dml.cluster.exchange.range_partition, "LONGEST", 1)
+    small.setattr(dml.cluster.exchange.sorted_runs, "LONGEST", 1)
     test_ranges_are_the_sorted_rows(small)
 
 
@@ -201,7 +209,9 @@ def test_what_is_told_of_long_keys_is_short(tmp_path: Path) -> None:
         ranges = Ranges(index, by, bounds_of(index, by, 100_000), 100_000, 200_000)
         assert len(ranges) > 8, "they tell ranges apart"
         reader = Local(shelf, index)
-        got = [part for number in range(len(ranges)) for part in ranges.rows(number, reader)]
+        got = [
+            part for number in range(len(ranges)) for part in sorted_range(ranges, number, reader)
+        ]
         assert shown(got) == shown([block.take(by.order(block))])
 
 
@@ -215,7 +225,9 @@ def test_many_ranges_of_many_rows(small: pytest.MonkeyPatch, tmp_path: Path) -> 
     range_bytes = index.total_bytes // 10
     ranges = Ranges(index, by, bounds_of(index, by, range_bytes), range_bytes, 2 * range_bytes)
     reader = Local(shelf, index)
-    sizes = [sum(b.n for b in ranges.rows(number, reader)) for number in range(len(ranges))]
+    sizes = [
+        sum(b.n for b in sorted_range(ranges, number, reader)) for number in range(len(ranges))
+    ]
     assert len(sizes) in (10, 11)
     assert max(sizes) < 1.5 * 8000 / 10
     together = dataclasses.replace(by, together=True)
@@ -301,10 +313,11 @@ class Watched(Local):
         return blocks
 
 
-# of a run and a row in it, of 20
-KEYS: dict[str, Callable[[int, int], int]] = {
-    "mixed": lambda run, row: (run * 20 + row) * 7919 % 800,
-    "alike": lambda _, row: row,  # rows of one key, and the next ones, are in all runs
+RUNS = 40
+# of a run, a row in it, and the number of its rows
+KEYS: dict[str, Callable[[int, int, int], int]] = {
+    "mixed": lambda run, row, n: (run * n + row) * 7919 % (RUNS * n),
+    "alike": lambda _run, row, _n: row,  # rows of one key, and the next ones, are in all runs
     "one": lambda *_: 7,
 }
 
@@ -312,31 +325,31 @@ KEYS: dict[str, Callable[[int, int], int]] = {
 @pytest.mark.law
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("keys", KEYS)
-@pytest.mark.parametrize("width", [900, 40_000], ids=["narrow", "wide"])
+@pytest.mark.parametrize(("width", "n"), [(900, 600), (40_000, 20)], ids=["narrow", "wide"])
 def test_what_is_read_too_much_is_not_kept(
-    tmp_path: Path, width: int, keys: str, together: bool
+    tmp_path: Path, width: int, n: int, keys: str, together: bool
 ) -> None:
     """Also where a batch of each run is many times what may be kept: no run adds to it."""
     shelf = RunShelf(str(tmp_path))
     by = ByColumns(("n",), (False,), together=together)
-    numbers = [[KEYS[keys](run, row) for row in range(20)] for run in range(40)]
-    blocks = [wide(some, width, 20 * run) for run, some in enumerate(numbers)]
+    numbers = [[KEYS[keys](run, row, n) for row in range(n)] for run in range(RUNS)]
+    blocks = [wide(some, width, n * run) for run, some in enumerate(numbers)]
     index = RunIndex.of(written(shelf, blocks, by), by)
-    range_bytes, most_bytes = 10 * width, 15 * width
+    range_bytes, most_bytes = n * width // 2, 3 * n * width // 4
     bounds = bounds_of(index, by, range_bytes)
     ranges = Ranges(index, by, bounds, range_bytes, most_bytes)
     reader, got, rows = Watched(shelf, index), list[int](), 0
     for number in range(len(ranges)):
-        for block in ranges.rows(number, reader):
+        for block in sorted_range(ranges, number, reader):
             reader.look()
             assert block.nbytes <= most_bytes
             got += np.asarray(block["n"][0]).tolist()
             rows += block.n
             del block
     assert got == sorted(each for some in numbers for each in some)
-    assert reader.most <= ranges.working_bytes + most_bytes < 20 * width * len(blocks) // 5
+    assert reader.most <= ranges.working_bytes + most_bytes < n * width * RUNS // 5
     if width > index.batch_bytes // 2:
-        assert reader.read <= 1.2 * rows + 2 * len(blocks) or together, "a row says all of a batch"
+        assert reader.read <= 1.2 * rows + 2 * RUNS or together, "a row says all of a batch"
 
 
 def test_bytes_of_batches_are_those_of_their_rows(tmp_path: Path) -> None:

@@ -30,14 +30,14 @@ def links(ds: Dataset) -> list[ChainLink]:
 
 
 def held(link: ChainLink) -> int:
-    return sum(piece.block.n for _, piece in link.carried.pieces if piece.block is not None)
+    return sum(piece.block.n for _, piece in link.pieces if piece.block is not None)
 
 
 def test_a_chain_holds_a_window_and_a_task() -> None:
     found = links(source().shuffle(130).batch(9))
     assert len(found) == TASKS
     assert max(map(held, found)) <= 2 * 130 + 100, "a batch may begin in the window before"
-    assert found[-1].carried.ended
+    assert found[-1].ended
     assert not held(found[-1])
     assert sum(link.rows.num_rows for link in found) == 1000
 
@@ -50,7 +50,7 @@ def test_rows_are_given_as_soon_as_they_can_be() -> None:
 def test_a_chain_that_has_ended_holds_nothing() -> None:
     found = links(source().flat_map(lambda row: [row]).batch(30).take(5))
     assert [link.rows.num_rows for link in found] == [90, 60] + [0] * 8
-    assert [link.carried.ended for link in found] == [False] + [True] * 9
+    assert [link.ended for link in found] == [False] + [True] * 9
     assert not any(held(link) for link in found[1:])
 
 
@@ -59,7 +59,7 @@ def test_types_settle_once_and_are_handed_on() -> None:
         source().shuffle(130).map(lambda row: {"s": str(row["id"])}).filter(lambda r: "7" in r["s"])
     )
     found = links(ds)
-    assert len({tuple(link.carried.schemas) for link in found if link.rows.num_rows}) == 1
+    assert len({tuple(link.schemas) for link in found if link.rows.num_rows}) == 1
     assert {tuple(link.rows.schema.names) for link in found if link.rows.num_columns} == {("s",)}
 
 

@@ -13,8 +13,8 @@ import dml
 from dml.data.stream_hash import stream_hash
 from dml.exec.drivers import promotion
 from dml.exec.drivers.promotion import Promoting
-from dml.exec.drivers.threads import Busy
 from dml.exec.slicing import slice_sizes
+from dml.exec.tasks.slices import Outcome
 
 
 @pytest.fixture
@@ -115,20 +115,30 @@ def test_undeclared_functions_are_called_once_a_row(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("busy", "moves"),
+    ("slices", "seconds", "cpu_s", "share_s", "moves"),
     [
-        (Busy(4, 1.0, 0.5, 0.5), True),  # two threads take turns
-        (Busy(4, 1.0, 0.25, 0.25), True),  # four threads do
-        (Busy(4, 1.0, 0.95, 0.5), False),  # they run side by side
-        (Busy(4, 1.0, 0.02, 0.5), False),  # they wait for something else
-        (Busy(3, 1.0, 0.5, 0.5), False),  # too few to tell
-        (Busy(400, 0.01, 0.005, 0.005), False),  # slices too short to be worth a process
+        (4, 1.0, 0.5, 0.5, True),  # two threads take turns
+        (4, 1.0, 0.25, 0.25, True),  # four threads do
+        (4, 1.0, 0.95, 0.5, False),  # they run side by side
+        (4, 1.0, 0.02, 0.5, False),  # they wait for something else
+        (3, 1.0, 0.5, 0.5, False),  # too few to tell
+        (400, 0.01, 0.005, 0.005, False),  # slices too short to be worth a process
     ],
 )
-def test_what_is_looked_at(*, busy: Busy, moves: bool) -> None:
+@pytest.mark.parametrize(("at", "beside"), [(6, 2), (98, 2), (6, 1)])
+def test_what_is_looked_at(
+    slices: int, seconds: float, cpu_s: float, share_s: float, *, moves: bool, at: int, beside: int
+) -> None:
     went: list[int] = []
+    times = {"seconds": seconds / slices, "cpu_s": cpu_s / slices, "share_s": share_s / slices}
 
     class Feed:
+        def __init__(self) -> None:
+            self.at = (at,)
+
+        def next(self) -> Outcome:
+            return Outcome(None, 1, 1, done=True, beside=beside, **times)
+
         def close(self) -> None:
             pass
 
@@ -137,11 +147,11 @@ def test_what_is_looked_at(*, busy: Busy, moves: bool) -> None:
         assert unsettled
         return Feed()
 
-    feed: Any = promotion.PromotingFeed(Feed(), busy, 100, onwards)  # type: ignore[arg-type]
-    feed._look(7)
-    assert went == [7] * moves
-    feed._look(99)  # hardly anything is left
-    assert went == [7] * moves
+    feed = promotion.PromotingFeed(Feed(), 100, onwards)  # type: ignore[arg-type]
+    for _ in range(slices):
+        feed.next()
+    # else hardly anything is left, or one slice ran at a time
+    assert went == [7] * (moves and at == 6 and beside == 2)
 
 
 def test_explain_says_what_may_move(folder: Path) -> None:

@@ -182,8 +182,8 @@ def test_equal_schemas_share_a_stream() -> None:
 def test_an_error_that_is_none_of_dmls_is_a_bug() -> None:
     piece = Piece(0, 0, error=UDFError("x"))
     parcel = pack(Outcome([piece], 0, 0))
-    schemas, (place,) = pickle.loads(parcel.places)
-    object.__setattr__(place, "error", shipped(ValueError("y")))
+    schemas, ((bare, _error, *rest),) = pickle.loads(parcel.places)
+    place = bare, shipped(ValueError("y")), *rest
     broken = Parcel(parcel.outcome, pickle.dumps((schemas, [place])), ())
     with pytest.raises(InternalError, match="none of dml's"):
         unpack(broken)

@@ -173,7 +173,7 @@ def test_jobs_come_once_and_go() -> None:
 def test_a_closed_job_ends_its_generators() -> None:
     desk = opened(source().map(numbered))
     desk.do(order())
-    bench = desk._benches["r"]
+    bench = desk.benches["r"]
     assert bench.runtime._parked
     desk.close("r")
     assert not bench.runtime._parked

@@ -153,6 +153,7 @@ class Lazy(ChildProcess):
         self.idle_since, self.done = 0.0, threading.Event()
         self.in_ready: Any = lambda: None
         self.is_ready = self.is_ending = True
+        self.channel: Any = SimpleNamespace(close=lambda: None)
 
     def ready(self) -> bool:
         self.in_ready()
@@ -161,9 +162,6 @@ class Lazy(ChildProcess):
     @property
     def ending(self) -> bool:
         return self.is_ending
-
-    def hang_up(self) -> None:
-        pass
 
     def close(self, seconds: float = 0.0) -> None:
         self.done.set()
