@@ -45,10 +45,6 @@ class PartOf(Source):
         """Return unit ``index`` of ``undivided``."""
         return self.undivided.unit(index)
 
-    def unit_of_atom(self, atom: int) -> int:
-        """Return the index of the unit of ``undivided`` that contains atom number ``atom``."""
-        return self.undivided.unit_of_atom(atom)
-
     def unit_of(self, ids: RowIds) -> Unit | None:
         """Return the unit of ``undivided`` that contains the first row in ``ids``, or None."""
         return self.undivided.unit_of(ids)

@@ -73,10 +73,6 @@ class Addressed(Source):
             place=f"{self.id_name}, rows {start} to {start + rows - 1}",
         )
 
-    def unit_of_atom(self, atom: int) -> int:
-        """Return the index of the unit that contains atom number ``atom``."""
-        return min(atom, self.unit_count)
-
     def unit_of(self, ids: RowIds) -> Unit | None:
         """Return the unit of the first row in ``ids``; None if the row is not of this source."""
         high, low = ids.slice(0, 1).arrays()

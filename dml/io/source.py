@@ -111,13 +111,6 @@ class Source(Node):
         """Return read unit ``index``; a cheap call that reads no data."""
         raise InternalError(f"{type(self).__name__} has no units")
 
-    def unit_of_atom(self, atom: int) -> int:
-        """Return the index of the unit that contains atom ``atom`` (``unit_count`` past the end).
-
-        Defined only if atoms have numbers, that is, if no unit is open.
-        """
-        raise InternalError(f"{type(self).__name__} has no atoms")
-
     def identity(self) -> bytes:
         """Return a digest of the content: equal for equal data wherever the data is stored."""
         raise InternalError(f"{type(self).__name__} has no identity")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
@@ -263,10 +262,6 @@ class FileSource(Source):
     def far(self) -> bool:
         """True if the files are in a store."""
         return any(file.remote is not None for file in self.files.files[:1])
-
-    def unit_of_atom(self, atom: int) -> int:
-        """Return the index of the part that contains atom number ``atom``."""
-        return bisect_right(self._atom_ends, atom)
 
     def projected(self, columns: tuple[str, ...]) -> Schema:
         """Return the schema of ``columns``."""

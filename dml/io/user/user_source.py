@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import Any, ClassVar
@@ -294,10 +293,6 @@ class GivenParts(Plugged):
 
     def _place(self, part: SourcePart) -> str:
         return f"{self.given.name}, {part.name}" if part.name else self.given.name
-
-    def unit_of_atom(self, atom: int) -> int:
-        """Return the index of the part that contains atom number ``atom``."""
-        return bisect_right([end for end in self._atom_ends if end is not None], atom)
 
     def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
         """Yield the atoms of a part; the first ``skip_atoms`` atoms are read and dropped.
