@@ -157,8 +157,7 @@ def _damaged(what: str, at: str, why: object) -> SourceError:
 def _opened(file: File) -> OrcFile:
     """Read the tail of a file; raise SourceError for a damaged file or another format."""
     try:
-        with open(file.path, "rb") as opened:
-            head = opened.read(len(MAGIC))
+        head = file.fetch([(0, len(MAGIC))])[0]
     except OSError as error:
         raise unreadable(file.path, error) from None
     if head != MAGIC:
