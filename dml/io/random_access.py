@@ -22,17 +22,14 @@ class Addressed(Source):
     """
 
     atom_rows: int
+    row_bytes: float
     id_name: ClassVar[str] = ""
+    addressable: bool = True
 
     @property
     def row_count(self) -> int:
         """Number of rows, always known."""
         raise InternalError(f"{type(self).__name__} does not count its rows")
-
-    @property
-    def row_bytes(self) -> float:
-        """Average bytes of one row of all columns."""
-        raise InternalError(f"{type(self).__name__} does not know its size")
 
     def part(self, start: int, stop: int, columns: tuple[str, ...], ids: RowIds) -> Block:
         """Return rows ``start`` to ``stop`` (exclusive) as a block with row ids ``ids``."""
@@ -91,11 +88,6 @@ class Addressed(Source):
         """Return consecutive units as one block, since their rows are contiguous."""
         start, stop = first.index * self.atom_rows, last.index * self.atom_rows + (last.rows or 0)
         return self.part(start, stop, columns, RowIds.run(self.key, start, stop - start))
-
-    @property
-    def addressable(self) -> bool:
-        """Always True."""
-        return True
 
     def position_of(self, ids: RowIds) -> np.ndarray:
         """Return the row numbers as positions: (n,) int64."""

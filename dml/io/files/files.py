@@ -269,7 +269,7 @@ class FileSource(Source):
         return self.parts[unit.index].file.changed_ns()
 
     @property
-    def far(self) -> bool:
+    def far(self) -> bool:  # type: ignore[override]
         """True if the files are in a store."""
         return any(file.remote is not None for file in self.files.files[:1])
 

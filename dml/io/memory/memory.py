@@ -69,7 +69,7 @@ class Memory(Addressed):
         return self.columns.rows
 
     @property
-    def row_bytes(self) -> float:
+    def row_bytes(self) -> float:  # type: ignore[override]
         """Average bytes of one row."""
         return self.columns.row_bytes
 

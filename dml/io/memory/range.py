@@ -34,7 +34,7 @@ class Range(Addressed):
     atom_rows: int = ATOM_ROWS
 
     id_name: ClassVar[str] = "range"
-    row_bytes: ClassVar[float] = 8
+    row_bytes = 8.0
     side_by_side: ClassVar[bool] = True
 
     def check(self) -> None:

@@ -109,7 +109,7 @@ class NumpySource(FileSource):
             yield RowSpan(file, at // rows, first, count, each, count * width, at)
 
     @property
-    def addressable(self) -> bool:
+    def addressable(self) -> bool:  # type: ignore[override]
         """True unless a file is an archive or has an array in column-major order."""
         return self.files.direct
 

@@ -168,6 +168,7 @@ class Plugged(Source):
 
     given: CheckedSource
     atom_rows: int | None
+    far: bool = True  # the location of the data is unknown
 
     def check(self) -> None:
         """Raise PlanError unless ``atom_rows`` is None or a positive integer."""
@@ -182,11 +183,6 @@ class Plugged(Source):
     def calls(self) -> UserFunction | None:
         """The user's source in the form of a function; its digest may be valid in this run only."""
         return self.given.fn
-
-    @property
-    def far(self) -> bool:
-        """True, since the location of the data is unknown."""
-        return True
 
     def identity(self) -> bytes:
         """Return the digest of the declared identity, or without one a digest for this run only."""
@@ -382,7 +378,7 @@ class GivenRows(Plugged, Addressed):
         return sum(part.rows or 0 for part in self.given.parts)
 
     @property
-    def row_bytes(self) -> float:
+    def row_bytes(self) -> float:  # type: ignore[override]
         """Average bytes of a row, as declared by all parts, else estimated from the types."""
         known = [part.nbytes for part in self.given.parts if part.nbytes is not None]
         if known and len(known) == len(self.given.parts) and self.row_count:
