@@ -7,7 +7,6 @@ from contextlib import closing
 from typing import Any, TypeAlias
 
 from dml.base.fingerprint import digest
-from dml.data.schema import schema_of
 from dml.errors import DmlError, SourceError
 from dml.io.stores.store_errors import scrubbed, secrets_in
 from dml.io.user.generator import GENERATED_ROWS, Generated
@@ -93,4 +92,4 @@ def read_sql(
     each = GENERATED_ROWS if atom_rows is None else atom_rows
     given = dict(parameters) if isinstance(parameters, Mapping) else tuple(parameters)
     asked = Query(query, connect, given, each)
-    return Generated(asked, known, None if schema is None else schema_of(schema), each)
+    return Generated(asked, known, schema, each)
