@@ -15,7 +15,7 @@ from dml.data.layouts import usual_column
 from dml.data.schema import Schema, schema_of
 from dml.errors import SourceError
 from dml.expr.node import op
-from dml.io.column_store import ColumnStore, columns_of, stored_arrow
+from dml.io.column_store import ColumnStore, columns_of, picked_from, slice_of, stored_arrow
 from dml.io.inferred_types import Typed, from_array, from_list
 from dml.io.random_access import Addressed, check_atom_rows
 from dml.io.source import Unit
@@ -75,7 +75,7 @@ class Memory(Addressed):
 
     def null_in(self, column: str) -> str:
         """Describe the nulls of ``column``; "" if there are none."""
-        stored = self.columns.stored[self.schema.names.index(column)]
+        stored = self.columns.column(column)
         if not isinstance(stored, Vec):
             return f"{self.name}, {stored.null_count} rows" if stored.null_count else ""
         if stored.valid is None or not len(stored.valid):
@@ -94,12 +94,14 @@ class Memory(Addressed):
         return time.time_ns() if changed else 0
 
     def part(self, start: int, stop: int, columns: tuple[str, ...], ids: RowIds) -> Block:
-        """Return the block of rows ``start`` to ``stop`` (exclusive), with row ids ``ids``."""
-        return self.columns.part(start, stop, columns, ids)
+        """Return the block of rows ``start`` to ``stop`` (exclusive), as read-only views."""
+        values = tuple(slice_of(self.columns.column(name), start, stop) for name in columns)
+        return Block(self.schema.select(columns), values, ids)
 
     def picked(self, index: np.ndarray, columns: tuple[str, ...], ids: RowIds) -> Block:
-        """Return the block of the rows at ``index`` (n,) int64, with row ids ``ids``."""
-        return self.columns.picked(index, columns, ids)
+        """Return the block of the rows at ``index`` (n,) int64, as copies."""
+        values = tuple(picked_from(self.columns.column(name), index) for name in columns)
+        return Block(self.schema.select(columns), values, ids)
 
     def parameters_text(self) -> str:
         """Return name and size of the source, never the data."""
