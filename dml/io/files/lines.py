@@ -167,17 +167,6 @@ class LineRun(FilePart):
     broken: bool
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Atom:
-    """The bytes of ``rows`` rows of a file, the first of which is row ``row`` at byte ``at``."""
-
-    file: File
-    data: bytes
-    rows: int
-    row: int
-    at: int
-
-
 @op
 class LineSource(FileSource):
     """Rows of files in which rows are consecutive; subclasses define the ``word`` of the format.
@@ -235,7 +224,7 @@ class LineSource(FileSource):
         for number, (data, rows) in enumerate(self._atoms(run)):
             if number >= skip_atoms:
                 run.file.check_unchanged(fetching=True)
-                yield self._block(Atom(run.file, data, rows, row, at), columns)
+                yield self._block(run.file, data, rows, (row, at), columns)
             at, row = at + len(data), row + rows
         if row != run.first_row + run.rows:
             raise SourceError(
@@ -264,21 +253,22 @@ class LineSource(FileSource):
             where = form.spot(run.file, last, at) if run.broken else run.file.path
             raise error.located(where) from None
 
-    def _block(self, atom: Atom, columns: tuple[str, ...]) -> Block:
-        """Decode the rows of one atom."""
-        ids = RowIds.run(atom.file.key, atom.row, atom.rows)
+    def _block(
+        self, file: File, data: bytes, rows: int, first: tuple[int, int], columns: tuple[str, ...]
+    ) -> Block:
+        """Decode the ``rows`` rows of an atom; ``first`` is number and offset of the first one."""
+        row, at = first
+        ids = RowIds.run(file.key, row, rows)
         if not columns:
             return Block(Schema(), (), ids)
         form = self.files.form
         try:
-            batch = form.decode(atom.data, atom.rows, columns)
+            batch = form.decode(data, rows, columns)
         except RowError as error:
-            bad, start, why = blamed(
-                form, atom.data, lambda d, n: form.decode(d, n, columns), error
-            )
+            bad, start, why = blamed(form, data, lambda d, n: form.decode(d, n, columns), error)
             raise SourceError(
-                f"row {atom.row + bad} of {atom.file.name} cannot be read",
-                at=form.spot(atom.file, atom.row + bad, atom.at + start),
+                f"row {row + bad} of {file.name} cannot be read",
+                at=form.spot(file, row + bad, at + start),
                 why=why,
                 try_=error.try_,
             ) from None

@@ -108,9 +108,9 @@ class Memory(Addressed):
         return f"{self.name!r}, {self.columns!r}"
 
 
-def memory(columns: ColumnStore, name: str = "memory", atom_rows: int | None = None) -> Memory:
+def memory(columns: ColumnStore, atom_rows: int | None) -> Memory:
     """Build the source over ``columns``; by default atoms have 65,536 rows or about 8 MiB."""
-    return Memory(columns, name, columns.atom_rows if atom_rows is None else atom_rows)
+    return Memory(columns, "memory", columns.atom_rows if atom_rows is None else atom_rows)
 
 
 def from_items(
@@ -137,7 +137,7 @@ def from_items(
         typed = _from_rows(rows, declared)
     else:
         typed = _from_values(rows, declared)
-    return memory(columns_of(typed), atom_rows=atom_rows)
+    return memory(columns_of(typed), atom_rows)
 
 
 def _listed(items: Iterable[Any]) -> list[Any]:
@@ -229,7 +229,7 @@ def from_dict(columns: Mapping[str, Any], *, atom_rows: int | None = None) -> Me
             try_="from_items([...]) for a list of rows",
         )
     typed = {_text(name): _column(values, name) for name, values in columns.items()}
-    return memory(columns_of(typed, lent=True), atom_rows=atom_rows)
+    return memory(columns_of(typed, lent=True), atom_rows)
 
 
 def _text(name: object) -> str:
@@ -275,7 +275,7 @@ def from_numpy(
             try_="numpy.asarray(...), or from_items([...]) for a list of values",
         )
     typed = {_text(name): from_array(np.asanyarray(a), name) for name, a in named.items()}
-    return memory(columns_of(typed, lent=True), atom_rows=atom_rows)
+    return memory(columns_of(typed, lent=True), atom_rows)
 
 
 def from_arrow(data: ArrowStream | ArrowArray, *, atom_rows: int | None = None) -> Memory:
@@ -302,7 +302,7 @@ def from_table(table: pa.Table, *, atom_rows: int | None = None) -> Memory:
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise SourceError(f"two columns are called {twice!r}", why=f"the columns are {names}")
     typed = {name: stored_arrow(usual_column(table.column(name), name)) for name in names}
-    return memory(columns_of(typed, lent=True), atom_rows=atom_rows)
+    return memory(columns_of(typed, lent=True), atom_rows)
 
 
 def _table(data: Any) -> pa.Table:

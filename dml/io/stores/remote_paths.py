@@ -116,15 +116,11 @@ def _is_file(info: Mapping[str, Any]) -> bool:
 
 def _below(store: ObjectStore, address: str, shown: str) -> dict[str, dict[str, Any]]:
     """Return the files in a folder and its subfolders that are not hidden."""
-
-    def request() -> dict[str, dict[str, Any]]:
-        store.system.invalidate_cache()
-        return dict(store.system.find(address, detail=True))
-
     start = len(address.rstrip("/")) + 1
+    found = store.fresh(shown, lambda system: system.find(address, detail=True))
     return {
         name: info
-        for name, info in store.request(shown, request).items()
+        for name, info in found.items()
         if _is_file(info)
         and not any(part.startswith((".", "_")) for part in name[start:].split("/"))
     }
@@ -191,7 +187,6 @@ def _listing(folder: str, names: list[str]) -> str:
 def _names(store: ObjectStore, folder: str) -> list[str]:
     """Return the names in a folder for messages; [] if the store does not list the folder."""
     try:
-        found = store.request(folder, lambda: list(store.system.ls(folder, detail=False)))
+        return store.names(folder, folder)
     except StoreError:
         return []
-    return sorted(posixpath.basename(str(name).rstrip("/")) for name in found)
