@@ -6,7 +6,6 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 
@@ -20,6 +19,7 @@ from dml.errors import InternalError, SchemaError, SourceError
 from dml.io.files.file_content import (
     State,
     contents,
+    in_parallel,
     looked_at,
     revisions,
     settled_state,
@@ -424,15 +424,13 @@ def in_stores(paths: Paths, kind: FileKind, options: object) -> tuple[str, tuple
     return root, tuple(each)
 
 
-def several(read: Callable[[Some], T], files: Sequence[Some]) -> Iterator[T]:
-    """Yield the result of ``read`` for each file in order; files in stores are read in parallel."""
-    if len(files) < 2 or files[0].remote is None:
-        yield from map(read, files)
-        return
+def several(read: Callable[[Some], T], files: Sequence[Some]) -> Iterable[T]:
+    """Return the result of ``read`` for each file in order; read files in stores in parallel."""
+    if not files or files[0].remote is None:
+        return map(read, files)
     from dml.io.stores.remote_paths import ASKING_THREADS  # noqa: PLC0415
 
-    with ThreadPoolExecutor(min(ASKING_THREADS, len(files))) as pool:
-        yield from pool.map(read, files)
+    return in_parallel(read, files, ASKING_THREADS)
 
 
 def as_given(paths: Paths, count: int) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import io
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from itertools import islice, pairwise
 from typing import ClassVar, Self
@@ -26,6 +25,7 @@ from dml.errors import InternalError, SourceError
 from dml.expr.node import op
 from dml.io.files.compression import WINDOW as UNPACKING_BYTES
 from dml.io.files.compression import ByteStream, opened, packing
+from dml.io.files.file_content import in_parallel
 from dml.io.files.files import File, FilePart, FileSet, FileSource, bare
 from dml.io.files.records import WINDOW, PartIndex, Splitter, atoms, index, windows
 from dml.io.source import Unit
@@ -135,9 +135,9 @@ class LineFiles(FileSet):
     def indices(self, atom_rows: int | None) -> list[PartIndex]:
         """Return each file's index for ``atom_rows``; the first call scans files in parallel."""
         if atom_rows not in self.counted:
-            with ThreadPoolExecutor(max(1, min(COUNTING_THREADS, len(self.files)))) as pool:
-                found = list(pool.map(lambda file: self._index(file, atom_rows), self.files))
-            self.counted[atom_rows] = found
+            self.counted[atom_rows] = in_parallel(
+                lambda file: self._index(file, atom_rows), self.files, COUNTING_THREADS
+            )
         return self.counted[atom_rows]
 
     def _index(self, file: File, atom_rows: int | None) -> PartIndex:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from typing import ClassVar
 
@@ -14,6 +13,7 @@ import pyarrow.parquet as pq
 from dml.base.cached_property import cached_property
 from dml.data.schema import Schema
 from dml.errors import SourceError
+from dml.io.files.file_content import in_parallel
 from dml.io.files.file_schemas import TypedFile, check_columns, of_one_schema, united
 from dml.io.files.files import File, FilePart, FileSet, listed, numbered_parts, unreadable
 from dml.io.files.paths import FileKind, Paths
@@ -97,7 +97,7 @@ def open_files(
     absent from some files are null there, and the wider type is used.
     """
     root, unread, given = listed(paths, PARQUET, options)
-    files = _footers(unread)
+    files = in_parallel(_read_footer, unread, FOOTER_THREADS)
     shown = given + (", union_by_name=True" if union_by_name else "")
     found = ParquetFiles(root, tuple(files), shown, union_by_name)
     if not union_by_name:
@@ -107,17 +107,6 @@ def open_files(
         check_columns(file)
     found.schema  # noqa: B018 - raises here for types that do not unite
     return found
-
-
-def _footers(files: Sequence[File]) -> list[ParquetFile]:
-    """Read the footers of ``files`` in parallel."""
-    if len(files) == 1:
-        return [_read_footer(files[0])]
-    try:
-        with ThreadPoolExecutor(min(FOOTER_THREADS, len(files))) as pool:
-            return list(pool.map(_read_footer, files))
-    except RuntimeError:  # no more threads can be started
-        return list(map(_read_footer, files))
 
 
 def _read_footer(file: File) -> ParquetFile:
