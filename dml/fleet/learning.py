@@ -154,7 +154,11 @@ class Learner:
         now = _signature(self.path)
         before, known = self._read
         if now != before:
-            known = of_text(_text(self.path), self._clock() + AHEAD_S)
+            try:
+                text = self.path.read_text(encoding="ascii")
+            except (OSError, UnicodeError):
+                text = ""
+            known = of_text(text, self._clock() + AHEAD_S)
             self._read = (now, known)
         return known
 
@@ -165,13 +169,6 @@ def _signature(path: Path) -> object:
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii")
-    except (OSError, UnicodeError):
-        return ""
 
 
 def to_text(profile: Profile) -> str:

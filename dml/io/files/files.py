@@ -157,6 +157,7 @@ class FilePart:
     atom_rows: int
     nbytes: int
     word: ClassVar[str] = ""
+    is_row_group: ClassVar[bool] = False
 
     @property
     def atoms(self) -> int:
@@ -169,11 +170,6 @@ class FilePart:
         if self.word:
             return f"{self.file.name}, {self.word} {self.number}"
         return f"{self.file.name}, rows {self.first_row} to {self.first_row + self.rows - 1}"
-
-    @property
-    def row_group(self) -> int | None:
-        """Number of the row group; None if the part is no row group."""
-        return None
 
 
 SomePart = TypeVar("SomePart", bound=FilePart)
@@ -257,7 +253,7 @@ class FileSource(Source):
             nbytes=part.nbytes,
             place=part.place,
             file=part.file.name,
-            row_group=part.row_group,
+            row_group=part.number if part.is_row_group else None,
         )
 
     def facts(self, unit: Unit, column: str) -> Facts | None:

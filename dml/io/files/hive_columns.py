@@ -256,16 +256,14 @@ def _check(given: PathArguments, door: str) -> None:
             why="folders such as year=2024 are made into columns, or they are not",
             try_="True, False, or None for folders that have such names below them",
         )
-    if given.path_column is not None and not (given.path_column and _is_text(given.path_column)):
+    if given.path_column is not None and not (
+        given.path_column and isinstance(given.path_column, str)
+    ):
         raise PlanError(
             f"{door} got path_column={given.path_column!r}",
             why="it is the name of a column",
             try_="path_column='path', or no path_column= for no such column",
         )
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
 
 
 def _values(

@@ -341,15 +341,6 @@ def _decoded_bytes(schema: Schema, rows: int, nbytes: int) -> int:
     return rows * widths + nbytes * ("arrow" in codes)
 
 
-def sample(file: File, form: Form, start: int) -> tuple[bytes, int]:
-    """Return a file's first complete rows, about 1 MiB, and their number; b"" and 0 without any."""
-    with form.open(file) as stream:
-        stream.read(start)
-        for data, ends in windows(stream, form):
-            return data, len(ends)
-    return b"", 0
-
-
 def inferred(
     files: Sequence[File], form: Form, infer: Callable[[bytes, int], Schema]
 ) -> Schema | None:
@@ -361,9 +352,12 @@ def inferred(
     for file in files:
         start = form.first(file)
         try:
-            data, rows = sample(file, form, start)
+            with form.open(file) as stream:
+                stream.read(start)
+                data, ends = next(windows(stream, form), (b"", ()))  # about 1 MiB
         except SourceError as error:
             raise error.located(form.spot(file, 0, start + error.offset)) from None
+        rows = len(ends)
         while rows:
             try:
                 return infer(data, rows)

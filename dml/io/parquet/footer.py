@@ -67,11 +67,7 @@ class RowGroup(FilePart):
 
     file: ParquetFile
     word: ClassVar[str] = "row group"
-
-    @property
-    def row_group(self) -> int | None:
-        """Number of the row group in the file."""
-        return self.number
+    is_row_group: ClassVar[bool] = True
 
     def leaves(self, columns: Iterable[str]) -> list[int]:
         """Return numbers of the physical columns in which ``columns`` are stored, ascending."""

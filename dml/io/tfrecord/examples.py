@@ -29,11 +29,11 @@ class MalformedError(ValueError):
     """The bytes are not a message, or not an Example; the text says which part is invalid."""
 
 
-def example(data: bytes, wanted: Collection[str]) -> dict[str, Feature | None]:
+def example(data: bytes, wanted: Collection[str] | None) -> dict[str, Feature | None]:
     """Return the features of an Example by name: list kind and values, None if not ``wanted``.
 
-    Of two features of one name the last is used. Raise MalformedError for invalid bytes, and for a
-    SequenceExample.
+    Without ``wanted`` (None), all are. Of two features of one name the last is used. Raise
+    MalformedError for invalid bytes, and for a SequenceExample.
     """
     found: dict[str, Feature | None] = {}
     for number, wire, start, stop in fields(data, 0, len(data)):
@@ -50,7 +50,7 @@ def example(data: bytes, wanted: Collection[str]) -> dict[str, Feature | None]:
 
 
 def _entry(
-    data: bytes, start: int, stop: int, wanted: Collection[str]
+    data: bytes, start: int, stop: int, wanted: Collection[str] | None
 ) -> tuple[str, Feature | None]:
     """Parse one map entry: the name and its feature, None if the name is not ``wanted``."""
     name, parts = "", list[tuple[int, int]]()
@@ -64,7 +64,7 @@ def _entry(
                 ) from None
         elif wire == BYTES and number == 2:
             parts.append((first, last))
-    return name, _feature(data, parts) if name in wanted else None
+    return name, _feature(data, parts) if wanted is None or name in wanted else None
 
 
 def _feature(data: bytes, parts: list[tuple[int, int]]) -> Feature:

@@ -173,7 +173,7 @@ def _no_length(length: int | None) -> SourceError:
 
 
 def _features(
-    data: bytes, row: int, columns: tuple[str, ...], *, strict: bool
+    data: bytes, row: int, columns: tuple[str, ...] | None, *, strict: bool
 ) -> Mapping[str, Feature | None]:
     """Return features of a record; raise RowError if invalid, or for extra ones if ``strict``."""
     try:
@@ -186,7 +186,7 @@ def _features(
             row,
             better if sequence else f"{better}, if it is another message",
         ) from None
-    if strict and (strange := found.keys() - set(columns)):
+    if strict and (strange := found.keys() - set(columns or ())):
         raise RowError(
             f"it has feature {min(strange)!r}, which no record had that types were taken from",
             row,
@@ -273,9 +273,8 @@ def _schema_in(files: tuple[RecordFile, ...], form: RecordForm) -> Schema:
     """Infer the schema from the first records; raise SourceError if there are none."""
 
     def infer(data: bytes, _: int) -> Schema:
-        every: Any = _All()
         found = enumerate(payloads(data))
-        rows: Any = (_features(each, row, every, strict=False) for row, each in found)
+        rows: Any = (_features(each, row, None, strict=False) for row, each in found)
         return Schema(inferred_kinds(rows))
 
     found = inferred(files, form, infer)
@@ -287,10 +286,3 @@ def _schema_in(files: tuple[RecordFile, ...], form: RecordForm) -> Schema:
             try_='schema={"image": "binary", "label": "int64"}, or raw=True',
         )
     return found
-
-
-class _All:
-    """A container that contains every name."""
-
-    def __contains__(self, name: object) -> bool:
-        return True
