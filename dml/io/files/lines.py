@@ -8,11 +8,9 @@ part, since it can only be read from its start.
 from __future__ import annotations
 
 import dataclasses
-import io
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from itertools import islice, pairwise
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -21,13 +19,12 @@ from dml.base.cached_property import cached_property
 from dml.base.fingerprint import digest
 from dml.data.block import Block
 from dml.data.schema import Schema, code_of
-from dml.errors import InternalError, SourceError
+from dml.errors import SourceError
 from dml.expr.node import op
 from dml.io.files.compression import WINDOW as UNPACKING_BYTES
-from dml.io.files.compression import ByteStream, opened, packing
 from dml.io.files.file_content import in_parallel
 from dml.io.files.files import File, FilePart, FileSet, FileSource, bare
-from dml.io.files.records import WINDOW, PartIndex, Splitter, atoms, index, windows
+from dml.io.files.records import WINDOW, Form, PartIndex, atoms, index, windows
 from dml.io.source import Unit
 from dml.io.stores.byte_ranges import BLOCK
 from dml.io.stores.store_errors import StoreError
@@ -36,11 +33,8 @@ from dml.kernels.rows.ids import RowIds
 COUNTING_THREADS = 8
 # Copies of the bytes of rows during decoding: as read, joined, and parsed.
 COPIES = 3
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # Arrow parses a block as one; its sizes are 32 bits.
 MOST_BYTES = (1 << 31) - 64
-
-
 OFFSET = 4  # bytes of the offset of a value of varying length
 
 
@@ -52,46 +46,6 @@ class RowError(Exception):
         self.why, self.row, self.try_ = why, row, try_
 
 
-class Form(Splitter):
-    """A file format: where rows end and how they are decoded; ``schema`` has all its columns."""
-
-    schema: Schema
-    # Bytes before a row that are not part of it, skipped to find where the row begins.
-    blank: ClassVar[bytes] = b"\r\n"
-
-    @property
-    def digest(self) -> bytes:
-        """Digest of all settings that affect decoding."""
-        raise InternalError(f"{type(self).__name__} has no name")
-
-    def ending(self, file: File) -> str:
-        """Return the suffix that stands for the compression of ``file``; "" if there is none."""
-        return packing(file.name)
-
-    def packed(self, file: File) -> bool:
-        """Return True for a compressed file, which can only be read from its start."""
-        return bool(self.ending(file))
-
-    def open(
-        self, file: File, start: int = 0, stop: int | None = None
-    ) -> AbstractContextManager[ByteStream]:
-        """Open the uncompressed bytes of ``file`` from ``start`` to ``stop`` (see ``opened``)."""
-        return opened(file, start, stop, self.ending(file))
-
-    def first(self, file: File) -> int:
-        """Return the offset in the uncompressed ``file`` at which its rows begin."""
-        with self.open(file, stop=len(BYTE_ORDER_MARK)) as stream:
-            return after_mark(stream.read(len(BYTE_ORDER_MARK)))
-
-    def spot(self, file: File, row: int, at: int) -> str:
-        """Describe the location of row ``row``, which begins at byte ``at``, for users."""
-        return spot(file, row, at)
-
-    def decode(self, data: bytes, rows: int, columns: tuple[str, ...]) -> pa.RecordBatch:
-        """Decode ``columns`` of ``rows`` rows in ``data``; raise RowError for an invalid row."""
-        raise InternalError(f"{type(self).__name__} decodes nothing")
-
-
 def block_size(data: bytes) -> int:
     """Return a block size in bytes that lets Arrow parse all of ``data`` as one block.
 
@@ -100,11 +54,6 @@ def block_size(data: bytes) -> int:
     if len(data) >= MOST_BYTES:
         raise RowError(f"an atom has {len(data)} bytes", 0, "a smaller atom_rows=")
     return len(data) + 64
-
-
-def after_mark(head: bytes) -> int:
-    """Return the length of the byte order mark at the start of ``head``; 0 if there is none."""
-    return len(BYTE_ORDER_MARK) if head.startswith(BYTE_ORDER_MARK) else 0
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -313,24 +262,6 @@ def blamed(
     row = min(row, len(starts) - 2)
     bad = data[starts[row] : starts[row + 1]]
     return row, starts[row] + len(bad) - len(bad.lstrip(form.blank)), why
-
-
-def spot(file: File, row: int, at: int, *, returns: bool = False) -> str:
-    """Describe the location of row ``row`` with byte ``at``; ``returns``: see ``line_at``."""
-    return f"{file.path}, row {row}, line {line_at(file, at, returns=returns)}"
-
-
-def line_at(file: File, at: int, *, returns: bool) -> int:
-    r"""Return the number of the line with byte ``at``; the file is read again up to that byte.
-
-    Lines end with ``\n``, and if ``returns`` also with a single ``\r``.
-    """
-    line, newlines = 1, io.IncrementalNewlineDecoder(None, translate=returns)
-    with opened(file) as stream:
-        while at > 0 and (piece := stream.read(min(at, WINDOW))):
-            line += newlines.decode(piece.decode("latin-1")).count("\n")
-            at -= len(piece)
-    return line + newlines.decode("", final=True).count("\n")
 
 
 def _decoded_bytes(schema: Schema, rows: int, nbytes: int) -> int:

@@ -30,8 +30,9 @@ from dml.io.exact_integers import (
 )
 from dml.io.files.compression import PACKED
 from dml.io.files.files import chosen, listed
-from dml.io.files.lines import Form, LineFiles, LineSource, RowError, block_size, inferred
+from dml.io.files.lines import LineFiles, LineSource, RowError, block_size, inferred
 from dml.io.files.paths import FileKind, Paths
+from dml.io.files.records import Form
 
 ENDINGS = (".jsonl", ".ndjson", ".json")
 KIND = FileKind("JSON", (*ENDINGS, *(end + packed for end in ENDINGS for packed in PACKED)))

@@ -14,8 +14,9 @@ from dml.data.schema import Schema
 from dml.expr.node import op
 from dml.io.files.compression import PACKED
 from dml.io.files.files import listed
-from dml.io.files.lines import Form, LineFiles, LineSource, RowError
+from dml.io.files.lines import LineFiles, LineSource, RowError
 from dml.io.files.paths import FileKind, Paths
+from dml.io.files.records import Form
 
 TEXT = "text"
 NEWLINE, RETURN = 10, 13

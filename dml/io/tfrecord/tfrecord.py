@@ -17,9 +17,9 @@ from dml.errors import PlanError, SchemaError, SourceError
 from dml.expr.node import op
 from dml.io.files.compression import opened
 from dml.io.files.files import File, listed
-from dml.io.files.lines import MOST_BYTES, Form, LineFiles, LineSource, RowError, inferred
+from dml.io.files.lines import MOST_BYTES, LineFiles, LineSource, RowError, inferred
 from dml.io.files.paths import FileKind, Paths
-from dml.io.files.records import LONGEST
+from dml.io.files.records import LONGEST, Form
 from dml.io.tfrecord.example_columns import column, inferred_kinds, wire_kind
 from dml.io.tfrecord.examples import Feature, MalformedError, example
 

@@ -16,9 +16,9 @@ from dml.errors import PlanError, SourceError
 from dml.expr.node import op
 from dml.io.files.compression import packing
 from dml.io.files.files import File, chosen, listed
-from dml.io.files.lines import Form, LineFiles, LineSource, RowError, inferred
+from dml.io.files.lines import LineFiles, LineSource, RowError, inferred
 from dml.io.files.paths import FileKind, Paths
-from dml.io.files.records import LONGEST
+from dml.io.files.records import LONGEST, Form
 from dml.io.webdataset.decoders import decoder_of, settled_kind
 from dml.io.webdataset.tar import ArchiveMember, TarError, members, needed
 
