@@ -198,24 +198,16 @@ class JsonLines:
 
     def open(self, sink: Any, schema: pa.Schema) -> Writer:
         """Begin an empty file."""
-        return _JsonWriter(sink, {field.name: json_of(field.type, field.name) for field in schema})
-
-
-@dataclasses.dataclass
-class _JsonWriter:
-    sink: Any
-    forms: dict[str, Callable[[pa.ChunkedArray], list[Any]]]
-
-    def write(self, rows: pa.Table) -> None:
-        """Append rows."""
-        columns = [form(rows.column(name)) for name, form in self.forms.items()]
+        forms = {field.name: json_of(field.type, field.name) for field in schema}
         encode = encoder().encode
-        for values in zip(*columns, strict=True):
-            line = encode(dict(zip(self.forms, values, strict=True)))
-            self.sink.write(f"{line}\n".encode())
 
-    def close(self) -> None:
-        """Do nothing; JSON lines have no footer."""
+        def write(rows: pa.Table) -> None:
+            columns = [form(rows.column(name)) for name, form in forms.items()]
+            for values in zip(*columns, strict=True):
+                line = encode(dict(zip(forms, values, strict=True)))
+                sink.write(f"{line}\n".encode())
+
+        return LibraryWriter(write, lambda: None)  # JSON lines have no footer
 
 
 def json_of(kind: pa.DataType, name: str) -> Callable[[Any], list[Any]]:

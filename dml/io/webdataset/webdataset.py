@@ -20,7 +20,7 @@ from dml.io.files.lines import LineFiles, LineSource, RowError, inferred
 from dml.io.files.paths import FileKind, Paths
 from dml.io.files.records import LONGEST, Form
 from dml.io.webdataset.decoders import decoder_of, settled_kind
-from dml.io.webdataset.tar import ArchiveMember, TarError, members, needed
+from dml.io.webdataset.tar import ArchiveMember, TarError, after, members
 
 PACKINGS = ("", ".gz", ".zst", ".xz", ".bz2")
 KIND = FileKind("tar", (*(".tar" + ending for ending in PACKINGS), ".tgz"))
@@ -86,12 +86,13 @@ class SampleForm(Form):
                     if not key:
                         _check_end(window, member.begin)
                     break
+                at = after(member.stop)
                 next_key, _ = split_name(member.name)
-                if key and next_key and next_key != key:
+                if key and next_key and next_key != key and member.stop <= len(window):
                     found.append(member.begin)
-                key, at = next_key or key, member.stop
+                key = next_key or key
             else:
-                _check_size(window, at, 0 if not found else found[-1])
+                _check_size(at - (found[-1] if found else 0))
         except TarError as error:
             if not found:
                 raise _damaged(error) from None
@@ -113,7 +114,7 @@ class SampleForm(Form):
         key, files, row = "", Sample(), 0
         try:
             for member in members(data):
-                if member.name is None:
+                if member.name is None or member.stop > len(data):
                     break
                 found, suffix = split_name(member.name)
                 if found and key and found != key:
@@ -177,10 +178,8 @@ def _check_end(window: bytes, at: int) -> None:
         raise TarError("something follows the mark of the end")
 
 
-def _check_size(window: bytes, at: int, begin: int) -> None:
-    """Raise TarError if the next member, whose header was read, makes its sample too long."""
-    start = -(-at // 512) * 512
-    size = start + needed(window[start:]) - begin
+def _check_size(size: int) -> None:
+    """Raise TarError if a sample has too many bytes with its next file, whose header was read."""
     if size > LONGEST:
         raise TarError(f"a sample takes {size} bytes, and {LONGEST} are allowed")
 
