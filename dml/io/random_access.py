@@ -33,7 +33,7 @@ class Addressed(Source):
 
     def part(self, start: int, stop: int, columns: tuple[str, ...], ids: RowIds) -> Block:
         """Return rows ``start`` to ``stop`` (exclusive) as a block with row ids ``ids``."""
-        raise InternalError(f"{type(self).__name__} has no rows")
+        return self.picked(np.arange(start, stop, dtype=np.int64), columns, ids)
 
     def picked(self, index: np.ndarray, columns: tuple[str, ...], ids: RowIds) -> Block:
         """Return the rows at ``index`` (n,) int64 as a block, in that order."""

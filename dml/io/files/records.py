@@ -17,7 +17,7 @@ import xxhash
 
 from dml.data.schema import Schema
 from dml.errors import InternalError, SourceError
-from dml.io.files.compression import ByteStream, Readable, opened, packing
+from dml.io.files.compression import ByteStream, opened, packing
 from dml.io.files.files import File
 from dml.io.source import ATOM_BYTES, ATOM_ROWS
 from dml.io.stores.store_errors import StoreError
@@ -118,7 +118,7 @@ def line_at(file: File, at: int, *, returns: bool) -> int:
 
 
 def windows(
-    stream: Readable, form: Form, note: Note | None = None
+    stream: ByteStream, form: Form, note: Note | None = None
 ) -> Iterator[tuple[bytes, np.ndarray]]:
     """Yield the bytes of complete rows, with the offset just past each row: (n,) int64.
 
@@ -196,7 +196,7 @@ class PartIndex:
 
 
 def index(
-    stream: Readable, form: Form, start: int, atom_rows: int | None, *, packed: bool
+    stream: ByteStream, form: Form, start: int, atom_rows: int | None, *, packed: bool
 ) -> PartIndex:
     """Scan a file once from byte ``start`` on, and return its parts.
 

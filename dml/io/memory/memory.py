@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,18 +23,6 @@ from dml.kernels.rows.ids import RowIds
 from dml.kernels.vec import Vec
 
 ITEM = "item"
-
-
-class ArrowStream(Protocol):
-    """An object that exports rows through Arrow's C stream (the PyCapsule protocol)."""
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
-
-
-class ArrowArray(Protocol):
-    """An object that exports one array or batch through Arrow's C interface."""
-
-    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]: ...
 
 
 @op
@@ -278,7 +266,7 @@ def from_numpy(
     return memory(columns_of(typed, lent=True), atom_rows)
 
 
-def from_arrow(data: ArrowStream | ArrowArray, *, atom_rows: int | None = None) -> Memory:
+def from_arrow(data: Any, *, atom_rows: int | None = None) -> Memory:
     """Read rows of any object that implements Arrow's PyCapsule protocol, without a copy.
 
     A table, batch, reader or data frame gives its columns, a plain array the column "item"; objects

@@ -92,7 +92,7 @@ class Range(Addressed):
         first = self.start + start * self.step
         end = self.start + stop * self.step
         if not (self._fits(end) and self._fits(self.step)):
-            return self.picked(np.arange(start, stop, dtype=np.int64), columns, ids)
+            return super().part(start, stop, columns, ids)
         values = tuple(Vec(np.arange(first, end, self.step, dtype=np.int64)) for _ in columns)
         return Block(self.schema.select(columns), values, ids)
 

@@ -13,7 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from typing import IO, NamedTuple, Protocol, cast
+from typing import IO, NamedTuple, cast
 
 import numpy as np
 
@@ -74,16 +74,6 @@ class ArrayFile(TypedFile):
     def width(self) -> int:
         """Bytes of a row, summed over all arrays."""
         return sum(array.width for array in self.arrays)
-
-
-class RowReader(Protocol):
-    """A reader of rows of the arrays of an open file."""
-
-    def ahead(self, arrays: Sequence[StoredArray], runs: Sequence[Range]) -> None:
-        """Announce the runs of rows (start, stop) of ``arrays`` that are read next."""
-
-    def rows(self, array: StoredArray, start: int, stop: int) -> np.ndarray:
-        """Read rows ``start`` to ``stop`` of ``array``; in an archive, in ascending order only."""
 
 
 def stored_in(file: File) -> tuple[StoredArray, ...]:
@@ -200,12 +190,12 @@ class _Direct:
         self._file = file
 
     def ahead(self, arrays: Sequence[StoredArray], runs: Sequence[Range]) -> None:
-        """Request the announced rows together if the file is in an object store."""
+        """Request runs of rows (start, stop), which are read next, together if in a store."""
         if isinstance(self._file, InStore):
             self._file.ahead([p for array in arrays for run in runs for p in _places(array, *run)])
 
     def rows(self, array: StoredArray, start: int, stop: int) -> np.ndarray:
-        """See ``RowReader``."""
+        """Read rows ``start`` to ``stop`` of ``array``."""
         found = array.header
         pieces = [self._between(*place) for place in _places(array, start, stop)]
         return _shaped(pieces[0] if len(pieces) == 1 else b"".join(pieces), found, stop - start)
@@ -235,10 +225,10 @@ class _InOrder:
         self._done: dict[str, int] = {}
 
     def ahead(self, arrays: Sequence[StoredArray], runs: Sequence[Range]) -> None:
-        """Do nothing: an archive is read sequentially (see ``RowReader``)."""
+        """Do nothing: an archive is read sequentially."""
 
     def rows(self, array: StoredArray, start: int, stop: int) -> np.ndarray:
-        """See ``RowReader``."""
+        """Read rows ``start`` to ``stop`` of ``array``, behind those that were read before."""
         name, found = array.member, array.header
         if name not in self._open:
             self._open[name] = self._archive.open(name)
@@ -258,6 +248,9 @@ class _InOrder:
         if stop == found.shape[0]:
             _at_end(file)
         return _shaped(data, found, stop - start)
+
+
+RowReader = _Direct | _InOrder
 
 
 def _exactly(file: IO[bytes], size: int) -> bytes:

@@ -186,8 +186,7 @@ def row_groups(files: Sequence[ParquetFile], atom_rows: int | None) -> Iterator[
     have at most 65,536 rows and about 8 MiB.
     """
     for file in files:
-        nbytes = map(_Widths(file).decoded, range(len(file.chunks.rows)))
-        sizes = zip(file.chunks.rows, nbytes, strict=True)
+        sizes = zip(file.chunks.rows, _decoded_sizes(file), strict=True)
         yield from numbered_parts(RowGroup, file, sizes, atom_rows)
 
 
@@ -205,34 +204,25 @@ def _text_bytes(chunk: ColumnChunk) -> int:
     return max(chunk.uncompressed, chunk.text) + 4 * chunk.values
 
 
-class _Widths:
-    """Estimates decoded bytes from footers; reads chunk metadata only if widths vary."""
-
-    def __init__(self, file: ParquetFile) -> None:
-        schema = file.metadata.schema
-        self.chunks, self.row_bytes = file.chunks, 0
-        self.varying: list[tuple[int, int | None]] = []
-        for i in range(len(schema)):
-            column = schema.column(i)
-            width = WIDTHS.get(column.physical_type)
-            if column.physical_type == "FIXED_LEN_BYTE_ARRAY":
-                width = column.length
-            if width is not None and column.max_repetition_level == 0:
-                self.row_bytes += width
-            else:
-                self.varying.append((i, width))
-
-    def decoded(self, group: int) -> int:
-        """Return the decoded bytes of row group ``group``; texts count with their offsets."""
-        rows = self.chunks.rows[group]
-        total = self.row_bytes * rows
-        for i, width in self.varying:
-            chunk = self.chunks.chunk(group, i)
-            if width is None:
-                total += _text_bytes(chunk)
-            else:
-                total += width * chunk.values + 4 * rows
-        return total
+def _decoded_sizes(file: ParquetFile) -> Iterator[int]:
+    """Yield the decoded bytes of every row group, estimated from the footer; texts have offsets."""
+    schema, row_bytes = file.metadata.schema, 0
+    varying: list[tuple[int, int | None]] = []  # columns whose chunk metadata must be looked at
+    for i in range(len(schema)):
+        column = schema.column(i)
+        width = WIDTHS.get(column.physical_type)
+        if column.physical_type == "FIXED_LEN_BYTE_ARRAY":
+            width = column.length
+        if width is not None and column.max_repetition_level == 0:
+            row_bytes += width
+        else:
+            varying.append((i, width))
+    for group, rows in enumerate(file.chunks.rows):
+        chunks = ((file.chunks.chunk(group, i), width) for i, width in varying)
+        yield row_bytes * rows + sum(
+            _text_bytes(chunk) if width is None else width * chunk.values + 4 * rows
+            for chunk, width in chunks
+        )
 
 
 def _leaf_count(kind: pa.DataType) -> int:

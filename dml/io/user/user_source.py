@@ -385,10 +385,6 @@ class GivenRows(Plugged, Addressed):
             return sum(known) / self.row_count
         return float(sum(map(width_of, self.given.schema.values())))
 
-    def part(self, start: int, stop: int, columns: tuple[str, ...], ids: RowIds) -> Block:
-        """Return the block of rows ``start`` to ``stop`` (exclusive), with row ids ``ids``."""
-        return self.picked(np.arange(start, stop, dtype=np.int64), columns, ids)
-
     def picked(self, index: np.ndarray, columns: tuple[str, ...], ids: RowIds) -> Block:
         """Return the block of the rows at positions ``index`` (n,) int64, with row ids ``ids``.
 
