@@ -59,6 +59,11 @@ class CheckedSource:
     fn: UserFunction
 
     @cached_property
+    def width(self) -> int:
+        """Bytes of a row, estimated from the column types alone."""
+        return sum(map(width_of, self.schema.values()))
+
+    @cached_property
     def content(self) -> bytes:
         """Digest of the declared identity; calls the identity if it is a function.
 
@@ -80,10 +85,6 @@ class CheckedSource:
 
     def __repr__(self) -> str:
         return self.name
-
-    def raised(self, error: BaseException, place: str, row: int) -> SourceError:
-        """Build the SourceError for an exception that the user's source raised at row ``row``."""
-        return _raised(self.source, self.name, f" at row {row}", error).located(place)
 
 
 def check_source(source: DataSource, nonce: bytes, fingerprint: str | None = None) -> CheckedSource:
@@ -131,8 +132,8 @@ def _call_source(
     except BaseException as error:
         if interrupts(error):
             raise
-        told = _raised(source, name, where, error).located(place)
-        raise told from told.__cause__
+        told = _raised(source, name, where, error)
+        raise told.located(place) from told.__cause__
 
 
 def _raised(source: DataSource, name: str, where: str, error: BaseException) -> SourceError:
@@ -230,33 +231,29 @@ class GivenParts(Plugged):
             return rows
         if part.rows and part.nbytes:
             return balanced(part.rows, part.nbytes)
-        return self._atom_rows
+        return max(1, min(ATOM_ROWS, ATOM_BYTES // max(1, self.given.width)))
 
     @cached_property
-    def _atom_rows(self) -> int:
-        """Number of rows per atom, estimated from the column types alone."""
-        width = sum(map(width_of, self.given.schema.values()))
-        return max(1, min(ATOM_ROWS, ATOM_BYTES // max(1, width)))
-
-    @cached_property
-    def _counted(self) -> bool:
-        return all(part.rows is not None for part in self._parts)
-
-    @cached_property
-    def _atom_ends(self) -> list[int | None]:
-        """For each unit, the number of atoms up to its end; None from the first open unit on."""
-        found: list[int | None] = []
-        end: int | None = 0
+    def _units(self) -> tuple[Unit, ...]:
+        """The unit of each part; atoms are numbered up to the first open unit."""
+        found: list[Unit] = []
+        atom: int | None = 0
         for part in self._parts:
-            open_ = end is None or part.rows is None
-            end = None if open_ else (end or 0) + -(-(part.rows or 0) // self._each(part))
-            found.append(end)
-        return found
+            each, rows = self._each(part), part.rows
+            atoms = None if rows is None else -(-rows // each)
+            nbytes = (each if rows is None else rows) * self.given.width
+            if rows is not None and part.nbytes is not None:
+                nbytes = part.nbytes
+            place = self._place(part)
+            found.append(Unit(len(found), atom, atoms, rows, each, nbytes, place))
+            atom = None if atom is None or atoms is None else atom + atoms
+        return tuple(found)
 
     @property
     def row_count(self) -> int | None:
         """Number of rows of all parts; None if a part has no row count."""
-        return sum(part.rows or 0 for part in self._parts) if self._counted else None
+        counts = [part.rows for part in self._parts if part.rows is not None]
+        return sum(counts) if len(counts) == len(self._parts) else None
 
     @property
     def unit_count(self) -> int:
@@ -266,26 +263,13 @@ class GivenParts(Plugged):
     @property
     def atom_count(self) -> int | None:
         """Number of atoms of all parts; None if a part is open."""
-        return self._atom_ends[-1] if self._atom_ends else 0
+        return None if self.row_count is None else sum(unit.atoms or 0 for unit in self._units)
 
     def unit(self, index: int) -> Unit:
         """Return the unit of part ``index``."""
         if not 0 <= index < self.unit_count:
             raise InternalError(f"{self.title()} has no unit {index}")
-        part = self._parts[index]
-        each, rows = self._each(part), part.rows
-        width = sum(map(width_of, self.given.schema.values()))
-        known = part.nbytes if rows is not None else None
-        nbytes = (each if rows is None else rows) * width if known is None else known
-        return Unit(
-            index=index,
-            atom=self._atom_ends[index - 1] if index else 0,
-            atoms=None if rows is None else -(-rows // each),
-            rows=rows,
-            atom_rows=each,
-            nbytes=nbytes,
-            place=self._place(part),
-        )
+        return self._units[index]
 
     def _place(self, part: SourcePart) -> str:
         return f"{self.given.name}, {part.name}" if part.name else self.given.name
@@ -328,8 +312,8 @@ class GivenParts(Plugged):
         except BaseException as error:
             if interrupts(error) or closes(error):
                 raise
-            told = self.given.raised(error, place, row)
-            raise told from told.__cause__
+            told = _raised(self.given.source, self.given.name, f" at row {row}", error)
+            raise told.located(place) from told.__cause__
 
     def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
         """Return the declared bytes of the part, else twice the estimated bytes of ``unit``.
@@ -383,7 +367,7 @@ class GivenRows(Plugged, Addressed):
         known = [part.nbytes for part in self.given.parts if part.nbytes is not None]
         if known and len(known) == len(self.given.parts) and self.row_count:
             return sum(known) / self.row_count
-        return float(sum(map(width_of, self.given.schema.values())))
+        return float(self.given.width)
 
     def picked(self, index: np.ndarray, columns: tuple[str, ...], ids: RowIds) -> Block:
         """Return the block of the rows at positions ``index`` (n,) int64, with row ids ``ids``.
