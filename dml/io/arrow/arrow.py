@@ -174,10 +174,9 @@ class ArrowFile(TypedFile):
     footer: bytes = dataclasses.field(default=b"", kw_only=True, repr=False)
 
 
-class ArrowFiles(TypedFiles):
+class ArrowFiles(TypedFiles[ArrowFile]):
     """Arrow files, whose batch sizes are computed once."""
 
-    files: tuple[ArrowFile, ...]
     word: ClassVar[str] = "arrow files"
 
     @cached_property

@@ -40,10 +40,8 @@ COPIES = 2
 TEXTS = {"U": pa.string(), "S": pa.binary()}
 
 
-class ArrayFiles(TypedFiles):
+class ArrayFiles(TypedFiles[ArrayFile]):
     """Files of arrays of equal types, whose headers were read."""
-
-    files: tuple[ArrayFile, ...]
 
     @cached_property
     def firsts(self) -> np.ndarray:

@@ -66,12 +66,6 @@ class OrcFile(TypedFile):
     width: float
 
 
-class OrcFiles(TypedFiles):
-    """ORC files of equal columns."""
-
-    files: tuple[OrcFile, ...]
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stripe(FilePart):
     """A stripe with at least one row."""
@@ -87,7 +81,7 @@ class OrcSource(FileSource):
     A unit is a stripe, divided into atoms of equally many rows (the last may have fewer).
     """
 
-    files: OrcFiles
+    files: TypedFiles[OrcFile]
     columns: tuple[str, ...] | None = None
     atom_rows: int | None = None
     word: ClassVar[str] = "orc"
@@ -196,7 +190,7 @@ def read_orc(
             why="the process that decodes them opens files of this machine alone",
             try_="a copy in a folder, or Parquet files",
         )
-    files = OrcFiles(root, of_one_schema(map(_opened, plain)), given)
+    files = TypedFiles(root, of_one_schema(map(_opened, plain)), given)
     return OrcSource(files, chosen(columns, "read_orc"), atom_rows)
 
 
