@@ -192,7 +192,8 @@ def of_text(text: str, until: float = NEVER_S) -> Profile:
     if not isinstance(parts, dict):
         return Profile()
     shaped = _entries(parts.get("costs"), (str, str, int, int), until)
-    costs = {CostKey(*key): each for key, each in shaped if _is_shape(key)}
+    sized = (pair for pair in shaped if all(0 <= log2 <= MOST_SHAPE for log2 in pair[0][2:]))
+    costs = {CostKey(*key): each for key, each in sized}
     named: dict[str, Any] = {
         kind: {key[0]: each for key, each in _entries(parts.get(kind), (str,), until)}
         for kind in BY_NAME
@@ -210,10 +211,6 @@ def _entries(
         key, figures = row[: len(types)], row[len(types) :]
         if all(map(isinstance, key, types)) and _are_figures(figures, until):
             yield tuple(key), Learned(*map(float, figures))
-
-
-def _is_shape(key: tuple[Any, ...]) -> bool:
-    return all(0 <= log2 <= MOST_SHAPE for log2 in key[2:])
 
 
 def _are_figures(figures: Sequence[object], until: float) -> bool:

@@ -126,13 +126,10 @@ def frozen(column: Stored) -> Stored:
     """Return a view of the same values, and of their validity, that cannot be written to."""
     if not isinstance(column, Vec):
         return column
-    values = column.values.view()
-    values.flags.writeable = False
-    if column.valid is None:
-        return Vec(values)
-    valid = column.valid.view()
-    valid.flags.writeable = False
-    return Vec(values, valid)
+    views = [part.view() for part in (column.values, column.valid) if part is not None]
+    for view in views:
+        view.flags.writeable = False
+    return Vec(*views)
 
 
 def slice_of(column: Stored, start: int, stop: int) -> Values:

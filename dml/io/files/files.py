@@ -389,11 +389,10 @@ def listed(
     """
     given = paths if isinstance(paths, str | os.PathLike) else each_of(paths)
     there = in_stores(given, kind, options)
-    if there is not None:
-        return *there, as_given(given, len(there[1]))
-    root, names = expand(given, kind)
-    files = tuple(opened_file(os.path.join(root, name), name) for name in names)
-    return root, files, as_given(given, len(files))
+    if there is None:
+        root, names = expand(given, kind)
+        there = root, tuple(opened_file(os.path.join(root, name), name) for name in names)
+    return *there, as_given(given, len(there[1]))
 
 
 def in_stores(paths: Paths, kind: FileKind, options: object) -> tuple[str, tuple[File, ...]] | None:

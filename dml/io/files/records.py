@@ -41,6 +41,8 @@ class Form:
     schema: Schema
     # Bytes before a row that are not part of it, skipped to find where the row begins.
     blank: ClassVar[bytes] = b"\r\n"
+    # What rows of a format without lines are called in messages.
+    row_word: ClassVar[str] = ""
 
     @property
     def digest(self) -> bytes:
@@ -68,7 +70,10 @@ class Form:
 
     def spot(self, file: File, row: int, at: int) -> str:
         """Describe the location of row ``row``, which begins at byte ``at``, for users."""
-        return spot(file, row, at)
+        if not self.row_word:
+            return spot(file, row, at)
+        of = " of what it unpacks to" if self.packed(file) else ""
+        return f"{file.path}, {self.row_word} {row}, byte {at}{of}"
 
     def ends(self, window: bytes) -> np.ndarray:
         """Return the byte offset in ``window`` just past each complete row: (n,) int64, ascending.

@@ -124,11 +124,9 @@ def _opened(file: File, window: int = WINDOW) -> AbstractContextManager[IO[bytes
 
 def _checked(array: StoredArray, size: int) -> StoredArray:
     """Return ``array``; raise NpyError unless it has an axis of rows and takes ``size`` bytes."""
-    found = array.header
-    if not found.shape:
+    if not array.header.shape:
         raise NpyError("its array is a single value, without an axis of rows")
-    if found.start + found.nbytes != size:
-        raise NpyError(f"it has {size - found.start} bytes of values, and {found.nbytes} belong")
+    array.header.check_size(size)
     return array
 
 

@@ -44,16 +44,16 @@ def find_files(
         meant = pool.map(lambda job: _files(job[0], job[1], job[2], kind), jobs)
         files = [file for several in meant for file in several]
     files.sort(key=lambda file: file.address)
-    root, names = _named([_path(file) for file in files])
+    root, names = _named([_plain(file.store, file.address) for file in files])
     for one, after in pairwise(sorted(names)):
         if one == after:
             raise twice(files[names.index(one)].url)
     return root, dict(sorted(zip(names, files, strict=True)))
 
 
-def _path(file: Remote) -> str:
-    """Return the address of a file, without the query of a web URL."""
-    return file.address.partition("?")[0] if _is_web(file.store) else file.address
+def _plain(store: ObjectStore, address: str) -> str:
+    """Return ``address`` without the query of a web URL, whose "?" is not a wildcard."""
+    return address.partition("?")[0] if _is_web(store) else address
 
 
 def _is_web(store: ObjectStore) -> bool:
@@ -73,7 +73,7 @@ def _named(paths: list[str]) -> tuple[str, list[str]]:
 def _files(store: ObjectStore, address: str, url: str, kind: FileKind) -> list[Remote]:
     """Return the files that one URL denotes."""
     shown = shown_url(url)
-    if _has_pattern(store, address):
+    if glob.has_magic(_plain(store, address)):
         matched = store.request(shown, lambda: store.system.glob(address, detail=True))
         files = {
             name: info for name, info in matched.items()
@@ -102,11 +102,6 @@ def _files(store: ObjectStore, address: str, url: str, kind: FileKind) -> list[R
             try_=ends if kind.endings else TRY,
         )
     return _described(store, below)
-
-
-def _has_pattern(store: ObjectStore, address: str) -> bool:
-    """Return True if an address has wildcards; in a web URL, "?" begins the query instead."""
-    return glob.has_magic(address.partition("?")[0] if _is_web(store) else address)
 
 
 def _is_file(info: Mapping[str, Any]) -> bool:
@@ -165,7 +160,7 @@ def _remote(store: ObjectStore, address: str, info: Mapping[str, Any]) -> Remote
 def _missing(store: ObjectStore, address: str, shown: str, error: SourceError) -> SourceError:
     """Build the error for an absent file, with the existing files and a similar name."""
     parent = posixpath.dirname(address.rstrip("/"))
-    if _has_pattern(store, address):
+    if glob.has_magic(_plain(store, address)):
         return SourceError(f"no file matches {shown}", why=_contents(store, parent), try_=TRY)
     names = _names(store, parent)
     if not names:

@@ -70,6 +70,7 @@ class RecordForm(Form):
     raw: bool
     chosen: bool
     blank: ClassVar[bytes] = b""
+    row_word: ClassVar[str] = "record"
 
     @property
     def digest(self) -> bytes:
@@ -83,11 +84,6 @@ class RecordForm(Form):
     def first(self, file: File) -> int:
         """Return 0: records begin at the first byte."""
         return 0
-
-    def spot(self, file: File, row: int, at: int) -> str:
-        """Describe the location of record ``row``, which begins at byte ``at``, for users."""
-        of = " of what it unpacks to" if self.packed(file) else ""
-        return f"{file.path}, record {row}, byte {at}{of}"
 
     def ends(self, window: bytes) -> np.ndarray:
         """Return the byte offset just past each complete record: (n,) int64, ascending.

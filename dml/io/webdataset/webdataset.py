@@ -52,6 +52,7 @@ class SampleForm(Form):
     decoding: bool
     chosen: bool
     blank: ClassVar[bytes] = b""
+    row_word: ClassVar[str] = "sample"
 
     @property
     def digest(self) -> bytes:
@@ -67,11 +68,6 @@ class SampleForm(Form):
         if file.size:
             return 0
         raise SourceError(f"{file.name} is empty", at=file.path, why="not even its end is marked")
-
-    def spot(self, file: File, row: int, at: int) -> str:
-        """Describe the location of sample ``row``, whose header begins at byte ``at``."""
-        of = " of what it unpacks to" if self.packed(file) else ""
-        return f"{file.path}, sample {row}, byte {at}{of}"
 
     def ends(self, window: bytes) -> np.ndarray:
         """Return the byte offset just past each complete sample: (n,) int64, ascending.
