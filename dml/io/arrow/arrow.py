@@ -245,17 +245,6 @@ class ArrowSource(FileSource):
         part = self.parts[unit.index]
         return COPIES * part.nbytes + (WINDOW if part.file.remote else 0)
 
-    def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
-        """Return the file size times the record batch's share of the file's rows."""
-        part = self.parts[unit.index]
-        return part.file.size * part.rows // self._rows_in[part.file.key]
-
-    @cached_property
-    def _rows_in(self) -> dict[int, int]:
-        """Number of rows of each file, by the file's key."""
-        pairs = zip(self.files.files, self.files.counted, strict=True)
-        return {file.key: sum(sizes.rows) for file, sizes in pairs}
-
 
 @contextmanager
 def _reader(

@@ -29,7 +29,7 @@ from dml.io.exact_integers import (
     long_integers,
     reaches,
 )
-from dml.io.files.compression import PACKED, opened
+from dml.io.files.compression import PACKED
 from dml.io.files.files import File, chosen, listed, several
 from dml.io.files.lines import LineFiles, LineSource, RowError, block_size, inferred
 from dml.io.files.paths import FileKind, Paths
@@ -152,11 +152,10 @@ class CsvForm(Form):
 
     def head(self, file: File) -> tuple[int, bytes]:
         """Return the byte offset of the header, and its line; b"" without a header."""
-        with opened(file, stop=3) as stream:
-            start = after_mark(stream.read(3))
+        start = super().first(file)
         if not self.header:
             return start, b""
-        with opened(file) as stream:
+        with self.open(file) as stream:
             stream.read(start)
             try:
                 window, ends = next(windows(stream, self), (b"", None))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
@@ -268,6 +269,19 @@ class FileSource(Source):
     def far(self) -> bool:  # type: ignore[override]
         """True if the files are in a store."""
         return any(file.remote is not None for file in self.files.files[:1])
+
+    def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
+        """Return the file size times the part's share of the file's rows."""
+        part = self.parts[unit.index]
+        return part.file.size * part.rows // self._rows_in[part.file.key]
+
+    @cached_property
+    def _rows_in(self) -> Counter[int]:
+        """Number of rows of each file, by the file's key."""
+        found = Counter[int]()
+        for part in self.parts:
+            found[part.file.key] += part.rows
+        return found
 
     def projected(self, columns: tuple[str, ...]) -> Schema:
         """Return the schema of ``columns``."""

@@ -6,6 +6,7 @@ PyTorch is not imported here: the caller of ``from_torch`` has already imported 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -113,15 +114,10 @@ def plain(value: Any) -> Any:
     return value
 
 
-class _Rows:
-    """A callable that returns a new iterator over the rows of a dataset at every call."""
-
-    def __init__(self, dataset: Any, names: tuple[str, ...] | None) -> None:
-        self.dataset, self.names = dataset, names
-
-    def __call__(self) -> Iterator[dict[str, Any]]:
-        for value in self.dataset:
-            yield row_of(value, self.names)
+def _rows(dataset: Any, names: tuple[str, ...] | None) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a dataset, from its start."""
+    for value in dataset:
+        yield row_of(value, names)
 
 
 def from_torch(
@@ -138,7 +134,7 @@ def from_torch(
     known = identify(dataset, nonce=nonce, fingerprint=fingerprint)
     styles = {each.__name__ for each in type(dataset).__mro__}
     if "IterableDataset" in styles:
-        return Generated(_Rows(dataset, fields), known, schema, atom_rows)
+        return Generated(partial(_rows, dataset, fields), known, schema, atom_rows)
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         raise SourceError(
             f"from_torch needs a dataset, got a {type(dataset).__name__}",

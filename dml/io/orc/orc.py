@@ -119,11 +119,6 @@ class OrcSource(FileSource):
         """Estimate a whole stripe: stored, decoded in the worker, and received."""
         return COPIES * self.parts[unit.index].nbytes
 
-    def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
-        """Return the stripe's share of the file size, by rows."""
-        part = self.parts[unit.index]
-        return part.file.size * part.rows // max(1, sum(part.file.stripes))
-
 
 def _answer(file: File, what: str, at: str, **request: Any) -> Answer:
     """Send a request about ``file`` to a worker process, and return the answer.

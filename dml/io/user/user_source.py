@@ -418,13 +418,10 @@ def read_datasource(
                 try_="SourcePart(name, rows=n)",
             )
     each = atom_rows if atom_rows is not None else source.atom_rows
-    return GivenRows(found, _usual_rows(found) if each is None else each)
-
-
-def _usual_rows(found: CheckedSource) -> int:
-    """Return the number of rows in an atom of about 8 MiB, from ``GivenRows.row_bytes``."""
-    width = GivenRows(found, 1).row_bytes
-    return max(1, min(ATOM_ROWS, int(ATOM_BYTES // max(1.0, width))))
+    if each is None:  # atoms of about 8 MiB
+        width = GivenRows(found, 1).row_bytes
+        each = max(1, min(ATOM_ROWS, int(ATOM_BYTES // max(1.0, width))))
+    return GivenRows(found, each)
 
 
 # --------------------------------------------------------------------------- Arrow data of sources

@@ -19,7 +19,8 @@ from dml.io.files.files import File, chosen, listed
 from dml.io.files.lines import LineFiles, LineSource, RowError, inferred
 from dml.io.files.paths import FileKind, Paths
 from dml.io.files.records import LONGEST, Form
-from dml.io.webdataset.decoders import decoder_of, settled_kind
+from dml.io.json.json import settled
+from dml.io.webdataset.decoders import as_json, decoder_of
 from dml.io.webdataset.tar import ArchiveMember, TarError, after, members
 
 PACKINGS = ("", ".gz", ".zst", ".xz", ".bz2")
@@ -243,7 +244,8 @@ def _schema_in(files: tuple[File, ...], form: SampleForm, names: tuple[str, ...]
                     try_="decode=False, or without it in suffixes=[...]",
                 )
             kind = form.decoded(data, samples, suffix, None).type
-            found.append((suffix, settled_kind(suffix, kind) if form.decoding else kind))
+            is_json = decoder_of(suffix, decode=form.decoding) is as_json
+            found.append((suffix, settled(kind) if is_json else kind))
         return Schema(found)
 
     found = inferred(files, form, infer)
