@@ -270,7 +270,7 @@ def _counted(file: ArrowFile) -> BatchSizes:
     file.check_unchanged(fetching=True)
     try:
         footer = (file.footer or _ends(file)[1])[: -len(MAGIC) - 4]
-        fetch = file.fetch if file.remote is None else partial(_fetched, file.remote)
+        fetch: Fetch = file.fetch if file.remote is None else partial(_fetched, file.remote)
         return sizes_in(footer, file.size, fetch)
     except (*DAMAGE, *FAULTS) as error:
         raise _damaged(file.path, error) from None
