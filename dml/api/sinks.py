@@ -49,7 +49,7 @@ class Sinks(Results):
         """
         from dml.io.files import write_formats
 
-        form = write_formats.format_of(write_formats.Parquet, compression)
+        form = write_formats.format_of("Parquet", compression)
         return self._write(
             path, form, row_group_size, rows_per_file, overwrite, storage_options, lazy=lazy
         )
@@ -72,7 +72,7 @@ class Sinks(Results):
         """
         from dml.io.files import write_formats
 
-        form = write_formats.format_of(write_formats.Arrow, compression)
+        form = write_formats.format_of("Arrow", compression)
         return self._write(
             path, form, row_group_size, rows_per_file, overwrite, storage_options, lazy=lazy
         )
@@ -95,7 +95,7 @@ class Sinks(Results):
         """
         from dml.io.files import write_formats
 
-        form = write_formats.format_of(write_formats.Orc, compression)
+        form = write_formats.format_of("Orc", compression)
         return self._write(path, form, None, rows_per_file, overwrite, storage_options, lazy=lazy)
 
     @door
@@ -137,7 +137,7 @@ class Sinks(Results):
         """
         from dml.io.files import write_formats
 
-        form = write_formats.JsonLines()
+        form = write_formats.JSON_LINES
         return self._write(path, form, None, rows_per_file, overwrite, storage_options, lazy=lazy)
 
     sink_parquet, sink_ipc = write_parquet, write_arrow
@@ -210,7 +210,7 @@ class Sinks(Results):
         """
         from dml.io.numpy import npy_writer
 
-        form = npy_writer.Npy(column)
+        form = npy_writer.npy_of(column)
         return self._write(path, form, None, rows_per_file, overwrite, storage_options, lazy=lazy)
 
     @door

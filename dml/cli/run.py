@@ -112,29 +112,6 @@ INTERRUPTED: Final = 130
 EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-@dataclass(slots=True)
-class RunSums:
-    """The batches, rows and bytes delivered so far, since the clock showed ``begin``.
-
-    ``first_batch_s`` is the seconds until the first batch; None before it.
-    """
-
-    begin: float
-    batches: int = 0
-    rows: int = 0
-    bytes: int = 0
-    first_batch_s: float | None = None
-
-    def add(self, item: object, now: float) -> None:
-        """Count one element, a batch or a row, that was delivered at the time ``now``."""
-        if self.first_batch_s is None:
-            self.first_batch_s = now - self.begin
-        rows, size = measured(item)
-        self.batches += 1
-        self.rows += rows
-        self.bytes += size
-
-
 class DeliveryProgress(AbstractContextManager["DeliveryProgress"]):
     """A progress display, which is updated after every batch and prints from time to time.
 
@@ -289,18 +266,18 @@ def run(
     """
     dataset = configured(load(target), asked)
     dataset = dataset if epoch is None else dataset.epoch(epoch)
-    sums = RunSums(time.monotonic())
-    shown = progress(output.log, sums.begin, take, quiet=quiet)
+    begin = time.monotonic()
+    shown = progress(output.log, begin, take, quiet=quiet)
     with StopSignal(output) as stop, guest_output():
         position = iter(dataset)
         if resume is not None:
             position.load_state_dict(load_state(resume))
-        loop = RunLoop(position, sums, shown, stop, checkpoint)
+        loop = RunLoop(position, begin, shown, stop, checkpoint)
         with closing(loop), shown:
-            digest = consume(loop.batches(take), hashed=hashed)
+            digest = consume(loop.elements(take), hashed=hashed)
             loop.save()
         records = [dict(each) for each in dataset.stats().records]
-    answer = summary(sums, target, status="interrupted" if stop.asked else loop.status)
+    answer = summary(loop, target, status="interrupted" if stop.asked else loop.status)
     answer |= {"epoch": epoch, "stream_hash": digest, "operators": records}
     answer |= {"checkpoint": None if checkpoint is None else str(checkpoint)}
     output.answer(answer, lambda: text(answer))
@@ -309,19 +286,26 @@ def run(
 
 @dataclass(slots=True)
 class RunLoop:
-    """One pass over an iterator, with progress and saved positions."""
+    """One pass over an iterator, with progress and saved positions.
+
+    ``batches``, ``rows`` and ``bytes`` were delivered so far, since the clock showed ``begin``;
+    ``first_batch_s`` is the seconds until the first batch, None before it.
+    """
 
     position: Position
-    sums: RunSums
+    begin: float
     shown: DeliveryProgress
     stop: StopSignal
     checkpoint: Path | None
     status: str = "finished"
-    _saved_at: float = 0.0
+    batches: int = 0
+    rows: int = 0
+    bytes: int = 0
+    first_batch_s: float | None = None
 
-    def batches(self, take: int | None) -> Iterator[Any]:
+    def elements(self, take: int | None) -> Iterator[Any]:
         """Yield the pipeline's batches, until its end, ``take`` batches, or a request to stop."""
-        self._saved_at = self.sums.begin
+        saved_at = self.begin
         for count in itertools.count():
             if self.stop.asked or count == take:
                 self.status = "stopped"
@@ -331,10 +315,13 @@ class RunLoop:
             except StopIteration:
                 return
             now = time.monotonic()
-            self.sums.add(item, now)
-            self.shown.update(self.sums.batches, self.sums.rows, self.sums.bytes, now)
-            if now - self._saved_at >= SAVE_EVERY_S:
-                self._saved_at = now
+            if self.first_batch_s is None:
+                self.first_batch_s = now - self.begin
+            rows, size = measured(item)
+            self.batches, self.rows, self.bytes = count + 1, self.rows + rows, self.bytes + size
+            self.shown.update(self.batches, self.rows, self.bytes, now)
+            if now - saved_at >= SAVE_EVERY_S:
+                saved_at = now
                 self.save()
             yield item
 
@@ -385,19 +372,19 @@ def _bytes(value: object) -> int:
     return len(value) if isinstance(value, bytes | bytearray) else 8
 
 
-def summary(sums: RunSums, target: str, status: str) -> dict[str, Any]:
+def summary(loop: RunLoop, target: str, status: str) -> dict[str, Any]:
     """Return the figures of the whole run; rates are per second of the run, start included."""
-    seconds = time.monotonic() - sums.begin
+    seconds = time.monotonic() - loop.begin
     return {
         "target": target,
         "status": status,
-        "batches": sums.batches,
-        "rows": sums.rows,
-        "bytes": sums.bytes,
+        "batches": loop.batches,
+        "rows": loop.rows,
+        "bytes": loop.bytes,
         "seconds": seconds,
-        "first_batch_s": sums.first_batch_s,
-        "rows_per_s": sums.rows / seconds if seconds else None,
-        "bytes_per_s": sums.bytes / seconds if seconds else None,
+        "first_batch_s": loop.first_batch_s,
+        "rows_per_s": loop.rows / seconds if seconds else None,
+        "bytes_per_s": loop.bytes / seconds if seconds else None,
     }
 
 

@@ -35,9 +35,6 @@ ORPHAN_S: Final = 86_400.0
 ABANDONED: Final = (f"{UNFINISHED}/*.json*", f"{UNFINISHED}/*.learned", "hosts/*.tmp")
 """Patterns of temporary files; the last two are of earlier versions."""
 
-Warn = Callable[[str], None]
-Learn = Callable[[Sequence[Event], bool], None]
-
 _log = logging.getLogger("dml.fleet")
 
 
@@ -143,8 +140,8 @@ class Collector:
         clock: Callable[[], float] = time.time,
         limit: int = QUEUE_EVENTS,
         interval_s: float = INTERVAL_S,
-        warn: Warn = _log.warning,
-        learn: Learn | None = None,
+        warn: Callable[[str], None] = _log.warning,
+        learn: Callable[[Sequence[Event], bool], None] | None = None,
     ) -> None:
         self._learn = learn
         self.root, self.writer = root, writer or uuid.uuid4().hex

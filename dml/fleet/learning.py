@@ -154,7 +154,11 @@ class Learner:
         now = _signature(self.path)
         before, known = self._read
         if now != before:
-            known = of_text(_text(self.path), self._clock() + AHEAD_S)
+            try:
+                text = self.path.read_text(encoding="ascii")
+            except (OSError, UnicodeError):
+                text = ""
+            known = of_text(text, self._clock() + AHEAD_S)
             self._read = (now, known)
         return known
 
@@ -165,13 +169,6 @@ def _signature(path: Path) -> object:
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii")
-    except (OSError, UnicodeError):
-        return ""
 
 
 def to_text(profile: Profile) -> str:
@@ -195,7 +192,8 @@ def of_text(text: str, until: float = NEVER_S) -> Profile:
     if not isinstance(parts, dict):
         return Profile()
     shaped = _entries(parts.get("costs"), (str, str, int, int), until)
-    costs = {CostKey(*key): each for key, each in shaped if _is_shape(key)}
+    sized = (pair for pair in shaped if all(0 <= log2 <= MOST_SHAPE for log2 in pair[0][2:]))
+    costs = {CostKey(*key): each for key, each in sized}
     named: dict[str, Any] = {
         kind: {key[0]: each for key, each in _entries(parts.get(kind), (str,), until)}
         for kind in BY_NAME
@@ -213,10 +211,6 @@ def _entries(
         key, figures = row[: len(types)], row[len(types) :]
         if all(map(isinstance, key, types)) and _are_figures(figures, until):
             yield tuple(key), Learned(*map(float, figures))
-
-
-def _is_shape(key: tuple[Any, ...]) -> bool:
-    return all(0 <= log2 <= MOST_SHAPE for log2 in key[2:])
 
 
 def _are_figures(figures: Sequence[object], until: float) -> bool:

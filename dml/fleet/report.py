@@ -60,19 +60,16 @@ def run_table(events: Iterable[Event], run: str | None = None) -> RunTable:
     seconds of all operators, ``rows_per_s`` output rows per second inside the operator.
     """
     kept = [each for each in latest(events) if not isinstance(each, Unknown)]
-    run = _last_run(kept) if run is None else run
+    if run is None:
+        named = [each for each in kept if each.run]
+        last = max(named, key=lambda each: (isinstance(each, RunStarted), each.at), default=None)
+        run = "" if last is None else last.run
     kept = [each for each in kept if each.run == run]
     operators = _by_ordinal([each for each in kept if isinstance(each, OperatorTotals)])
     whole = sum(each["seconds"] for each in operators)
     records = tuple(_rated(each, whole) for each in operators)
     warned = tuple(f"{each.name}: {each.text}" for each in kept if isinstance(each, Warned))
     return RunTable(_summary(kept, run), records, warned)
-
-
-def _last_run(events: Sequence[Event]) -> str:
-    named = [each for each in events if each.run]
-    last = max(named, key=lambda each: (isinstance(each, RunStarted), each.at), default=None)
-    return "" if last is None else last.run
 
 
 def _by_ordinal(events: Sequence[OperatorTotals]) -> list[Record]:

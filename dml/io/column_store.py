@@ -14,12 +14,11 @@ from dml.base.arrow_types import is_list
 from dml.base.cached_property import cached_property
 from dml.base.content_digest import Bulk, arrow_pieces
 from dml.base.fingerprint import digest
-from dml.data.block import Block, Values, cut, from_arrow, take, to_arrow
+from dml.data.block import Values, cut, from_arrow, take, to_arrow
 from dml.data.layouts import is_text_or_bytes, usual_column
 from dml.data.schema import Schema, code_of, shape_of
 from dml.errors import SourceError
 from dml.io.source import ATOM_BYTES, ATOM_ROWS
-from dml.kernels.rows.ids import RowIds
 from dml.kernels.vec import Vec
 
 Stored: TypeAlias = "Values | pa.ChunkedArray"
@@ -72,27 +71,16 @@ class ColumnStore:
         """Average bytes per row; independent of how the values are chunked."""
         if not self.rows:
             return 0.0
-        total = 0
-        for column, kind in zip(self.stored, self.schema.values(), strict=True):
-            total += content_bytes(column, kind, self.rows)
-        return total / self.rows
+        pairs = zip(self.stored, self.schema.values(), strict=True)
+        return sum(content_bytes(*pair, self.rows) for pair in pairs) / self.rows
 
     @property
     def atom_rows(self) -> int:
         """Default rows of an atom: 65,536, or about 8 MiB if that is less."""
         return max(1, min(ATOM_ROWS, int(ATOM_BYTES // max(1.0, self.row_bytes))))
 
-    def part(self, start: int, stop: int, names: tuple[str, ...], ids: RowIds) -> Block:
-        """Return rows ``start`` to ``stop`` of columns ``names`` as read-only views."""
-        values = tuple(slice_of(self._column(name), start, stop) for name in names)
-        return Block(self.schema.select(names), values, ids)
-
-    def picked(self, index: np.ndarray, names: tuple[str, ...], ids: RowIds) -> Block:
-        """Return copies of the rows at ``index`` (n,) int64 of columns ``names``."""
-        values = tuple(picked_from(self._column(name), index) for name in names)
-        return Block(self.schema.select(names), values, ids)
-
-    def _column(self, name: str) -> Stored:
+    def column(self, name: str) -> Stored:
+        """Return the values of column ``name``."""
         return self.stored[self.schema.names.index(name)]
 
     def __repr__(self) -> str:
@@ -138,13 +126,10 @@ def frozen(column: Stored) -> Stored:
     """Return a view of the same values, and of their validity, that cannot be written to."""
     if not isinstance(column, Vec):
         return column
-    values = column.values.view()
-    values.flags.writeable = False
-    if column.valid is None:
-        return Vec(values)
-    valid = column.valid.view()
-    valid.flags.writeable = False
-    return Vec(values, valid)
+    views = [part.view() for part in (column.values, column.valid) if part is not None]
+    for view in views:
+        view.flags.writeable = False
+    return Vec(*views)
 
 
 def slice_of(column: Stored, start: int, stop: int) -> Values:

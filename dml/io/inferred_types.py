@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -83,7 +83,7 @@ def _arrow(values: Sequence[Any], name: str, kind: pa.DataType | None) -> pa.Arr
         array = pa.array(values, type=kind)
         return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-        row = _first_bad(values, lambda part: pa.array(part, type=kind))
+        row = _first_bad(values, kind)
         wanted = "one Arrow type" if kind is None else short(kind)
         raise SourceError(
             f"row {row} of column {name!r} does not fit {wanted}",
@@ -92,13 +92,13 @@ def _arrow(values: Sequence[Any], name: str, kind: pa.DataType | None) -> pa.Arr
         ) from None
 
 
-def _first_bad(values: Sequence[Any], convert: Callable[[Sequence[Any]], object]) -> int:
-    """Return the first row whose conversion fails, found by bisection."""
+def _first_bad(values: Sequence[Any], kind: pa.DataType | None) -> int:
+    """Return the first row that Arrow cannot convert to ``kind``, found by bisection."""
     low, high = 0, len(values) - 1
     while low < high:
         middle = (low + high) // 2
         try:
-            convert(values[: middle + 1])
+            pa.array(values[: middle + 1], type=kind)
             low = middle + 1
         except (pa.ArrowException, OverflowError, TypeError, ValueError):
             high = middle

@@ -35,10 +35,6 @@ class Leading(PartOf):
         """Number of units that are read."""
         return self.units
 
-    def unit_of_atom(self, atom: int) -> int:
-        """Return the index of the unit that contains atom number ``atom``, at most ``units``."""
-        return min(self.whole.unit_of_atom(atom), self.units)
-
     def rows_at(self, index: np.ndarray, columns: tuple[str, ...]) -> Block:
         """Read rows at any positions of ``whole``."""
         return self.whole.rows_at(index, columns)

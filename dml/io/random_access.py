@@ -22,21 +22,18 @@ class Addressed(Source):
     """
 
     atom_rows: int
+    row_bytes: float
     id_name: ClassVar[str] = ""
+    addressable: bool = True
 
     @property
     def row_count(self) -> int:
         """Number of rows, always known."""
         raise InternalError(f"{type(self).__name__} does not count its rows")
 
-    @property
-    def row_bytes(self) -> float:
-        """Average bytes of one row of all columns."""
-        raise InternalError(f"{type(self).__name__} does not know its size")
-
     def part(self, start: int, stop: int, columns: tuple[str, ...], ids: RowIds) -> Block:
         """Return rows ``start`` to ``stop`` (exclusive) as a block with row ids ``ids``."""
-        raise InternalError(f"{type(self).__name__} has no rows")
+        return self.picked(np.arange(start, stop, dtype=np.int64), columns, ids)
 
     def picked(self, index: np.ndarray, columns: tuple[str, ...], ids: RowIds) -> Block:
         """Return the rows at ``index`` (n,) int64 as a block, in that order."""
@@ -73,10 +70,6 @@ class Addressed(Source):
             place=f"{self.id_name}, rows {start} to {start + rows - 1}",
         )
 
-    def unit_of_atom(self, atom: int) -> int:
-        """Return the index of the unit that contains atom number ``atom``."""
-        return min(atom, self.unit_count)
-
     def unit_of(self, ids: RowIds) -> Unit | None:
         """Return the unit of the first row in ``ids``; None if the row is not of this source."""
         high, low = ids.slice(0, 1).arrays()
@@ -95,11 +88,6 @@ class Addressed(Source):
         """Return consecutive units as one block, since their rows are contiguous."""
         start, stop = first.index * self.atom_rows, last.index * self.atom_rows + (last.rows or 0)
         return self.part(start, stop, columns, RowIds.run(self.key, start, stop - start))
-
-    @property
-    def addressable(self) -> bool:
-        """Always True."""
-        return True
 
     def position_of(self, ids: RowIds) -> np.ndarray:
         """Return the row numbers as positions: (n,) int64."""

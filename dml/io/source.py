@@ -70,6 +70,12 @@ class Source(Node):
 
     rows: ClassVar[Rows] = Rows.SOURCE
     total: bool = True
+    # Reading it requests bytes from other machines.
+    far: bool = False
+    # Reading fewer columns of a unit saves about the bytes of the others.
+    columns_apart: bool = False
+    # ``rows_at`` reads any rows at a cost that does not depend on their positions.
+    addressable: bool = False
     # Several units of one atom each can be read as one block at no extra cost.
     side_by_side: ClassVar[bool] = False
     # The name of a unit in error messages, and what to reduce if a unit does not fit.
@@ -110,13 +116,6 @@ class Source(Node):
     def unit(self, index: int) -> Unit:
         """Return read unit ``index``; a cheap call that reads no data."""
         raise InternalError(f"{type(self).__name__} has no units")
-
-    def unit_of_atom(self, atom: int) -> int:
-        """Return the index of the unit that contains atom ``atom`` (``unit_count`` past the end).
-
-        Defined only if atoms have numbers, that is, if no unit is open.
-        """
-        raise InternalError(f"{type(self).__name__} has no atoms")
 
     def identity(self) -> bytes:
         """Return a digest of the content: equal for equal data wherever the data is stored."""
@@ -190,21 +189,6 @@ class Source(Node):
     def likeness(self) -> bytes:
         """Return a cheap digest: equal for equal data, mostly different for different data."""
         return b""
-
-    @property
-    def far(self) -> bool:
-        """True if reading the source requests bytes from other machines."""
-        return False
-
-    @property
-    def columns_apart(self) -> bool:
-        """True if reading fewer columns of a unit saves about the bytes of the others."""
-        return False
-
-    @property
-    def addressable(self) -> bool:
-        """True if ``rows_at`` reads any rows at a cost that does not depend on their positions."""
-        return False
 
     def rows_at(self, index: np.ndarray, columns: tuple[str, ...]) -> Block:
         """Read the rows at global positions ``index`` (n,) int64, in that order."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from bisect import bisect_right
 from itertools import accumulate
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -115,12 +114,6 @@ class UnitShard(PartOf):
         """Return the unit as numbered in ``source``."""
         number = self._units[unit.index]
         return dataclasses.replace(unit, index=number, atom=self.source.unit(number).atom)
-
-    def unit_of_atom(self, atom: int) -> int:
-        """Return the index of the unit that contains atom number ``atom``."""
-        if self._equal is not None:
-            return min(atom // (self._equal.atoms or 1), self.unit_count)
-        return bisect_right(cast("list[int]", self._atom_ends), atom)
 
     def unit_of(self, ids: RowIds) -> Unit | None:
         """Return the unit of the first row in ``ids``; None if it does not belong to the shard."""

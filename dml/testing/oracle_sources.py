@@ -28,7 +28,8 @@ from dml.io.binary.binary import BinarySource
 from dml.io.csv.csv import CsvForm
 from dml.io.files.files import File, FileSource
 from dml.io.files.hive_columns import PathColumns
-from dml.io.files.lines import Form, LineSource
+from dml.io.files.lines import LineSource
+from dml.io.files.records import Form
 from dml.io.json.json import JsonForm
 from dml.io.memory.memory import Memory
 from dml.io.memory.range import Range

@@ -208,7 +208,7 @@ def read_delta(
     """
     from dml.io.tables import delta
 
-    made = delta.read_delta(path, version, storage_options)
+    made = delta.Delta(path, version, storage_options)
     return _plugged(made, atom_rows=atom_rows)
 
 
@@ -247,7 +247,7 @@ def read_lance(
     """
     from dml.io.tables import lance
 
-    made = lance.read_lance(path, version, storage_options)
+    made = lance.Lance(path, version, storage_options)
     return _plugged(made, atom_rows=atom_rows)
 
 
@@ -294,7 +294,7 @@ def read_zarr(
     """
     from dml.io.tables import zarr
 
-    return _plugged(zarr.read_zarr(path, arrays), atom_rows=atom_rows)
+    return _plugged(zarr.Zarr(path, arrays), atom_rows=atom_rows)
 
 
 @door

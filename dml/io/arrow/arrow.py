@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -164,7 +163,7 @@ NO_COLUMNS = pa.schema([])
 DAMAGE = (OSError, pa.ArrowException, UnicodeDecodeError)
 # Copies of a batch: stored and decoded.
 COPIES = 2
-# Bytes fetched from the end of a file in a store, for its footer.
+# Bytes read from the end of a file, for its footer.
 TAIL = 64 << 10
 
 
@@ -175,10 +174,9 @@ class ArrowFile(TypedFile):
     footer: bytes = dataclasses.field(default=b"", kw_only=True, repr=False)
 
 
-class ArrowFiles(TypedFiles):
+class ArrowFiles(TypedFiles[ArrowFile]):
     """Arrow files, whose batch sizes are computed once."""
 
-    files: tuple[ArrowFile, ...]
     word: ClassVar[str] = "arrow files"
 
     @cached_property
@@ -247,17 +245,6 @@ class ArrowSource(FileSource):
         part = self.parts[unit.index]
         return COPIES * part.nbytes + (WINDOW if part.file.remote else 0)
 
-    def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
-        """Return the file size times the record batch's share of the file's rows."""
-        part = self.parts[unit.index]
-        return part.file.size * part.rows // self._rows_in[part.file.key]
-
-    @cached_property
-    def _rows_in(self) -> dict[int, int]:
-        """Number of rows of each file, by the file's key."""
-        pairs = zip(self.files.files, self.files.counted, strict=True)
-        return {file.key: sum(sizes.rows) for file, sizes in pairs}
-
 
 @contextmanager
 def _reader(
@@ -282,17 +269,9 @@ def _counted(file: ArrowFile) -> BatchSizes:
     """Return the sizes of the record batches of a file from its headers, without decompression."""
     file.check_unchanged(fetching=True)
     try:
-        if file.remote is not None:
-            footer = file.footer[: -len(MAGIC) - 4]
-            return sizes_in(footer, file.size, partial(_fetched, file.remote))
-        with open(file.path, "rb") as opened:
-            number = opened.fileno()
-            opened.seek(file.size - len(MAGIC) - 4)
-            length = int.from_bytes(opened.read(4), "little")
-            footer = os.pread(number, length, file.size - len(MAGIC) - 4 - length)
-            return sizes_in(
-                footer, file.size, lambda ranges: [os.pread(number, b - a, a) for a, b in ranges]
-            )
+        footer = (file.footer or _ends(file)[1])[: -len(MAGIC) - 4]
+        fetch: Fetch = file.fetch if file.remote is None else partial(_fetched, file.remote)
+        return sizes_in(footer, file.size, fetch)
     except (*DAMAGE, *FAULTS) as error:
         raise _damaged(file.path, error) from None
 
@@ -328,16 +307,15 @@ def _opened(file: File) -> ArrowFile:
     """Read the schema of a file, and its footer in a store; raise SourceError for damage."""
     path = file.path
     try:
-        head, footer = (_head(path), b"") if file.remote is None else _ends(file.remote)
+        head, footer = _ends(file)
         if head != MAGIC:
             raise SourceError(
                 f"{path} is not an Arrow file",
                 why=f"it begins with {head!r}, Arrow IPC files begin with {MAGIC!r}",
                 try_="a file of the IPC file format; pyarrow.ipc.open_stream reads streams",
             )
-        unknown = ArrowFile(
-            path, file.name, file.size, file.mtime_ns, NO_COLUMNS, remote=file.remote, footer=footer
-        )
+        state = (path, file.name, file.size, file.mtime_ns, NO_COLUMNS)
+        unknown = ArrowFile(*state, remote=file.remote, footer=footer if file.remote else b"")
         with _reader(unknown) as reader:
             schema = reader.schema
         check_names(pa.struct(list(schema)))
@@ -348,21 +326,16 @@ def _opened(file: File) -> ArrowFile:
         raise _damaged(path, error) from None
 
 
-def _head(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read(len(MAGIC))
-
-
-def _ends(there: Remote) -> tuple[bytes, bytes]:
-    """Fetch the first bytes and the footer of a file in a store, in one request if small."""
-    size = there.size
+def _ends(file: File) -> tuple[bytes, bytes]:
+    """Read the first bytes and the footer of a file, of a store in one request if small."""
+    size = file.size
     head = (0, min(size, len(MAGIC)))
-    first, tail = there.fetch([head, (max(0, size - TAIL), size)], checked=False)
+    first, tail = file.fetch([head, (max(0, size - TAIL), size)])
     needed = min(
         size, int.from_bytes(tail[-len(MAGIC) - 4 : -len(MAGIC)], "little") + len(MAGIC) + 4
     )
     if len(tail) < needed and tail.endswith(MAGIC):
-        tail = there.fetch([(size - needed, size)], checked=False)[0]
+        tail = file.fetch([(size - needed, size)])[0]
     return first, tail[-needed:]
 
 

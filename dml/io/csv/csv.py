@@ -29,22 +29,11 @@ from dml.io.exact_integers import (
     long_integers,
     reaches,
 )
-from dml.io.files.compression import PACKED, opened
+from dml.io.files.compression import PACKED
 from dml.io.files.files import File, chosen, listed, several
-from dml.io.files.lines import (
-    BYTE_ORDER_MARK,
-    Form,
-    LineFiles,
-    LineSource,
-    RowError,
-    after_mark,
-    block_size,
-    inferred,
-    line_at,
-    spot,
-)
+from dml.io.files.lines import LineFiles, LineSource, RowError, block_size, inferred
 from dml.io.files.paths import FileKind, Paths
-from dml.io.files.records import windows
+from dml.io.files.records import BYTE_ORDER_MARK, Form, after_mark, line_at, spot, windows
 
 ENDINGS = (".csv", ".tsv")
 KIND = FileKind("CSV", (*ENDINGS, *(end + packed for end in ENDINGS for packed in PACKED)))
@@ -60,11 +49,18 @@ TRY_SCHEMA = 'schema={{{name!r}: "string"}}, or the type that all its values hav
 
 
 @dataclasses.dataclass(frozen=True)
-class Dialect:
-    """The delimiter and quote characters of CSV files ("" for no quotes); finds where rows end."""
+class CsvForm(Form):
+    """The CSV format: rows of values, with delimiter and quote characters ("" for no quotes).
+
+    The user declared the types in ``declared``; other types in ``schema`` were inferred.
+    """
 
     delimiter: str
     quote: str
+    nulls: tuple[str, ...]
+    header: bool
+    declared: Schema = NOT_SETTLED
+    schema: Schema = NOT_SETTLED
 
     def ends(self, window: bytes) -> np.ndarray:
         """Return the byte offsets in ``window`` just past each complete row: (n,) int64, ascending.
@@ -138,35 +134,6 @@ class Dialect:
             raise error
         return bool(window.strip(b"\r\n"))
 
-    def parsing(self, *, empty: bool) -> pc.ParseOptions:
-        """Return the dialect as options of Arrow's parser; ``empty`` lines are rows or nothing."""
-        return pc.ParseOptions(
-            delimiter=self.delimiter,
-            quote_char=self.quote or False,
-            newlines_in_values=True,
-            ignore_empty_lines=not empty,
-        )
-
-
-def _lone_returns(stored: np.ndarray) -> np.ndarray:
-    """Return the offsets of carriage returns that a byte other than newline follows: (n,) int64."""
-    found = np.flatnonzero(stored[:-1] == RETURN)
-    lone: np.ndarray = found[stored[found + 1] != NEWLINE]
-    return lone
-
-
-@dataclasses.dataclass(frozen=True)
-class CsvForm(Dialect, Form):
-    """The CSV format: rows of values in a dialect, with column names and types.
-
-    The user declared the types in ``declared``; other types in ``schema`` were inferred.
-    """
-
-    nulls: tuple[str, ...]
-    header: bool
-    declared: Schema = NOT_SETTLED
-    schema: Schema = NOT_SETTLED
-
     @property
     def digest(self) -> bytes:
         """Digest of dialect, column names, types, and null values."""
@@ -185,11 +152,10 @@ class CsvForm(Dialect, Form):
 
     def head(self, file: File) -> tuple[int, bytes]:
         """Return the byte offset of the header, and its line; b"" without a header."""
-        with opened(file, stop=3) as stream:
-            start = after_mark(stream.read(3))
+        start = super().first(file)
         if not self.header:
             return start, b""
-        with opened(file) as stream:
+        with self.open(file) as stream:
             stream.read(start)
             try:
                 window, ends = next(windows(stream, self), (b"", None))
@@ -226,7 +192,7 @@ class CsvForm(Dialect, Form):
         reading = pc.ReadOptions(use_threads=False, block_size=size, column_names=["name"])
         options = pc.ConvertOptions(column_types={"name": pa.string()})
         try:
-            names = _table(text, reading, self, options, empty=True)["name"].to_pylist()
+            names = self._table(text, reading, options, empty=True)["name"].to_pylist()
         except (pa.ArrowException, UnicodeDecodeError) as error:
             raise SourceError(
                 f"the header of {file.name} cannot be read", at=file.path, why=str(error)
@@ -335,13 +301,32 @@ class CsvForm(Dialect, Form):
         for start in range(0, max(1, len(columns)), AT_ONCE):
             options.include_columns = list(columns[start : start + AT_ONCE])
             try:
-                tables.append(_table(data, reading, self, options))
+                tables.append(self._table(data, reading, options))
             except (pa.ArrowException, UnicodeDecodeError) as error:
                 raise self._row_error(" ".join(str(error).split())) from None
         if len(tables) == 1:
             return tables[0]
         arrays = [column for table in tables for column in table.columns]
         return pa.Table.from_arrays(arrays, names=[*columns])
+
+    def _table(
+        self,
+        data: bytes,
+        reading: pc.ReadOptions,
+        options: pc.ConvertOptions,
+        *,
+        empty: bool = False,
+    ) -> pa.Table:
+        """Parse ``data``; ``empty`` lines are rows or nothing."""
+        parsing = pc.ParseOptions(
+            delimiter=self.delimiter,
+            quote_char=self.quote or False,
+            newlines_in_values=True,
+            ignore_empty_lines=not empty,
+        )
+        # Arrow drops a byte order mark at the start of its input, which may not be that of the file
+        start = BYTE_ORDER_MARK if empty else b"\n" if after_mark(data) else b""
+        return pc.read_csv(pa.BufferReader(start + data), reading, parsing, options)
 
     def _row_error(self, message: str) -> RowError:
         """Build the RowError for a message of Arrow, with a column name in place of its number."""
@@ -363,18 +348,11 @@ def _doubtful(text: pa.ChunkedArray, floats: pa.ChunkedArray) -> list[tuple[int,
     return [(row, Number(spelled.strip()), stored) for row, (spelled, stored) in numbers]
 
 
-def _table(
-    data: bytes,
-    reading: pc.ReadOptions,
-    dialect: Dialect,
-    options: pc.ConvertOptions | None = None,
-    *,
-    empty: bool = False,
-) -> pa.Table:
-    # Arrow drops a byte order mark at the start of its input, which may not be that of the file
-    start = BYTE_ORDER_MARK if empty else b"\n" if after_mark(data) else b""
-    source = pa.BufferReader(start + data)
-    return pc.read_csv(source, reading, dialect.parsing(empty=empty), options)
+def _lone_returns(stored: np.ndarray) -> np.ndarray:
+    """Return the offsets of carriage returns that a byte other than newline follows: (n,) int64."""
+    found = np.flatnonzero(stored[:-1] == RETURN)
+    lone: np.ndarray = found[stored[found + 1] != NEWLINE]
+    return lone
 
 
 @op

@@ -13,7 +13,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -30,12 +30,6 @@ WINDOW = 16 << 20
 MOST_HELD = 128 << 20
 
 FAULTS = (EOFError, OSError, zlib.error, lzma.LZMAError, pa.ArrowException)
-
-
-class Readable(Protocol):
-    """An object whose bytes can be read from front to back."""
-
-    def read(self, size: int, /) -> bytes: ...
 
 
 class Unpacked:
@@ -110,7 +104,7 @@ def packing(name: str) -> str:
 class ByteStream:
     """The bytes of an opened file; ``read`` raises SourceError after all bytes before damage."""
 
-    def __init__(self, file: Readable, step: int, path: str, ending: str) -> None:
+    def __init__(self, file: Any, step: int, path: str, ending: str) -> None:
         self._file, self._step, self._path, self._ending = file, step, path, ending
         self._fault: SourceError | None = None
 

@@ -6,9 +6,10 @@ import math
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeAlias
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import xxhash
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 # The state on which a cached digest depends (device, inode, size, mtime, ctime).
 State: TypeAlias = tuple[int, int, int, int, int]
+Given, Read = TypeVar("Given"), TypeVar("Read")
 
 CHUNK = 4 << 20
 THREADS = 8
@@ -43,10 +45,15 @@ _young: set[tuple[int, int]] = set()
 
 def contents(paths: Sequence[str | Remote]) -> list[bytes]:
     """Return the digest of each file's bytes (``content``), in parallel."""
-    if len(paths) < 2:
-        return [_content(path) for path in paths]
-    with ThreadPoolExecutor(min(THREADS, len(paths))) as pool:
-        return list(pool.map(_content, paths))
+    return in_parallel(_content, paths, THREADS)
+
+
+def in_parallel(read: Callable[[Given], Read], files: Sequence[Given], threads: int) -> list[Read]:
+    """Return ``read(file)`` for each of ``files``, in order, from at most ``threads`` threads."""
+    if len(files) > 1:
+        with suppress(RuntimeError), ThreadPoolExecutor(min(threads, len(files))) as pool:
+            return list(pool.map(read, files))
+    return list(map(read, files))  # also if no more threads can be started
 
 
 def revisions(paths: Sequence[str | Remote]) -> list[bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 
@@ -26,10 +26,10 @@ class TypedFile(File):
 SomeTyped = TypeVar("SomeTyped", bound=TypedFile)
 
 
-class TypedFiles(FileSet):
+class TypedFiles(FileSet, Generic[SomeTyped]):
     """Files of equal columns, whose schemas were read."""
 
-    files: tuple[TypedFile, ...]
+    files: tuple[SomeTyped, ...]
 
     @cached_property
     def schema(self) -> Schema:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 
@@ -21,6 +20,7 @@ from dml.errors import InternalError, SchemaError, SourceError
 from dml.io.files.file_content import (
     State,
     contents,
+    in_parallel,
     looked_at,
     revisions,
     settled_state,
@@ -74,6 +74,16 @@ class File:
             return os.stat(self.path).st_ctime_ns
         except OSError:
             return time.time_ns()
+
+    def fetch(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Return the bytes of every range (start, stop), without a check for changes of the file.
+
+        Raise OSError for a file on disk, SourceError for a file in a store.
+        """
+        if self.remote is not None:
+            return self.remote.fetch(ranges, checked=False)
+        with open(self.path, "rb") as file:
+            return [os.pread(file.fileno(), stop - start, start) for start, stop in ranges]
 
     def check_unchanged(self, *, fetching: bool = False) -> None:
         """Raise SourceError if the file is no longer the one that was opened.
@@ -148,6 +158,7 @@ class FilePart:
     atom_rows: int
     nbytes: int
     word: ClassVar[str] = ""
+    is_row_group: ClassVar[bool] = False
 
     @property
     def atoms(self) -> int:
@@ -160,11 +171,6 @@ class FilePart:
         if self.word:
             return f"{self.file.name}, {self.word} {self.number}"
         return f"{self.file.name}, rows {self.first_row} to {self.first_row + self.rows - 1}"
-
-    @property
-    def row_group(self) -> int | None:
-        """Number of the row group; None if the part is no row group."""
-        return None
 
 
 SomePart = TypeVar("SomePart", bound=FilePart)
@@ -248,7 +254,7 @@ class FileSource(Source):
             nbytes=part.nbytes,
             place=part.place,
             file=part.file.name,
-            row_group=part.row_group,
+            row_group=part.number if part.is_row_group else None,
         )
 
     def facts(self, unit: Unit, column: str) -> Facts | None:
@@ -260,13 +266,22 @@ class FileSource(Source):
         return self.parts[unit.index].file.changed_ns()
 
     @property
-    def far(self) -> bool:
+    def far(self) -> bool:  # type: ignore[override]
         """True if the files are in a store."""
         return any(file.remote is not None for file in self.files.files[:1])
 
-    def unit_of_atom(self, atom: int) -> int:
-        """Return the index of the part that contains atom number ``atom``."""
-        return bisect_right(self._atom_ends, atom)
+    def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
+        """Return the file size times the part's share of the file's rows."""
+        part = self.parts[unit.index]
+        return part.file.size * part.rows // self._rows_in[part.file.key]
+
+    @cached_property
+    def _rows_in(self) -> Counter[int]:
+        """Number of rows of each file, by the file's key."""
+        found = Counter[int]()
+        for part in self.parts:
+            found[part.file.key] += part.rows
+        return found
 
     def projected(self, columns: tuple[str, ...]) -> Schema:
         """Return the schema of ``columns``."""
@@ -388,11 +403,10 @@ def listed(
     """
     given = paths if isinstance(paths, str | os.PathLike) else each_of(paths)
     there = in_stores(given, kind, options)
-    if there is not None:
-        return *there, as_given(given, len(there[1]))
-    root, names = expand(given, kind)
-    files = tuple(opened_file(os.path.join(root, name), name) for name in names)
-    return root, files, as_given(given, len(files))
+    if there is None:
+        root, names = expand(given, kind)
+        there = root, tuple(opened_file(os.path.join(root, name), name) for name in names)
+    return *there, as_given(given, len(there[1]))
 
 
 def in_stores(paths: Paths, kind: FileKind, options: object) -> tuple[str, tuple[File, ...]] | None:
@@ -419,15 +433,13 @@ def in_stores(paths: Paths, kind: FileKind, options: object) -> tuple[str, tuple
     return root, tuple(each)
 
 
-def several(read: Callable[[Some], T], files: Sequence[Some]) -> Iterator[T]:
-    """Yield the result of ``read`` for each file in order; files in stores are read in parallel."""
-    if len(files) < 2 or files[0].remote is None:
-        yield from map(read, files)
-        return
+def several(read: Callable[[Some], T], files: Sequence[Some]) -> Iterable[T]:
+    """Return the result of ``read`` for each file in order; read files in stores in parallel."""
+    if not files or files[0].remote is None:
+        return map(read, files)
     from dml.io.stores.remote_paths import ASKING_THREADS  # noqa: PLC0415
 
-    with ThreadPoolExecutor(min(ASKING_THREADS, len(files))) as pool:
-        yield from pool.map(read, files)
+    return in_parallel(read, files, ASKING_THREADS)
 
 
 def as_given(paths: Paths, count: int) -> str:

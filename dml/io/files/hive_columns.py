@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from dml.base.cached_property import cached_property
 from dml.base.fingerprint import digest
-from dml.data.block import Block, Values, from_arrow
+from dml.data.block import Block, from_arrow
 from dml.data.schema import Schema, code_of
 from dml.errors import PlanError, SchemaError
 from dml.expr.columns.computation import truth
@@ -75,21 +75,12 @@ class PathValues:
         kept = pa.array(range(index, self.rows.num_rows, num_shards), pa.int64())
         return dataclasses.replace(self, rows=self.rows.take(kept))
 
-    def repeated(self, name: str, file: int, n: int) -> Values:
-        """Return the value of column ``name`` in file number ``file``, repeated for ``n`` rows."""
-        return from_arrow(pa.repeat(self.rows.column(name)[file], n))
-
     def passing(self, part: Value) -> np.ndarray:
         """Return for every file whether predicate ``part`` on path columns is true: (n,) bool."""
         lowered = lower([part], self.schema)
         inputs = [from_arrow(self.rows.column(each.params[0])) for each in lowered.inputs]
         files = self.rows.num_rows
         return truth(run(lowered.program, inputs, files).outputs[0], files)
-
-    def facts(self, name: str, file: int) -> Facts:
-        """Return the exact statistics of column ``name`` in file number ``file``."""
-        values = self.rows.column(name)
-        return exactly(values[file].as_py(), values.type)
 
     def __repr__(self) -> str:
         keys = [name for name in self.schema if name != self.path_column]
@@ -156,7 +147,8 @@ class PathColumns(PartOf):
                 found = dict(zip(stored, block.columns, strict=True))
                 for name in columns:
                     if name not in found:
-                        found[name] = self.values.repeated(name, file, block.n)
+                        value = self.values.rows.column(name)[file]
+                        found[name] = from_arrow(pa.repeat(value, block.n))
                 yield Block(schema, tuple(found[name] for name in columns), block.ids)
 
     def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
@@ -197,7 +189,8 @@ class PathColumns(PartOf):
 
     def _facts(self, name: str, unit: Unit, file: int) -> Facts:
         if name in self.values.schema:
-            return self.values.facts(name, file)
+            values = self.values.rows.column(name)
+            return exactly(values[file].as_py(), values.type)
         return self.source.facts(unit, name) or UNKNOWN
 
     def null_in(self, column: str) -> str:
@@ -256,16 +249,14 @@ def _check(given: PathArguments, door: str) -> None:
             why="folders such as year=2024 are made into columns, or they are not",
             try_="True, False, or None for folders that have such names below them",
         )
-    if given.path_column is not None and not (given.path_column and _is_text(given.path_column)):
+    if given.path_column is not None and not (
+        given.path_column and isinstance(given.path_column, str)
+    ):
         raise PlanError(
             f"{door} got path_column={given.path_column!r}",
             why="it is the name of a column",
             try_="path_column='path', or no path_column= for no such column",
         )
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
 
 
 def _values(

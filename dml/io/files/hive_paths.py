@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import glob
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote
 
@@ -21,8 +21,9 @@ from dml.io.files.paths import Paths, each_of
 TEXT = pa.string()
 # The folder name of Hive and Spark for rows without a value.
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-NUMBER, DATE = re.compile(r"-?[0-9]+"), re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-SMALLEST, LARGEST = -(1 << 63), (1 << 63) - 1
+# As many digits as int64 has, and no year 0, which Python's dates do not have.
+NUMBER = re.compile(r"-?[0-9]{1,19}|[0-9]{20}")
+DATE = re.compile(r"(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}")
 WITHOUT = "hive_partitioning=False, which makes no columns of folders"
 
 
@@ -180,25 +181,12 @@ def typed(key: str, places: Sequence[FilePlace], kind: pa.DataType | None) -> pa
     texts = [place.keys[key] for place in places]
     if kind is not None:
         return _fitted(key, texts, places, kind)
-    for read, guessed in ((_number, pa.int64()), (_date, pa.date32())):
-        values = [None if text is None else read(text) for text in texts]
-        if values.count(None) == texts.count(None) < len(texts):
-            return pa.array(values, guessed)
+    given = [text for text in texts if text is not None]
+    for form, guessed in ((NUMBER, pa.int64()), (DATE, pa.date32())):
+        if given and all(map(form.fullmatch, given)):
+            with suppress(pa.ArrowInvalid):  # beyond int64, or a day that no month has
+                return _cast(texts, guessed)
     return pa.array(texts, TEXT)
-
-
-def _number(text: str) -> int | None:
-    if not NUMBER.fullmatch(text) or len(text) > len(str(SMALLEST)):
-        return None
-    value = int(text)
-    return value if SMALLEST <= value <= LARGEST else None
-
-
-def _date(text: str) -> dt.date | None:
-    try:
-        return dt.date.fromisoformat(text) if DATE.fullmatch(text) else None
-    except ValueError:
-        return None
 
 
 def _fitted(

@@ -8,12 +8,9 @@ part, since it can only be read from its start.
 from __future__ import annotations
 
 import dataclasses
-import io
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from itertools import islice, pairwise
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -22,12 +19,12 @@ from dml.base.cached_property import cached_property
 from dml.base.fingerprint import digest
 from dml.data.block import Block
 from dml.data.schema import Schema, code_of
-from dml.errors import InternalError, SourceError
+from dml.errors import SourceError
 from dml.expr.node import op
 from dml.io.files.compression import WINDOW as UNPACKING_BYTES
-from dml.io.files.compression import ByteStream, opened, packing
+from dml.io.files.file_content import in_parallel
 from dml.io.files.files import File, FilePart, FileSet, FileSource, bare
-from dml.io.files.records import WINDOW, PartIndex, Splitter, atoms, index, windows
+from dml.io.files.records import WINDOW, Form, PartIndex, atoms, index, windows
 from dml.io.source import Unit
 from dml.io.stores.byte_ranges import BLOCK
 from dml.io.stores.store_errors import StoreError
@@ -36,11 +33,8 @@ from dml.kernels.rows.ids import RowIds
 COUNTING_THREADS = 8
 # Copies of the bytes of rows during decoding: as read, joined, and parsed.
 COPIES = 3
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # Arrow parses a block as one; its sizes are 32 bits.
 MOST_BYTES = (1 << 31) - 64
-
-
 OFFSET = 4  # bytes of the offset of a value of varying length
 
 
@@ -52,46 +46,6 @@ class RowError(Exception):
         self.why, self.row, self.try_ = why, row, try_
 
 
-class Form(Splitter):
-    """A file format: where rows end and how they are decoded; ``schema`` has all its columns."""
-
-    schema: Schema
-    # Bytes before a row that are not part of it, skipped to find where the row begins.
-    blank: ClassVar[bytes] = b"\r\n"
-
-    @property
-    def digest(self) -> bytes:
-        """Digest of all settings that affect decoding."""
-        raise InternalError(f"{type(self).__name__} has no name")
-
-    def ending(self, file: File) -> str:
-        """Return the suffix that stands for the compression of ``file``; "" if there is none."""
-        return packing(file.name)
-
-    def packed(self, file: File) -> bool:
-        """Return True for a compressed file, which can only be read from its start."""
-        return bool(self.ending(file))
-
-    def open(
-        self, file: File, start: int = 0, stop: int | None = None
-    ) -> AbstractContextManager[ByteStream]:
-        """Open the uncompressed bytes of ``file`` from ``start`` to ``stop`` (see ``opened``)."""
-        return opened(file, start, stop, self.ending(file))
-
-    def first(self, file: File) -> int:
-        """Return the offset in the uncompressed ``file`` at which its rows begin."""
-        with self.open(file, stop=len(BYTE_ORDER_MARK)) as stream:
-            return after_mark(stream.read(len(BYTE_ORDER_MARK)))
-
-    def spot(self, file: File, row: int, at: int) -> str:
-        """Describe the location of row ``row``, which begins at byte ``at``, for users."""
-        return spot(file, row, at)
-
-    def decode(self, data: bytes, rows: int, columns: tuple[str, ...]) -> pa.RecordBatch:
-        """Decode ``columns`` of ``rows`` rows in ``data``; raise RowError for an invalid row."""
-        raise InternalError(f"{type(self).__name__} decodes nothing")
-
-
 def block_size(data: bytes) -> int:
     """Return a block size in bytes that lets Arrow parse all of ``data`` as one block.
 
@@ -100,11 +54,6 @@ def block_size(data: bytes) -> int:
     if len(data) >= MOST_BYTES:
         raise RowError(f"an atom has {len(data)} bytes", 0, "a smaller atom_rows=")
     return len(data) + 64
-
-
-def after_mark(head: bytes) -> int:
-    """Return the length of the byte order mark at the start of ``head``; 0 if there is none."""
-    return len(BYTE_ORDER_MARK) if head.startswith(BYTE_ORDER_MARK) else 0
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -135,9 +84,9 @@ class LineFiles(FileSet):
     def indices(self, atom_rows: int | None) -> list[PartIndex]:
         """Return each file's index for ``atom_rows``; the first call scans files in parallel."""
         if atom_rows not in self.counted:
-            with ThreadPoolExecutor(max(1, min(COUNTING_THREADS, len(self.files)))) as pool:
-                found = list(pool.map(lambda file: self._index(file, atom_rows), self.files))
-            self.counted[atom_rows] = found
+            self.counted[atom_rows] = in_parallel(
+                lambda file: self._index(file, atom_rows), self.files, COUNTING_THREADS
+            )
         return self.counted[atom_rows]
 
     def _index(self, file: File, atom_rows: int | None) -> PartIndex:
@@ -165,17 +114,6 @@ class LineRun(FilePart):
     stop: int
     widest: int
     broken: bool
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Atom:
-    """The bytes of ``rows`` rows of a file, the first of which is row ``row`` at byte ``at``."""
-
-    file: File
-    data: bytes
-    rows: int
-    row: int
-    at: int
 
 
 @op
@@ -235,7 +173,7 @@ class LineSource(FileSource):
         for number, (data, rows) in enumerate(self._atoms(run)):
             if number >= skip_atoms:
                 run.file.check_unchanged(fetching=True)
-                yield self._block(Atom(run.file, data, rows, row, at), columns)
+                yield self._block(run.file, data, rows, (row, at), columns)
             at, row = at + len(data), row + rows
         if row != run.first_row + run.rows:
             raise SourceError(
@@ -264,21 +202,22 @@ class LineSource(FileSource):
             where = form.spot(run.file, last, at) if run.broken else run.file.path
             raise error.located(where) from None
 
-    def _block(self, atom: Atom, columns: tuple[str, ...]) -> Block:
-        """Decode the rows of one atom."""
-        ids = RowIds.run(atom.file.key, atom.row, atom.rows)
+    def _block(
+        self, file: File, data: bytes, rows: int, first: tuple[int, int], columns: tuple[str, ...]
+    ) -> Block:
+        """Decode the ``rows`` rows of an atom; ``first`` is number and offset of the first one."""
+        row, at = first
+        ids = RowIds.run(file.key, row, rows)
         if not columns:
             return Block(Schema(), (), ids)
         form = self.files.form
         try:
-            batch = form.decode(atom.data, atom.rows, columns)
+            batch = form.decode(data, rows, columns)
         except RowError as error:
-            bad, start, why = blamed(
-                form, atom.data, lambda d, n: form.decode(d, n, columns), error
-            )
+            bad, start, why = blamed(form, data, lambda d, n: form.decode(d, n, columns), error)
             raise SourceError(
-                f"row {atom.row + bad} of {atom.file.name} cannot be read",
-                at=form.spot(atom.file, atom.row + bad, atom.at + start),
+                f"row {row + bad} of {file.name} cannot be read",
+                at=form.spot(file, row + bad, at + start),
                 why=why,
                 try_=error.try_,
             ) from None
@@ -325,39 +264,12 @@ def blamed(
     return row, starts[row] + len(bad) - len(bad.lstrip(form.blank)), why
 
 
-def spot(file: File, row: int, at: int, *, returns: bool = False) -> str:
-    """Describe the location of row ``row`` with byte ``at``; ``returns``: see ``line_at``."""
-    return f"{file.path}, row {row}, line {line_at(file, at, returns=returns)}"
-
-
-def line_at(file: File, at: int, *, returns: bool) -> int:
-    r"""Return the number of the line with byte ``at``; the file is read again up to that byte.
-
-    Lines end with ``\n``, and if ``returns`` also with a single ``\r``.
-    """
-    line, newlines = 1, io.IncrementalNewlineDecoder(None, translate=returns)
-    with opened(file) as stream:
-        while at > 0 and (piece := stream.read(min(at, WINDOW))):
-            line += newlines.decode(piece.decode("latin-1")).count("\n")
-            at -= len(piece)
-    return line + newlines.decode("", final=True).count("\n")
-
-
 def _decoded_bytes(schema: Schema, rows: int, nbytes: int) -> int:
     """Estimate the decoded bytes of ``rows`` rows whose stored size is ``nbytes``."""
     codes = [code_of(kind) for kind in schema.values()]
     widths = sum(OFFSET if code == "arrow" else np.dtype(code).itemsize for code in codes)
     widths += sum(int(kind.byte_width) for kind in schema.values() if pa.types.is_decimal(kind))
     return rows * widths + nbytes * ("arrow" in codes)
-
-
-def sample(file: File, form: Form, start: int) -> tuple[bytes, int]:
-    """Return a file's first complete rows, about 1 MiB, and their number; b"" and 0 without any."""
-    with form.open(file) as stream:
-        stream.read(start)
-        for data, ends in windows(stream, form):
-            return data, len(ends)
-    return b"", 0
 
 
 def inferred(
@@ -371,9 +283,12 @@ def inferred(
     for file in files:
         start = form.first(file)
         try:
-            data, rows = sample(file, form, start)
+            with form.open(file) as stream:
+                stream.read(start)
+                data, ends = next(windows(stream, form), (b"", ()))  # about 1 MiB
         except SourceError as error:
             raise error.located(form.spot(file, 0, start + error.offset)) from None
+        rows = len(ends)
         while rows:
             try:
                 return infer(data, rows)

@@ -1,4 +1,4 @@
-"""Byte streams are divided into records, and the byte offsets of parts of a file are recorded.
+"""Byte streams are divided into records of a ``Form``, and byte offsets of parts are recorded.
 
 Memory is bounded by one window of the stream: a record, or the bytes of one read.
 """
@@ -6,14 +6,19 @@ Memory is bounded by one window of the stream: a record, or the bytes of one rea
 from __future__ import annotations
 
 import dataclasses
+import io
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
+from contextlib import AbstractContextManager
+from typing import ClassVar
 
 import numpy as np
+import pyarrow as pa
 import xxhash
 
-from dml.errors import SourceError
-from dml.io.files.compression import Readable
+from dml.data.schema import Schema
+from dml.errors import InternalError, SourceError
+from dml.io.files.compression import ByteStream, opened, packing
+from dml.io.files.files import File
 from dml.io.source import ATOM_BYTES, ATOM_ROWS
 from dml.io.stores.store_errors import StoreError
 
@@ -22,12 +27,53 @@ WINDOW = 1 << 20
 LONGEST = 32 << 20
 # The maximum bytes of an atom in a compressed file, where all atoms have equal row counts.
 LARGEST_ATOM = 2 * LONGEST
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 Note = Callable[[bytes], None]
 
 
-class Splitter(Protocol):
-    """A format-specific detector of record ends; by default the last record needs no end."""
+class Form:
+    """A file format: where rows end and how they are decoded; ``schema`` has all its columns.
+
+    By default the last row of a file needs no end.
+    """
+
+    schema: Schema
+    # Bytes before a row that are not part of it, skipped to find where the row begins.
+    blank: ClassVar[bytes] = b"\r\n"
+    # What rows of a format without lines are called in messages.
+    row_word: ClassVar[str] = ""
+
+    @property
+    def digest(self) -> bytes:
+        """Digest of all settings that affect decoding."""
+        raise InternalError(f"{type(self).__name__} has no name")
+
+    def ending(self, file: File) -> str:
+        """Return the suffix that stands for the compression of ``file``; "" if there is none."""
+        return packing(file.name)
+
+    def packed(self, file: File) -> bool:
+        """Return True for a compressed file, which can only be read from its start."""
+        return bool(self.ending(file))
+
+    def open(
+        self, file: File, start: int = 0, stop: int | None = None
+    ) -> AbstractContextManager[ByteStream]:
+        """Open the uncompressed bytes of ``file`` from ``start`` to ``stop`` (see ``opened``)."""
+        return opened(file, start, stop, self.ending(file))
+
+    def first(self, file: File) -> int:
+        """Return the offset in the uncompressed ``file`` at which its rows begin."""
+        with self.open(file, stop=len(BYTE_ORDER_MARK)) as stream:
+            return after_mark(stream.read(len(BYTE_ORDER_MARK)))
+
+    def spot(self, file: File, row: int, at: int) -> str:
+        """Describe the location of row ``row``, which begins at byte ``at``, for users."""
+        if not self.row_word:
+            return spot(file, row, at)
+        of = " of what it unpacks to" if self.packed(file) else ""
+        return f"{file.path}, {self.row_word} {row}, byte {at}{of}"
 
     def ends(self, window: bytes) -> np.ndarray:
         """Return the byte offset in ``window`` just past each complete row: (n,) int64, ascending.
@@ -35,7 +81,7 @@ class Splitter(Protocol):
         ``window`` begins with a record. Records that are not rows, such as empty lines, belong to
         the row after them.
         """
-        ...
+        raise InternalError(f"{type(self).__name__} finds no rows")
 
     def unclosed(self, window: bytes) -> int | None:
         """Return the offset of an unclosed quote in ``window``; None if there is none."""
@@ -48,9 +94,36 @@ class Splitter(Protocol):
         """
         return True
 
+    def decode(self, data: bytes, rows: int, columns: tuple[str, ...]) -> pa.RecordBatch:
+        """Decode ``columns`` of ``rows`` rows in ``data``; raise RowError for an invalid row."""
+        raise InternalError(f"{type(self).__name__} decodes nothing")
+
+
+def after_mark(head: bytes) -> int:
+    """Return the length of the byte order mark at the start of ``head``; 0 if there is none."""
+    return len(BYTE_ORDER_MARK) if head.startswith(BYTE_ORDER_MARK) else 0
+
+
+def spot(file: File, row: int, at: int, *, returns: bool = False) -> str:
+    """Describe the location of row ``row`` with byte ``at``; ``returns``: see ``line_at``."""
+    return f"{file.path}, row {row}, line {line_at(file, at, returns=returns)}"
+
+
+def line_at(file: File, at: int, *, returns: bool) -> int:
+    r"""Return the number of the line with byte ``at``; the file is read again up to that byte.
+
+    Lines end with ``\n``, and if ``returns`` also with a single ``\r``.
+    """
+    line, newlines = 1, io.IncrementalNewlineDecoder(None, translate=returns)
+    with opened(file) as stream:
+        while at > 0 and (piece := stream.read(min(at, WINDOW))):
+            line += newlines.decode(piece.decode("latin-1")).count("\n")
+            at -= len(piece)
+    return line + newlines.decode("", final=True).count("\n")
+
 
 def windows(
-    stream: Readable, splitter: Splitter, note: Note | None = None
+    stream: ByteStream, form: Form, note: Note | None = None
 ) -> Iterator[tuple[bytes, np.ndarray]]:
     """Yield the bytes of complete rows, with the offset just past each row: (n,) int64.
 
@@ -62,7 +135,7 @@ def windows(
         if note is not None:
             note(piece)
         window = held + piece if held else piece
-        ends = splitter.ends(window)
+        ends = form.ends(window)
         too_long = np.flatnonzero(np.diff(ends, prepend=0) > LONGEST)
         if len(too_long):
             ends = ends[: too_long[0]]
@@ -71,10 +144,10 @@ def windows(
             yield (window if done == len(window) else window[:done]), ends
         held = window[done:]
         if len(too_long) or len(held) > LONGEST:
-            raise _too_long(splitter.unclosed(held))
+            raise _too_long(form.unclosed(held))
         # so that rescanning costs no more than reading
         size = max(WINDOW, min(len(held), LONGEST - len(held)))
-    if held and splitter.last(held):
+    if held and form.last(held):
         yield held, np.array([len(held)], dtype=np.int64)
 
 
@@ -128,7 +201,7 @@ class PartIndex:
 
 
 def index(
-    stream: Readable, splitter: Splitter, start: int, atom_rows: int | None, *, packed: bool
+    stream: ByteStream, form: Form, start: int, atom_rows: int | None, *, packed: bool
 ) -> PartIndex:
     """Scan a file once from byte ``start`` on, and return its parts.
 
@@ -140,7 +213,7 @@ def index(
     runs: Runs | OneRun = OneRun(start, atom_rows) if packed else Runs(start, atom_rows)
     base, broken = start, False
     try:
-        for window, ends in windows(stream, splitter, hasher.update):
+        for window, ends in windows(stream, form, hasher.update):
             runs.add(ends + base)
             base += len(window)
     except StoreError:

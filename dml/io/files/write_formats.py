@@ -8,7 +8,8 @@ import importlib
 import json
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -37,73 +38,53 @@ class LibraryWriter:
     close: Callable[[], None]
 
 
-class FileFormat(Protocol):
-    """An encoding of files; ``verb`` is the public method that writes it, such as "write_csv"."""
-
-    verb: ClassVar[str]
-
-    @property
-    def suffix(self) -> str:
-        """The suffix of file names, without a dot."""
-
-    def open(self, sink: Any, schema: pa.Schema) -> Writer:
-        """Begin a file in ``sink``; raise pa.ArrowException if it cannot represent the columns."""
-
-
 @dataclasses.dataclass(frozen=True)
-class Parquet:
-    """The Parquet format, with a checksum on every page and the Arrow schema in the metadata."""
+class FileFormat:
+    """An encoding of files; ``verb`` is the public method that writes it, such as "write_csv".
 
-    compression: str | None
-    suffix: ClassVar[str] = "parquet"
-    verb: ClassVar[str] = "write_parquet"
+    ``suffix`` is that of file names, without a dot. ``open`` begins a file in a sink, for rows of a
+    schema; it raises pa.ArrowException if the format cannot represent the columns.
+    """
 
-    def open(self, sink: Any, schema: pa.Schema) -> Writer:
-        """Begin a file."""
-        parquet = importlib.import_module("pyarrow.parquet")
-        writer = parquet.ParquetWriter(
-            sink, schema, compression=self.compression or "none", write_page_checksum=True
-        )
-        return LibraryWriter(
-            lambda rows: writer.write_table(rows, row_group_size=rows.num_rows), writer.close
-        )
+    verb: str
+    suffix: str
+    open: Callable[[Any, pa.Schema], Writer]
 
 
-@dataclasses.dataclass(frozen=True)
-class Arrow:
-    """The Arrow IPC format (Feather version 2); each row group is written as one record batch."""
-
-    compression: str | None
-    suffix: ClassVar[str] = "arrow"
-    verb: ClassVar[str] = "write_arrow"
-
-    def open(self, sink: Any, schema: pa.Schema) -> Writer:
-        """Begin a file."""
-        options = pa.ipc.IpcWriteOptions(compression=self.compression)
-        writer = pa.ipc.new_file(sink, schema, options=options)
-        return LibraryWriter(lambda rows: writer.write_table(rows.combine_chunks()), writer.close)
+def _parquet(compression: str | None, sink: Any, schema: pa.Schema) -> Writer:
+    """Begin a Parquet file, with a checksum on every page and the Arrow schema in the metadata."""
+    parquet = importlib.import_module("pyarrow.parquet")
+    writer = parquet.ParquetWriter(
+        sink, schema, compression=compression or "none", write_page_checksum=True
+    )
+    return LibraryWriter(
+        lambda rows: writer.write_table(rows, row_group_size=rows.num_rows), writer.close
+    )
 
 
-@dataclasses.dataclass(frozen=True)
-class Orc:
-    """The ORC format; the ORC library decides how rows are divided into stripes."""
-
-    compression: str | None
-    suffix: ClassVar[str] = "orc"
-    verb: ClassVar[str] = "write_orc"
-
-    def open(self, sink: Any, schema: pa.Schema) -> Writer:
-        """Begin a file; an empty table is written, since a file without rows is not valid ORC."""
-        orc = importlib.import_module("pyarrow.orc")
-        writer = orc.ORCWriter(sink, compression=self.compression or "uncompressed")
-        writer.write(schema.empty_table())
-        return LibraryWriter(writer.write, writer.close)
+def _arrow(compression: str | None, sink: Any, schema: pa.Schema) -> Writer:
+    """Begin an Arrow IPC file (Feather version 2); a row group is written as one record batch."""
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    writer = pa.ipc.new_file(sink, schema, options=options)
+    return LibraryWriter(lambda rows: writer.write_table(rows.combine_chunks()), writer.close)
 
 
-CODECS = {
-    Orc: ("zstd", "zlib", "snappy", "lz4"),
-    Parquet: ("snappy", "zstd", "lz4", "gzip", "brotli"),
-    Arrow: ("lz4", "zstd"),
+def _orc(compression: str | None, sink: Any, schema: pa.Schema) -> Writer:
+    """Begin an ORC file; the ORC library decides how rows are divided into stripes.
+
+    An empty table is written, since a file without rows is not valid ORC.
+    """
+    orc = importlib.import_module("pyarrow.orc")
+    writer = orc.ORCWriter(sink, compression=compression or "uncompressed")
+    writer.write(schema.empty_table())
+    return LibraryWriter(writer.write, writer.close)
+
+
+# How files of a format are begun, and its codecs.
+COLUMNAR = {
+    "Orc": (_orc, ("zstd", "zlib", "snappy", "lz4")),
+    "Parquet": (_parquet, ("snappy", "zstd", "lz4", "gzip", "brotli")),
+    "Arrow": (_arrow, ("lz4", "zstd")),
 }
 
 
@@ -118,14 +99,15 @@ def gzipped(compression: str | None, what: str) -> str | None:
     )
 
 
-def format_of(kind: type[Parquet | Arrow | Orc], compression: str | None) -> Parquet | Arrow | Orc:
-    """Return the format with its codec; raise PlanError if format or pyarrow lacks the codec."""
-    named = None if compression == "none" else compression
-    if named is None or (named in CODECS[kind] and (kind is Orc or pa.Codec.is_available(named))):
-        return kind(named)
+def format_of(name: str, compression: str | None) -> FileFormat:
+    """Return a format of ``COLUMNAR``; raise PlanError if format or pyarrow lacks the codec."""
+    begin, codecs = COLUMNAR[name]
+    codec = None if compression == "none" else compression
+    if codec is None or (codec in codecs and (name == "Orc" or pa.Codec.is_available(codec))):
+        return FileFormat(f"write_{name.lower()}", name.lower(), partial(begin, codec))
     raise PlanError(
-        f"{kind.__name__} files have no compression {compression!r}",
-        why=f"there are {', '.join(CODECS[kind])} and None",
+        f"{name} files have no compression {compression!r}",
+        why=f"there are {', '.join(codecs)} and None",
         try_='compression="zstd"',
     )
 
@@ -133,26 +115,16 @@ def format_of(kind: type[Parquet | Arrow | Orc], compression: str | None) -> Par
 # ---------------------------------------------------------------------------------------- as text
 
 
-@dataclasses.dataclass(frozen=True)
-class Csv:
-    """The CSV format: a header, texts in quotes, nulls as empty values without quotes."""
-
-    delimiter: str
-    suffix: ClassVar[str] = "csv"
-    verb: ClassVar[str] = "write_csv"
-
-    def open(self, sink: Any, schema: pa.Schema) -> Writer:
-        """Begin a file with the header."""
-        for field in schema:
-            if not _plain(field.type):
-                raise pa.ArrowInvalid(f"{field.name!r} is {field.type}, which has no form as text")
-        csv = importlib.import_module("pyarrow.csv")
-        options = csv.WriteOptions(delimiter=self.delimiter)
-        stored = pa.schema(
-            [(f.name, pa.string() if zones.zoned(f.type) else f.type) for f in schema]
-        )
-        writer = csv.CSVWriter(sink, stored, write_options=options)
-        return LibraryWriter(lambda rows: writer.write_table(_csv_rows(rows)), writer.close)
+def _csv(delimiter: str, sink: Any, schema: pa.Schema) -> Writer:
+    """Begin a CSV file with a header; texts are in quotes, nulls empty values without quotes."""
+    for field in schema:
+        if not _plain(field.type):
+            raise pa.ArrowInvalid(f"{field.name!r} is {field.type}, which has no form as text")
+    csv = importlib.import_module("pyarrow.csv")
+    options = csv.WriteOptions(delimiter=delimiter)
+    stored = pa.schema([(f.name, pa.string() if zones.zoned(f.type) else f.type) for f in schema])
+    writer = csv.CSVWriter(sink, stored, write_options=options)
+    return LibraryWriter(lambda rows: writer.write_table(_csv_rows(rows)), writer.close)
 
 
 def _csv_rows(rows: pa.Table) -> pa.Table:
@@ -167,7 +139,7 @@ def _csv_rows(rows: pa.Table) -> pa.Table:
     return pa.table(columns, names=rows.column_names)
 
 
-def csv_of(delimiter: object) -> Csv:
+def csv_of(delimiter: object) -> FileFormat:
     """Build the CSV format; raise PlanError for an invalid delimiter."""
     if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n':
         raise PlanError(
@@ -175,7 +147,7 @@ def csv_of(delimiter: object) -> Csv:
             why="a delimiter is one character, and neither a quote nor the end of a line",
             try_='delimiter=",", or "\\t"',
         )
-    return Csv(delimiter)
+    return FileFormat("write_csv", "csv", partial(_csv, delimiter))
 
 
 def _plain(kind: pa.DataType) -> bool:
@@ -189,33 +161,21 @@ def _plain(kind: pa.DataType) -> bool:
     return bool(text or moment or number or types.is_decimal(kind) or types.is_null(kind))
 
 
-@dataclasses.dataclass(frozen=True)
-class JsonLines:
-    """The JSON lines format: an object per line, in UTF-8."""
+def _json_lines(sink: Any, schema: pa.Schema) -> Writer:
+    """Begin an empty file of JSON lines: an object per line, in UTF-8."""
+    forms = {field.name: json_of(field.type, field.name) for field in schema}
+    encode = encoder().encode
 
-    suffix: ClassVar[str] = "jsonl"
-    verb: ClassVar[str] = "write_json"
-
-    def open(self, sink: Any, schema: pa.Schema) -> Writer:
-        """Begin an empty file."""
-        return _JsonWriter(sink, {field.name: json_of(field.type, field.name) for field in schema})
-
-
-@dataclasses.dataclass
-class _JsonWriter:
-    sink: Any
-    forms: dict[str, Callable[[pa.ChunkedArray], list[Any]]]
-
-    def write(self, rows: pa.Table) -> None:
-        """Append rows."""
-        columns = [form(rows.column(name)) for name, form in self.forms.items()]
-        encode = encoder().encode
+    def write(rows: pa.Table) -> None:
+        columns = [form(rows.column(name)) for name, form in forms.items()]
         for values in zip(*columns, strict=True):
-            line = encode(dict(zip(self.forms, values, strict=True)))
-            self.sink.write(f"{line}\n".encode())
+            line = encode(dict(zip(forms, values, strict=True)))
+            sink.write(f"{line}\n".encode())
 
-    def close(self) -> None:
-        """Do nothing; JSON lines have no footer."""
+    return LibraryWriter(write, lambda: None)  # JSON lines have no footer
+
+
+JSON_LINES = FileFormat("write_json", "jsonl", _json_lines)
 
 
 def json_of(kind: pa.DataType, name: str) -> Callable[[Any], list[Any]]:

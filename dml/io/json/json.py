@@ -30,8 +30,9 @@ from dml.io.exact_integers import (
 )
 from dml.io.files.compression import PACKED
 from dml.io.files.files import chosen, listed
-from dml.io.files.lines import Form, LineFiles, LineSource, RowError, block_size, inferred
+from dml.io.files.lines import LineFiles, LineSource, RowError, block_size, inferred
 from dml.io.files.paths import FileKind, Paths
+from dml.io.files.records import Form
 
 ENDINGS = (".jsonl", ".ndjson", ".json")
 KIND = FileKind("JSON", (*ENDINGS, *(end + packed for end in ENDINGS for packed in PACKED)))
@@ -54,6 +55,19 @@ DECODER = json.JSONDecoder(parse_int=Number, parse_float=Number, strict=False)
 TRY = "schema={...} for the types of columns, columns=[...] where rows have more keys"
 
 
+def line_ends(window: bytes) -> np.ndarray:
+    """Return the byte offsets just past each line that is not blank: (n,) int64, ascending."""
+    stored = np.frombuffer(window, np.uint8)
+    breaks = np.flatnonzero(stored == NEWLINE)
+    starts = np.concatenate([[0], breaks[:-1] + 1])[: len(breaks)]
+    doubtful = stored[starts] <= SPACE
+    if doubtful.any():
+        seen = np.concatenate([[0], np.cumsum(stored > SPACE, dtype=np.int64)])
+        breaks = breaks[~doubtful | (seen[breaks] > seen[starts])]
+    ends: np.ndarray = breaks + 1
+    return ends
+
+
 @dataclasses.dataclass(frozen=True)
 class JsonForm(Form):
     """The format of JSON lines: each line that is not blank is an object, whose keys are columns.
@@ -63,15 +77,12 @@ class JsonForm(Form):
 
     schema: Schema
     declared: Schema
+    ends = staticmethod(line_ends)
 
     @property
     def digest(self) -> bytes:
         """Digest of column names and types."""
         return digest("json", 2, self.schema.to_arrow(), tuple(sorted(self.declared)))
-
-    def ends(self, window: bytes) -> np.ndarray:
-        """Return the byte offsets just past each line that is not blank: (n,) int64, ascending."""
-        return line_ends(window)
 
     def last(self, window: bytes) -> bool:
         """Return True if ``window`` has bytes other than white space."""
@@ -106,19 +117,6 @@ class JsonForm(Form):
 def _values(kind: pa.DataType) -> int:
     """Return the number of values per row, nulls included, in a column of type ``kind``."""
     return sum(_values(each.type) for each in kind) if pa.types.is_struct(kind) else 1
-
-
-def line_ends(window: bytes) -> np.ndarray:
-    """Return the byte offsets just past each line that is not blank: (n,) int64, ascending."""
-    stored = np.frombuffer(window, np.uint8)
-    breaks = np.flatnonzero(stored == NEWLINE)
-    starts = np.concatenate([[0], breaks[:-1] + 1])[: len(breaks)]
-    doubtful = stored[starts] <= SPACE
-    if doubtful.any():
-        seen = np.concatenate([[0], np.cumsum(stored > SPACE, dtype=np.int64)])
-        breaks = breaks[~doubtful | (seen[breaks] > seen[starts])]
-    ends: np.ndarray = breaks + 1
-    return ends
 
 
 def parsed(data: bytes, types: dict[str, pa.DataType], others: str) -> pa.Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ from dml.data.layouts import usual_column
 from dml.data.schema import Schema, schema_of
 from dml.errors import SourceError
 from dml.expr.node import op
-from dml.io.column_store import ColumnStore, columns_of, stored_arrow
+from dml.io.column_store import ColumnStore, columns_of, picked_from, slice_of, stored_arrow
 from dml.io.inferred_types import Typed, from_array, from_list
 from dml.io.random_access import Addressed, check_atom_rows
 from dml.io.source import Unit
@@ -23,18 +23,6 @@ from dml.kernels.rows.ids import RowIds
 from dml.kernels.vec import Vec
 
 ITEM = "item"
-
-
-class ArrowStream(Protocol):
-    """An object that exports rows through Arrow's C stream (the PyCapsule protocol)."""
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
-
-
-class ArrowArray(Protocol):
-    """An object that exports one array or batch through Arrow's C interface."""
-
-    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]: ...
 
 
 @op
@@ -69,13 +57,13 @@ class Memory(Addressed):
         return self.columns.rows
 
     @property
-    def row_bytes(self) -> float:
+    def row_bytes(self) -> float:  # type: ignore[override]
         """Average bytes of one row."""
         return self.columns.row_bytes
 
     def null_in(self, column: str) -> str:
         """Describe the nulls of ``column``; "" if there are none."""
-        stored = self.columns.stored[self.schema.names.index(column)]
+        stored = self.columns.column(column)
         if not isinstance(stored, Vec):
             return f"{self.name}, {stored.null_count} rows" if stored.null_count else ""
         if stored.valid is None or not len(stored.valid):
@@ -94,21 +82,23 @@ class Memory(Addressed):
         return time.time_ns() if changed else 0
 
     def part(self, start: int, stop: int, columns: tuple[str, ...], ids: RowIds) -> Block:
-        """Return the block of rows ``start`` to ``stop`` (exclusive), with row ids ``ids``."""
-        return self.columns.part(start, stop, columns, ids)
+        """Return the block of rows ``start`` to ``stop`` (exclusive), as read-only views."""
+        values = tuple(slice_of(self.columns.column(name), start, stop) for name in columns)
+        return Block(self.schema.select(columns), values, ids)
 
     def picked(self, index: np.ndarray, columns: tuple[str, ...], ids: RowIds) -> Block:
-        """Return the block of the rows at ``index`` (n,) int64, with row ids ``ids``."""
-        return self.columns.picked(index, columns, ids)
+        """Return the block of the rows at ``index`` (n,) int64, as copies."""
+        values = tuple(picked_from(self.columns.column(name), index) for name in columns)
+        return Block(self.schema.select(columns), values, ids)
 
     def parameters_text(self) -> str:
         """Return name and size of the source, never the data."""
         return f"{self.name!r}, {self.columns!r}"
 
 
-def memory(columns: ColumnStore, name: str = "memory", atom_rows: int | None = None) -> Memory:
+def memory(columns: ColumnStore, atom_rows: int | None) -> Memory:
     """Build the source over ``columns``; by default atoms have 65,536 rows or about 8 MiB."""
-    return Memory(columns, name, columns.atom_rows if atom_rows is None else atom_rows)
+    return Memory(columns, "memory", columns.atom_rows if atom_rows is None else atom_rows)
 
 
 def from_items(
@@ -135,7 +125,7 @@ def from_items(
         typed = _from_rows(rows, declared)
     else:
         typed = _from_values(rows, declared)
-    return memory(columns_of(typed), atom_rows=atom_rows)
+    return memory(columns_of(typed), atom_rows)
 
 
 def _listed(items: Iterable[Any]) -> list[Any]:
@@ -227,7 +217,7 @@ def from_dict(columns: Mapping[str, Any], *, atom_rows: int | None = None) -> Me
             try_="from_items([...]) for a list of rows",
         )
     typed = {_text(name): _column(values, name) for name, values in columns.items()}
-    return memory(columns_of(typed, lent=True), atom_rows=atom_rows)
+    return memory(columns_of(typed, lent=True), atom_rows)
 
 
 def _text(name: object) -> str:
@@ -273,10 +263,10 @@ def from_numpy(
             try_="numpy.asarray(...), or from_items([...]) for a list of values",
         )
     typed = {_text(name): from_array(np.asanyarray(a), name) for name, a in named.items()}
-    return memory(columns_of(typed, lent=True), atom_rows=atom_rows)
+    return memory(columns_of(typed, lent=True), atom_rows)
 
 
-def from_arrow(data: ArrowStream | ArrowArray, *, atom_rows: int | None = None) -> Memory:
+def from_arrow(data: Any, *, atom_rows: int | None = None) -> Memory:
     """Read rows of any object that implements Arrow's PyCapsule protocol, without a copy.
 
     A table, batch, reader or data frame gives its columns, a plain array the column "item"; objects
@@ -300,7 +290,7 @@ def from_table(table: pa.Table, *, atom_rows: int | None = None) -> Memory:
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise SourceError(f"two columns are called {twice!r}", why=f"the columns are {names}")
     typed = {name: stored_arrow(usual_column(table.column(name), name)) for name in names}
-    return memory(columns_of(typed, lent=True), atom_rows=atom_rows)
+    return memory(columns_of(typed, lent=True), atom_rows)
 
 
 def _table(data: Any) -> pa.Table:

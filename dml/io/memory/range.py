@@ -34,7 +34,7 @@ class Range(Addressed):
     atom_rows: int = ATOM_ROWS
 
     id_name: ClassVar[str] = "range"
-    row_bytes: ClassVar[float] = 8
+    row_bytes = 8.0
     side_by_side: ClassVar[bool] = True
 
     def check(self) -> None:
@@ -92,25 +92,16 @@ class Range(Addressed):
         first = self.start + start * self.step
         end = self.start + stop * self.step
         if not (self._fits(end) and self._fits(self.step)):
-            return self.picked(np.arange(start, stop, dtype=np.int64), columns, ids)
-        schema = self._projected(columns)
-        return Block(
-            schema,
-            tuple(Vec(np.arange(first, end, self.step, dtype=np.int64)) for _ in columns),
-            ids,
-        )
-
-    def _projected(self, columns: tuple[str, ...]) -> Schema:
-        """Return the schema, or an empty schema if no columns are selected."""
-        return self.schema if columns else Schema()
+            return super().part(start, stop, columns, ids)
+        values = tuple(Vec(np.arange(first, end, self.step, dtype=np.int64)) for _ in columns)
+        return Block(self.schema.select(columns), values, ids)
 
     def picked(self, index: np.ndarray, columns: tuple[str, ...], ids: RowIds) -> Block:
         """Return the block of the values at positions ``index`` (n,) int64."""
-        schema = self._projected(columns)
         # Modulo 2**64: a step may be wider than int64, but every value fits.
         step, start = np.uint64(self.step % 2**64), np.uint64(self.start % 2**64)
         values = (index.astype(np.uint64) * step + start).view(np.int64)
-        return Block(schema, tuple(Vec(values) for _ in columns), ids)
+        return Block(self.schema.select(columns), tuple(Vec(values) for _ in columns), ids)
 
     def parameters_text(self) -> str:
         """Return the arguments as written."""

@@ -6,13 +6,14 @@ PyTorch is not imported here: the caller of ``from_torch`` has already imported 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from dml.data.escape_analysis import owned_row
-from dml.data.schema import Schema, schema_of
+from dml.data.schema import schema_of
 from dml.errors import SourceError, worded
 from dml.io.user.generator import GENERATED_ROWS, ITEM, TRY, Generated, raised, schema_of_rows
 from dml.kernels.rows.ids import RowIds
@@ -30,7 +31,7 @@ class TorchRows(DataSource):
         self,
         dataset: Any,
         known: FunctionIdentity,
-        schema: Schema | None,
+        schema: object,
         names: tuple[str, ...] | None,
     ) -> None:
         self.dataset, self.known, self.names = dataset, known, names
@@ -39,9 +40,8 @@ class TorchRows(DataSource):
             self.count = len(dataset)
         except Exception as error:
             raise raised(self.name, 0, error) from error
-        self.columns = schema
-        if schema is None:
-            self.columns = schema_of_rows(map(self._row, range(self.count)), self.name)
+        rows = map(self._row, range(self.count))
+        self.columns = schema_of_rows(rows, self.name) if schema is None else schema_of(schema)
 
     def schema(self) -> Any:
         """Return the declared schema, or that of the first rows."""
@@ -57,14 +57,13 @@ class TorchRows(DataSource):
 
     def take(self, index: np.ndarray, columns: tuple[str, ...]) -> pa.RecordBatch:
         """Return the rows at ``index``; all columns of a row are computed before selection."""
-        whole = schema_of(self.columns)
         rows = [self._row(int(i)) for i in index]
         try:
-            block = to_block(rows, whole, RowIds.run(0, 0, len(rows)))
+            block = to_block(rows, self.columns, RowIds.run(0, 0, len(rows)))
         except UnfitError as unfit:
             raise SourceError(
                 f"{self.name}[{int(index[unfit.row])}] is {unfit.what}",
-                why=f"the columns are {whole}",
+                why=f"the columns are {self.columns}",
                 try_=TRY,
             ) from None
         return block.select(columns).to_arrow()
@@ -115,15 +114,10 @@ def plain(value: Any) -> Any:
     return value
 
 
-class _Rows:
-    """A callable that returns a new iterator over the rows of a dataset at every call."""
-
-    def __init__(self, dataset: Any, names: tuple[str, ...] | None) -> None:
-        self.dataset, self.names = dataset, names
-
-    def __call__(self) -> Iterator[dict[str, Any]]:
-        for value in self.dataset:
-            yield row_of(value, self.names)
+def _rows(dataset: Any, names: tuple[str, ...] | None) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a dataset, from its start."""
+    for value in dataset:
+        yield row_of(value, names)
 
 
 def from_torch(
@@ -136,16 +130,15 @@ def from_torch(
     atom_rows: int | None,
 ) -> DataSource:
     """Build the source over a dataset; raise SourceError for other objects."""
-    declared = None if schema is None else schema_of(schema)
     fields = None if names is None else tuple(names)
     known = identify(dataset, nonce=nonce, fingerprint=fingerprint)
     styles = {each.__name__ for each in type(dataset).__mro__}
     if "IterableDataset" in styles:
-        return Generated(_Rows(dataset, fields), known, declared, atom_rows)
+        return Generated(partial(_rows, dataset, fields), known, schema, atom_rows)
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         raise SourceError(
             f"from_torch needs a dataset, got a {type(dataset).__name__}",
             why="a map-style dataset has __getitem__ and __len__, any other is an IterableDataset",
             try_="from_generator(lambda: ...) for anything that can be iterated",
         )
-    return TorchRows(dataset, known, declared, fields)
+    return TorchRows(dataset, known, schema, fields)

@@ -7,14 +7,13 @@ would terminate the process. Nothing is unpickled, whatever a file requests.
 from __future__ import annotations
 
 import dataclasses
-import io
 import itertools
 import os
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import IO, Any, NamedTuple, Protocol, cast
+from contextlib import AbstractContextManager, closing, contextmanager
+from typing import IO, NamedTuple, cast
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from dml.io.files.file_schemas import TypedFile
 from dml.io.files.files import File, unreadable
 from dml.io.numpy.npy_header import MOST_HEADER, Header, NpyError, header
 from dml.io.stores.byte_ranges import LONGEST, WINDOW, RandomReader, coalesced
-from dml.io.stores.stores import Range, Remote
+from dml.io.stores.stores import Range
 
 FAULTS = (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, NotImplementedError)
 PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -77,16 +76,6 @@ class ArrayFile(TypedFile):
         return sum(array.width for array in self.arrays)
 
 
-class RowReader(Protocol):
-    """A reader of rows of the arrays of an open file."""
-
-    def ahead(self, arrays: Sequence[StoredArray], runs: Sequence[Range]) -> None:
-        """Announce the runs of rows (start, stop) of ``arrays`` that are read next."""
-
-    def rows(self, array: StoredArray, start: int, stop: int) -> np.ndarray:
-        """Read rows ``start`` to ``stop`` of ``array``; in an archive, in ascending order only."""
-
-
 def stored_in(file: File) -> tuple[StoredArray, ...]:
     """Return the arrays of a file; raise SourceError if it is damaged, or no file of arrays."""
     try:
@@ -105,59 +94,39 @@ def stored_in(file: File) -> tuple[StoredArray, ...]:
         raise _damaged(file.path, error) from None
 
 
-class InStore(io.RawIOBase):
-    """A file in a store, read in fetches of at least ``window`` bytes."""
+class InStore(RandomReader):
+    """A file in a store, read as bytes, with what ``zipfile`` asks of a file."""
 
-    def __init__(self, there: Remote, window: int) -> None:
-        super().__init__()
-        self._there, self._reader = there, RandomReader(there, window=window)
-
-    def hold(self, ranges: Sequence[Range]) -> None:
+    def ahead(self, ranges: Sequence[Range]) -> None:
         """Fetch ``ranges``, which are read next, together; small gaps between them are included."""
         wide = coalesced(ranges)
         if sum(stop - start for start, stop in wide) > LONGEST:
             wide = sorted(ranges)
-        data = self._there.fetch(wide)
-        held = [(start, found) for (start, _), found in zip(wide, data, strict=True)]
-        self._reader = RandomReader(self._there, held, 0)
+        data = self._file.fetch(wide)
+        self.hold([(start, found) for (start, _), found in zip(wide, data, strict=True)])
+        self._window = 0
 
-    def readinto(self, buffer: Any) -> int:
-        """Read into ``buffer`` as files do, up to the end of the file."""
-        found = self._reader.read(len(buffer))
-        buffer[: len(found)] = found
-        return len(found)
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        """Move the position as files do."""
-        return self._reader.seek(offset, whence)
-
-    def tell(self) -> int:
-        """Return the position in bytes."""
-        return self._reader.tell()
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
+    def read(self, size: int = -1) -> bytes:
+        """Return the next ``size`` bytes, fewer at the end of the file."""
+        return bytes(super().read(size))
 
     def seekable(self) -> bool:
         """Return True."""
         return True
 
 
-def _opened(file: File, window: int = WINDOW) -> IO[bytes]:
+def _opened(file: File, window: int = WINDOW) -> AbstractContextManager[IO[bytes]]:
     """Open a file of arrays on disk, or in a store with fetches of ``window`` bytes."""
     if file.remote is None:
         return open(file.path, "rb")
-    return cast("IO[bytes]", InStore(file.remote, window))
+    return closing(cast("IO[bytes]", InStore(file.remote, window=window)))
 
 
 def _checked(array: StoredArray, size: int) -> StoredArray:
     """Return ``array``; raise NpyError unless it has an axis of rows and takes ``size`` bytes."""
-    found = array.header
-    if not found.shape:
+    if not array.header.shape:
         raise NpyError("its array is a single value, without an axis of rows")
-    if found.start + found.nbytes != size:
-        raise NpyError(f"it has {size - found.start} bytes of values, and {found.nbytes} belong")
+    array.header.check_size(size)
     return array
 
 
@@ -219,12 +188,12 @@ class _Direct:
         self._file = file
 
     def ahead(self, arrays: Sequence[StoredArray], runs: Sequence[Range]) -> None:
-        """Request the announced rows together if the file is in an object store."""
+        """Request runs of rows (start, stop), which are read next, together if in a store."""
         if isinstance(self._file, InStore):
-            self._file.hold([p for array in arrays for run in runs for p in _places(array, *run)])
+            self._file.ahead([p for array in arrays for run in runs for p in _places(array, *run)])
 
     def rows(self, array: StoredArray, start: int, stop: int) -> np.ndarray:
-        """See ``RowReader``."""
+        """Read rows ``start`` to ``stop`` of ``array``."""
         found = array.header
         pieces = [self._between(*place) for place in _places(array, start, stop)]
         return _shaped(pieces[0] if len(pieces) == 1 else b"".join(pieces), found, stop - start)
@@ -254,10 +223,10 @@ class _InOrder:
         self._done: dict[str, int] = {}
 
     def ahead(self, arrays: Sequence[StoredArray], runs: Sequence[Range]) -> None:
-        """Do nothing: an archive is read sequentially (see ``RowReader``)."""
+        """Do nothing: an archive is read sequentially."""
 
     def rows(self, array: StoredArray, start: int, stop: int) -> np.ndarray:
-        """See ``RowReader``."""
+        """Read rows ``start`` to ``stop`` of ``array``, behind those that were read before."""
         name, found = array.member, array.header
         if name not in self._open:
             self._open[name] = self._archive.open(name)
@@ -277,6 +246,9 @@ class _InOrder:
         if stop == found.shape[0]:
             _at_end(file)
         return _shaped(data, found, stop - start)
+
+
+RowReader = _Direct | _InOrder
 
 
 def _exactly(file: IO[bytes], size: int) -> bytes:

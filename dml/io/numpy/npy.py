@@ -40,10 +40,8 @@ COPIES = 2
 TEXTS = {"U": pa.string(), "S": pa.binary()}
 
 
-class ArrayFiles(TypedFiles):
+class ArrayFiles(TypedFiles[ArrayFile]):
     """Files of arrays of equal types, whose headers were read."""
-
-    files: tuple[ArrayFile, ...]
 
     @cached_property
     def firsts(self) -> np.ndarray:
@@ -109,7 +107,7 @@ class NumpySource(FileSource):
             yield RowSpan(file, at // rows, first, count, each, count * width, at)
 
     @property
-    def addressable(self) -> bool:
+    def addressable(self) -> bool:  # type: ignore[override]
         """True unless a file is an archive or has an array in column-major order."""
         return self.files.direct
 

@@ -34,6 +34,12 @@ class Header(NamedTuple):
         """Bytes of all values."""
         return math.prod(self.shape) * self.dtype.itemsize
 
+    def check_size(self, size: int) -> None:
+        """Raise NpyError unless header and values together have ``size`` bytes."""
+        if self.start + self.nbytes != size:
+            there = size - self.start
+            raise NpyError(f"it has {there} bytes of values, and {self.nbytes} belong")
+
 
 def header(data: bytes) -> Header:
     """Parse the header of an array; raise NpyError if it is invalid or has Python objects."""
@@ -82,9 +88,6 @@ def _is_shape(shape: object) -> bool:
 def array_in(data: bytes) -> np.ndarray:
     """Return the array that ``data`` encodes, without a copy; raise NpyError if there is none."""
     found = header(data)
-    if found.start + found.nbytes != len(data):
-        raise NpyError(
-            f"it has {len(data) - found.start} bytes of values, and {found.nbytes} belong"
-        )
+    found.check_size(len(data))
     flat = np.frombuffer(data, found.dtype, math.prod(found.shape), found.start)
     return flat.reshape(found.shape, order="F" if found.fortran else "C")

@@ -5,39 +5,38 @@ from __future__ import annotations
 import dataclasses
 import io
 import os
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from dml.data.schema import code_of, shape_of
 from dml.errors import SchemaError
+from dml.io.files.write_formats import FileFormat
 
 DIGITS = 19  # reserved for the number of rows, which is written at the end
 
 
-@dataclasses.dataclass(frozen=True)
-class Npy:
-    """The .npy format of NumPy; with ``column``, an array of that column only."""
+def npy_of(column: str | None) -> FileFormat:
+    """Return the .npy format of NumPy; with ``column``, of an array of that column only."""
+    return FileFormat("write_numpy", "npy", partial(_open, column))
 
-    column: str | None
-    suffix: ClassVar[str] = "npy"
-    verb: ClassVar[str] = "write_numpy"
 
-    def open(self, sink: Any, schema: pa.Schema) -> NpyWriter:
-        """Begin a file; raise pa.ArrowInvalid for columns whose values have no fixed size."""
-        if self.column is not None and self.column not in schema.names:
-            raise pa.ArrowInvalid(f"there is no column {self.column!r}")
-        fields = [(field.name, *_array_of(field)) for field in schema]
-        if "" in schema.names and self.column is None:
-            raise pa.ArrowInvalid("a column without a name would get one of NumPy's")
-        if self.column is not None:
-            fields = [field for field in fields if field[0] == self.column]
-        plain = self.column is not None
-        dtype = np.dtype(fields[0][1] if plain else fields)
-        writer = NpyWriter(sink, dtype, fields[0][2] if plain else (), [f[0] for f in fields])
-        sink.write(writer.header())
-        return writer
+def _open(column: str | None, sink: Any, schema: pa.Schema) -> NpyWriter:
+    """Begin a file; raise pa.ArrowInvalid for columns whose values have no fixed size."""
+    plain = column is not None
+    if plain and column not in schema.names:
+        raise pa.ArrowInvalid(f"there is no column {column!r}")
+    fields = [(field.name, *_array_of(field)) for field in schema]
+    if "" in schema.names and not plain:
+        raise pa.ArrowInvalid("a column without a name would get one of NumPy's")
+    if plain:
+        fields = [field for field in fields if field[0] == column]
+    dtype = np.dtype(fields[0][1] if plain else fields)
+    writer = NpyWriter(sink, dtype, fields[0][2] if plain else (), [f[0] for f in fields])
+    sink.write(writer.header())
+    return writer
 
 
 @dataclasses.dataclass

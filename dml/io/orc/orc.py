@@ -66,12 +66,6 @@ class OrcFile(TypedFile):
     width: float
 
 
-class OrcFiles(TypedFiles):
-    """ORC files of equal columns."""
-
-    files: tuple[OrcFile, ...]
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stripe(FilePart):
     """A stripe with at least one row."""
@@ -87,7 +81,7 @@ class OrcSource(FileSource):
     A unit is a stripe, divided into atoms of equally many rows (the last may have fewer).
     """
 
-    files: OrcFiles
+    files: TypedFiles[OrcFile]
     columns: tuple[str, ...] | None = None
     atom_rows: int | None = None
     word: ClassVar[str] = "orc"
@@ -125,11 +119,6 @@ class OrcSource(FileSource):
         """Estimate a whole stripe: stored, decoded in the worker, and received."""
         return COPIES * self.parts[unit.index].nbytes
 
-    def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
-        """Return the stripe's share of the file size, by rows."""
-        part = self.parts[unit.index]
-        return part.file.size * part.rows // max(1, sum(part.file.stripes))
-
 
 def _answer(file: File, what: str, at: str, **request: Any) -> Answer:
     """Send a request about ``file`` to a worker process, and return the answer.
@@ -157,8 +146,7 @@ def _damaged(what: str, at: str, why: object) -> SourceError:
 def _opened(file: File) -> OrcFile:
     """Read the tail of a file; raise SourceError for a damaged file or another format."""
     try:
-        with open(file.path, "rb") as opened:
-            head = opened.read(len(MAGIC))
+        head = file.fetch([(0, len(MAGIC))])[0]
     except OSError as error:
         raise unreadable(file.path, error) from None
     if head != MAGIC:
@@ -197,7 +185,7 @@ def read_orc(
             why="the process that decodes them opens files of this machine alone",
             try_="a copy in a folder, or Parquet files",
         )
-    files = OrcFiles(root, of_one_schema(map(_opened, plain)), given)
+    files = TypedFiles(root, of_one_schema(map(_opened, plain)), given)
     return OrcSource(files, chosen(columns, "read_orc"), atom_rows)
 
 

@@ -15,13 +15,14 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections import defaultdict
 from typing import IO, Any, NamedTuple
 
 import pyarrow as pa
 from pyarrow import orc
 
 from dml.data.layouts import check_names
+from dml.io.tfrecord.examples import NUMBER, fields, varint
 
 # Numbers of fields in ORC's messages, and of its kinds of columns.
 FOOTER, STRIPES, TYPES, COUNT, STATISTICS = 2, 3, 4, 6, 7
@@ -33,7 +34,9 @@ TEXTS, BINARY = (7, 16, 17), 8
 WIDTHS = (1, 1, 2, 4, 8, 4, 8, 4, 4, 8, 4, 4, 0, 5, 16, 4, 4, 4, 8)
 # Estimated decoded bytes per stored byte of a file without statistics: usually fewer.
 UNPACKED = 8
-LONGEST_NUMBER = 10
+
+
+Message = defaultdict[int, list[int | bytes]]
 
 
 class Tail(NamedTuple):
@@ -45,13 +48,13 @@ class Tail(NamedTuple):
 
 def tail_of(data: bytes, stored: int) -> Tail:
     """Parse the tail of a file of ``stored`` bytes; raise ValueError if it is invalid."""
-    footer = list(fields(_inner(fields(data), FOOTER)))
-    rows = [_number(fields(_bytes(v)), STRIPE_ROWS) for n, v in footer if n == STRIPES]
-    whole = _number(iter(footer), COUNT)
+    footer = message(_inner(message(data), FOOTER))
+    rows = [_number(message(each), STRIPE_ROWS) for each in footer[STRIPES]]
+    whole = _number(footer, COUNT)
     if sum(rows) != whole:
         raise ValueError(f"its stripes have {sum(rows)} rows, and it says that it has {whole}")
-    kinds = [_number(fields(_bytes(v)), KIND) for n, v in footer if n == TYPES]
-    known = [list(fields(_bytes(v))) for n, v in footer if n == STATISTICS]
+    kinds = [_number(message(each), KIND) for each in footer[TYPES]]
+    known = [message(each) for each in footer[STATISTICS]]
     widths = [WIDTHS[kind] for kind in kinds if kind < len(WIDTHS)]
     if len(known) < len(kinds) or len(widths) < len(kinds):
         return Tail(rows, sum(widths) * whole + UNPACKED * stored)
@@ -59,13 +62,13 @@ def tail_of(data: bytes, stored: int) -> Tail:
     return Tail(rows, sum(_column_bytes(*each, whole) for each in pairs))
 
 
-def _column_bytes(kind: int, width: int, known: list[tuple[int, int | bytes]], rows: int) -> int:
+def _column_bytes(kind: int, width: int, known: Message, rows: int) -> int:
     """Estimate the decoded bytes of a column from statistics ``known``; nulls occupy space too."""
-    fixed = width * max(rows, _number(iter(known), VALUES))
+    fixed = width * max(rows, _number(known, VALUES))
     if kind in TEXTS:
-        return fixed + _signed(_number(fields(_inner(iter(known), STRINGS)), LENGTH))
+        return fixed + _signed(_number(message(_inner(known, STRINGS)), LENGTH))
     if kind == BINARY:
-        return fixed + _signed(_number(fields(_inner(iter(known), BYTES)), TOTAL))
+        return fixed + _signed(_number(message(_inner(known, BYTES)), TOTAL))
     return fixed
 
 
@@ -74,55 +77,24 @@ def _signed(number: int) -> int:
     return 0 if number & 1 else number >> 1
 
 
-def _bytes(value: int | bytes) -> bytes:
-    if isinstance(value, int):
+def message(data: int | bytes) -> Message:
+    """Return the values of each field of a protobuf message; raise ValueError if it is invalid."""
+    if isinstance(data, int):
         raise ValueError("a message is a number")
-    return value
+    found: Message = defaultdict(list)
+    for number, wire, start, stop in fields(data, 0, len(data)):
+        found[number].append(varint(data, start, stop)[0] if wire == NUMBER else data[start:stop])
+    return found
 
 
-def _inner(found: Iterator[tuple[int, int | bytes]], number: int) -> bytes:
+def _inner(found: Message, number: int) -> int | bytes:
     """Return the message in the field with ``number``; empty if the field is absent."""
-    return next((_bytes(value) for n, value in found if n == number), b"")
+    return next(iter(found[number]), b"")
 
 
-def _number(found: Iterator[tuple[int, int | bytes]], number: int) -> int:
+def _number(found: Message, number: int) -> int:
     """Return the integer in the field with ``number``; 0 if the field is absent."""
-    return next((value for n, value in found if n == number and isinstance(value, int)), 0)
-
-
-def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield number and value of each field of a protobuf message; raise ValueError if invalid."""
-    at = 0
-    while at < len(data):
-        tag, at = _varint(data, at)
-        match tag & 7:
-            case 0:
-                value, at = _varint(data, at)
-                yield tag >> 3, value
-                continue
-            case 2:
-                size, at = _varint(data, at)
-            case 1 | 5 as fixed:
-                size = 8 if fixed == 1 else 4
-            case other:
-                raise ValueError(f"there is no kind {other} of fields")
-        if at + size > len(data):
-            raise ValueError("a field is longer than its message")
-        yield tag >> 3, data[at : at + size]
-        at += size
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Decode the number at offset ``at``, and return it with the offset just past it."""
-    number = 0
-    for place in range(LONGEST_NUMBER):
-        if at + place >= len(data):
-            raise ValueError("a number is cut off")
-        byte = data[at + place]
-        number |= (byte & 127) << 7 * place
-        if byte < 128:
-            return number, at + place + 1
-    raise ValueError("a number has no end")
+    return next((value for value in found[number] if isinstance(value, int)), 0)
 
 
 READY = b"ready\n"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,28 +13,17 @@ import pyarrow.parquet as pq
 from dml.base.cached_property import cached_property
 from dml.data.schema import Schema
 from dml.errors import SourceError
+from dml.io.files.file_content import in_parallel
 from dml.io.files.file_schemas import TypedFile, check_columns, of_one_schema, united
-from dml.io.files.files import (
-    File,
-    FilePart,
-    FileSet,
-    as_given,
-    in_stores,
-    numbered_parts,
-    opened_file,
-    unreadable,
-)
-from dml.io.files.paths import FileKind, Paths, each_of, expand
+from dml.io.files.files import File, FilePart, FileSet, listed, numbered_parts, unreadable
+from dml.io.files.paths import FileKind, Paths
 from dml.io.parquet.chunk_metadata import Chunks, ColumnChunk, DamageError, read_chunks
-
-if TYPE_CHECKING:
-    from dml.io.stores.stores import Remote
 
 PARQUET = FileKind("Parquet", (".parquet", ".parq", ".pq"))
 MAGIC, ENCRYPTED, FRAME = b"PAR1", b"PARE", 12
 FOOTER_THREADS = 16
 UNITING = "union_by_name=True: a file without a column has nulls there, and the wider type holds"
-# Bytes fetched from the end of a file in a store: covers most footers in one request.
+# Bytes read from the end of a file: covers most footers, of a file in a store in one request.
 TAIL = 64 << 10
 
 WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
@@ -80,11 +67,7 @@ class RowGroup(FilePart):
 
     file: ParquetFile
     word: ClassVar[str] = "row group"
-
-    @property
-    def row_group(self) -> int | None:
-        """Number of the row group in the file."""
-        return self.number
+    is_row_group: ClassVar[bool] = True
 
     def leaves(self, columns: Iterable[str]) -> list[int]:
         """Return numbers of the physical columns in which ``columns`` are stored, ascending."""
@@ -109,15 +92,9 @@ def open_files(
     ``options`` configure access to the store of URLs. With ``union_by_name`` columns that are
     absent from some files are null there, and the wider type is used.
     """
-    given = paths if isinstance(paths, str | os.PathLike) else each_of(paths)
-    there = in_stores(given, PARQUET, options)
-    if there is None:
-        root, names = expand(given, PARQUET)
-        files = _each(read_footer, [(os.path.join(root, name), name) for name in names])
-    else:
-        root, listed = there
-        files = _each(_remote_footer, [(file, file.remote) for file in listed])
-    shown = as_given(given, len(files)) + (", union_by_name=True" if union_by_name else "")
+    root, unread, given = listed(paths, PARQUET, options)
+    files = in_parallel(_read_footer, unread, FOOTER_THREADS)
+    shown = given + (", union_by_name=True" if union_by_name else "")
     found = ParquetFiles(root, tuple(files), shown, union_by_name)
     if not union_by_name:
         of_one_schema(files, UNITING)
@@ -128,49 +105,31 @@ def open_files(
     return found
 
 
-def _each(read: Callable[..., ParquetFile], jobs: list[tuple[Any, ...]]) -> list[ParquetFile]:
-    """Call ``read`` for each job in parallel and return the results."""
-    if len(jobs) == 1:
-        return [read(*jobs[0])]
-    try:
-        with ThreadPoolExecutor(min(FOOTER_THREADS, len(jobs))) as pool:
-            return list(pool.map(read, *zip(*jobs, strict=True)))
-    except RuntimeError:  # no more threads can be started
-        return [read(*job) for job in jobs]
+def _read_footer(file: File) -> ParquetFile:
+    """Read the footer of a file; raise SourceError that describes the damage.
 
-
-def read_footer(path: str, name: str) -> ParquetFile:
-    """Read the footer of a local file; raise SourceError that describes the damage."""
-    file = opened_file(path, name)
-    try:
-        _check_frame(path, file.size)
-        with pa.OSFile(path) as source:
-            return _described(file, source, _footer_bytes(path, file.size))
-    except OSError as error:
-        raise unreadable(path, error) from None
-
-
-def _remote_footer(file: File, there: Remote) -> ParquetFile:
-    """Read the footer of a file in a store: one request, two if it is larger than ``TAIL``.
-
-    These requests check no file version; later reads do.
+    For a file in a store this is one request, two if the footer is larger than ``TAIL``. They check
+    no file version; later reads do.
     """
     size = file.size
-    tail = there.fetch([(max(0, size - TAIL), size)], checked=False)[0]
-    head = tail[:4] if size <= TAIL else MAGIC
-    if tail[-4:] != MAGIC and size > TAIL:
-        head = there.fetch([(0, 4)], checked=False)[0]
-    _judge_frame(file.path, size, head, tail[-8:])
-    needed = int.from_bytes(tail[-8:-4], "little") + FRAME - 4
-    if needed > len(tail):
-        tail = there.fetch([(size - needed, size)], checked=False)[0]
-    return _described(file, pa.BufferReader(tail), tail[-needed:-8])
-
-
-def _described(file: File, source: pa.NativeFile, footer: bytes) -> ParquetFile:
-    """Build the file from ``footer``, the end of ``source``; raise SourceError if damaged."""
     try:
-        opened = pq.ParquetFile(source)
+        tail = file.fetch([(max(0, size - TAIL), size)])[0]
+        head = tail[:4] if size <= TAIL else MAGIC
+        if size > TAIL and (tail[-4:] != MAGIC or file.remote is None):
+            head = file.fetch([(0, 4)])[0]
+        _judge_frame(file.path, size, head, tail[-8:])
+        needed = int.from_bytes(tail[-8:-4], "little") + FRAME - 4
+        if needed > len(tail):
+            tail = file.fetch([(size - needed, size)])[0]
+        return _described(file, tail, tail[-needed:-8])
+    except OSError as error:
+        raise unreadable(file.path, error) from None
+
+
+def _described(file: File, tail: bytes, footer: bytes) -> ParquetFile:
+    """Build the file from ``footer``, which is in its ``tail``; raise SourceError if damaged."""
+    try:
+        opened = pq.ParquetFile(pa.BufferReader(tail))
         metadata, schema = opened.metadata, opened.schema_arrow
         leaves = map(metadata.schema.column, range(len(metadata.schema)))
         chunks = read_chunks(footer, [leaf.physical_type for leaf in leaves])
@@ -191,24 +150,6 @@ def encrypted(path: str, what: str) -> SourceError:
         why=f"{what} encrypted, and dml reads no keys",
         try_="pyarrow.parquet.read_table(..., decryption_properties=...), and from_arrow of that",
     )
-
-
-def _footer_bytes(path: str, size: int) -> bytes:
-    """Return the footer of a file of ``size`` bytes, without its length and the magic bytes."""
-    with open(path, "rb") as file:
-        file.seek(size - 8)
-        length = int.from_bytes(file.read(4), "little")
-        file.seek(size - 8 - length)
-        return file.read(length)
-
-
-def _check_frame(path: str, size: int) -> None:
-    """Check the first and last bytes, which reveal most kinds of damage."""
-    with open(path, "rb") as file:
-        head = file.read(4)
-        file.seek(max(0, size - 8))
-        tail = file.read(8)
-    _judge_frame(path, size, head, tail)
 
 
 def _judge_frame(path: str, size: int, head: bytes, tail: bytes) -> None:
@@ -245,8 +186,7 @@ def row_groups(files: Sequence[ParquetFile], atom_rows: int | None) -> Iterator[
     have at most 65,536 rows and about 8 MiB.
     """
     for file in files:
-        nbytes = map(_Widths(file).decoded, range(len(file.chunks.rows)))
-        sizes = zip(file.chunks.rows, nbytes, strict=True)
+        sizes = zip(file.chunks.rows, _decoded_sizes(file), strict=True)
         yield from numbered_parts(RowGroup, file, sizes, atom_rows)
 
 
@@ -264,34 +204,25 @@ def _text_bytes(chunk: ColumnChunk) -> int:
     return max(chunk.uncompressed, chunk.text) + 4 * chunk.values
 
 
-class _Widths:
-    """Estimates decoded bytes from footers; reads chunk metadata only if widths vary."""
-
-    def __init__(self, file: ParquetFile) -> None:
-        schema = file.metadata.schema
-        self.chunks, self.row_bytes = file.chunks, 0
-        self.varying: list[tuple[int, int | None]] = []
-        for i in range(len(schema)):
-            column = schema.column(i)
-            width = WIDTHS.get(column.physical_type)
-            if column.physical_type == "FIXED_LEN_BYTE_ARRAY":
-                width = column.length
-            if width is not None and column.max_repetition_level == 0:
-                self.row_bytes += width
-            else:
-                self.varying.append((i, width))
-
-    def decoded(self, group: int) -> int:
-        """Return the decoded bytes of row group ``group``; texts count with their offsets."""
-        rows = self.chunks.rows[group]
-        total = self.row_bytes * rows
-        for i, width in self.varying:
-            chunk = self.chunks.chunk(group, i)
-            if width is None:
-                total += _text_bytes(chunk)
-            else:
-                total += width * chunk.values + 4 * rows
-        return total
+def _decoded_sizes(file: ParquetFile) -> Iterator[int]:
+    """Yield the decoded bytes of every row group, estimated from the footer; texts have offsets."""
+    schema, row_bytes = file.metadata.schema, 0
+    varying: list[tuple[int, int | None]] = []  # columns whose chunk metadata must be looked at
+    for i in range(len(schema)):
+        column = schema.column(i)
+        width = WIDTHS.get(column.physical_type)
+        if column.physical_type == "FIXED_LEN_BYTE_ARRAY":
+            width = column.length
+        if width is not None and column.max_repetition_level == 0:
+            row_bytes += width
+        else:
+            varying.append((i, width))
+    for group, rows in enumerate(file.chunks.rows):
+        chunks = ((file.chunks.chunk(group, i), width) for i, width in varying)
+        yield row_bytes * rows + sum(
+            _text_bytes(chunk) if width is None else width * chunk.values + 4 * rows
+            for chunk, width in chunks
+        )
 
 
 def _leaf_count(kind: pa.DataType) -> int:

@@ -73,6 +73,7 @@ class ParquetSource(FileSource):
     columns: tuple[str, ...] | None = None
     atom_rows: int | None = None
     word: ClassVar[str] = "parquet"
+    columns_apart = True  # every column is a separate chunk
 
     @cached_property
     def parts(self) -> tuple[RowGroup, ...]:
@@ -134,11 +135,6 @@ class ParquetSource(FileSource):
         parts = 1 if unit.at_once else group.atoms
         fetched = held_bytes(group, group.leaves(columns)) if group.file.remote else 0
         return int(PAGES_COUNT * pages) + int(ATOMS_COUNT * decoded) // parts + fetched
-
-    @property
-    def columns_apart(self) -> bool:
-        """True, since every column is a separate chunk."""
-        return True
 
     def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
         """Return the compressed bytes of the column chunks."""

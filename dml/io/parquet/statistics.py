@@ -50,6 +50,13 @@ class Facts(NamedTuple):
     rows: int
 
 
+# Types of literals without a declared type, by the family of the bounds.
+NATURAL: dict[type | None, pa.DataType] = {
+    int: pa.int64(),
+    float: pa.float64(),
+    bool: pa.bool_(),
+    str: pa.string(),
+}
 EPOCH = dt.date(1970, 1, 1)
 UNKNOWN = Facts(None, None, None, None, 1)
 
@@ -158,19 +165,13 @@ def _may_hold(value: Value, facts: Callable[[str], Facts], *, wanted: bool) -> b
     if left.op != "col" or right.op != "lit":
         return True
     known = facts(left.params[0])
-    if right.params[1] is not None and right.params[1] != _natural(known.family):
+    if right.params[1] is not None and right.params[1] != NATURAL.get(known.family):
         return True  # a literal of declared type is converted before it is compared
     if not wanted:
         if known.family not in (bool, int, str, bytes, dt.date):
             return True
         op = NEGATED[op]
     return _may_compare(op, known, right.params[0])
-
-
-def _natural(family: type | None) -> pa.DataType | None:
-    return {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string()}.get(
-        family or object
-    )
 
 
 def _may_compare(op: str, known: Facts, literal: Any) -> bool:

@@ -51,11 +51,15 @@ class RandomReader:
 
     def __init__(self, file: Remote, held: Sequence[tuple[int, bytes]] = (), window: int = WINDOW):
         self._file, self._window = file, window
-        self._starts = [start for start, _ in held]
-        self._held = [memoryview(data) for _, data in held]
+        self.hold(held)
         self._at = 0
         self._last: tuple[int, memoryview] = (0, memoryview(b""))
         self.closed = False
+
+    def hold(self, held: Sequence[tuple[int, bytes]]) -> None:
+        """Replace the bytes that were fetched before."""
+        self._starts = [start for start, _ in held]
+        self._held = [memoryview(data) for _, data in held]
 
     def read(self, size: int = -1) -> bytes | memoryview:
         """Return the next ``size`` bytes, fewer at the end of the file."""

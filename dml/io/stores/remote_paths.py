@@ -44,16 +44,16 @@ def find_files(
         meant = pool.map(lambda job: _files(job[0], job[1], job[2], kind), jobs)
         files = [file for several in meant for file in several]
     files.sort(key=lambda file: file.address)
-    root, names = _named([_path(file) for file in files])
+    root, names = _named([_plain(file.store, file.address) for file in files])
     for one, after in pairwise(sorted(names)):
         if one == after:
             raise twice(files[names.index(one)].url)
     return root, dict(sorted(zip(names, files, strict=True)))
 
 
-def _path(file: Remote) -> str:
-    """Return the address of a file, without the query of a web URL."""
-    return file.address.partition("?")[0] if _is_web(file.store) else file.address
+def _plain(store: ObjectStore, address: str) -> str:
+    """Return ``address`` without the query of a web URL, whose "?" is not a wildcard."""
+    return address.partition("?")[0] if _is_web(store) else address
 
 
 def _is_web(store: ObjectStore) -> bool:
@@ -73,7 +73,7 @@ def _named(paths: list[str]) -> tuple[str, list[str]]:
 def _files(store: ObjectStore, address: str, url: str, kind: FileKind) -> list[Remote]:
     """Return the files that one URL denotes."""
     shown = shown_url(url)
-    if _has_pattern(store, address):
+    if glob.has_magic(_plain(store, address)):
         matched = store.request(shown, lambda: store.system.glob(address, detail=True))
         files = {
             name: info for name, info in matched.items()
@@ -104,11 +104,6 @@ def _files(store: ObjectStore, address: str, url: str, kind: FileKind) -> list[R
     return _described(store, below)
 
 
-def _has_pattern(store: ObjectStore, address: str) -> bool:
-    """Return True if an address has wildcards; in a web URL, "?" begins the query instead."""
-    return glob.has_magic(address.partition("?")[0] if _is_web(store) else address)
-
-
 def _is_file(info: Mapping[str, Any]) -> bool:
     """Return True for a file, but not for an empty object that represents a folder."""
     return info.get("type") == "file" and not str(info.get("name", "")).endswith("/")
@@ -116,15 +111,11 @@ def _is_file(info: Mapping[str, Any]) -> bool:
 
 def _below(store: ObjectStore, address: str, shown: str) -> dict[str, dict[str, Any]]:
     """Return the files in a folder and its subfolders that are not hidden."""
-
-    def request() -> dict[str, dict[str, Any]]:
-        store.system.invalidate_cache()
-        return dict(store.system.find(address, detail=True))
-
     start = len(address.rstrip("/")) + 1
+    found = store.fresh(shown, lambda system: system.find(address, detail=True))
     return {
         name: info
-        for name, info in store.request(shown, request).items()
+        for name, info in found.items()
         if _is_file(info)
         and not any(part.startswith((".", "_")) for part in name[start:].split("/"))
     }
@@ -169,7 +160,7 @@ def _remote(store: ObjectStore, address: str, info: Mapping[str, Any]) -> Remote
 def _missing(store: ObjectStore, address: str, shown: str, error: SourceError) -> SourceError:
     """Build the error for an absent file, with the existing files and a similar name."""
     parent = posixpath.dirname(address.rstrip("/"))
-    if _has_pattern(store, address):
+    if glob.has_magic(_plain(store, address)):
         return SourceError(f"no file matches {shown}", why=_contents(store, parent), try_=TRY)
     names = _names(store, parent)
     if not names:
@@ -191,7 +182,6 @@ def _listing(folder: str, names: list[str]) -> str:
 def _names(store: ObjectStore, folder: str) -> list[str]:
     """Return the names in a folder for messages; [] if the store does not list the folder."""
     try:
-        found = store.request(folder, lambda: list(store.system.ls(folder, detail=False)))
+        return store.names(folder, folder)
     except StoreError:
         return []
-    return sorted(posixpath.basename(str(name).rstrip("/")) for name in found)

@@ -103,18 +103,14 @@ def refused(error: BaseException, url: str, why: str, done: str = "read") -> Sto
             why=f"the store says: {why}",
             try_="the names of the bucket and of the folders in it, letter by letter",
         )
-    if isinstance(error, PermissionError) or _status(error) in (401, 403) or _keyless(error):
+    keyless = "Credential" in type(error).__name__  # the library found no credentials
+    if isinstance(error, PermissionError) or _status(error) in (401, 403) or keyless:
         return ForbiddenError(
             f"{url} may not be {done}",
             why=f"the store says: {why}",
             try_="storage_options={...} with a key that may, or the keys of the environment",
         )
     return StoreError(f"{url} cannot be {done}", why=why)
-
-
-def _keyless(error: BaseException) -> bool:
-    """Return True if the library found no credentials."""
-    return "Credential" in type(error).__name__
 
 
 def absent(error: ImportError, scheme: str) -> SourceError:

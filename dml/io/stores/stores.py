@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import os
+import posixpath
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -68,9 +69,11 @@ class ObjectStore:
         return str(self._resolve()[1])
 
     def _resolve(self) -> tuple[Any, Any]:
+        # imported at the first use of a URL, since the import takes as long as all of dml
+        fsspec = importlib.import_module("fsspec.core")
         self._check_scheme()
         try:
-            found: tuple[Any, Any] = _fsspec("fsspec.core").url_to_fs(self._url, **self._options)
+            found: tuple[Any, Any] = fsspec.url_to_fs(self._url, **self._options)
         except Exception as error:  # noqa: BLE001 - a store's library may raise whatever it likes
             why = self.scrubbed(f"{type(error).__name__}: {error}")
         else:
@@ -83,7 +86,7 @@ class ObjectStore:
 
     def _check_scheme(self) -> None:
         """Raise SourceError unless fsspec supports the scheme and its library is installed."""
-        fsspec = _fsspec("fsspec")
+        fsspec = importlib.import_module("fsspec")
         try:
             fsspec.get_filesystem_class(self.scheme)
         except ImportError as error:
@@ -113,14 +116,23 @@ class ObjectStore:
             pause(wait_s)
         raise InternalError("a request has no end")
 
-    def info(self, address: str, url: str) -> dict[str, Any]:
-        """Return current metadata of a file or folder, bypassing caches."""
+    def fresh(self, url: str, ask: Callable[[Any], T]) -> T:
+        """Return ``ask(system)``, requested as by ``request``, bypassing caches of listings."""
 
-        def request() -> dict[str, Any]:
+        def request() -> T:
             self.system.invalidate_cache()
-            return dict(self.system.info(address))
+            return ask(self.system)
 
         return self.request(url, request)
+
+    def info(self, address: str, url: str) -> dict[str, Any]:
+        """Return current metadata of a file or folder."""
+        return dict(self.fresh(url, lambda system: system.info(address)))
+
+    def names(self, folder: str, url: str) -> list[str]:
+        """Return the names in a folder, sorted."""
+        found = self.fresh(url, lambda system: system.ls(folder, detail=False))
+        return sorted(posixpath.basename(str(name).rstrip("/")) for name in found)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the URL and options, without the connections of this process."""
@@ -141,11 +153,6 @@ def store_of(url: str, options: object) -> ObjectStore:
             try_='storage_options={"key": ..., "secret": ...}, as fsspec takes them',
         )
     return ObjectStore(url.partition(":")[0], url, dict(options or {}))
-
-
-def _fsspec(name: str) -> Any:
-    """Import an fsspec module on the first use of a URL: the import takes as long as all of dml."""
-    return importlib.import_module(name)
 
 
 def version_in(info: Mapping[str, Any]) -> tuple[str, bool]:

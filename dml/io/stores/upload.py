@@ -13,11 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from dml.errors import PlanError
 from dml.io.files.staged_folder import refused
-from dml.io.stores.store_errors import ForbiddenError, StoreError, shown_url
+from dml.io.stores.store_errors import AbsentError, ForbiddenError, StoreError, shown_url
 from dml.io.stores.stores import ObjectStore, store_of
 
 # Parallel uploads, and the bytes of each in memory: a part in the terms of S3.
@@ -64,7 +63,9 @@ def _refuse(store: ObjectStore, address: str, shown: str, *, overwrite: bool) ->
     if bucket and bucket != address:
         with suppress(ForbiddenError):
             store.info(bucket, f"{store.scheme}://{bucket}")
-    held = _list_names(store, address, shown)
+    held: list[str] = []
+    with suppress(AbsentError):
+        held = store.names(address, shown)
     if held:
         raise PlanError(
             "the target folder is not empty",
@@ -72,19 +73,6 @@ def _refuse(store: ObjectStore, address: str, shown: str, *, overwrite: bool) ->
             why=f"entries in it: {len(held)}, such as {held[0]!r}",
             try_="another folder",
         )
-
-
-def _list_names(store: ObjectStore, address: str, shown: str) -> list[str]:
-    """Return the names in a folder; [] if the folder does not exist."""
-
-    def request() -> list[Any]:
-        store.system.invalidate_cache()
-        try:
-            return list(store.system.ls(address, detail=False))
-        except FileNotFoundError:
-            return []
-
-    return sorted(str(name).rpartition("/")[2] for name in store.request(shown, request))
 
 
 def _put(store: ObjectStore, address: str, shown: str, files: list[Path]) -> None:

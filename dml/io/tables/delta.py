@@ -18,14 +18,20 @@ MAPPING = "delta.columnMapping.mode"
 
 
 class Delta(DataSource):
-    """A Delta table at a version, with files in order of their paths."""
+    """A Delta table at a version, None for the latest, with files in order of their paths.
+
+    Raise SourceError if it is absent.
+    """
 
     name = "delta"
 
     def __init__(
-        self, path: str, version: int | None, storage_options: Mapping[str, str] | None
+        self,
+        path: str | os.PathLike[str],
+        version: int | None,
+        storage_options: Mapping[str, str] | None,
     ) -> None:
-        self.path, self.options = path, dict(storage_options or {})
+        self.path, self.options = located(path), dict(storage_options or {})
         self.version = version
         self.version = int(self._table.version())
 
@@ -106,10 +112,3 @@ class Delta(DataSource):
         """Return the table id, and names and sizes of the files, which are never rewritten."""
         files = [(file["path"], file["size_bytes"]) for file in self._files]
         return (str(self._table.metadata().id), files)
-
-
-def read_delta(
-    path: str | os.PathLike[str], version: int | None, storage_options: Mapping[str, str] | None
-) -> Delta:
-    """Open the table at ``path``, at ``version`` or the latest; raise SourceError if absent."""
-    return Delta(located(path), version, storage_options)

@@ -17,14 +17,20 @@ from dml.plugins import DataSource, SourcePart
 
 
 class Lance(DataSource):
-    """A Lance dataset at a version, without deleted rows."""
+    """A Lance dataset at a version, a tag or the latest, without deleted rows.
+
+    Raise SourceError if it is absent.
+    """
 
     name = "lance"
 
     def __init__(
-        self, path: str, version: int | str | None, storage_options: Mapping[str, str] | None
+        self,
+        path: str | os.PathLike[str],
+        version: int | str | None,
+        storage_options: Mapping[str, str] | None,
     ) -> None:
-        self.path, self.options = path, dict(storage_options or {})
+        self.path, self.options = located(path), dict(storage_options or {})
         self.version = version
         self.version = int(self._dataset.version)
 
@@ -75,12 +81,3 @@ class Lance(DataSource):
         """
         said = [fragment.metadata.to_json() for fragment in self._dataset.get_fragments()]
         return json.dumps(said, sort_keys=True, default=str)
-
-
-def read_lance(
-    path: str | os.PathLike[str],
-    version: int | str | None,
-    storage_options: Mapping[str, str] | None,
-) -> Lance:
-    """Open the dataset at ``path`` at a version, tag or the latest; raise SourceError if absent."""
-    return Lance(located(path), version, storage_options)

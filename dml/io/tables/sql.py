@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Any, TypeAlias
 
 from dml.base.fingerprint import digest
-from dml.data.schema import schema_of
 from dml.errors import DmlError, SourceError
 from dml.io.stores.store_errors import scrubbed, secrets_in
 from dml.io.user.generator import GENERATED_ROWS, Generated
@@ -18,50 +18,44 @@ Parameters: TypeAlias = "Sequence[Any] | Mapping[str, Any]"
 CHANGES = "what a database answers may change, and nothing tells whether it has"
 
 
-class Query:
-    """A callable that runs the query on a new connection, and closes it after the last row."""
+def _answered(
+    query: str, connect: Callable[[], Any], parameters: Parameters, each: int
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the result; raise SourceError without parameters on driver errors."""
+    try:
+        yield from _rows(query, connect, parameters, each)
+    except DmlError:
+        raise
+    except Exception as error:  # noqa: BLE001 - every driver has errors of its own
+        values = list(parameters.values() if isinstance(parameters, Mapping) else parameters)
+        raise SourceError(
+            "the database does not answer the query",
+            why=scrubbed(f"{type(error).__name__}: {error}", secrets_in({"": values})),
+            try_="the same query with the driver alone",
+        ) from (None if parameters else error)
 
-    def __init__(
-        self, query: str, connect: Callable[[], Any], parameters: Parameters, each: int
-    ) -> None:
-        self.query, self.connect, self.parameters, self.each = query, connect, parameters, each
 
-    def __call__(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows of the result; raise SourceError without parameters on driver errors."""
-        try:
-            yield from self._rows()
-        except DmlError:
-            raise
-        except Exception as error:  # noqa: BLE001 - every driver has errors of its own
-            why = scrubbed(f"{type(error).__name__}: {error}", secrets_in({"": self._values()}))
+def _rows(
+    query: str, connect: Callable[[], Any], parameters: Parameters, each: int
+) -> Iterator[dict[str, Any]]:
+    """Run the query on a new connection, and close it after the last row."""
+    with closing(connect()) as connection, closing(connection.cursor()) as cursor:
+        cursor.execute(query, *((parameters,) if parameters else ()))
+        if cursor.description is None:
             raise SourceError(
-                "the database does not answer the query",
-                why=why,
-                try_="the same query with the driver alone",
-            ) from (None if self.parameters else error)
-
-    def _values(self) -> list[Any]:
-        given = self.parameters
-        return list(given.values() if isinstance(given, Mapping) else given)
-
-    def _rows(self) -> Iterator[dict[str, Any]]:
-        with closing(self.connect()) as connection, closing(connection.cursor()) as cursor:
-            cursor.execute(self.query, *((self.parameters,) if self.parameters else ()))
-            if cursor.description is None:
-                raise SourceError(
-                    "the query has no rows to give",
-                    why=f"it is {self.query!r}",
-                    try_="a SELECT, or what returns rows",
-                )
-            names = [column[0] for column in cursor.description]
-            if len(set(names)) != len(names):
-                raise SourceError(
-                    f"two columns of the answer have one name: {names}",
-                    why="a row has one value for a name",
-                    try_="SELECT a.x AS left_x, b.x AS right_x ...",
-                )
-            while rows := cursor.fetchmany(self.each):
-                yield from (dict(zip(names, row, strict=True)) for row in rows)
+                "the query has no rows to give",
+                why=f"it is {query!r}",
+                try_="a SELECT, or what returns rows",
+            )
+        names = [column[0] for column in cursor.description]
+        if len(set(names)) != len(names):
+            raise SourceError(
+                f"two columns of the answer have one name: {names}",
+                why="a row has one value for a name",
+                try_="SELECT a.x AS left_x, b.x AS right_x ...",
+            )
+        while rows := cursor.fetchmany(each):
+            yield from (dict(zip(names, row, strict=True)) for row in rows)
 
 
 def read_sql(
@@ -92,5 +86,5 @@ def read_sql(
         known = FunctionIdentity("sql", digest("named by user", fingerprint))
     each = GENERATED_ROWS if atom_rows is None else atom_rows
     given = dict(parameters) if isinstance(parameters, Mapping) else tuple(parameters)
-    asked = Query(query, connect, given, each)
-    return Generated(asked, known, None if schema is None else schema_of(schema), each)
+    asked = partial(_answered, query, connect, given, each)
+    return Generated(asked, known, schema, each)

@@ -18,12 +18,15 @@ from dml.plugins import DataSource, SourcePart
 
 
 class Zarr(DataSource):
-    """Arrays of equal length, each a column; axes after the first are tensor axes."""
+    """Arrays of equal length, each a column; axes after the first are tensor axes.
+
+    They are the array at ``path``, or those of a group that ``names`` has; None for all.
+    """
 
     name = "zarr"
 
-    def __init__(self, path: str, names: tuple[str, ...] | None) -> None:
-        self.path, self.names = path, names
+    def __init__(self, path: str | os.PathLike[str], names: Iterable[str] | None) -> None:
+        self.path, self.names = located(path), None if names is None else tuple(names)
         arrays = self._arrays
         lengths = {name: int(array.shape[0]) for name, array in arrays.items()}
         first = next(iter(lengths))
@@ -31,7 +34,7 @@ class Zarr(DataSource):
             if length != lengths[first]:
                 raise SourceError(
                     f"arrays {first!r} and {name!r} have {lengths[first]} and {length} rows",
-                    at=spoken(path),
+                    at=spoken(self.path),
                     why="row i is made of the i-th entry of every array",
                     try_=f"arrays=[{first!r}], or others of equal length",
                 )
@@ -102,8 +105,3 @@ class Zarr(DataSource):
         starts = range(0, self.rows, each)
         pieces = [np.arange(start, min(start + each, self.rows)) for start in starts]
         return (names, [self._memory(piece, names).identity() for piece in pieces])
-
-
-def read_zarr(path: str | os.PathLike[str], arrays: Iterable[str] | None) -> Zarr:
-    """Open the array at ``path``, or the arrays of a group that ``arrays`` names; None for all."""
-    return Zarr(located(path), None if arrays is None else tuple(arrays))

@@ -14,8 +14,9 @@ from dml.data.schema import Schema
 from dml.expr.node import op
 from dml.io.files.compression import PACKED
 from dml.io.files.files import listed
-from dml.io.files.lines import Form, LineFiles, LineSource, RowError
+from dml.io.files.lines import LineFiles, LineSource, RowError
 from dml.io.files.paths import FileKind, Paths
+from dml.io.files.records import Form
 
 TEXT = "text"
 NEWLINE, RETURN = 10, 13
@@ -32,15 +33,12 @@ class TextForm(Form):
     r"""The text format: a row is a line without ``\n`` or ``\r\n``; the last may have no end."""
 
     schema = Schema({TEXT: pa.string()})
+    ends = staticmethod(newlines)
 
     @property
     def digest(self) -> bytes:
         """Digest of the format, which has no options."""
         return digest("text", 1)
-
-    def ends(self, window: bytes) -> np.ndarray:
-        """Return the byte offset just past each newline, which ends a row: (n,) int64."""
-        return newlines(window)
 
     def decode(self, data: bytes, rows: int, columns: tuple[str, ...]) -> pa.RecordBatch:
         """Return the ``rows`` lines in ``data`` without their line endings."""

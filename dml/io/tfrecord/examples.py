@@ -25,24 +25,24 @@ Values: TypeAlias = "list[bytes] | list[int] | list[float] | np.ndarray"
 Feature: TypeAlias = tuple[int, list[Values]]
 
 
-class MalformedError(Exception):
-    """The bytes are not an Example; the message says which part is invalid."""
+class MalformedError(ValueError):
+    """The bytes are not a message, or not an Example; the text says which part is invalid."""
 
 
-def example(data: bytes, wanted: Collection[str]) -> dict[str, Feature | None]:
+def example(data: bytes, wanted: Collection[str] | None) -> dict[str, Feature | None]:
     """Return the features of an Example by name: list kind and values, None if not ``wanted``.
 
-    Of two features of one name the last is used. Raise MalformedError for invalid bytes, and for a
-    SequenceExample.
+    Without ``wanted`` (None), all are. Of two features of one name the last is used. Raise
+    MalformedError for invalid bytes, and for a SequenceExample.
     """
     found: dict[str, Feature | None] = {}
-    for number, wire, start, stop in _fields(data, 0, len(data)):
+    for number, wire, start, stop in fields(data, 0, len(data)):
         if wire != BYTES:
             continue
         if number == 2:
             raise MalformedError("it is a SequenceExample: it has feature_lists")
         if number == 1:
-            for inner, kind, first, last in _fields(data, start, stop):
+            for inner, kind, first, last in fields(data, start, stop):
                 if inner == 1 and kind == BYTES:
                     name, feature = _entry(data, first, last, wanted)
                     found[name] = feature
@@ -50,11 +50,11 @@ def example(data: bytes, wanted: Collection[str]) -> dict[str, Feature | None]:
 
 
 def _entry(
-    data: bytes, start: int, stop: int, wanted: Collection[str]
+    data: bytes, start: int, stop: int, wanted: Collection[str] | None
 ) -> tuple[str, Feature | None]:
     """Parse one map entry: the name and its feature, None if the name is not ``wanted``."""
     name, parts = "", list[tuple[int, int]]()
-    for number, wire, first, last in _fields(data, start, stop):
+    for number, wire, first, last in fields(data, start, stop):
         if wire == BYTES and number == 1:
             try:
                 name = data[first:last].decode()
@@ -64,14 +64,14 @@ def _entry(
                 ) from None
         elif wire == BYTES and number == 2:
             parts.append((first, last))
-    return name, _feature(data, parts) if name in wanted else None
+    return name, _feature(data, parts) if wanted is None or name in wanted else None
 
 
 def _feature(data: bytes, parts: list[tuple[int, int]]) -> Feature:
     """Return list kind and values of a feature; a list of another kind replaces earlier lists."""
     kind, runs = NOTHING, list[Values]()
     for start, stop in parts:
-        for number, wire, first, last in _fields(data, start, stop):
+        for number, wire, first, last in fields(data, start, stop):
             if wire == BYTES and number in LISTS:
                 if number != kind:
                     kind, runs = number, []
@@ -80,13 +80,13 @@ def _feature(data: bytes, parts: list[tuple[int, int]]) -> Feature:
 
 
 def _bytes_list(data: bytes, start: int, stop: int) -> list[Values]:
-    return [[data[a:b] for number, wire, a, b in _fields(data, start, stop)
+    return [[data[a:b] for number, wire, a, b in fields(data, start, stop)
              if number == 1 and wire == BYTES]]  # fmt: skip
 
 
 def _float_list(data: bytes, start: int, stop: int) -> list[Values]:
     found: list[Values] = []
-    for number, wire, first, last in _fields(data, start, stop):
+    for number, wire, first, last in fields(data, start, stop):
         if number == 1 and wire in (BYTES, FOUR):
             if (last - first) % 4:
                 raise MalformedError(f"a run of floats has {last - first} bytes")
@@ -96,7 +96,7 @@ def _float_list(data: bytes, start: int, stop: int) -> list[Values]:
 
 def _int64_list(data: bytes, start: int, stop: int) -> list[Values]:
     found: list[Values] = []
-    for number, wire, first, last in _fields(data, start, stop):
+    for number, wire, first, last in fields(data, start, stop):
         if number == 1 and wire in (BYTES, NUMBER):
             many = last - first > MANY
             found.append(numbers(data[first:last]) if many else _few(data, first, last))
@@ -110,18 +110,18 @@ LISTS: dict[int, Callable[[bytes, int, int], list[Values]]] = {
 }
 
 
-def _fields(data: bytes, at: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+def fields(data: bytes, at: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
     """Yield the fields of a message: number, wire type, start and stop offsets."""
     while at < stop:
-        tag, at = _number(data, at, stop)
+        tag, at = varint(data, at, stop)
         number, wire = tag >> 3, tag & 7
         if not 0 < number <= MOST_FIELD:
             raise MalformedError(f"there is no field {number}")
         start = at
         if wire == NUMBER:
-            _, at = _number(data, at, stop)
+            _, at = varint(data, at, stop)
         elif wire == BYTES:
-            size, start = _number(data, at, stop)
+            size, start = varint(data, at, stop)
             at = start + size
         elif wire in WIDTHS:
             at += WIDTHS[wire]
@@ -134,7 +134,7 @@ def _fields(data: bytes, at: int, stop: int) -> Iterator[tuple[int, int, int, in
         yield number, wire, start, at
 
 
-def _number(data: bytes, at: int, stop: int) -> tuple[int, int]:
+def varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
     """Decode the varint at offset ``at``, and return it with the offset just past it."""
     found = shift = 0
     while at < stop and shift < 70:
@@ -151,7 +151,7 @@ def _few(data: bytes, at: int, stop: int) -> list[int]:
     """Decode consecutive varints as signed integers."""
     found = []
     while at < stop:
-        value, at = _number(data, at, stop)
+        value, at = varint(data, at, stop)
         found.append(value - (value & SIGN) * 2)
     return found
 

@@ -17,9 +17,9 @@ from dml.errors import PlanError, SchemaError, SourceError
 from dml.expr.node import op
 from dml.io.files.compression import opened
 from dml.io.files.files import File, listed
-from dml.io.files.lines import MOST_BYTES, Form, LineFiles, LineSource, RowError, inferred
+from dml.io.files.lines import MOST_BYTES, LineFiles, LineSource, RowError, inferred
 from dml.io.files.paths import FileKind, Paths
-from dml.io.files.records import LONGEST
+from dml.io.files.records import LONGEST, Form
 from dml.io.tfrecord.example_columns import column, inferred_kinds, wire_kind
 from dml.io.tfrecord.examples import Feature, MalformedError, example
 
@@ -70,6 +70,7 @@ class RecordForm(Form):
     raw: bool
     chosen: bool
     blank: ClassVar[bytes] = b""
+    row_word: ClassVar[str] = "record"
 
     @property
     def digest(self) -> bytes:
@@ -83,11 +84,6 @@ class RecordForm(Form):
     def first(self, file: File) -> int:
         """Return 0: records begin at the first byte."""
         return 0
-
-    def spot(self, file: File, row: int, at: int) -> str:
-        """Describe the location of record ``row``, which begins at byte ``at``, for users."""
-        of = " of what it unpacks to" if self.packed(file) else ""
-        return f"{file.path}, record {row}, byte {at}{of}"
 
     def ends(self, window: bytes) -> np.ndarray:
         """Return the byte offset just past each complete record: (n,) int64, ascending.
@@ -173,7 +169,7 @@ def _no_length(length: int | None) -> SourceError:
 
 
 def _features(
-    data: bytes, row: int, columns: tuple[str, ...], *, strict: bool
+    data: bytes, row: int, columns: tuple[str, ...] | None, *, strict: bool
 ) -> Mapping[str, Feature | None]:
     """Return features of a record; raise RowError if invalid, or for extra ones if ``strict``."""
     try:
@@ -186,7 +182,7 @@ def _features(
             row,
             better if sequence else f"{better}, if it is another message",
         ) from None
-    if strict and (strange := found.keys() - set(columns)):
+    if strict and (strange := found.keys() - set(columns or ())):
         raise RowError(
             f"it has feature {min(strange)!r}, which no record had that types were taken from",
             row,
@@ -273,9 +269,8 @@ def _schema_in(files: tuple[RecordFile, ...], form: RecordForm) -> Schema:
     """Infer the schema from the first records; raise SourceError if there are none."""
 
     def infer(data: bytes, _: int) -> Schema:
-        every: Any = _All()
         found = enumerate(payloads(data))
-        rows: Any = (_features(each, row, every, strict=False) for row, each in found)
+        rows: Any = (_features(each, row, None, strict=False) for row, each in found)
         return Schema(inferred_kinds(rows))
 
     found = inferred(files, form, infer)
@@ -287,10 +282,3 @@ def _schema_in(files: tuple[RecordFile, ...], form: RecordForm) -> Schema:
             try_='schema={"image": "binary", "label": "int64"}, or raw=True',
         )
     return found
-
-
-class _All:
-    """A container that contains every name."""
-
-    def __contains__(self, name: object) -> bool:
-        return True

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import gzip
 from collections.abc import Callable
+from functools import partial
 from itertools import chain
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,7 @@ from dml.base.arrow_types import is_list
 from dml.data.layouts import is_text_or_bytes
 from dml.errors import SchemaError
 from dml.io.files.records import LONGEST
-from dml.io.files.write_formats import gzipped
+from dml.io.files.write_formats import FileFormat, gzipped
 from dml.io.tfrecord.tfrecord import HEAD, TAIL, checksum, masked
 
 Encoded = Callable[[pa.ChunkedArray], list[bytes | None]]
@@ -25,32 +26,24 @@ ONE, TWO, THREE = b"\x0a", b"\x12", b"\x1a"
 LOW64 = (1 << 64) - 1
 
 
-@dataclasses.dataclass(frozen=True)
-class TFRecord:
-    """The TFRecord format: Examples, or if ``raw`` the bytes of the only column, as records."""
+def tfrecord_of(compression: str | None, *, raw: bool) -> FileFormat:
+    """Return the TFRecord format: Examples, or if ``raw`` the bytes of the only column, as records.
 
-    compression: str | None
-    raw: bool
-    verb: ClassVar[str] = "write_tfrecords"
-
-    @property
-    def suffix(self) -> str:
-        """The suffix of file names."""
-        return "tfrecord.gz" if self.compression else "tfrecord"
-
-    def open(self, sink: Any, schema: pa.Schema) -> RecordWriter:
-        """Begin an empty file; raise pa.ArrowInvalid for columns that it cannot represent."""
-        forms = [] if self.raw else [_feature(field) for field in schema]
-        if self.raw and [field.type for field in schema] != [pa.binary()]:
-            raise pa.ArrowInvalid("raw records are one column of bytes")
-        out = gzip.GzipFile("", "wb", fileobj=sink, mtime=0) if self.compression else sink
-        return RecordWriter(out, sink, forms)
-
-
-def tfrecord_of(compression: str | None, *, raw: bool) -> TFRecord:
-    """Build the format; raise PlanError for an unsupported compression."""
+    Raise PlanError for an unsupported compression.
+    """
     checksum()
-    return TFRecord(gzipped(compression, "TFRecord files"), raw)
+    codec = gzipped(compression, "TFRecord files")
+    suffix = "tfrecord.gz" if codec else "tfrecord"
+    return FileFormat("write_tfrecords", suffix, partial(_open, codec, raw))
+
+
+def _open(codec: str | None, raw: bool, sink: Any, schema: pa.Schema) -> RecordWriter:  # noqa: FBT001
+    """Begin an empty file; raise pa.ArrowInvalid for columns that it cannot represent."""
+    forms = [] if raw else [_feature(field) for field in schema]
+    if raw and [field.type for field in schema] != [pa.binary()]:
+        raise pa.ArrowInvalid("raw records are one column of bytes")
+    out = gzip.GzipFile("", "wb", fileobj=sink, mtime=0) if codec else sink
+    return RecordWriter(out, sink, forms)
 
 
 @dataclasses.dataclass

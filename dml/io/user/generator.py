@@ -38,13 +38,13 @@ class Generated(DataSource):
         self,
         make: Callable[[], Iterable[Any]],
         known: FunctionIdentity,
-        schema: Schema | None,
+        schema: object,
         atom_rows: int | None,
     ) -> None:
         self.make, self.known = make, known
         self.name, self.unnamed = known.name, known.reason
         self.atom_rows = GENERATED_ROWS if atom_rows is None else atom_rows
-        self.columns = self._looked_at() if schema is None else schema
+        self.columns = self._looked_at() if schema is None else schema_of(schema)
 
     def _looked_at(self) -> Schema:
         """Infer the schema from the first rows of a new iterator, which is then closed."""
@@ -233,5 +233,4 @@ def generated(
         )
     make = functools.partial(fn, *args) if args else fn
     known = identify(make, nonce=nonce, fingerprint=fingerprint)
-    declared = None if schema is None else schema_of(schema)
-    return Generated(make, known, declared, atom_rows)
+    return Generated(make, known, schema, atom_rows)

@@ -254,7 +254,7 @@ class Spooled(DataSource):
 
     unnamed = ONCE
 
-    def __init__(self, rows: Iterator[Any], schema: Schema | None, atom_rows: int | None) -> None:
+    def __init__(self, rows: Iterator[Any], schema: object, atom_rows: int | None) -> None:
         self.name = type(rows).__name__
         self.atom_rows = GENERATED_ROWS if atom_rows is None else atom_rows
         # copied now, since rows that are inspected for a schema are read again later
@@ -263,8 +263,8 @@ class Spooled(DataSource):
             first, made = itertools.tee(made)
             schema = schema_of_rows(first, self.name)
             del first  # else tee would buffer every row
-        self.columns = schema
-        self.spool = Spool(made, schema, self.atom_rows)
+        self.columns = schema_of(schema)
+        self.spool = Spool(made, self.columns, self.atom_rows)
 
     def schema(self) -> Schema:
         """Return the declared schema, or that of the first rows."""
@@ -289,12 +289,11 @@ def iterated(
             why="it is iterated for rows: dicts, or values of one column",
             try_="from_items([...]) for a list, from_generator(f) for a function",
         )
-    declared = None if schema is None else schema_of(schema)
     made = iter(rows)
     if made is rows:
-        return Spooled(made, declared, atom_rows)
+        return Spooled(made, schema, atom_rows)
     known = local_identity(AGAIN, nonce, type(rows).__name__)
-    return Generated(rows.__iter__, known, declared, atom_rows)
+    return Generated(rows.__iter__, known, schema, atom_rows)
 
 
 AGAIN = "what an object gives when it is iterated can be told by no name"

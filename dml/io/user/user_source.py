@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import Any, ClassVar
@@ -60,6 +59,11 @@ class CheckedSource:
     fn: UserFunction
 
     @cached_property
+    def width(self) -> int:
+        """Bytes of a row, estimated from the column types alone."""
+        return sum(map(width_of, self.schema.values()))
+
+    @cached_property
     def content(self) -> bytes:
         """Digest of the declared identity; calls the identity if it is a function.
 
@@ -81,10 +85,6 @@ class CheckedSource:
 
     def __repr__(self) -> str:
         return self.name
-
-    def raised(self, error: BaseException, place: str, row: int) -> SourceError:
-        """Build the SourceError for an exception that the user's source raised at row ``row``."""
-        return _raised(self.source, self.name, f" at row {row}", error).located(place)
 
 
 def check_source(source: DataSource, nonce: bytes, fingerprint: str | None = None) -> CheckedSource:
@@ -132,8 +132,8 @@ def _call_source(
     except BaseException as error:
         if interrupts(error):
             raise
-        told = _raised(source, name, where, error).located(place)
-        raise told from told.__cause__
+        told = _raised(source, name, where, error)
+        raise told.located(place) from told.__cause__
 
 
 def _raised(source: DataSource, name: str, where: str, error: BaseException) -> SourceError:
@@ -169,6 +169,7 @@ class Plugged(Source):
 
     given: CheckedSource
     atom_rows: int | None
+    far: bool = True  # the location of the data is unknown
 
     def check(self) -> None:
         """Raise PlanError unless ``atom_rows`` is None or a positive integer."""
@@ -183,11 +184,6 @@ class Plugged(Source):
     def calls(self) -> UserFunction | None:
         """The user's source in the form of a function; its digest may be valid in this run only."""
         return self.given.fn
-
-    @property
-    def far(self) -> bool:
-        """True, since the location of the data is unknown."""
-        return True
 
     def identity(self) -> bytes:
         """Return the digest of the declared identity, or without one a digest for this run only."""
@@ -235,33 +231,29 @@ class GivenParts(Plugged):
             return rows
         if part.rows and part.nbytes:
             return balanced(part.rows, part.nbytes)
-        return self._atom_rows
+        return max(1, min(ATOM_ROWS, ATOM_BYTES // max(1, self.given.width)))
 
     @cached_property
-    def _atom_rows(self) -> int:
-        """Number of rows per atom, estimated from the column types alone."""
-        width = sum(map(width_of, self.given.schema.values()))
-        return max(1, min(ATOM_ROWS, ATOM_BYTES // max(1, width)))
-
-    @cached_property
-    def _counted(self) -> bool:
-        return all(part.rows is not None for part in self._parts)
-
-    @cached_property
-    def _atom_ends(self) -> list[int | None]:
-        """For each unit, the number of atoms up to its end; None from the first open unit on."""
-        found: list[int | None] = []
-        end: int | None = 0
+    def _units(self) -> tuple[Unit, ...]:
+        """The unit of each part; atoms are numbered up to the first open unit."""
+        found: list[Unit] = []
+        atom: int | None = 0
         for part in self._parts:
-            open_ = end is None or part.rows is None
-            end = None if open_ else (end or 0) + -(-(part.rows or 0) // self._each(part))
-            found.append(end)
-        return found
+            each, rows = self._each(part), part.rows
+            atoms = None if rows is None else -(-rows // each)
+            nbytes = (each if rows is None else rows) * self.given.width
+            if rows is not None and part.nbytes is not None:
+                nbytes = part.nbytes
+            place = self._place(part)
+            found.append(Unit(len(found), atom, atoms, rows, each, nbytes, place))
+            atom = None if atom is None or atoms is None else atom + atoms
+        return tuple(found)
 
     @property
     def row_count(self) -> int | None:
         """Number of rows of all parts; None if a part has no row count."""
-        return sum(part.rows or 0 for part in self._parts) if self._counted else None
+        counts = [part.rows for part in self._parts if part.rows is not None]
+        return sum(counts) if len(counts) == len(self._parts) else None
 
     @property
     def unit_count(self) -> int:
@@ -271,33 +263,16 @@ class GivenParts(Plugged):
     @property
     def atom_count(self) -> int | None:
         """Number of atoms of all parts; None if a part is open."""
-        return self._atom_ends[-1] if self._atom_ends else 0
+        return None if self.row_count is None else sum(unit.atoms or 0 for unit in self._units)
 
     def unit(self, index: int) -> Unit:
         """Return the unit of part ``index``."""
         if not 0 <= index < self.unit_count:
             raise InternalError(f"{self.title()} has no unit {index}")
-        part = self._parts[index]
-        each, rows = self._each(part), part.rows
-        width = sum(map(width_of, self.given.schema.values()))
-        known = part.nbytes if rows is not None else None
-        nbytes = (each if rows is None else rows) * width if known is None else known
-        return Unit(
-            index=index,
-            atom=self._atom_ends[index - 1] if index else 0,
-            atoms=None if rows is None else -(-rows // each),
-            rows=rows,
-            atom_rows=each,
-            nbytes=nbytes,
-            place=self._place(part),
-        )
+        return self._units[index]
 
     def _place(self, part: SourcePart) -> str:
         return f"{self.given.name}, {part.name}" if part.name else self.given.name
-
-    def unit_of_atom(self, atom: int) -> int:
-        """Return the index of the part that contains atom number ``atom``."""
-        return bisect_right([end for end in self._atom_ends if end is not None], atom)
 
     def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
         """Yield the atoms of a part; the first ``skip_atoms`` atoms are read and dropped.
@@ -337,8 +312,8 @@ class GivenParts(Plugged):
         except BaseException as error:
             if interrupts(error) or closes(error):
                 raise
-            told = self.given.raised(error, place, row)
-            raise told from told.__cause__
+            told = _raised(self.given.source, self.given.name, f" at row {row}", error)
+            raise told.located(place) from told.__cause__
 
     def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
         """Return the declared bytes of the part, else twice the estimated bytes of ``unit``.
@@ -387,16 +362,12 @@ class GivenRows(Plugged, Addressed):
         return sum(part.rows or 0 for part in self.given.parts)
 
     @property
-    def row_bytes(self) -> float:
+    def row_bytes(self) -> float:  # type: ignore[override]
         """Average bytes of a row, as declared by all parts, else estimated from the types."""
         known = [part.nbytes for part in self.given.parts if part.nbytes is not None]
         if known and len(known) == len(self.given.parts) and self.row_count:
             return sum(known) / self.row_count
-        return float(sum(map(width_of, self.given.schema.values())))
-
-    def part(self, start: int, stop: int, columns: tuple[str, ...], ids: RowIds) -> Block:
-        """Return the block of rows ``start`` to ``stop`` (exclusive), with row ids ``ids``."""
-        return self.picked(np.arange(start, stop, dtype=np.int64), columns, ids)
+        return float(self.given.width)
 
     def picked(self, index: np.ndarray, columns: tuple[str, ...], ids: RowIds) -> Block:
         """Return the block of the rows at positions ``index`` (n,) int64, with row ids ``ids``.
@@ -447,13 +418,10 @@ def read_datasource(
                 try_="SourcePart(name, rows=n)",
             )
     each = atom_rows if atom_rows is not None else source.atom_rows
-    return GivenRows(found, _usual_rows(found) if each is None else each)
-
-
-def _usual_rows(found: CheckedSource) -> int:
-    """Return the number of rows in an atom of about 8 MiB, from ``GivenRows.row_bytes``."""
-    width = GivenRows(found, 1).row_bytes
-    return max(1, min(ATOM_ROWS, int(ATOM_BYTES // max(1.0, width))))
+    if each is None:  # atoms of about 8 MiB
+        width = GivenRows(found, 1).row_bytes
+        each = max(1, min(ATOM_ROWS, int(ATOM_BYTES // max(1.0, width))))
+    return GivenRows(found, each)
 
 
 # --------------------------------------------------------------------------- Arrow data of sources

@@ -14,7 +14,7 @@ from dml.errors import SourceError
 from dml.io.column_store import whole
 from dml.io.files.lines import MOST_BYTES, RowError
 from dml.io.inferred_types import from_list
-from dml.io.json.json import check_depth, check_numbers, guessed, parsed, settled
+from dml.io.json.json import check_depth, check_numbers, guessed, parsed
 from dml.io.numpy.npy_header import NpyError, array_in
 from dml.kernels.vec import Vec
 
@@ -118,8 +118,3 @@ DECODERS: dict[str, Decoder] = {
     **dict.fromkeys(("json", "jsn"), as_json),
     "npy": as_arrays,
 }
-
-
-def settled_kind(suffix: str, kind: pa.DataType) -> pa.DataType:
-    """Return the inferred type of a column in its final form, which holds for all rows."""
-    return settled(kind) if decoder_of(suffix, decode=True) is as_json else kind

@@ -55,9 +55,10 @@ class _Said:
 
 
 def members(data: bytes) -> Iterator[ArchiveMember]:
-    """Yield the complete members in ``data``, which begins with a header; the last is the end mark.
+    """Yield the members in ``data``, which begins with a header; the last is the end mark.
 
-    Raise TarError at the first damaged or refused member.
+    Without an end mark, the last may be incomplete: its ``stop`` is then behind the end of
+    ``data``. Raise TarError at the first damaged or refused member.
     """
     at = begin = 0
     said = _Said()
@@ -69,39 +70,20 @@ def members(data: bytes) -> Iterator[ArchiveMember]:
             yield ArchiveMember(None, at, at, at)
             return
         header = _header(block)
-        start, stop = at + BLOCK, at + BLOCK + header.size
-        if header.type in EXTENDED:
-            if header.size > MOST_EXTENDED:
-                raise TarError(f"a header has {header.size} bytes, and {MOST_EXTENDED} are allowed")
-            if stop > len(data):
-                return
-            _extend(said, header.type, data[start:stop])
-        else:
-            name, size = _plain(header, said)
-            stop = start + size
-            if stop > len(data):
-                return
+        extended = header.type in EXTENDED
+        if extended and header.size > MOST_EXTENDED:
+            raise TarError(f"a header has {header.size} bytes, and {MOST_EXTENDED} are allowed")
+        name, size = ("", header.size) if extended else _plain(header, said)
+        start, stop = at + BLOCK, at + BLOCK + size
+        if not extended or stop > len(data):
             yield ArchiveMember(name, begin, start, stop)
-            said, begin = _Said(), _next(stop)
-        at = _next(stop)
+            said, begin = _Said(), after(stop)
+        else:
+            _extend(said, header.type, data[start:stop])
+        at = after(stop)
 
 
-def needed(data: bytes) -> int:
-    """Return the bytes of the first member and its headers; raise TarError as ``members`` does."""
-    at, said = 0, _Said()
-    while at + BLOCK <= len(data) and data[at : at + BLOCK] != ZEROS:
-        header = _header(data[at : at + BLOCK])
-        start = at + BLOCK
-        if header.type not in EXTENDED:
-            return _next(start + _plain(header, said)[1])
-        at = _next(start + header.size)
-        if at > len(data) or header.size > MOST_EXTENDED:
-            break
-        _extend(said, header.type, data[start : start + header.size])
-    return at
-
-
-def _next(stop: int) -> int:
+def after(stop: int) -> int:
     """Return the offset of the first block at or after byte ``stop``."""
     return -(-stop // BLOCK) * BLOCK
 

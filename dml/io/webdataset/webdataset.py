@@ -16,11 +16,12 @@ from dml.errors import PlanError, SourceError
 from dml.expr.node import op
 from dml.io.files.compression import packing
 from dml.io.files.files import File, chosen, listed
-from dml.io.files.lines import Form, LineFiles, LineSource, RowError, inferred
+from dml.io.files.lines import LineFiles, LineSource, RowError, inferred
 from dml.io.files.paths import FileKind, Paths
-from dml.io.files.records import LONGEST
-from dml.io.webdataset.decoders import decoder_of, settled_kind
-from dml.io.webdataset.tar import ArchiveMember, TarError, members, needed
+from dml.io.files.records import LONGEST, Form
+from dml.io.json.json import settled
+from dml.io.webdataset.decoders import as_json, decoder_of
+from dml.io.webdataset.tar import ArchiveMember, TarError, after, members
 
 PACKINGS = ("", ".gz", ".zst", ".xz", ".bz2")
 KIND = FileKind("tar", (*(".tar" + ending for ending in PACKINGS), ".tgz"))
@@ -52,6 +53,7 @@ class SampleForm(Form):
     decoding: bool
     chosen: bool
     blank: ClassVar[bytes] = b""
+    row_word: ClassVar[str] = "sample"
 
     @property
     def digest(self) -> bytes:
@@ -68,11 +70,6 @@ class SampleForm(Form):
             return 0
         raise SourceError(f"{file.name} is empty", at=file.path, why="not even its end is marked")
 
-    def spot(self, file: File, row: int, at: int) -> str:
-        """Describe the location of sample ``row``, whose header begins at byte ``at``."""
-        of = " of what it unpacks to" if self.packed(file) else ""
-        return f"{file.path}, sample {row}, byte {at}{of}"
-
     def ends(self, window: bytes) -> np.ndarray:
         """Return the byte offset just past each complete sample: (n,) int64, ascending.
 
@@ -86,12 +83,13 @@ class SampleForm(Form):
                     if not key:
                         _check_end(window, member.begin)
                     break
+                at = after(member.stop)
                 next_key, _ = split_name(member.name)
-                if key and next_key and next_key != key:
+                if key and next_key and next_key != key and member.stop <= len(window):
                     found.append(member.begin)
-                key, at = next_key or key, member.stop
+                key = next_key or key
             else:
-                _check_size(window, at, 0 if not found else found[-1])
+                _check_size(at - (found[-1] if found else 0))
         except TarError as error:
             if not found:
                 raise _damaged(error) from None
@@ -113,7 +111,7 @@ class SampleForm(Form):
         key, files, row = "", Sample(), 0
         try:
             for member in members(data):
-                if member.name is None:
+                if member.name is None or member.stop > len(data):
                     break
                 found, suffix = split_name(member.name)
                 if found and key and found != key:
@@ -177,10 +175,8 @@ def _check_end(window: bytes, at: int) -> None:
         raise TarError("something follows the mark of the end")
 
 
-def _check_size(window: bytes, at: int, begin: int) -> None:
-    """Raise TarError if the next member, whose header was read, makes its sample too long."""
-    start = -(-at // 512) * 512
-    size = start + needed(window[start:]) - begin
+def _check_size(size: int) -> None:
+    """Raise TarError if a sample has too many bytes with its next file, whose header was read."""
     if size > LONGEST:
         raise TarError(f"a sample takes {size} bytes, and {LONGEST} are allowed")
 
@@ -248,7 +244,8 @@ def _schema_in(files: tuple[File, ...], form: SampleForm, names: tuple[str, ...]
                     try_="decode=False, or without it in suffixes=[...]",
                 )
             kind = form.decoded(data, samples, suffix, None).type
-            found.append((suffix, settled_kind(suffix, kind) if form.decoding else kind))
+            is_json = decoder_of(suffix, decode=form.decoding) is as_json
+            found.append((suffix, settled(kind) if is_json else kind))
         return Schema(found)
 
     found = inferred(files, form, infer)

@@ -8,7 +8,8 @@ import io
 import itertools
 import tarfile
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ import pyarrow as pa
 from dml.data.open_tensors import OpenTensor, arrays_in
 from dml.errors import SchemaError
 from dml.io.files.records import LONGEST
-from dml.io.files.write_formats import encoder, gzipped, is_tensor, json_of
+from dml.io.files.write_formats import FileFormat, encoder, gzipped, is_tensor, json_of
 from dml.io.webdataset.decoders import as_arrays, as_json, as_number, as_text, decoder_of
 from dml.io.webdataset.tar import BLOCK
 from dml.io.webdataset.webdataset import KEY, split_name
@@ -28,33 +29,25 @@ END, UNIT = bytes(2 * BLOCK), tarfile.RECORDSIZE
 MODE = 0o644
 
 
-@dataclasses.dataclass(frozen=True)
-class Shards:
-    """Tar archives of samples; rows without a key column are numbered by ``numbers``."""
+def shards_of(compression: str | None) -> FileFormat:
+    """Return the format of tar archives of samples; raise PlanError for other compressions.
 
-    compression: str | None
-    numbers: Iterator[int] = dataclasses.field(default_factory=itertools.count)
-    verb: ClassVar[str] = "write_webdataset"
-
-    @property
-    def suffix(self) -> str:
-        """The suffix of file names."""
-        return "tar.gz" if self.compression else "tar"
-
-    def open(self, sink: Any, schema: pa.Schema) -> ShardWriter:
-        """Begin an archive; raise pa.ArrowInvalid for columns that the format cannot represent."""
-        forms = {field.name: _files(field) for field in schema if field.name != KEY}
-        if KEY in schema.names and schema.field(KEY).type != pa.string():
-            raise pa.ArrowInvalid(f"{KEY!r} is {schema.field(KEY).type}, and names are texts")
-        if not forms:
-            raise pa.ArrowInvalid(f"{KEY!r} alone makes no files")
-        out = gzip.GzipFile("", "wb", fileobj=sink, mtime=0) if self.compression else sink
-        return ShardWriter(out, sink, forms, self.numbers)
+    Rows without a key column are numbered through all archives.
+    """
+    codec = gzipped(compression, "archives")
+    begin = partial(_open, codec, itertools.count())
+    return FileFormat("write_webdataset", "tar.gz" if codec else "tar", begin)
 
 
-def shards_of(compression: str | None) -> Shards:
-    """Build the format; raise PlanError for an unsupported compression."""
-    return Shards(gzipped(compression, "archives"))
+def _open(codec: str | None, numbers: Iterator[int], sink: Any, schema: pa.Schema) -> ShardWriter:
+    """Begin an archive; raise pa.ArrowInvalid for columns that the format cannot represent."""
+    forms = {field.name: _files(field) for field in schema if field.name != KEY}
+    if KEY in schema.names and schema.field(KEY).type != pa.string():
+        raise pa.ArrowInvalid(f"{KEY!r} is {schema.field(KEY).type}, and names are texts")
+    if not forms:
+        raise pa.ArrowInvalid(f"{KEY!r} alone makes no files")
+    out = gzip.GzipFile("", "wb", fileobj=sink, mtime=0) if codec else sink
+    return ShardWriter(out, sink, forms, numbers)
 
 
 @dataclasses.dataclass

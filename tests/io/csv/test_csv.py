@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import dml
 from dml.errors import PlanError, SchemaError, SourceError
 from dml.io.csv import csv as csv_module
-from dml.io.csv.csv import Dialect, read_csv
+from dml.io.csv.csv import CsvForm, read_csv
 from dml.io.files import records
 from dml.testing.oracle_sources import table_of
 from dml.testing.source_laws import check_other_process, check_same_data, check_source, everything
@@ -79,7 +79,7 @@ def test_the_laws_hold_for_any_rows(
 
 @pytest.mark.law
 def test_rows_end_where_arrow_ends_them() -> None:
-    draw, dialect, tried = random.Random(1), Dialect(",", '"'), 0
+    draw, dialect, tried = random.Random(1), CsvForm(",", '"', (), header=True), 0
     for _ in range(3000):
         letters = (draw.choice(["a", ",", '"', '"', "\n", "\r\n", "\r"]) for _ in range(12))
         raw = "".join(letters).encode()
@@ -185,7 +185,7 @@ def test_a_part_begins_after_any_end_of_a_line(tmp_path: Path, ending: str) -> N
 def test_a_place_counts_lines_of_any_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: int
 ) -> None:
-    monkeypatch.setattr("dml.io.files.lines.WINDOW", window)
+    monkeypatch.setattr("dml.io.files.records.WINDOW", window)
     data = b'a,b\r1,"x\r\ny"\n\r2,x\r\nno,x\r3,x\n'
     error = refusal(lambda: read_csv(written(tmp_path, {"x.csv": data}), schema={"a": "int64"}))
     assert error.at.endswith("row 2, line 6")
@@ -351,7 +351,7 @@ def test_a_quote_of_a_header_that_does_not_close_is_named(tmp_path: Path) -> Non
 def test_what_follows_a_quote_that_does_not_close_takes_no_memory() -> None:
     window = b'1,2\n3,"' + b"4\n" * (2 << 20)
     tracemalloc.start()
-    ends = Dialect(",", '"').ends(window)
+    ends = CsvForm(",", '"', (), header=True).ends(window)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert ends.tolist() == [4]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dml.expr.columns.column import col
 from dml.io.parquet import chunk_metadata
 from dml.io.parquet.chunk_metadata import Bounds, Chunks, DamageError, read_chunks
-from dml.io.parquet.footer import read_footer
+from dml.io.parquet.footer import open_files
 from dml.io.parquet.parquet import ParquetSource, read_parquet
 from dml.io.parquet.statistics import facts_of, is_signed
 
@@ -75,7 +75,7 @@ def test_chunks_are_what_pyarrow_says(
         version=version,
         data_page_version=pages,
     )
-    file = read_footer(str(path), "a.parquet")
+    file = open_files(str(path)).files[0]
     metadata = pq.read_metadata(path)
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     assert list(file.chunks.rows) == [group.num_rows for group in groups]

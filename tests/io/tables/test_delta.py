@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import dml
 from dml.errors import PlanError, SourceError
 from dml.io.source import Source
-from dml.io.tables.delta import read_delta
+from dml.io.tables.delta import Delta
 from dml.io.user.user_source import read_datasource
 from dml.testing.source_laws import check_same_data, check_source
 
@@ -33,7 +33,7 @@ def written(folder: Path, *tables: pa.Table, **options: Any) -> str:
 
 
 def source_of(path: str, version: int | None = None) -> Source:
-    return read_datasource(read_delta(path, version, None), b"n", atom_rows=2)
+    return read_datasource(Delta(path, version, None), b"n", atom_rows=2)
 
 
 def own(path: str, version: int | None = None) -> pa.Table:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import dml
 from dml.errors import PlanError, SourceError
-from dml.io.tables.lance import read_lance
+from dml.io.tables.lance import Lance
 from dml.io.user.user_source import GivenRows, read_datasource
 from dml.testing.source_laws import check_same_data, check_source
 
@@ -33,7 +33,7 @@ def written(folder: Path, rows: int, **options: Any) -> str:
 
 
 def source_of(path: str, version: int | None = None) -> GivenRows:
-    source = read_datasource(read_lance(path, version, None), b"n", atom_rows=3)
+    source = read_datasource(Lance(path, version, None), b"n", atom_rows=3)
     assert isinstance(source, GivenRows)
     return source
 

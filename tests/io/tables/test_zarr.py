@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import dml
 from dml.errors import PlanError, SourceError
-from dml.io.tables.zarr import read_zarr
+from dml.io.tables.zarr import Zarr
 from dml.io.user.user_source import GivenRows, read_datasource
 from dml.testing.source_laws import check_same_data, check_source
 
@@ -41,7 +41,7 @@ def written(folder: Path, data: dict[str, np.ndarray], chunk: int) -> str:
 
 
 def source_of(path: str, names: Any = None) -> GivenRows:
-    source = read_datasource(read_zarr(path, names), b"n")
+    source = read_datasource(Zarr(path, names), b"n")
     assert isinstance(source, GivenRows)
     return source
 
