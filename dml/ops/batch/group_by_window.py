@@ -37,6 +37,8 @@ class GroupByWindow(Node):
     drop_last: bool
 
     rows: ClassVar[Rows] = Rows.REGROUPED
+    # Position and counts are saved, buffered rows read again.
+    resume_cost = ResumeCost(state_bytes=2560, work="back to the oldest row it holds, or one pass")
     batched = True
     gathers: ClassVar[int] = 2
 
@@ -56,11 +58,6 @@ class GroupByWindow(Node):
         if given.known:
             key_of(given, self.column, "group_by_window")
         return given
-
-    @property
-    def resume_cost(self) -> ResumeCost:
-        """Return the cost of resuming: position and counts are saved, buffered rows read again."""
-        return ResumeCost(state_bytes=2560, work="back to the oldest row it holds, or one pass")
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
         """Open a flow that buffers rows by key."""

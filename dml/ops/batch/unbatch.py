@@ -27,6 +27,8 @@ class Unbatch(SameColumns):
 
     # keeps ids and columns; each batch is a run
     rows: ClassVar[Rows] = Rows.RUNS
+    # The batch's position is saved, the batch is read again.
+    resume_cost = ResumeCost(state_bytes=32, work="one batch")
     batched = False
     hands_on: ClassVar[bool] = True
     total: bool = True
@@ -39,11 +41,6 @@ class Unbatch(SameColumns):
                 why="its input is rows already",
                 try_=".batch(n) before it, or leave it out",
             )
-
-    @property
-    def resume_cost(self) -> ResumeCost:
-        """Return the cost of resuming: the batch's position is saved, the batch is read again."""
-        return ResumeCost(state_bytes=32, work="one batch")
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, _at: At) -> Flow:
         """Open a flow over the rows of one batch after the other."""

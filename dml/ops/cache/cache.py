@@ -56,6 +56,8 @@ class Cache(SameColumns):
     anchor: Anchor
 
     rows: ClassVar[Rows] = Rows.KEPT
+    # A position is saved, an uncached block computed again.
+    resume_cost = ResumeCost(state_bytes=32, work="one block, if it is not kept")
     total: bool = True
 
     def check(self) -> None:
@@ -76,11 +78,6 @@ class Cache(SameColumns):
     def decides(self) -> bool:
         """True for the tier "auto"."""
         return self.tier == AUTO
-
-    @property
-    def resume_cost(self) -> ResumeCost:
-        """Return the cost of resuming: a position is saved, an uncached block computed again."""
-        return ResumeCost(state_bytes=32, work="one block, if it is not kept")
 
     def flow(self, open_input: Opener, _epoch: int, position: Position | None, at: At) -> Flow:
         """Open a flow that returns the cached elements, then the input from there on."""

@@ -41,6 +41,8 @@ class Aggregate(Node):
     parts: tuple[Part, ...]
 
     rows: ClassVar[Rows] = Rows.RUNS
+    # A count is saved, all rows are read again.
+    resume_cost = ResumeCost(state_bytes=24, work="one pass")
 
     def check(self) -> None:
         """Raise PlanError for a batched or endless input."""
@@ -99,11 +101,6 @@ class Aggregate(Node):
     def waits(self) -> bool:  # type: ignore[override]
         """True without keys: the only row is returned after the last input row was read."""
         return not self.keys
-
-    @property
-    def resume_cost(self) -> ResumeCost:
-        """Return the cost of resuming: a count is saved, all rows are read again."""
-        return ResumeCost(state_bytes=24, work="one pass")
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
         """Open a flow of one row per group."""

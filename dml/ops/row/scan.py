@@ -53,6 +53,8 @@ class Scan(Node):
     version: ClassVar[int] = 2
     # one row out per row in, but each result depends on all rows before it
     rows: ClassVar[Rows] = Rows.RUNS
+    # The state before a chunk is saved, the chunk runs again.
+    resume_cost = ResumeCost(state_bytes=MOST_BYTES, work_rows=CHUNK, work=f"at most {CHUNK} rows")
 
     def check(self) -> None:
         """Raise PlanError for a batched input."""
@@ -65,11 +67,6 @@ class Scan(Node):
     def length(self, *given: Length) -> Length | None:
         """Return the input's length: one row per input row."""
         return given[0]
-
-    @property
-    def resume_cost(self) -> ResumeCost:
-        """Return the cost of resuming: the state before a chunk is saved, the chunk runs again."""
-        return ResumeCost(state_bytes=MOST_BYTES, work_rows=CHUNK, work=f"at most {CHUNK} rows")
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
         """Open a flow that calls the function row by row."""

@@ -37,6 +37,8 @@ class WithRowIndex(Node):
 
     # as a slice does, it counts rows, looks at no column, hands all of them on and keeps ids
     rows: ClassVar[Rows] = Rows.SLICE
+    # One number is saved, nothing is repeated.
+    resume_cost = ResumeCost(state_bytes=16)
     adds: ClassVar[bool] = True
 
     def check(self) -> None:
@@ -84,11 +86,6 @@ class WithRowIndex(Node):
     def length(self, *given: Length) -> Length | None:
         """Return the input's length: one row per input row."""
         return given[0]
-
-    @property
-    def resume_cost(self) -> ResumeCost:
-        """Return the cost of resuming: one number is saved, nothing is repeated."""
-        return ResumeCost(state_bytes=16)
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, _at: At) -> Flow:
         """Open a flow that numbers the input's rows."""

@@ -49,6 +49,8 @@ class ShuffleAll(SameColumns):
     fresh: bool
 
     rows: ClassVar[Rows] = Rows.PERMUTED
+    # A count is saved, all rows are sorted again.
+    resume_cost = ResumeCost(state_bytes=24, work="one pass")
     gathers: ClassVar[int] = 2
     random: ClassVar[bool] = True
     waits: ClassVar[bool] = True
@@ -70,11 +72,6 @@ class ShuffleAll(SameColumns):
                 why=".repeat() without a count has no last element to wait for",
                 try_=".shuffle() before .repeat(), or .shuffle(buffer_size=n)",
             )
-
-    @property
-    def resume_cost(self) -> ResumeCost:
-        """Return the cost of resuming: a count is saved, all rows are sorted again."""
-        return ResumeCost(state_bytes=24, work="one pass")
 
     @cached_property
     def ranked_source(self) -> Source | None:

@@ -51,6 +51,11 @@ class Stratum(Node):
 
     # keeps rows by value and place, as they are
     rows: ClassVar[Rows] = Rows.RUNS
+    # Counts by class are saved, one chunk is read again; all rows, if the classes are too many to
+    # save.
+    resume_cost = ResumeCost(
+        state_bytes=2560, work_rows=CHUNK, work=f"at most {CHUNK} rows, or one pass"
+    )
     splits: ClassVar[bool] = True
 
     def check(self) -> None:
@@ -77,15 +82,6 @@ class Stratum(Node):
         if given.known:
             key_of(given, self.column, "split with stratify=")
         return given
-
-    @property
-    def resume_cost(self) -> ResumeCost:
-        """Return the cost of resuming: counts by class are saved, one chunk is read again.
-
-        If the classes are too many to save, all rows are read again.
-        """
-        work = f"at most {CHUNK} rows, or one pass"
-        return ResumeCost(state_bytes=2560, work_rows=CHUNK, work=work)
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
         """Open a flow that counts the rows of each class."""

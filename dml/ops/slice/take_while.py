@@ -42,6 +42,8 @@ class TakeWhile(Skipping):
 
     # not a slice: it looks at columns
     rows: ClassVar[Rows] = Rows.RUNS
+    # A chunk's position is saved, the chunk is tested again.
+    resume_cost = ResumeCost(state_bytes=48, work_rows=CHUNK, work=f"at most {CHUNK} rows")
 
     @property
     def fn(self) -> UserFunction | None:
@@ -71,11 +73,6 @@ class TakeWhile(Skipping):
         computation.Predicate((value,)).check(block.schema)
         for made in computation.ComputedSegment((), ("flag",), (value,)).run(block, at):
             yield computation.truth(made.columns[0], made.n)
-
-    @property
-    def resume_cost(self) -> ResumeCost:
-        """Return the cost of resuming: a chunk's position is saved, the chunk is tested again."""
-        return ResumeCost(state_bytes=48, work_rows=CHUNK, work=f"at most {CHUNK} rows")
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
         """Open a flow that ends before the first row that does not pass."""
