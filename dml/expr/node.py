@@ -116,6 +116,8 @@ class Node:
     ordered_by: tuple[str, ...] = ()
     # Makes one row of each run of rows with equal values in these columns, by ``groups(at, rows)``.
     grouped_by: tuple[str, ...] = ()
+    # The parameters as the user would write them: a format string of ``self``. None: all fields.
+    parameters_format: ClassVar[str | None] = None
     # The user's line, for errors; it does not affect the value, so it is not a field.
     where: str = ""
     if TYPE_CHECKING:  # as in ``UNSTATED``, where a class has neither a field nor a property
@@ -308,6 +310,8 @@ class Node:
 
     def parameters_text(self) -> str:
         """Return the parameters as the user would write them."""
+        if self.parameters_format is not None:
+            return self.parameters_format.format(self=self)
         names = [n for n in self.field_names if n not in self.input_names]
         return ", ".join(f"{n}={getattr(self, n)!r}" for n in names)
 

@@ -24,7 +24,3 @@ class FunctionNode(Skipping):
     def infer(self) -> Schema:
         """Return the declared schema; an unknown one if none was declared."""
         return self.declared or UNKNOWN
-
-    def parameters_text(self) -> str:
-        """Return the function's name and the resources that it needs as text."""
-        return f"{self.fn.name}{self.skipping}{self.needs.parameters_text()}"

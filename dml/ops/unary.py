@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dml.data.schema import Schema
 from dml.errors import PlanError
 from dml.expr.node import Node
@@ -15,6 +17,11 @@ class SameColumns(Node):
     def infer(self) -> Schema:
         """Return the input's schema."""
         return self.input.schema
+
+
+def names_text(node: Any) -> str:
+    """Return the columns ``names`` of ``node`` as text: its parameters."""
+    return ", ".join(map(repr, node.names))
 
 
 def require_rows(given: Node, verb: str, does: str = "works on", try_: str = "") -> None:

@@ -120,6 +120,7 @@ class Unpad(Node):
 
     input: Node
 
+    parameters_format = ""
     rows: ClassVar[Rows] = Rows.SAME
     total: bool = True
 
@@ -135,10 +136,6 @@ class Unpad(Node):
         """Yield the same rows, marked."""
         if block.n or self.schema.known:
             yield Block(_ragged(block.schema), block.columns, block.ids)
-
-    def parameters_text(self) -> str:
-        """Return "": the operator has no parameters."""
-        return ""
 
 
 def _ragged(given: Schema) -> Schema:

@@ -28,6 +28,7 @@ class Paired(SameColumns):
     mark: int
 
     rows: ClassVar[Rows] = Rows.MORE
+    parameters_format = "{self.sides} sides"
     total: bool = True
 
     def length(self, *given: Length) -> Length | None:
@@ -41,7 +42,3 @@ class Paired(SameColumns):
         for _ in range(self.sides - 1):
             ids = ids.derive(*own)
         yield dataclasses.replace(block, ids=ids.derive(self.mark, 0), rows=None)
-
-    def parameters_text(self) -> str:
-        """Return the number of sides as text."""
-        return f"{self.sides} sides"

@@ -17,7 +17,7 @@ from dml.expr.node import Node, op
 from dml.expr.user_call import blamed
 from dml.kernels.vec import Vec
 from dml.ops.row.flat_map import OUT_ROWS
-from dml.ops.unary import require_rows
+from dml.ops.unary import names_text, require_rows
 
 if TYPE_CHECKING:
     from dml.expr.flow import At
@@ -40,6 +40,7 @@ class Explode(Node):
 
     rows: ClassVar[Rows] = Rows.MORE
     hands_on: ClassVar[bool] = True
+    parameters_text = names_text
 
     @property
     def looks_at(self) -> frozenset[str]:  # type: ignore[override]
@@ -109,10 +110,6 @@ class Explode(Node):
             why="lists that are exploded together stand side by side; an empty one makes one row",
             try_="one explode after the other, for each with each",
         )
-
-    def parameters_text(self) -> str:
-        """Return the column names as text."""
-        return ", ".join(map(repr, self.names))
 
 
 class ExplodedLists(NamedTuple):

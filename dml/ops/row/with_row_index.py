@@ -37,6 +37,7 @@ class WithRowIndex(Node):
 
     # as a slice does, it counts rows, looks at no column, hands all of them on and keeps ids
     rows: ClassVar[Rows] = Rows.SLICE
+    parameters_format = "{self.name!r}, offset={self.offset}"
     # One number is saved, nothing is repeated.
     resume_cost = ResumeCost(state_bytes=16)
     adds: ClassVar[bool] = True
@@ -90,10 +91,6 @@ class WithRowIndex(Node):
     def flow(self, open_input: Opener, epoch: int, position: Position | None, _at: At) -> Flow:
         """Open a flow that numbers the input's rows."""
         return _Numbering(self, self.offset, open_input, epoch, position)
-
-    def parameters_text(self) -> str:
-        """Return as text the name of the column, and the first number."""
-        return f"{self.name!r}, offset={self.offset}"
 
 
 class _Numbering(CountingFlow[WithRowIndex]):

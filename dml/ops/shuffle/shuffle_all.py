@@ -49,6 +49,7 @@ class ShuffleAll(SameColumns):
     fresh: bool
 
     rows: ClassVar[Rows] = Rows.PERMUTED
+    parameters_format = "seed={self.seed}"
     # A count is saved, all rows are sorted again.
     resume_cost = ResumeCost(state_bytes=24, work="one pass")
     gathers: ClassVar[int] = 2
@@ -107,10 +108,6 @@ class ShuffleAll(SameColumns):
         if source is None:
             return ById(self._keys(at, epoch))
         return ById(partial(_ranks, source, self.permutation(at, epoch)))
-
-    def parameters_text(self) -> str:
-        """Return the seed as text."""
-        return f"seed={self.seed}"
 
 
 def _hashes(seed: int, ordinal: int, epoch: int, ids: RowIds) -> np.ndarray:
