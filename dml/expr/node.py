@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast, dataclass_
 
 from dml.base.cached_property import cached_property
 from dml.base.fingerprint import digest
+from dml.data.schema import UNKNOWN, Schema
 from dml.errors import DmlError, InternalError
 from dml.expr.facts import Length, Needs, ResumeCost, Rows
 
 if TYPE_CHECKING:
-    from dml.data.schema import Schema
     from dml.expr.user_call import UserFunction
 
 T = TypeVar("T", bound=type)
@@ -154,8 +154,18 @@ class Node:
         return True
 
     def infer(self) -> Schema:
-        """Derive the output schema from the schemas of the inputs, or raise SchemaError."""
-        raise InternalError(f"{type(self).__name__} states no schema")
+        """Return the schema that the user declared, else derive it from those of the inputs.
+
+        Raises SchemaError if it cannot be derived.
+        """
+        if self.declares:
+            return cast("Any", self).declared or UNKNOWN
+        given = self.inputs[0].schema
+        return self.schema_over(given) if given.known else UNKNOWN
+
+    def schema_over(self, given: Schema) -> Schema:
+        """Return the output schema over an input of schema ``given``, or raise SchemaError."""
+        return given
 
     @cached_property
     def schema(self) -> Schema:

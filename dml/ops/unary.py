@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from dml.data.schema import Schema
 from dml.errors import PlanError
 from dml.expr.node import Node
 
@@ -13,10 +12,6 @@ class SameColumns(Node):
     """The base of operators whose output has the columns of their input."""
 
     input: Node
-
-    def infer(self) -> Schema:
-        """Return the input's schema."""
-        return self.input.schema
 
 
 def names_text(node: Any) -> str:

@@ -68,11 +68,9 @@ class BucketByLength(Node):
                 try_="one size more than there are boundaries, or one number for all",
             )
 
-    def infer(self) -> Schema:
+    def schema_over(self, given: Schema) -> Schema:
         """Return the input's schema; raise SchemaError if ``column`` has no length."""
-        given = self.input.schema
-        if given.known:
-            self._measured(given)
+        self._measured(given)
         return given
 
     def _measured(self, given: Schema) -> pa.DataType:

@@ -52,11 +52,9 @@ class GroupByWindow(Node):
         element_count("group_by_window window_size", self.n, least=1)
         require_unbatched(self.input, "group_by_window")
 
-    def infer(self) -> Schema:
+    def schema_over(self, given: Schema) -> Schema:
         """Return the input's schema; raise SchemaError if ``column`` cannot be a key."""
-        given = self.input.schema
-        if given.known:
-            key_of(given, self.column, "group_by_window")
+        key_of(given, self.column, "group_by_window")
         return given
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:

@@ -16,7 +16,7 @@ from dml.base.cached_property import cached_property
 from dml.checks import element_count
 from dml.data.block import Block, Values, column_bytes, join, mask, take, to_arrow
 from dml.data.list_marks import plain
-from dml.data.schema import UNKNOWN, Schema, code_of, shape_of, short, tensor
+from dml.data.schema import Schema, code_of, shape_of, short, tensor
 from dml.errors import (
     CastError,
     DmlError,
@@ -284,16 +284,11 @@ class Pack(Node):
                 try_=".pack(...).batch(...)",
             )
 
-    def infer(self) -> Schema:
-        """Return the types of packed and added columns; UNKNOWN if the input's are unknown."""
-        given = self.input.schema
-        return self.packed(given) if given.known else UNKNOWN
-
     @cached_property
     def _schemas(self) -> dict[Schema, Schema]:
         return {}
 
-    def packed(self, given: Schema) -> Schema:
+    def schema_over(self, given: Schema) -> Schema:
         """Return the schema of rows packed from ``given``; raise SchemaError for non-lists."""
         found = self._schemas.get(given)
         if found is None:
@@ -454,7 +449,7 @@ class _Packing:
 
     def _add(self, block: Block) -> None:
         try:
-            self.node.packed(block.schema)
+            self.node.schema_over(block.schema)
         except SchemaError as error:
             raise error.located(self.node.label()) from None
         self.schema = block.schema
@@ -498,7 +493,7 @@ class _Packing:
         places = spans(np.zeros(len(sizes), np.int64), sizes)
         columns[POSITIONS] = Vec(places.astype(np.int32), None)
         tokens = np.add.reduceat(sizes, firsts)
-        schema = self.node.packed(self.schema)
+        schema = self.node.schema_over(self.schema)
         made = [self._shaped(name, kind, columns[name], tokens) for name, kind in schema.items()]
         parts = np.array([each.part for each in bins], dtype=np.uint64)
         ids = RowIds.concat([each.row for each in bins]).derive(PACK + self.node.level, parts)

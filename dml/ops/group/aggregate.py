@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from dml.data.block import Block, Values, concat
-from dml.data.schema import UNKNOWN, Schema
+from dml.data.schema import Schema
 from dml.errors import MemoryContractError, PlanError, SchemaError
 from dml.expr.facts import ResumeCost, Rows
 from dml.expr.flow import CHUNK, Again
@@ -53,10 +53,9 @@ class Aggregate(Node):
                 try_=".agg(...) before .batch() and .repeat()",
             )
 
-    def infer(self) -> Schema:
+    def schema_over(self, given: Schema) -> Schema:
         """Return the types of keys and aggregates; raise SchemaError for unfit columns."""
-        given = self.input.schema
-        return self._resolve(given)[1] if given.known else UNKNOWN
+        return self._resolve(given)[1]
 
     def _resolve(self, given: Schema) -> tuple[list[Figure], Schema]:
         from dml.ops.group.aggregate_table import FIGURES  # noqa: PLC0415

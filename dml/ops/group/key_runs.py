@@ -31,11 +31,9 @@ class OfRuns(Node):
     # A count is saved, all rows are read again.
     resume_cost = ResumeCost(state_bytes=24, work="one pass")
 
-    def infer(self) -> Schema:
+    def schema_over(self, given: Schema) -> Schema:
         """Return the input's schema; raise SchemaError if ``keys`` cannot be compared."""
-        given = self.input.schema
-        if given.known:
-            self.ordering.check(given)
+        self.ordering.check(given)
         return given
 
     @property

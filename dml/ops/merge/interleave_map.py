@@ -13,7 +13,7 @@ import numpy as np
 
 from dml.checks import element_count
 from dml.data.block import Block
-from dml.data.schema import UNKNOWN, Schema
+from dml.data.schema import Schema
 from dml.errors import DmlError, UDFError, text_of
 from dml.expr.facts import Needs, ResumeCost, Rows
 from dml.expr.node import Node, op
@@ -62,10 +62,6 @@ class InterleaveMap(Node):
         """Raise PlanError for lengths that are not positive integers."""
         element_count("interleave cycle_length", self.cycle_length, least=1)
         element_count("interleave block_length", self.block_length, least=1)
-
-    def infer(self) -> Schema:
-        """Return the declared schema; an unknown one if none was declared."""
-        return self.declared or UNKNOWN
 
     @property
     def resume_cost(self) -> ResumeCost:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dml.base.arrow_types import is_list
 from dml.data.block import Block, Values, decoded, from_arrow, mask, take
-from dml.data.schema import UNKNOWN, Schema, code_of, shape_of, short, tensor
+from dml.data.schema import Schema, code_of, shape_of, short, tensor
 from dml.errors import CastError, DmlError, PlanError, SchemaError
 from dml.expr.facts import Rows
 from dml.expr.node import Node, op
@@ -55,12 +55,8 @@ class Explode(Node):
             )
         require_rows(self.input, "explode")
 
-    def infer(self) -> Schema:
+    def schema_over(self, given: Schema) -> Schema:
         """Return the input's schema, with elements in place of lists."""
-        given = self.input.schema
-        return self._exploded(given) if given.known else UNKNOWN
-
-    def _exploded(self, given: Schema) -> Schema:
         for name in self.names:
             given.require(name, "explode")
         return Schema(
@@ -74,7 +70,7 @@ class Explode(Node):
         if not block.n:
             return
         try:
-            schema = self._exploded(block.schema)
+            schema = self.schema_over(block.schema)
         except SchemaError as error:
             raise error.located(self.label()) from None
         lists = {name: lists_of(block[name]) for name in self.names}

@@ -48,13 +48,11 @@ class Filter(Node):
         bound = bind_draws(self.predicate, self.ordinal, 0)
         return tuple(operands([bound], "and"))
 
-    def infer(self) -> Schema:
+    def schema_over(self, given: Schema) -> Schema:
         """Return the input's schema; raise SchemaError unless the predicate is boolean."""
-        given = self.input.schema
-        if given.known:
-            kind = type_of(self.predicate, given)
-            if kind != pa.bool_():
-                raise computation.no_truth(self.predicate, kind, given)
+        kind = type_of(self.predicate, given)
+        if kind != pa.bool_():
+            raise computation.no_truth(self.predicate, kind, given)
         return given
 
     @cached_property

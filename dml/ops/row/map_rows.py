@@ -262,7 +262,7 @@ class MapRows(OneToOne):
     def infer(self) -> Schema:
         """Return the declared schema, else the proven one (even if lifting is off), or UNKNOWN."""
         if self.lifted is None:
-            return self.declared or UNKNOWN
+            return super().infer()
         names = [name for name, _ in self.lifted.columns or ()]
         values = [value for _, value in self.lifted.columns or ()]
         return Schema(zip(names, lower(values, self.input.schema).types, strict=True))

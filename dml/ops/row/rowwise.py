@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from dml.base.cached_property import cached_property
 from dml.data.block import Block
-from dml.data.schema import UNKNOWN, Schema, code_of
+from dml.data.schema import Schema, code_of
 from dml.errors import InternalError
 from dml.expr.columns.computation import ComputedSegment
 from dml.expr.columns.value import Value, bind_draws
@@ -39,10 +39,9 @@ class RowWise(Node):
         made = self._segment(given)
         return tuple(zip(made.names, made.programs.values, strict=True))
 
-    def infer(self) -> Schema:
+    def schema_over(self, given: Schema) -> Schema:
         """Return the names and types of the computed columns."""
-        given = self.inputs[0].schema
-        return self._segment(given).schema(given) if given.known else UNKNOWN
+        return self._segment(given).schema(given)
 
     @cached_property
     def _segments(self) -> dict[Schema, ComputedSegment]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dml.data.batch_trays import CopiedRows
 from dml.data.block import Block
-from dml.data.schema import UNKNOWN, Schema
+from dml.data.schema import Schema
 from dml.errors import DmlError, PlanError, UDFError
 from dml.expr.facts import Length, ResumeCost, Rows
 from dml.expr.flow import CHUNK, Blockwise, LocalFlow, settling
@@ -59,10 +59,6 @@ class Scan(Node):
     def check(self) -> None:
         """Raise PlanError for a batched input."""
         require_rows(self.input, "scan")
-
-    def infer(self) -> Schema:
-        """Return the declared schema; an unknown one if none was declared."""
-        return self.declared or UNKNOWN
 
     def length(self, *given: Length) -> Length | None:
         """Return the input's length: one row per input row."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from dml.base.cached_property import cached_property
 from dml.data.block import Block
-from dml.data.schema import UNKNOWN, Schema
+from dml.data.schema import Schema
 from dml.errors import PlanError, SchemaError
 from dml.expr.facts import Length, ResumeCost, Rows
 from dml.expr.node import Node, op
@@ -61,16 +61,11 @@ class WithRowIndex(Node):
             f"with_row_index cannot begin at {self.offset!r}", why=why, try_="offset=0"
         )
 
-    def infer(self) -> Schema:
-        """Return the new column, then the input's columns."""
-        given = self.input.schema
-        return self.numbered(given) if given.known else UNKNOWN
-
     @cached_property
     def _schemas(self) -> dict[Schema, Schema]:
         return {}
 
-    def numbered(self, given: Schema) -> Schema:
+    def schema_over(self, given: Schema) -> Schema:
         """Return the new column and then ``given``; raise SchemaError if it has that column."""
         found = self._schemas.get(given)
         if found is None:
@@ -110,6 +105,6 @@ class _Numbering(CountingFlow[WithRowIndex]):
 
     def _schema(self, block: Block) -> Schema:
         try:
-            return self.node.numbered(block.schema)
+            return self.node.schema_over(block.schema)
         except SchemaError as error:
             raise error.located(self.node.label()) from None

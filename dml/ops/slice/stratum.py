@@ -76,11 +76,9 @@ class Stratum(Node):
                     try_="split first; or reshuffle_each_iteration=False in a shuffle below",
                 )
 
-    def infer(self) -> Schema:
+    def schema_over(self, given: Schema) -> Schema:
         """Return the input's schema; raise SchemaError if ``column`` cannot be a class."""
-        given = self.input.schema
-        if given.known:
-            key_of(given, self.column, "split with stratify=")
+        key_of(given, self.column, "split with stratify=")
         return given
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:

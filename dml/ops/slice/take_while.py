@@ -55,10 +55,9 @@ class TakeWhile(Skipping):
         """True if an expression draws random numbers."""
         return isinstance(self.test, Value) and self.test.random
 
-    def infer(self) -> Schema:
+    def schema_over(self, given: Schema) -> Schema:
         """Return the input's schema; raise SchemaError unless an expression is boolean."""
-        given = self.input.schema
-        if given.known and isinstance(self.test, Value):
+        if isinstance(self.test, Value):
             kind = type_of(self.test, given)
             if kind != pa.bool_():
                 raise computation.no_truth(self.test, kind, given)

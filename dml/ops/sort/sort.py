@@ -54,11 +54,9 @@ class Sort(Node):
                 try_=f".{self.verb}(...) before .repeat(), or .take(n) before it",
             )
 
-    def infer(self) -> Schema:
+    def schema_over(self, given: Schema) -> Schema:
         """Return the input's schema; raise SchemaError unless the columns have an order."""
-        given = self.input.schema
-        if given.known:
-            self.ordering.check(given)
+        self.ordering.check(given)
         return given
 
     @cached_property
