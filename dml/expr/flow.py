@@ -225,16 +225,6 @@ class Opener(Protocol):
         """Return a new flow over ``epoch`` of the input, from ``position`` (None: the start)."""
 
 
-class RowLocal(Protocol):
-    """Row-local work of a flow: transforms blocks, and knows how many rows settle its types."""
-
-    def run(self, block: Block) -> Iterator[Block]:
-        """Yield the output of ``block``."""
-
-    def settling(self) -> int:
-        """Return how many rows the first block must have to settle the types; 0 if settled."""
-
-
 PieceReader: TypeAlias = Callable[[Flow], Iterator[Block] | None]
 """Reads the next piece of an input, such as a block, and starts computing its output; None at the
 end of the input."""
@@ -288,22 +278,28 @@ class LocalFlow:
 
 
 class Blockwise:
-    """Runs ``work`` on one block of the input after the other."""
+    """Runs row-local work on one block of the input after the other.
 
-    def __init__(self, work: RowLocal) -> None:
-        self.work = work
+    ``run`` yields the output of a block. ``settling`` returns how many rows the next block must
+    have to settle the types; 0 if they are settled.
+    """
+
+    def __init__(
+        self, run: Callable[[Block], Iterator[Block]], settling: Callable[[], int]
+    ) -> None:
+        self.run, self.settling = run, settling
         self.error: DmlError | None = None  # raised after rows that are not returned yet
 
     def __call__(self, input_: Flow) -> Iterator[Block] | None:
         """Return the output of the next input block, run lazily; None at the end of the input."""
         block = self._next(input_)
-        return None if block is None else self.work.run(block)
+        return None if block is None else self.run(block)
 
     def _next(self, input_: Flow) -> Block | None:
         """Return the next input block, or the rows that settle the types if these are unsettled."""
         if self.error is not None:
             raise self.error
-        wanted = self.work.settling()
+        wanted = self.settling()
         if not wanted:
             return input_.pull(CHUNK)
         parts: list[Block] = []
