@@ -28,7 +28,7 @@ from dml.expr.columns.typing import lower
 from dml.kernels import interpreter
 from dml.kernels.compiled.fused_program import Fused
 from dml.kernels.compiled.tier_choice import KernelTiers
-from dml.kernels.functions.table import FUNCTIONS
+from dml.kernels.functions.table import functions
 from dml.kernels.program import CHAIN, Program
 
 LINES, BLOCK, RUNS = 400_000, 1 << 16, 5
@@ -83,7 +83,7 @@ def one_by_one(program: Program) -> Callable[[pa.Array], Any]:
         for step in program.steps:
             links = step.params if step.op == CHAIN else ((step.op, step.params),)
             for name, params in links:
-                block = FUNCTIONS[name].run([block], params)
+                block = functions()[name].run([block], params)
         return block
 
     return run

@@ -15,7 +15,7 @@ from dml.errors import CastError, SchemaError
 from dml.expr.columns.typing import Lowered, lower
 from dml.expr.columns.value import Value, col, joined, rebuilt, value_text, walk
 from dml.kernels.functions.function import NoSuchElementFailure, RefusedFailure
-from dml.kernels.functions.table import FUNCTIONS
+from dml.kernels.functions.table import functions
 from dml.kernels.rows.random import exact_name, row_key, row_name, uniform
 from dml.kernels.vec import CastFailure, Vec
 
@@ -261,7 +261,7 @@ def _cast_error(failure: CastFailure, block: Block, row: int) -> CastError:
             try_=".list.get(..., null_on_oob=True) gives null instead",
         )
     elif isinstance(failure, RefusedFailure):
-        why, try_ = FUNCTIONS[failure.code].refusal
+        why, try_ = functions()[failure.code].refusal
         name = failure.code.removeprefix(".")
         error = CastError(f"{name} meets {failure.value!r}", why=why, try_=try_)
     else:
