@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from dml.base.arrow_types import is_list
-from dml.data.block import Block, Values, decoded, from_arrow, mask, take
+from dml.data.block import Block, Values, from_arrow, mask, take
+from dml.data.layouts import usual_column
 from dml.data.schema import Schema, code_of, shape_of, short, tensor
 from dml.errors import CastError, DmlError, PlanError, SchemaError
 from dml.expr.facts import Rows
@@ -150,7 +151,7 @@ def lists_of(column: Values) -> ExplodedLists:
         ends -= ends[0]
     sizes = np.diff(ends)
     sizes[np.asarray(column.is_null())] = 0
-    return ExplodedLists(from_arrow(decoded(flat)), ends[:-1], sizes)
+    return ExplodedLists(from_arrow(usual_column(flat)), ends[:-1], sizes)
 
 
 def element(name: str, kind: pa.DataType) -> pa.DataType:

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dml.data.block import Block, Values, column_bytes, cut, decoded, from_arrow
+from dml.data.block import Block, Values, column_bytes, cut, from_arrow, length
 from dml.data.buffer_ownership import owned
 from dml.data.escape_analysis import ReferenceCounts
+from dml.data.layouts import usual_column
 from dml.data.list_marks import Padded, plain
 from dml.data.open_tensors import OpenTensor, arrays_in
 from dml.data.row_slicing import LARGE_BYTES, LARGE_PART_BYTES
@@ -107,7 +108,7 @@ class ColumnValues(NamedTuple):
     @property
     def rows(self) -> int:
         """The number of rows."""
-        return _length(self.values[0])
+        return length(self.values[0])
 
 
 def _numbered(made: ColumnValues, ids: RowIds, key: int, number: int = 0) -> Iterator[Block]:
@@ -223,10 +224,6 @@ def unfit(node: Skipping, what: str, try_: str = "") -> UDFError:
     return found.located(node.label())
 
 
-def _length(values: Values) -> int:
-    return len(values.values) if isinstance(values, Vec) else len(values)
-
-
 def _cast(
     node: Skipping, name: str, values: Values, kind: pa.DataType, wanted: pa.DataType
 ) -> Values:
@@ -236,7 +233,7 @@ def _cast(
     if isinstance(wanted, OpenTensor):
         return _opened(node, name, values, wanted)
     if pa.types.is_null(kind):
-        return to_values([None] * _length(values), wanted, name, frozenset({type(None)}))
+        return to_values([None] * length(values), wanted, name, frozenset({type(None)}))
     code = code_of(wanted)
     if isinstance(values, Vec) and code != "arrow" and shape_of(kind) == shape_of(wanted):
         recoded = _recoded(values, code)
@@ -306,7 +303,9 @@ def _arrow_columns(
     names = made.schema.names
     if not names or len(set(names)) < len(names):
         raise unfit(node, f"an Arrow table with the columns {names}")
-    arrays = {name: decoded(_whole(c, given), name) for name, c in zip(names, made, strict=True)}
+    arrays = {
+        name: usual_column(_whole(c, given), name) for name, c in zip(names, made, strict=True)
+    }
     return {name: (array.type, from_arrow(array)) for name, array in arrays.items()}
 
 
