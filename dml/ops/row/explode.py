@@ -16,6 +16,7 @@ from dml.errors import CastError, DmlError, PlanError, SchemaError
 from dml.expr.facts import Rows
 from dml.expr.node import Node, op
 from dml.expr.user_call import blamed
+from dml.kernels.functions.lists import lists_of as lists_in
 from dml.kernels.vec import Vec
 from dml.ops.row.flat_map import OUT_ROWS
 from dml.ops.unary import names_text, require_rows
@@ -140,18 +141,9 @@ def lists_of(column: Values) -> ExplodedLists:
         return ExplodedLists(
             Vec(column.values.reshape(n * size, *rest), None), size * np.arange(n), sizes
         )
-    n = len(column)
-    if pa.types.is_fixed_size_list(column.type):
-        size = column.type.list_size
-        ends = size * np.arange(n + 1)
-        flat = column.values.slice(size * column.offset, size * n)
-    else:
-        ends = np.asarray(column.offsets).astype(np.int64)
-        flat = column.values.slice(ends[0], ends[-1] - ends[0])
-        ends -= ends[0]
-    sizes = np.diff(ends)
-    sizes[np.asarray(column.is_null())] = 0
-    return ExplodedLists(from_arrow(usual_column(flat)), ends[:-1], sizes)
+    found = lists_in(column)
+    starts = np.cumsum(found.lengths) - found.lengths
+    return ExplodedLists(from_arrow(usual_column(found.elements())), starts, found.lengths)
 
 
 def element(name: str, kind: pa.DataType) -> pa.DataType:
