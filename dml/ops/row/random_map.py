@@ -56,7 +56,7 @@ class RandomMap(OneToOne):
             while True:
                 # a new generator after each error: a call that was given up may still draw
                 draws, before = RowGenerator().each(keys[first:stop]), len(out)
-                error = each_drawn(self.fn, called, rows[first - start :], draws, out)
+                error = self.fn.caught(each_drawn, called, rows[first - start :], draws, out)
                 failed = first + len(out) - before
                 kept.append(range(first, failed))
                 if error is None or not self.skips:
