@@ -86,6 +86,8 @@ class Node:
     takes_units: ClassVar[bool] = False
     # Returns no rows before it has read all of its input.
     waits: ClassVar[bool] = False
+    # Has as many output elements as input elements, whatever ``rows`` tells.
+    keeps_length: ClassVar[bool] = False
     # Keeps one part of a split.
     splits: ClassVar[bool] = False
     # Draws keyed random numbers, so that it counts in the ordinals of random operators as written.
@@ -184,7 +186,7 @@ class Node:
         """
         # a function of batches may return a batch without rows, which is dropped
         vanishing = self.batched and self.calls is not None
-        kept = self.rows in LASTING and len(given) == 1
+        kept = self.keeps_length or (self.rows in LASTING and len(given) == 1)
         return given[0] if kept and not vanishing else None
 
     def __getstate__(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
-from dml.expr.facts import Length, Rows
+from dml.expr.facts import Rows
 from dml.expr.node import Node, op
 from dml.ops.unary import SameColumns
 
@@ -29,11 +29,8 @@ class Paired(SameColumns):
 
     rows: ClassVar[Rows] = Rows.MORE
     parameters_format = "{self.sides} sides"
+    keeps_length: ClassVar[bool] = True
     total: bool = True
-
-    def length(self, *given: Length) -> Length | None:
-        """Return the input's length."""
-        return given[0]
 
     def run(self, block: Block, _at: At) -> Iterator[Block]:
         """Yield the same columns, with ids derived from those of every side."""

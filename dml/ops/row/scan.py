@@ -11,7 +11,7 @@ from dml.data.batch_trays import CopiedRows
 from dml.data.block import Block
 from dml.data.schema import Schema
 from dml.errors import DmlError, PlanError, UDFError
-from dml.expr.facts import Length, ResumeCost, Rows
+from dml.expr.facts import ResumeCost, Rows
 from dml.expr.flow import CHUNK, Blockwise, LocalFlow, settling
 from dml.expr.node import Node, op
 from dml.expr.user_call import UserFunction, blamed, caught, raised
@@ -54,16 +54,13 @@ class Scan(Node):
     version: ClassVar[int] = 2
     # one row out per row in, but each result depends on all rows before it
     rows: ClassVar[Rows] = Rows.RUNS
+    keeps_length: ClassVar[bool] = True
     # The state before a chunk is saved, the chunk runs again.
     resume_cost = ResumeCost(state_bytes=MOST_BYTES, work_rows=CHUNK, work=f"at most {CHUNK} rows")
 
     def check(self) -> None:
         """Raise PlanError for a batched input."""
         require_rows(self.input, "scan")
-
-    def length(self, *given: Length) -> Length | None:
-        """Return the input's length: one row per input row."""
-        return given[0]
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
         """Open a flow that calls the function row by row."""

@@ -11,7 +11,7 @@ from dml.base.cached_property import cached_property
 from dml.data.block import Block
 from dml.data.schema import Schema
 from dml.errors import PlanError, SchemaError
-from dml.expr.facts import Length, ResumeCost, Rows
+from dml.expr.facts import ResumeCost, Rows
 from dml.expr.node import Node, op
 from dml.kernels.vec import Vec
 from dml.ops.slice.counting_flow import CountingFlow
@@ -41,6 +41,7 @@ class WithRowIndex(Node):
     # One number is saved, nothing is repeated.
     resume_cost = ResumeCost(state_bytes=16)
     adds: ClassVar[bool] = True
+    keeps_length: ClassVar[bool] = True
 
     def check(self) -> None:
         """Raise PlanError for a name that is no text, an unfit offset, and a batched input."""
@@ -78,10 +79,6 @@ class WithRowIndex(Node):
             found = Schema(((self.name, pa.int64()), *given.items()))
             self._schemas[given] = found
         return found
-
-    def length(self, *given: Length) -> Length | None:
-        """Return the input's length: one row per input row."""
-        return given[0]
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, _at: At) -> Flow:
         """Open a flow that numbers the input's rows."""
