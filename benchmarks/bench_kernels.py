@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,8 @@ from dml.data.block import from_arrow
 from dml.data.schema import Schema
 from dml.expr.columns.typing import lower
 from dml.kernels import interpreter
-from dml.kernels.compiled.jit import KernelCache
-from dml.kernels.compiled.tier_choice import compiled
+from dml.kernels.compiled.fused_program import Fused
+from dml.kernels.compiled.tier_choice import KernelTiers
 from dml.kernels.program import Program
 from dml.kernels.vec import Register, Vec
 
@@ -172,7 +173,7 @@ def blocks(columns: dict[str, pa.Array]) -> list[dict[str, pa.Array]]:
     return [{k: v.slice(i, size) for k, v in columns.items()} for i in range(0, rows, size)]
 
 
-def ways(case: Case, cache: KernelCache) -> dict[str, Way]:
+def ways(case: Case, tiers: KernelTiers) -> dict[str, Way]:
     """Every way to compute a case; "compiled" only where a kernel takes a part of it."""
     schema = Schema((name, array.type) for name, array in case.columns.items())
     lowered = lower([case.value.value], schema)
@@ -187,9 +188,9 @@ def ways(case: Case, cache: KernelCache) -> dict[str, Way]:
     made: dict[str, Way] = {
         "dml, NumPy": lambda: through(lambda inputs, n: interpreter.run(program, inputs, n))
     }
-    kernel = compiled(program, cache)
-    if kernel is not None:
-        made["dml, compiled"] = lambda: through(kernel)
+    fused = Fused(program)
+    if fused.calls or fused.texts:
+        made["dml, compiled"] = lambda: through(partial(tiers.run, program))
     return made | case.others
 
 
@@ -217,9 +218,9 @@ def checked(case: Case, made: dict[str, Way]) -> None:
             np.testing.assert_allclose(found, expected, rtol=case.error, err_msg=case.name)
 
 
-def measured(case: Case, cache: KernelCache) -> dict[str, float]:
+def measured(case: Case, tiers: KernelTiers) -> dict[str, float]:
     """Best processor time of each way, ns a row, or a value of a matrix."""
-    made = ways(case, cache)
+    made = ways(case, tiers)
     checked(case, made)
     best = dict.fromkeys(made, np.inf)
     for _ in range(RUNS):
@@ -329,9 +330,9 @@ def main() -> None:
     print(f"| ns a row, or a value of a matrix | {' | '.join(columns)} |\n|{'---|' * 6}")
     found = {}
     with tempfile.TemporaryDirectory() as folder:
-        cache = KernelCache(Path(folder))
+        tiers = KernelTiers(Path(folder), "compiled")
         for case in [*logarithms(), *matrices(), *hashes(), *places()]:
-            spent = found[case.name] = measured(case, cache)
+            spent = found[case.name] = measured(case, tiers)
             shown = [f"{spent[name]:.2f}" if name in spent else "" for name in columns]
             print(f"| {case.name} | {' | '.join(shown)} |", flush=True)
     print("\n| must show | measured | wanted | |\n|---|---|---|---|")

@@ -35,7 +35,7 @@ from dml.exec.process.shared_memory import Lender, is_lent
 from dml.exec.process.task_runner import Answer
 from dml.exec.tasks.partition import Piece
 from dml.exec.tasks.slices import Outcome
-from dml.kernels.rows.ids import RowIds
+from dml.kernels.rows.ids import RowIds, source_key
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 64_000_000, 256_000_000)
 WORKERS, TIMES, MOST_BYTES = 2, 20, 1_000_000_000
@@ -61,7 +61,7 @@ def made(size: int, number: int, *, lends: bool) -> Shipment:
     """What a task leaves on its worker: a partition of ``size`` bytes."""
     data = np.full(max(1, size // 8), number)
     batch = pa.record_batch({"x": pa.array(data)})
-    block = Block.from_arrow(batch, RowIds.of_source("bench", 0, len(data)))
+    block = Block.from_arrow(batch, RowIds.run(source_key("bench"), 0, len(data)))
     outcome = Outcome([Piece(0, 0, block)], size, len(data))
     lender = Lender()
     parcel = lender.lent(pack(outcome, lender.keep)) if lends else pack(outcome)

@@ -26,9 +26,9 @@ from dml.data.schema import Schema
 from dml.expr.columns.column import Column
 from dml.expr.columns.typing import lower
 from dml.kernels import interpreter
-from dml.kernels.compiled.jit import KernelCache
-from dml.kernels.compiled.tier_choice import compiled
-from dml.kernels.functions.table import FUNCTIONS
+from dml.kernels.compiled.fused_program import Fused
+from dml.kernels.compiled.tier_choice import KernelTiers
+from dml.kernels.functions.table import functions
 from dml.kernels.program import CHAIN, Program
 
 LINES, BLOCK, RUNS = 400_000, 1 << 16, 5
@@ -83,30 +83,31 @@ def one_by_one(program: Program) -> Callable[[pa.Array], Any]:
         for step in program.steps:
             links = step.params if step.op == CHAIN else ((step.op, step.params),)
             for name, params in links:
-                block = FUNCTIONS[name].run([block], params)
+                block = functions()[name].run([block], params)
         return block
 
     return run
 
 
-def ways(case: Case, text: pa.Array, cache: KernelCache) -> dict[str, Way]:
+def ways(case: Case, text: pa.Array, tiers: KernelTiers) -> dict[str, Way]:
     """Every way to compute a case, over blocks as dml has them."""
     program = lower([case.value.value], Schema({"text": text.type})).program
     blocks = [text.slice(i, BLOCK) for i in range(0, len(text), BLOCK)]
-    plain, kernel = one_by_one(program), compiled(program, cache)
+    plain = one_by_one(program)
     made: dict[str, Way] = {
         "a line at a time": lambda: [[case.by_line(s) for s in b.to_pylist()] for b in blocks],
         "one by one": lambda: [plain(b) for b in blocks],
         "dml, NumPy": lambda: [interpreter.run(program, [b], len(b)).outputs[0] for b in blocks],
     }
-    if kernel is not None:
-        made["dml, compiled"] = lambda: [kernel([b], len(b)).outputs[0] for b in blocks]
+    fused = Fused(program)
+    if fused.calls or fused.texts:
+        made["dml, compiled"] = lambda: [tiers.run(program, [b], len(b)).outputs[0] for b in blocks]
     return made
 
 
-def measured(case: Case, text: pa.Array, cache: KernelCache) -> dict[str, float]:
+def measured(case: Case, text: pa.Array, tiers: KernelTiers) -> dict[str, float]:
     """Best processor time of each way, ns a byte; all of them give the same."""
-    made = ways(case, text, cache)
+    made = ways(case, text, tiers)
     expected = pa.chunked_array(made["one by one"]())
     for name in made.keys() & {"dml, NumPy", "dml, compiled"}:
         assert pa.chunked_array(made[name]()).equals(expected), f"{case.name}: {name} differs"
@@ -126,9 +127,9 @@ def main() -> None:
     print(f"{len(text):,} lines, {text.nbytes:,} bytes\n")
     print(f"| ns a byte | {' | '.join(columns)} | against lines |\n|{'---|' * 6}")
     with tempfile.TemporaryDirectory() as folder:
-        cache = KernelCache(Path(folder))
+        tiers = KernelTiers(Path(folder), "compiled")
         for case in cases():
-            spent = measured(case, text, cache)
+            spent = measured(case, text, tiers)
             shown = [f"{spent[name]:.2f}" if name in spent else "" for name in columns]
             times = spent["a line at a time"] / min(
                 spent[name] for name in columns[2:] if name in spent

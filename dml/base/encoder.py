@@ -17,6 +17,7 @@ import hashlib
 import struct
 import types
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -230,23 +231,18 @@ def _put_set(out: Encoder, value: set[object] | frozenset[object]) -> None:
     out.put(_HEAD(tag, len(names)) + b"".join(names))
 
 
-def _put_range(out: Encoder, value: range | slice) -> None:
-    out.tag(b"range" if type(value) is range else b"slice")
-    out.add((value.start, value.stop, value.step))
+def tagged(word: bytes, meaning: Callable[[Any], object]) -> Callable[[Encoder, Any], None]:
+    """Return a function that encodes a value as the mark ``word`` and ``meaning(value)``."""
+
+    def put(out: Encoder, value: Any) -> None:
+        out.tag(word)
+        out.add(meaning(value))
+
+    return put
 
 
 def _put_singleton(out: Encoder, value: object) -> None:
     out.tag(b"..." if value is Ellipsis else b"NotImplemented")
-
-
-def _put_decimal(out: Encoder, value: decimal.Decimal) -> None:
-    out.tag(b"decimal")
-    out.add(tuple(value.as_tuple()))
-
-
-def _put_date(out: Encoder, value: dt.date) -> None:
-    out.tag(b"date")
-    out.add(value.toordinal())
 
 
 def _put_datetime(out: Encoder, value: dt.datetime) -> None:
@@ -266,16 +262,6 @@ def _put_time(out: Encoder, value: dt.time) -> None:
         out.add(name)
     else:
         raise unnamed(zone).under(".tzinfo")
-
-
-def _put_timezone(out: Encoder, value: dt.timezone) -> None:
-    out.tag(b"timezone")
-    out.add((value.utcoffset(None), value.tzname(None)))
-
-
-def _put_timedelta(out: Encoder, value: dt.timedelta) -> None:
-    out.tag(b"timedelta")
-    out.add((value.days, value.seconds, value.microseconds))
 
 
 def _put_array(out: Encoder, value: np.ndarray[Any, Any]) -> None:
@@ -314,16 +300,16 @@ Encoder.table = {
     types.MappingProxyType: _put_dict,
     set: _put_set,
     frozenset: _put_set,
-    range: _put_range,
-    slice: _put_range,
+    range: tagged(b"range", attrgetter("start", "stop", "step")),
+    slice: tagged(b"slice", attrgetter("start", "stop", "step")),
     types.EllipsisType: _put_singleton,
     types.NotImplementedType: _put_singleton,
-    decimal.Decimal: _put_decimal,
-    dt.date: _put_date,
+    decimal.Decimal: tagged(b"decimal", lambda value: tuple(value.as_tuple())),
+    dt.date: tagged(b"date", dt.date.toordinal),
     dt.datetime: _put_datetime,
     dt.time: _put_time,
-    dt.timezone: _put_timezone,
-    dt.timedelta: _put_timedelta,
+    dt.timezone: tagged(b"timezone", lambda value: (value.utcoffset(None), value.tzname(None))),
+    dt.timedelta: tagged(b"timedelta", attrgetter("days", "seconds", "microseconds")),
     np.ndarray: _put_array,
     np.memmap: _put_array,
 }

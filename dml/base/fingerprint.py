@@ -11,20 +11,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
 
 from dml.base.encoder import SIZE, Encoder, UnnamedError, endless
 
-__all__ = ["ENTERS", "SIZE", "Digestible", "Domain", "FingerprintPart", "digest", "digest_in"]
-
-
-@runtime_checkable
-class Digestible(Protocol):
-    """An object of dml that has a fingerprint: nodes, expressions, schemas, sources."""
-
-    @property
-    def digest(self) -> bytes:
-        """The 16 bytes that represent this value in the fingerprint of a value that contains it."""
+__all__ = ["ENTERS", "SIZE", "Domain", "FingerprintPart", "digest", "digest_in"]
 
 
 class Domain(enum.Enum):
@@ -83,8 +73,9 @@ def digest(*parts: object) -> bytes:
 
     Takes int, float, complex, bool, str, bytes, None, tuple, list, dict, set, frozenset, range,
     slice, NumPy arrays, scalars and dtypes, datetime, date, time, timedelta, timezone, Decimal,
-    enum members, Arrow types, fields, schemas, scalars, arrays, batches and tables, and Digestible
-    objects. Raises FingerprintError with the path to the first value of any other type.
+    enum members, Arrow types, fields, schemas, scalars, arrays, batches and tables, and objects
+    whose ``digest`` is their own fingerprint (nodes, expressions, schemas, sources). Raises
+    FingerprintError with the path to the first value of any other type.
 
     >>> digest("clip", "label", 0, 1) == digest("clip", "label", 0, 1.0)
     False

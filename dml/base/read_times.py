@@ -38,12 +38,6 @@ class ReadTimes:
             raise ValueError("a curve needs at least one measured point")
         return cls(tuple(knots))
 
-    @classmethod
-    def linear(cls, latency_s: float, bytes_per_s: float) -> ReadTimes:
-        """Return the curve of a latency and a bandwidth."""
-        sizes = [4.0**power for power in range(18)]
-        return cls.measured((size, latency_s + size / bytes_per_s) for size in sizes)
-
     def __call__(self, nbytes: float) -> float:
         """Return the seconds to read ``nbytes`` at once."""
         if nbytes <= 0:

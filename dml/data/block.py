@@ -19,7 +19,7 @@ from dml.data import buffer_ownership
 from dml.data.layouts import usual_column
 from dml.data.schema import Schema, code_of, shape_of
 from dml.kernels.rows.ids import RowIds
-from dml.kernels.vec import Vec
+from dml.kernels.vec import Vec, elements, validity
 
 Values: TypeAlias = "Vec | pa.Array"
 
@@ -110,7 +110,9 @@ class Block:
         A caller with many batches of one ``schema`` passes it (in usual types) to save time.
         """
         names = batch.schema.names
-        arrays = [decoded(column, name) for name, column in zip(names, batch.columns, strict=True)]
+        arrays = [
+            usual_column(column, name) for name, column in zip(names, batch.columns, strict=True)
+        ]
         if schema is None:
             schema = Schema(zip(names, (a.type for a in arrays), strict=True))
         pairs = zip(arrays, schema.forms, strict=True)
@@ -195,6 +197,11 @@ def mask(values: Vec) -> np.ndarray:
     return np.ones(len(values.values), dtype=bool)
 
 
+def length(values: Values) -> int:
+    """Return the number of elements of one column."""
+    return len(values.values) if isinstance(values, Vec) else len(values)
+
+
 def column_bytes(values: Values) -> int:
     """Return the bytes of one column; of a slice, those of the sliced elements only."""
     if not isinstance(values, Vec):
@@ -229,11 +236,6 @@ def _nested(array: pa.Array) -> float:
     return float(_weight(array))
 
 
-def decoded(array: pa.Array, name: str = "of values") -> pa.Array:
-    """Convert ``array``, a column ``name``, to have no views, dictionaries and run lengths."""
-    return usual_column(array, name)
-
-
 def from_arrow(array: pa.Array) -> Values:
     """Return a column over an Arrow array's memory: a Vec for numbers, booleans and tensors."""
     return _over(array, code_of(array.type), shape_of(array.type))
@@ -242,35 +244,14 @@ def from_arrow(array: pa.Array) -> Values:
 def _over(array: pa.Array, code: str, shape: tuple[int, ...]) -> Values:
     if code == "arrow":
         return array
-    buffers = array.buffers()
-    valid = None
-    if array.null_count and buffers[0] is not None:
-        valid = _bits(buffers[0], array.offset, len(array))
+    valid = validity(array)
     if shape:
         # `.values` of a fixed-size list ignores the slice, so the offset is applied by hand
         storage = array.storage
         size = int(np.prod(shape))
         flat = storage.values.slice(storage.offset * size, len(storage) * size)
-        elements = _elements(flat.buffers()[1], flat.offset, len(flat), code)
-        return Vec(elements.reshape(len(storage), *shape), valid)
-    return Vec(_elements(buffers[1], array.offset, len(array), code), valid)
-
-
-def _bits(data: pa.Buffer, offset: int, count: int) -> np.ndarray:
-    """Unpack ``count`` booleans, starting at bit ``offset`` of a bitmap."""
-    packed = np.frombuffer(data, np.uint8)[offset // 8 : (offset + count + 7) // 8]
-    flags = np.unpackbits(packed, bitorder="little")
-    return flags[offset % 8 : offset % 8 + count].view(bool)
-
-
-def _elements(data: pa.Buffer | None, offset: int, count: int, code: str) -> np.ndarray:
-    """Return the values of a primitive array, ignoring nulls; bits of booleans are unpacked."""
-    if data is None:
-        return np.zeros(count, dtype=code)
-    if code == "b1":
-        return _bits(data, offset, count)
-    whole = data.size // np.dtype(code).itemsize  # an empty array's buffer has any size
-    return np.frombuffer(data, code, whole)[offset : offset + count]
+        return Vec(elements(flat, code).reshape(len(storage), *shape), valid)
+    return Vec(elements(array, code), valid)
 
 
 def to_arrow(values: Values, kind: pa.DataType) -> pa.Array:

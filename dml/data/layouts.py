@@ -75,7 +75,9 @@ def _is_list_view(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind))
 
 
-def usual_column(array: pa.Array | pa.ChunkedArray, name: str) -> pa.Array | pa.ChunkedArray:
+def usual_column(
+    array: pa.Array | pa.ChunkedArray, name: str = "of values"
+) -> pa.Array | pa.ChunkedArray:
     """Convert values to their usual type; raise SourceError if Arrow cannot convert them.
 
     Values of the usual type are not copied; of large types only the offsets are copied.

@@ -70,10 +70,6 @@ class OpenTensor(ExactType):
         """Return the type of the elements, the axes, and ``stacked``."""
         return self.value_type, self.shape, self.stacked
 
-    def holds(self, array: np.ndarray) -> bool:
-        """Return True if ``array`` has this number of axes, of these known lengths."""
-        return self.covers(array.shape)
-
     def covers(self, shape: tuple[int, ...]) -> bool:
         """Return True if ``shape`` has this number of axes, of these known lengths."""
         pairs = zip(shape, self.shape, strict=False)

@@ -218,21 +218,14 @@ class Flow(Protocol):
         """Stop work in progress; a second call does nothing."""
 
 
-class Opener(Protocol):
-    """Opens an operator's input as a flow over an epoch, from a position (None: the start)."""
-
-    def __call__(self, epoch: int, position: Position | None) -> Flow:
-        """Return a new flow over ``epoch`` of the input, from ``position`` (None: the start)."""
+Opener: TypeAlias = Callable[[int, "Position | None"], Flow]
+"""Opens an operator's input as a flow over an epoch, from a position (None: the start)."""
 
 
-class RowLocal(Protocol):
-    """Row-local work of a flow: transforms blocks, and knows how many rows settle its types."""
-
-    def run(self, block: Block) -> Iterator[Block]:
-        """Yield the output of ``block``."""
-
-    def settling(self) -> int:
-        """Return how many rows the first block must have to settle the types; 0 if settled."""
+def pass_over(flow: Flow, count: int, *, batched: bool = False) -> None:
+    """Pull and drop the next ``count`` rows, or batches if ``batched``; fewer only at the end."""
+    while count and (block := flow.pull(count)) is not None:
+        count -= 1 if batched else block.n
 
 
 PieceReader: TypeAlias = Callable[[Flow], Iterator[Block] | None]
@@ -257,10 +250,7 @@ class LocalFlow:
         self.given = 0
         self.made: Iterator[Block] = iter(())
         self.rest: Block | None = None
-        drop = start["drop"]
-        while drop:
-            block = self.pull(drop)
-            drop -= block.n if block is not None else drop
+        pass_over(self, start["drop"])
 
     def pull(self, most: int) -> Block | None:
         """Return up to ``most`` rows of output; None at the end."""
@@ -288,22 +278,28 @@ class LocalFlow:
 
 
 class Blockwise:
-    """Runs ``work`` on one block of the input after the other."""
+    """Runs row-local work on one block of the input after the other.
 
-    def __init__(self, work: RowLocal) -> None:
-        self.work = work
+    ``run`` yields the output of a block. ``settling`` returns how many rows the next block must
+    have to settle the types; 0 if they are settled.
+    """
+
+    def __init__(
+        self, run: Callable[[Block], Iterator[Block]], settling: Callable[[], int]
+    ) -> None:
+        self.run, self.settling = run, settling
         self.error: DmlError | None = None  # raised after rows that are not returned yet
 
     def __call__(self, input_: Flow) -> Iterator[Block] | None:
         """Return the output of the next input block, run lazily; None at the end of the input."""
         block = self._next(input_)
-        return None if block is None else self.work.run(block)
+        return None if block is None else self.run(block)
 
     def _next(self, input_: Flow) -> Block | None:
         """Return the next input block, or the rows that settle the types if these are unsettled."""
         if self.error is not None:
             raise self.error
-        wanted = self.work.settling()
+        wanted = self.settling()
         if not wanted:
             return input_.pull(CHUNK)
         parts: list[Block] = []
@@ -377,10 +373,7 @@ class Again:
         self.out = make(self.input)
         self.rest: Block | None = None
         self.given = 0
-        left: int = (position or {"given": 0})["given"]
-        while left:
-            block = self.pull(left)
-            left -= left if block is None else 1 if batched else block.n
+        pass_over(self, (position or {"given": 0})["given"], batched=batched)
 
     def pull(self, most: int) -> Block | None:
         """Return up to ``most`` rows, or one batch; None at the end."""

@@ -19,7 +19,13 @@ class ReadingAhead(Protocol):
         meanwhile: Callable[[], Callable[[], None] | None],
         /,
     ) -> Any:
-        """Return a flow that is also a ``ReadAhead``: ``opener`` opens it at ``position``.
+        """Return a flow that prefetches; ``opener`` opens it at ``position``.
+
+        Its attributes are ``nbytes``, the bytes of the prefetched rows, and ``over``, True if the
+        input is exhausted and only prefetched rows are left. Its method ``look(wait=)`` returns the
+        number of rows that ``pull`` can return without waiting; 0 at the end. With ``wait``, it
+        waits for the first row. Otherwise the number is also 0 if no row has arrived yet, or if
+        something else, such as an error, precedes the next row.
 
         The flow and its prefetched rows may hold ``most_bytes`` together. While a consumer waits
         for rows, ``meanwhile()`` is called, and if it returns a callback, so is the callback.
@@ -27,25 +33,6 @@ class ReadingAhead(Protocol):
 
     def own_bytes(self, most_bytes: int, /) -> int:
         """Return how many of ``most_bytes`` the flow itself may hold besides prefetched rows."""
-
-
-class ReadAhead(Protocol):
-    """The state of a prefetching flow, which callers read in addition to its rows."""
-
-    @property
-    def over(self) -> bool:
-        """True if the input is exhausted, and only prefetched rows are left."""
-
-    @property
-    def nbytes(self) -> int:
-        """Size in bytes of the prefetched rows."""
-
-    def look(self, *, wait: bool) -> int:
-        """Return the number of rows that ``pull`` can return without waiting; 0 at the end.
-
-        With ``wait``, wait for the first row. Otherwise the number is also 0 if no row has arrived
-        yet, or if something else, such as an error, precedes the next row.
-        """
 
 
 class Nested(Protocol):

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast, dataclass_
 
 from dml.base.cached_property import cached_property
 from dml.base.fingerprint import digest
+from dml.data.schema import UNKNOWN, Schema
 from dml.errors import DmlError, InternalError
 from dml.expr.facts import Length, Needs, ResumeCost, Rows
 
 if TYPE_CHECKING:
-    from dml.data.schema import Schema
     from dml.expr.user_call import UserFunction
 
 T = TypeVar("T", bound=type)
@@ -86,6 +86,8 @@ class Node:
     takes_units: ClassVar[bool] = False
     # Returns no rows before it has read all of its input.
     waits: ClassVar[bool] = False
+    # Has as many output elements as input elements, whatever ``rows`` tells.
+    keeps_length: ClassVar[bool] = False
     # Keeps one part of a split.
     splits: ClassVar[bool] = False
     # Draws keyed random numbers, so that it counts in the ordinals of random operators as written.
@@ -116,6 +118,8 @@ class Node:
     ordered_by: tuple[str, ...] = ()
     # Makes one row of each run of rows with equal values in these columns, by ``groups(at, rows)``.
     grouped_by: tuple[str, ...] = ()
+    # The parameters as the user would write them: a format string of ``self``. None: all fields.
+    parameters_format: ClassVar[str | None] = None
     # The user's line, for errors; it does not affect the value, so it is not a field.
     where: str = ""
     if TYPE_CHECKING:  # as in ``UNSTATED``, where a class has neither a field nor a property
@@ -152,8 +156,18 @@ class Node:
         return True
 
     def infer(self) -> Schema:
-        """Derive the output schema from the schemas of the inputs, or raise SchemaError."""
-        raise InternalError(f"{type(self).__name__} states no schema")
+        """Return the schema that the user declared, else derive it from those of the inputs.
+
+        Raises SchemaError if it cannot be derived.
+        """
+        if self.declares:
+            return cast("Any", self).declared or UNKNOWN
+        given = self.inputs[0].schema
+        return self.schema_over(given) if given.known else UNKNOWN
+
+    def schema_over(self, given: Schema) -> Schema:
+        """Return the output schema over an input of schema ``given``, or raise SchemaError."""
+        return given
 
     @cached_property
     def schema(self) -> Schema:
@@ -172,7 +186,7 @@ class Node:
         """
         # a function of batches may return a batch without rows, which is dropped
         vanishing = self.batched and self.calls is not None
-        kept = self.rows in LASTING and len(given) == 1
+        kept = self.keeps_length or (self.rows in LASTING and len(given) == 1)
         return given[0] if kept and not vanishing else None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -308,6 +322,8 @@ class Node:
 
     def parameters_text(self) -> str:
         """Return the parameters as the user would write them."""
+        if self.parameters_format is not None:
+            return self.parameters_format.format(self=self)
         names = [n for n in self.field_names if n not in self.input_names]
         return ", ".join(f"{n}={getattr(self, n)!r}" for n in names)
 

@@ -106,22 +106,9 @@ def _each(fn: Callable[[Any], Any], rows: Sequence[Any], out: list[Any]) -> None
 
 
 def each_drawn(
-    fn: UserFunction,
-    call: Callable[[Any, Any], Any],
-    rows: Sequence[Any],
-    draws: Iterator[Any],
-    out: list[Any],
-) -> BaseException | None:
-    """Append ``call(row, draw)``, which calls ``fn``, for every row and its generator to ``out``.
-
-    Return the exception that stopped it, or None.
-    """
-    return fn.caught(_each_drawn, call, rows, draws, out)
-
-
-def _each_drawn(
     fn: Callable[[Any, Any], Any], rows: Sequence[Any], draws: Iterator[Any], out: list[Any]
 ) -> None:
+    """Append ``fn(row, draw)`` for every row and its generator to ``out``."""
     for row, draw in zip(rows, draws, strict=True):
         out.append(fn(row, draw))
 

@@ -252,7 +252,7 @@ def _tensor(value: Any, row: int, name: str, kind: pa.DataType) -> np.ndarray:
     part = np.asarray(value)
     is_open = isinstance(kind, OpenTensor)
     dtype = np.dtype(code_of(kind.value_type))
-    fits = kind.holds(part) if is_open else part.shape == shape_of(kind)
+    fits = kind.covers(part.shape) if is_open else part.shape == shape_of(kind)
     fits = fits and np.can_cast(part.dtype, dtype, "same_kind")
     if not fits or (dtype.kind in "iu" and not np.array_equal(part.astype(dtype), part)):
         raise SourceError(

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from dml.kernels.arrow_ops import as_arrow, as_register
-from dml.kernels.functions.table import FUNCTIONS
+from dml.kernels.functions.table import functions
 from dml.kernels.program import Step
 from dml.kernels.vec import ARROW_TYPES, Register, Vec, spread
 
 
 def apply(step: Step, args: Sequence[Register], rows: int) -> Register:
     """Apply the function of ``step``; if all ``args`` are literals, the result is a literal."""
-    function = FUNCTIONS[step.op]
+    function = functions()[step.op]
     if function.vectors:
         return function.run([_written_out(arg, rows) for arg in args], step.params)
     given = [as_arrow(arg) for arg in args]

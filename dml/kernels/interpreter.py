@@ -18,7 +18,7 @@ from dml.kernels import (
     lookup_ops,
     python_ops,
 )
-from dml.kernels.functions.table import FUNCTIONS
+from dml.kernels.functions.table import function_of
 from dml.kernels.math import MATH_OPS
 from dml.kernels.program import CHAIN, Program, Step
 from dml.kernels.vec import NEVER, CastFailure, Register, Vec, spread
@@ -162,7 +162,7 @@ def apply(
 
         return text_chain.apply(step, args, rows, compiled)
     vecs = [arg for arg in args if isinstance(arg, Vec)]
-    if step.op in FUNCTIONS:
+    if function_of(step.op) is not None:
         return function_ops.apply(step, args, rows)
     if step.code == "arrow" or len(vecs) < len(args):
         return arrow_ops.OPS[step.op](args, step.code, step.params)

@@ -128,15 +128,24 @@ def to_arrow(arg: Vec, kind: pa.DataType | None = None) -> pa.Array | pa.Scalar:
 def from_arrow(array: pa.Array) -> Vec:
     """Make a Vec over the memory of an Arrow array of numbers or booleans (booleans: a copy)."""
     valid = validity(array)
-    data = array.buffers()[1]
     if array.type == pa.bool_():
         filled = array.fill_null(fill_value=False) if array.null_count else array
         return Vec(np.array(filled.to_numpy(zero_copy_only=False)), valid)
-    dtype = array.type.to_pandas_dtype()
+    return Vec(elements(array, array.type.to_pandas_dtype()), valid)
+
+
+def elements(array: pa.Array, code: Any) -> np.ndarray:
+    """Return the values of a primitive array as NumPy's type ``code``, ignoring nulls.
+
+    The array has the memory of ``array``; bits of booleans are unpacked.
+    """
+    data, first = array.buffers()[1], array.offset
     if data is None:
-        return Vec(np.zeros(len(array), dtype), valid)
-    whole = data.size // np.dtype(dtype).itemsize  # of nothing, a buffer may be of any size
-    return Vec(np.frombuffer(data, dtype, whole)[array.offset : array.offset + len(array)], valid)
+        return np.zeros(len(array), code)
+    if code == "b1":
+        return _unpacked(data, first, len(array))
+    whole = data.size // np.dtype(code).itemsize  # of nothing, a buffer may be of any size
+    return np.frombuffer(data, code, whole)[first : first + len(array)]
 
 
 def validity(array: pa.Array) -> np.ndarray | None:
@@ -144,6 +153,10 @@ def validity(array: pa.Array) -> np.ndarray | None:
     bits = array.buffers()[0] if array.null_count else None
     if bits is None:
         return None if not array.null_count else np.zeros(len(array), bool)
-    first, count = array.offset // 8, array.offset % 8 + len(array)
+    return _unpacked(bits, array.offset, len(array))
+
+
+def _unpacked(bits: pa.Buffer, offset: int, rows: int) -> np.ndarray:
+    first, count = offset // 8, offset % 8 + rows
     packed = np.frombuffer(bits, np.uint8)[first : first + (count + 7) // 8]
-    return np.unpackbits(packed, count=count, bitorder="little")[array.offset % 8 :].view(bool)
+    return np.unpackbits(packed, count=count, bitorder="little")[offset % 8 :].view(bool)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from dml.data.schema import UNKNOWN, Schema
+from dml.data.schema import Schema
 from dml.expr.facts import Rows
 from dml.udfs.calling.error_policy import Skipping
 
@@ -20,11 +20,3 @@ class FunctionNode(Skipping):
     def rows(self) -> Rows:  # type: ignore[override]
         """Return FEWER if elements whose call raises are skipped, else SAME."""
         return Rows.FEWER if self.skips else Rows.SAME
-
-    def infer(self) -> Schema:
-        """Return the declared schema; an unknown one if none was declared."""
-        return self.declared or UNKNOWN
-
-    def parameters_text(self) -> str:
-        """Return the function's name and the resources that it needs as text."""
-        return f"{self.fn.name}{self.skipping}{self.needs.parameters_text()}"

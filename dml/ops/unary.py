@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dml.data.schema import Schema
+from typing import Any
+
 from dml.errors import PlanError
 from dml.expr.node import Node
 
@@ -12,9 +13,23 @@ class SameColumns(Node):
 
     input: Node
 
-    def infer(self) -> Schema:
-        """Return the input's schema."""
-        return self.input.schema
+
+class BatchesOfRows(Node):
+    """The base of operators that make batches of ``n`` rows, but for the last ones."""
+
+    n: int
+
+    batched = True
+
+    @property
+    def batch_rows(self) -> int:  # type: ignore[override]
+        """Return ``n``, the rows of a full batch."""
+        return self.n
+
+
+def names_text(node: Any) -> str:
+    """Return the columns ``names`` of ``node`` as text: its parameters."""
+    return ", ".join(map(repr, node.names))
 
 
 def require_rows(given: Node, verb: str, does: str = "works on", try_: str = "") -> None:

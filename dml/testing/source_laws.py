@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from dml.base.fingerprint import digest
-from dml.data.block import Block, concat, decoded, empty
+from dml.data.block import Block, concat, empty
+from dml.data.layouts import usual_column
 from dml.io.source import Source, Unit
 from dml.io.user.user_source import read_datasource
 from dml.plugins import DataSource
@@ -64,7 +65,7 @@ def id_pairs(block: Block) -> np.ndarray:
 
 def named(block: Block) -> bytes:
     """Return a digest of a block: names, types, values (bit by bit, NaN and -0.0 too), ids."""
-    arrays = [decoded(array) for array in block.to_arrow().columns]
+    arrays = [usual_column(array) for array in block.to_arrow().columns]
     return digest(block.n, block.schema.names, *arrays, id_pairs(block))
 
 
@@ -107,7 +108,7 @@ def check_rows(source: Source, expected: pa.Table) -> None:
     assert list(got.schema.names) == expected.column_names, "columns are the expected ones"
     assert got.n == expected.num_rows, f"{expected.num_rows} rows expected, got {got.n}"
     for name, array in zip(got.schema.names, got.to_arrow().columns, strict=True):
-        want_array = decoded(expected[name].combine_chunks())
+        want_array = usual_column(expected[name].combine_chunks())
         if isinstance(want_array, pa.ChunkedArray):
             want_array = pa.concat_arrays(want_array.chunks)
         assert array.type == want_array.type, f"column {name!r} is {array.type}"

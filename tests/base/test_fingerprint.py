@@ -25,7 +25,6 @@ from dml.base.encoder import Encoder
 from dml.base.fingerprint import (
     ENTERS,
     SIZE,
-    Digestible,
     Domain,
     FingerprintPart,
     digest,
@@ -217,8 +216,8 @@ def test_a_value_that_contains_itself_is_refused() -> None:
         digest(endless)
 
 
-def test_digestible_is_a_promise_of_bytes() -> None:
-    assert isinstance(Named(), Digestible)
+def test_a_digest_has_16_bytes() -> None:
+    assert digest(Named()) != digest(Named().digest)
     with pytest.raises(FingerprintError):
         digest(type("Short", (), {"digest": b"short"})())
 

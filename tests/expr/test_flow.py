@@ -61,7 +61,7 @@ def opened(blocks: list[list[int]], work: Twice, position: Position | None = Non
     def open_input(epoch: int, position: Position | None) -> Listed:
         return Listed(blocks, (position or {"at": epoch})["at"])
 
-    return LocalFlow(Blockwise(work), open_input, 0, position)
+    return LocalFlow(Blockwise(work.run, work.settling), open_input, 0, position)
 
 
 def rest(flow: LocalFlow, most: int) -> list[int]:

@@ -40,10 +40,10 @@ def test_results_before_an_exception(kind: type[Exception]) -> None:
     assert out == [0, 10]
     out.clear()
     fn = UserFunction(failing(kind, 2), b"", "f")
-    assert isinstance(each_drawn(fn, fn.call, [0, 1, 2, 3], iter("abcd"), out), kind)
+    assert isinstance(fn.caught(each_drawn, fn.call, [0, 1, 2, 3], iter("abcd"), out), kind)
     assert out == [0, 10]
     assert each(failing(kind, 9), [0, 1], out) is None
-    assert each_drawn(fn, failing(kind, 9), [], iter(()), out) is None
+    assert fn.caught(each_drawn, failing(kind, 9), [], iter(()), out) is None
 
 
 @pytest.mark.parametrize("kind", [ValueError, StopIteration])

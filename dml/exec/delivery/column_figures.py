@@ -114,7 +114,7 @@ _sums = partial(ColumnSums, squared=False)
 FIGURES: dict[str, tuple[Callable[..., Any], Callable[..., bool], Callable[..., Figure]]] = {
     "sum": (_sums, number, lambda seen: seen.exact.total),
     "mean": (_sums, number, lambda seen: seen.exact.mean),
-    "std": (ColumnSums, number, lambda seen: seen.exact.std),
+    "std": (ColumnSums, number, lambda seen: seen.exact.deviation(1)),
     "min": (Ends, ordered, lambda seen: seen.end(0)),
     "max": (Ends, ordered, lambda seen: seen.end(-1)),
 }
@@ -179,7 +179,7 @@ class _Described:
             "count": self.nulls.count,
             "null_count": self.nulls.nulls,
             "mean": self.sums.exact.mean,
-            "std": self.sums.exact.std,
+            "std": self.sums.exact.deviation(1),
             "min": self.ends.end(0),
             "max": self.ends.end(-1),
         }

@@ -162,24 +162,9 @@ def open_node(  # noqa: PLR0917 (an Opener, once the first four are bound)
     elif node.inputs[0].batched:
         flow = BatchFlow(partial(_run, node, at), open_input, epoch, position)
     else:
-        flow = LocalFlow(Blockwise(_Local(node, at)), open_input, epoch, position)
+        work = Blockwise(partial(_run, node, at), partial(settling, node, at))
+        flow = LocalFlow(work, open_input, epoch, position)
     return Metered(flow, run.meter, number + 1)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Local:
-    """A row-local operator over the stream."""
-
-    node: Node
-    at: At
-
-    def run(self, block: Block) -> Iterator[Block]:
-        """Yield the operator's output for ``block``."""
-        return _run(self.node, self.at, block)
-
-    def settling(self) -> int:
-        """Return how many rows are needed to settle the operator's types; 0 if they are settled."""
-        return settling(self.node, self.at)
 
 
 def refuse_depth(node: Node) -> None:

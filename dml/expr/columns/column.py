@@ -23,6 +23,16 @@ from dml.expr.columns.value import lit as constant
 STREAMS = 1 << 20
 
 
+def _alone(op: str, doc: str | None = None) -> Callable[[Column], Column]:
+    """Return the method of an operation on the column alone; ``doc`` is its docstring."""
+
+    def method(self: Column) -> Column:
+        return apply(op, self)
+
+    method.__name__, method.__qualname__, method.__doc__ = op, f"Column.{op}", doc
+    return method
+
+
 def _left(op: str) -> Callable[[Column, Any], Column]:
     """Return the method of an infix operator whose left operand is the column."""
 
@@ -70,6 +80,7 @@ class Column(Spelled, Namespaced, Aggregated):
     __gt__ = _left("gt")
     __ge__ = _left("ge")
     __hash__ = None  # type: ignore[assignment]
+    __neg__, __abs__, __invert__ = _alone("neg"), _alone("abs"), _alone("bit_not")
 
     @door
     def __pow__(self, exponent: object) -> Column:
@@ -89,9 +100,6 @@ class Column(Spelled, Namespaced, Aggregated):
             try_="(x * math.log(base)).exp(), or 1 << x for powers of two",
         )
 
-    def __neg__(self) -> Column:
-        return apply("neg", self)
-
     def __pos__(self) -> Column:
         return self
 
@@ -104,12 +112,6 @@ class Column(Spelled, Namespaced, Aggregated):
     def __rdivmod__(self, other: Any) -> tuple[Column, Column]:
         return other // self, other % self
 
-    def __abs__(self) -> Column:
-        return apply("abs", self)
-
-    def __invert__(self) -> Column:
-        return apply("bit_not", self)
-
     @door
     def __bool__(self) -> NoReturn:
         raise PlanError(
@@ -121,17 +123,13 @@ class Column(Spelled, Namespaced, Aggregated):
     def __repr__(self) -> str:
         return repr(self.value)
 
-    def is_null(self) -> Column:
-        """Return True where the value is null, else False. NaN is not null."""
-        return apply("is_null", self)
+    is_null = _alone("is_null", "Return True where the value is null, else False. NaN is not null.")
 
     def is_not_null(self) -> Column:
         """Return False where the value is null, else True."""
         return apply("not", apply("is_null", self))
 
-    def is_nan(self) -> Column:
-        """Return True where a float is NaN; null where it is null."""
-        return apply("is_nan", self)
+    is_nan = _alone("is_nan", "Return True where a float is NaN; null where it is null.")
 
     def fill_null(self, value: Any) -> Column:
         """Replace nulls by ``value`` (a literal or column); NaN stays."""
@@ -185,65 +183,25 @@ class Column(Spelled, Namespaced, Aggregated):
         """Return how many ascending ``boundaries`` are <= the value (int64); NaN counts all."""
         return Column(Value("bucketize", (self.value,), (edges(boundaries),)))
 
-    def abs(self) -> Column:
-        """Return the absolute value; for the least integer of its type, that integer (wraps)."""
-        return apply("abs", self)
-
-    def sqrt(self) -> Column:
-        """Square root, exact to the last bit; NaN below zero."""
-        return apply("sqrt", self)
-
-    def exp(self) -> Column:
-        """Return the exponential function, e to the power of the value."""
-        return apply("exp", self)
-
-    def expm1(self) -> Column:
-        """Return ``exp(x) - 1``, accurate near zero."""
-        return apply("expm1", self)
-
-    def log(self) -> Column:
-        """Natural logarithm; -inf at zero, NaN below zero."""
-        return apply("log", self)
-
-    def log1p(self) -> Column:
-        """Return ``log(1 + x)``, accurate near zero."""
-        return apply("log1p", self)
-
-    def log2(self) -> Column:
-        """Logarithm to base 2."""
-        return apply("log2", self)
-
-    def log10(self) -> Column:
-        """Logarithm to base 10."""
-        return apply("log10", self)
-
-    def sin(self) -> Column:
-        """Sine of radians."""
-        return apply("sin", self)
-
-    def cos(self) -> Column:
-        """Cosine of radians."""
-        return apply("cos", self)
-
-    def tanh(self) -> Column:
-        """Hyperbolic tangent."""
-        return apply("tanh", self)
-
-    def sigmoid(self) -> Column:
-        """Return ``1 / (1 + exp(-x))``."""
-        return apply("sigmoid", self)
-
-    def floor(self) -> Column:
-        """Return the greatest integer that is not above the value, in the same type."""
-        return apply("floor", self)
-
-    def ceil(self) -> Column:
-        """Return the least integer that is not below the value, in the same type."""
-        return apply("ceil", self)
-
-    def trunc(self) -> Column:
-        """Return the integer part, in the same type."""
-        return apply("trunc", self)
+    abs = _alone(
+        "abs", "Return the absolute value; for the least integer of its type, that integer (wraps)."
+    )
+    sqrt = _alone("sqrt", "Square root, exact to the last bit; NaN below zero.")
+    exp = _alone("exp", "Return the exponential function, e to the power of the value.")
+    expm1 = _alone("expm1", "Return ``exp(x) - 1``, accurate near zero.")
+    log = _alone("log", "Natural logarithm; -inf at zero, NaN below zero.")
+    log1p = _alone("log1p", "Return ``log(1 + x)``, accurate near zero.")
+    log2 = _alone("log2", "Logarithm to base 2.")
+    log10 = _alone("log10", "Logarithm to base 10.")
+    sin = _alone("sin", "Sine of radians.")
+    cos = _alone("cos", "Cosine of radians.")
+    tanh = _alone("tanh", "Hyperbolic tangent.")
+    sigmoid = _alone("sigmoid", "Return ``1 / (1 + exp(-x))``.")
+    floor = _alone(
+        "floor", "Return the greatest integer that is not above the value, in the same type."
+    )
+    ceil = _alone("ceil", "Return the least integer that is not below the value, in the same type.")
+    trunc = _alone("trunc", "Return the integer part, in the same type.")
 
     @door
     def round(self, digits: int = 0) -> Column:

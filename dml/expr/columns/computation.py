@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from dml.base.cached_property import remembered
 from dml.data.block import Block, Values
 from dml.data.schema import TYPES, Schema, short
 from dml.errors import CastError, SchemaError
 from dml.expr.columns.typing import Lowered, lower
 from dml.expr.columns.value import Value, col, joined, rebuilt, value_text, walk
 from dml.kernels.functions.function import NoSuchElementFailure, RefusedFailure
-from dml.kernels.functions.table import FUNCTIONS
+from dml.kernels.functions.table import functions
 from dml.kernels.rows.random import exact_name, row_key, row_name, uniform
 from dml.kernels.vec import CastFailure, Vec
 
@@ -136,8 +137,8 @@ class Predicate:
         """Raise SchemaError unless every part is boolean; some types are known only at run time."""
         if self.parts and given not in self.checked:
             for part, kind in zip(self.parts, lower(self.parts, given).types, strict=True):
-                if kind not in (pa.bool_(), pa.null()):
-                    raise no_truth(part, kind, given)
+                if not pa.types.is_null(kind):
+                    require_truth(part, kind, given)
             self.checked.add(given)
 
     def keep(self, block: Block, at: At) -> np.ndarray | None:
@@ -154,13 +155,14 @@ class Predicate:
         return index
 
 
-def no_truth(value: Value, kind: pa.DataType, given: Schema) -> SchemaError:
-    """Return the error for a filter's predicate that is not boolean."""
-    return SchemaError(
-        f"filter needs a boolean, {value_text(value)} is {short(kind)}",
-        why=f"the input has {given}",
-        try_="compare it, for instance (... != 0)",
-    )
+def require_truth(value: Value, kind: pa.DataType, given: Schema) -> None:
+    """Raise SchemaError for a filter's predicate of another type than boolean."""
+    if kind != pa.bool_():
+        raise SchemaError(
+            f"filter needs a boolean, {value_text(value)} is {short(kind)}",
+            why=f"the input has {given}",
+            try_="compare it, for instance (... != 0)",
+        )
 
 
 def truth(flags: Values, n: int) -> np.ndarray:
@@ -188,19 +190,14 @@ class ComputedSegment:
         self.predicate = Predicate(predicate, tried)
         self.names = tuple(names)
         self.programs = Programs(values)
-        self.schemas: dict[Schema, Schema] = {}
-        # values that both compute, and the segment by schema over blocks with these as columns
+        # values that both compute
         twice = shared(predicate, values)
         self.first = Programs(twice) if twice else None
-        self.later: dict[Schema, tuple[Schema, ComputedSegment] | None] = {}
 
+    @remembered
     def schema(self, given: Schema) -> Schema:
         """Return the names and types of the output columns, for blocks of schema ``given``."""
-        found = self.schemas.get(given)
-        if found is None:
-            kinds = self.programs.of(given).types
-            found = self.schemas[given] = Schema(zip(self.names, kinds, strict=True))
-        return found
+        return Schema(zip(self.names, self.programs.of(given).types, strict=True))
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
         """Yield the output block; if a strict cast fails, the rows before it, then raise."""
@@ -211,7 +208,7 @@ class ComputedSegment:
 
     def _whole(self, block: Block, at: At) -> Block:
         schema = self.schema(block.schema)
-        if self.first is not None and (found := self._later(self.first, block.schema)):
+        if self.first is not None and (found := self._later(block.schema)):
             wider, later = found
             made = evaluate(self.first, block, at).outputs
             return later._whole(Block(wider, (*block.columns, *made), block.ids), at)  # noqa: SLF001
@@ -220,23 +217,22 @@ class ComputedSegment:
         result = evaluate(self.programs, block, at, kept)
         return Block(schema, tuple(result.outputs), ids)
 
-    def _later(self, first: Programs, given: Schema) -> tuple[Schema, ComputedSegment] | None:
+    @remembered
+    def _later(self, given: Schema) -> tuple[Schema, ComputedSegment] | None:
         """Return ``given`` with a column for each of the values ``first``, and a segment over it.
 
         ``first`` are the values that predicate and columns share; the segment reads their columns.
-        Return None if the type of an output column would change.
+        Return None without them, or if the type of an output column would change.
         """
-        if given not in self.later:
-            names = {value: f"shared {n}" for n, value in enumerate(first.values, 1)}
-            kinds = zip(names.values(), first.of(given).types, strict=True)
-            predicate = replaced(self.predicate.parts, names)
-            made = ComputedSegment(predicate, self.names, replaced(self.programs.values, names))
-            wider = Schema((*given.items(), *kinds))
-            same = not given.keys() & set(names.values()) and made.schema(wider) == self.schema(
-                given
-            )
-            self.later[given] = (wider, made) if same else None
-        return self.later[given]
+        if self.first is None:
+            return None
+        names = {value: f"shared {n}" for n, value in enumerate(self.first.values, 1)}
+        kinds = zip(names.values(), self.first.of(given).types, strict=True)
+        predicate = replaced(self.predicate.parts, names)
+        made = ComputedSegment(predicate, self.names, replaced(self.programs.values, names))
+        wider = Schema((*given.items(), *kinds))
+        same = not given.keys() & set(names.values()) and made.schema(wider) == self.schema(given)
+        return (wider, made) if same else None
 
     def _until_failure(self, block: Block, at: At, failure: CastFailure) -> Iterator[Block]:
         """Yield the rows before the first row whose cast fails (by bisection), then raise."""
@@ -261,7 +257,7 @@ def _cast_error(failure: CastFailure, block: Block, row: int) -> CastError:
             try_=".list.get(..., null_on_oob=True) gives null instead",
         )
     elif isinstance(failure, RefusedFailure):
-        why, try_ = FUNCTIONS[failure.code].refusal
+        why, try_ = functions()[failure.code].refusal
         name = failure.code.removeprefix(".")
         error = CastError(f"{name} meets {failure.value!r}", why=why, try_=try_)
     else:

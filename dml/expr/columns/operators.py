@@ -36,6 +36,18 @@ class Aliased:
         return f"{value_text(self.value)}.alias({self.name!r})"
 
 
+def _infix(name: str, sign: str) -> Callable[[C, Any], C]:
+    """Return the method of the operator with this name in ``operator``; ``sign`` is for its doc."""
+    form = getattr(operator, name)
+
+    def method(self: C, other: Any) -> C:
+        return _of(form, self, other)
+
+    method.__name__, method.__qualname__ = name, f"Column.{name}"
+    method.__doc__ = f"Return ``self {sign} other``."
+    return method
+
+
 class Spelled:
     """The base of ``Column`` with methods that do the same as operators."""
 
@@ -56,29 +68,12 @@ class Spelled:
             )
         return Aliased(name, self.value)  # type: ignore[attr-defined]
 
-    def add(self, other: Any) -> Self:
-        """Return ``self + other``."""
-        return _of(operator.add, self, other)
-
-    def sub(self, other: Any) -> Self:
-        """Return ``self - other``."""
-        return _of(operator.sub, self, other)
-
-    def mul(self, other: Any) -> Self:
-        """Return ``self * other``."""
-        return _of(operator.mul, self, other)
-
-    def truediv(self, other: Any) -> Self:
-        """Return ``self / other``."""
-        return _of(operator.truediv, self, other)
-
-    def floordiv(self, other: Any) -> Self:
-        """Return ``self // other``."""
-        return _of(operator.floordiv, self, other)
-
-    def mod(self, other: Any) -> Self:
-        """Return ``self % other``."""
-        return _of(operator.mod, self, other)
+    add = _infix("add", "+")
+    sub = _infix("sub", "-")
+    mul = _infix("mul", "*")
+    truediv = _infix("truediv", "/")
+    floordiv = _infix("floordiv", "//")
+    mod = _infix("mod", "%")
 
     @door
     def pow(self, exponent: int) -> Self:
@@ -93,29 +88,12 @@ class Spelled:
         """Return 1 above zero, -1 below, else the value: 0, -0.0 or NaN. Not for unsigned types."""
         return _of(_sign, self)
 
-    def eq(self, other: Any) -> Self:
-        """Return ``self == other``."""
-        return _of(operator.eq, self, other)
-
-    def ne(self, other: Any) -> Self:
-        """Return ``self != other``."""
-        return _of(operator.ne, self, other)
-
-    def lt(self, other: Any) -> Self:
-        """Return ``self < other``."""
-        return _of(operator.lt, self, other)
-
-    def le(self, other: Any) -> Self:
-        """Return ``self <= other``."""
-        return _of(operator.le, self, other)
-
-    def gt(self, other: Any) -> Self:
-        """Return ``self > other``."""
-        return _of(operator.gt, self, other)
-
-    def ge(self, other: Any) -> Self:
-        """Return ``self >= other``."""
-        return _of(operator.ge, self, other)
+    eq = _infix("eq", "==")
+    ne = _infix("ne", "!=")
+    lt = _infix("lt", "<")
+    le = _infix("le", "<=")
+    gt = _infix("gt", ">")
+    ge = _infix("ge", ">=")
 
     def and_(self, *others: Any) -> Self:
         """Return ``self & other`` for each of ``others``."""
@@ -125,9 +103,7 @@ class Spelled:
         """Return ``self | other`` for each of ``others``."""
         return _of(_all_of(operator.or_), self, *others)
 
-    def xor(self, other: Any) -> Self:
-        """Return ``self ^ other``."""
-        return _of(operator.xor, self, other)
+    xor = _infix("xor", "^")
 
     def not_(self) -> Self:
         """Return ``~self``."""

@@ -31,7 +31,7 @@ from dml.expr.columns.promotion import (
 )
 from dml.expr.columns.value import ELEMENT, KEYED, Value, value_text
 from dml.kernels.functions.function import Function, is_bytes, is_text
-from dml.kernels.functions.table import FUNCTIONS
+from dml.kernels.functions.table import function_of
 from dml.kernels.program import Program, Step
 
 FLOATS = ("f4", "f8")
@@ -428,7 +428,7 @@ def _keyed(work: _Lowering, value: Value) -> TypedRegister:
 
 def _function(work: _Lowering, value: Value) -> TypedRegister:
     """Return the step of a function; raise SchemaError if its arguments have the wrong types."""
-    function = FUNCTIONS.get(value.op)
+    function = function_of(value.op)
     if function is None:
         raise _no_function(value)
     first = work.strong(value.args[0])

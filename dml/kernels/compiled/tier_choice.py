@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,22 +38,6 @@ BYTE_STEPS = 8
 MOST_PROGRAMS = 256
 
 MODE = re.compile(r"numpy|compiled|auto|(swap|demote)-at-block-(\d+)")
-
-
-def compiled(program: Program, cache: KernelCache) -> Callable[..., Result] | None:
-    """Return a function that runs ``program`` by kernels; None if no part of it can be a kernel.
-
-    Apart from ``program``, the function has the arguments of ``interpreter.run``. At the first
-    block that needs kernels it waits for them; if their compilation fails, it uses NumPy.
-    """
-    fused = _fused(program)
-    if not fused.calls and not fused.texts:
-        return None
-
-    def run(inputs: Sequence[Register], n: int, sel: np.ndarray | None = None) -> Result:
-        return _run_compiled(fused, cache, inputs, n, sel, counts=Counts(), waiting=True)
-
-    return run
 
 
 def _fused(program: Program) -> Fused:

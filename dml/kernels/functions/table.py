@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
 
 from dml.kernels.functions.function import Function, Params
 
 
 @functools.cache
-def _families() -> dict[str, Function]:
-    """Return every function by its name; the first call imports the modules that define them."""
+def functions() -> dict[str, Function]:
+    """Return every function by its name, as ``str.split``.
+
+    The first call imports the modules that define them.
+    """
     from dml.kernels.functions import (  # noqa: PLC0415
         element_expressions,
         encoders,
@@ -32,35 +34,18 @@ def _families() -> dict[str, Function]:
     }
 
 
-class FunctionTable(Mapping[str, Function]):
-    """All functions by name. Names have a dot, as ``str.split``; other operations have none."""
-
-    def __getitem__(self, name: str) -> Function:
-        """Return the function of that name."""
-        return _families()[name]
-
-    def __contains__(self, name: object) -> bool:
-        """Return True if the operation ``name`` is a function of this table."""
-        return isinstance(name, str) and "." in name and name in _families()
-
-    def __iter__(self) -> Iterator[str]:
-        """Yield all names."""
-        return iter(_families())
-
-    def __len__(self) -> int:
-        """Return how many functions there are."""
-        return len(_families())
-
-
-FUNCTIONS = FunctionTable()
+def function_of(op: str) -> Function | None:
+    """Return the function ``op``; None for other operations, whose names have no dot."""
+    return functions().get(op) if "." in op else None
 
 
 def may_fail(op: str, params: Params) -> bool:
     """Return True if ``op`` is a function that may raise on some row."""
-    return op in FUNCTIONS and FUNCTIONS[op].fails(params)
+    function = function_of(op)
+    return function is not None and function.fails(params)
 
 
 def versions(op: str) -> tuple[int, ...]:
     """Return the version of ``op`` for fingerprints; () for version 1, and for other operations."""
-    version = FUNCTIONS[op].version if op in FUNCTIONS else 1
-    return (version,) if version > 1 else ()
+    function = function_of(op)
+    return () if function is None or function.version == 1 else (function.version,)

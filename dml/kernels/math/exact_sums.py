@@ -91,11 +91,6 @@ class ExactSums:
             return None
         return self.special or _quotient(self.sum, self.n << self.unit)
 
-    @property
-    def std(self) -> float | None:
-        """The sample's standard deviation (n - 1); None for fewer than two values."""
-        return self.deviation(1)
-
     def deviation(self, ddof: int) -> float | None:
         """Return the root of ``variance(ddof)``, rounded once."""
         return self._spread(ddof, _root)

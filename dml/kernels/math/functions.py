@@ -14,7 +14,7 @@ from dml.kernels.math import exponential, logarithm, trigonometry
 from dml.kernels.math.float_formats import FORMATS
 from dml.kernels.math.step_evaluator import numpy_apply
 from dml.kernels.math.step_language import MathStep, StepTable, trace
-from dml.kernels.math.step_source import numba_source, usual_source
+from dml.kernels.math.step_source import numba_source
 
 __all__ = [
     "MathStep",
@@ -22,7 +22,6 @@ __all__ = [
     "numba_source",
     "numpy_apply",
     "step_table",
-    "usual_source",
 ]
 
 # The function that makes the table, and its error bound in units in the last place for f4 and f8.

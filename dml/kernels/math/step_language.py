@@ -66,6 +66,16 @@ class StepTable:
     ulp: float
 
 
+def _left(op: str, code: str = "") -> Callable[[StepValue, StepValue | float], StepValue]:
+    """Return the method for ``self op other``; ``code`` is its type, by default self's."""
+    return lambda self, other: self.trace.binary(op, self, other, code)
+
+
+def _right(op: str) -> Callable[[StepValue, float], StepValue]:
+    """Return the method for ``other op self``, where ``other`` is a number."""
+    return lambda self, other: self.trace.binary(op, self.trace.lift(other, self.code), self)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class StepValue:
     """A handle on one step of a table being traced; Python operators append steps."""
@@ -74,56 +84,19 @@ class StepValue:
     index: int
     code: str
 
-    def __add__(self, other: StepValue | float) -> StepValue:
-        return self.trace.binary("add", self, other)
-
-    def __radd__(self, other: float) -> StepValue:
-        return self.trace.lift(other, self.code) + self
-
-    def __sub__(self, other: StepValue | float) -> StepValue:
-        return self.trace.binary("sub", self, other)
-
-    def __rsub__(self, other: float) -> StepValue:
-        return self.trace.lift(other, self.code) - self
-
-    def __mul__(self, other: StepValue | float) -> StepValue:
-        return self.trace.binary("mul", self, other)
-
-    def __rmul__(self, other: float) -> StepValue:
-        return self.trace.lift(other, self.code) * self
-
-    def __truediv__(self, other: StepValue | float) -> StepValue:
-        return self.trace.binary("div", self, other)
-
-    def __rtruediv__(self, other: float) -> StepValue:
-        return self.trace.lift(other, self.code) / self
+    __add__, __radd__ = _left("add"), _right("add")
+    __sub__, __rsub__ = _left("sub"), _right("sub")
+    __mul__, __rmul__ = _left("mul"), _right("mul")
+    __truediv__, __rtruediv__ = _left("div"), _right("div")
+    __and__, __or__, __xor__ = _left("and"), _left("or"), _left("xor")
+    __lshift__, __rshift__ = _left("shl"), _left("shr")
+    __lt__, __le__ = _left("lt", "b1"), _left("le", "b1")
 
     def __neg__(self) -> StepValue:
         return self.trace.append("neg", (self,), self.code)
 
     def __abs__(self) -> StepValue:
         return self.trace.append("abs", (self,), self.code)
-
-    def __and__(self, other: StepValue | int) -> StepValue:
-        return self.trace.binary("and", self, other)
-
-    def __or__(self, other: StepValue | int) -> StepValue:
-        return self.trace.binary("or", self, other)
-
-    def __xor__(self, other: StepValue | int) -> StepValue:
-        return self.trace.binary("xor", self, other)
-
-    def __lshift__(self, count: StepValue | int) -> StepValue:
-        return self.trace.binary("shl", self, count)
-
-    def __rshift__(self, count: StepValue | int) -> StepValue:
-        return self.trace.binary("shr", self, count)
-
-    def __lt__(self, other: StepValue | float) -> StepValue:
-        return self.trace.binary("lt", self, other, "b1")
-
-    def __le__(self, other: StepValue | float) -> StepValue:
-        return self.trace.binary("le", self, other, "b1")
 
     def equals(self, other: StepValue | float) -> StepValue:
         """Return the b1 step that compares both (IEEE for floats)."""

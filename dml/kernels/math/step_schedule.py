@@ -52,7 +52,7 @@ def itemsize(code: str) -> int:
 def schedule(table: StepTable) -> Schedule:
     """Order the steps of a table and give each a slot."""
     steps = table.steps
-    main = usual_steps(table)
+    main = sorted(_reach(steps, [len(steps) - 1], frozenset()))
     order = [index for index in main if steps[index].op != "const"]
     arms = _arms(steps, order, set(main))
     instructions = tuple(
@@ -62,12 +62,6 @@ def schedule(table: StepTable) -> Schedule:
     )
     slot_of, sizes = _Slots(steps, order, arms).assign()
     return Schedule(instructions, slot_of, tuple(sizes))
-
-
-def usual_steps(table: StepTable, result: int | None = None) -> list[int]:
-    """Return, in order, the steps that ``result`` (by default the last) needs on usual sides."""
-    root = len(table.steps) - 1 if result is None else result
-    return sorted(_reach(table.steps, [root], frozenset()))
 
 
 def _reach(

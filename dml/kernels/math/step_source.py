@@ -8,7 +8,6 @@ vectorise a loop around the functions.
 from __future__ import annotations
 
 from dml.kernels.math.step_language import MathStep, StepTable
-from dml.kernels.math.step_schedule import usual_steps
 
 _TYPES = {
     "f4": "np.float32",
@@ -39,33 +38,13 @@ def numba_source(table: StepTable, name: str) -> str:
     arrays called ``<name>_table<i>``, defined ahead of the function. Both arms of every condition
     are computed.
     """
-    indices = range(len(table.steps))
-    return "\n".join(
-        [*_tables(table, name), *_function(table, name, name, indices, f"r{indices[-1]}"), ""]
-    )
-
-
-def usual_source(table: StepTable, name: str) -> str:
-    """Return the text of ``def <name>_is_usual(x)`` and ``def <name>_usual(x)``.
-
-    Where the first is true, the second has the bits of the full function; it omits the special
-    sides (for sin and cos the reduction of huge arguments, without which a loop around them is
-    vectorised). A loop may test a whole tile with the first and then run the second, or the full
-    function, on all of it. Compile both in the same way as the text of ``numba_source``.
-    """
-    main = usual_steps(table)
-    masks = sorted(
-        {table.steps[index].args[0] for index in main if table.steps[index].op == "patch"}
-    )
-    test = sorted({step for mask in masks for step in usual_steps(table, mask)})
-    everything = " and ".join(f"r{mask}" for mask in masks) or "True"
-    lines = [
-        *_function(table, name, f"{name}_is_usual", test, everything),
-        "",
-        *_function(table, name, f"{name}_usual", main, f"r{len(table.steps) - 1}", usual=True),
-        "",
+    body = [
+        f"    r{index} = {_expression(table, step, name)}"
+        for index, step in enumerate(table.steps)
+        if step.op != "input" and not isinstance(step.literal, tuple)
     ]
-    return "\n".join(lines)
+    result = f"    return r{len(table.steps) - 1}"
+    return "\n".join([*_tables(table, name), f"def {name}(r0):", *body, result, ""])
 
 
 def _tables(table: StepTable, name: str) -> list[str]:
@@ -77,25 +56,7 @@ def _tables(table: StepTable, name: str) -> list[str]:
     ]
 
 
-def _function(
-    table: StepTable,
-    prefix: str,
-    name: str,
-    indices: range | list[int],
-    result: str,
-    *,
-    usual: bool = False,
-) -> list[str]:
-    """Return the lines of one function over some of the steps."""
-    body = [
-        f"    r{index} = {_expression(table, table.steps[index], prefix, usual=usual)}"
-        for index in indices
-        if table.steps[index].op != "input" and not isinstance(table.steps[index].literal, tuple)
-    ]
-    return [f"def {name}(r0):", *body, f"    return {result}"]
-
-
-def _expression(table: StepTable, step: MathStep, prefix: str, *, usual: bool) -> str:
+def _expression(table: StepTable, step: MathStep, prefix: str) -> str:
     """Return the right-hand side of one step."""
     kind = _TYPES[step.code]
     names = [f"r{arg}" for arg in step.args]
@@ -106,8 +67,6 @@ def _expression(table: StepTable, step: MathStep, prefix: str, *, usual: bool) -
         return f"{kind}({names[0]} {_INFIX[step.op]} {names[1]})"
     if step.op in _COMPARE:
         return f"{names[0]} {_COMPARE[step.op]} {names[1]}"
-    if step.op == "patch" and usual:
-        return names[1]
     if step.op in ("select", "patch"):
         return f"{names[1]} if {names[0]} else {names[2]}"
     if step.op == "lookup":

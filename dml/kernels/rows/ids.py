@@ -117,13 +117,8 @@ class RowIds:
 
     @classmethod
     def run(cls, key: int, start: int, count: int) -> RowIds:
-        """Return ids of ``count`` rows of the source with this key, from row ``start`` on."""
+        """Return ids of ``count`` rows of a source (by ``source_key``), from row ``start`` on."""
         return cls(count, key, start)
-
-    @classmethod
-    def of_source(cls, name: str, start: int, count: int) -> RowIds:
-        """Return ids of ``count`` rows of the source with this name, from row ``start`` on."""
-        return cls(count, source_key(name), start)
 
     @classmethod
     def at(cls, key: int, index: NDArray[Any]) -> RowIds:

@@ -64,11 +64,6 @@ def exact_name(hi: U64, lo: U64) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(16), len(hi), [None, pa.py_buffer(words)])
 
 
-def philox_key(key: int) -> tuple[int, int]:
-    """Return the two key words of the Philox generator of a row with this key."""
-    return key, mix64_int(key ^ GOLDEN)
-
-
 # NumPy's philox_state (numpy/random/src/philox/philox.h) and the memory after it, in 64-bit words:
 # pointers to counter and key, buffer_pos, buffer[4], has_uint32 with uinteger, key[2], counter[4].
 _POINTERS = 2
@@ -97,7 +92,7 @@ class RowGenerator:
 
     A ``RowGenerator`` is constructed once per block, in about 20 us.
 
-    After ``rekey(k)`` it draws the numbers of ``Generator(Philox(key=[k, mix64(k ^ GOLDEN)],
+    For a row with the key k it draws the numbers of ``Generator(Philox(key=[k, mix64(k ^ GOLDEN)],
     counter=0))``, whatever was drawn before.
     """
 
@@ -106,10 +101,6 @@ class RowGenerator:
         self.generator = np.random.Generator(self.philox)
         # A view of memory that belongs to self.philox, and is freed with it.
         self._memory = _memory_of(self.philox) if layout_is_known() else None
-
-    def rekey(self, key: int) -> np.random.Generator:
-        """Start the draws of the row with this key; takes under a microsecond."""
-        return self._start(*philox_key(key))
 
     def each(self, keys: U64) -> Iterator[np.random.Generator]:
         """Yield ``generator`` once per key, re-keyed for it; use it before taking the next one.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -13,17 +12,16 @@ from dml.data.block import Block, to_arrow
 from dml.data.schema import Schema, code_of, shape_of, short
 from dml.errors import SchemaError
 from dml.expr.facts import ResumeCost, Rows
-from dml.expr.flow import GatherQuota
 from dml.expr.node import Node, op
-from dml.ops.batch.keyed_batches import KeyedBatches, KeyedRows
-from dml.ops.unary import require_unbatched
+from dml.ops.batch.keyed_batches import Key, KeyedBatches, KeyedRows
+from dml.ops.unary import BatchesOfRows, require_unbatched
 
 if TYPE_CHECKING:
     from dml.expr.flow import At, Flow, Opener, Position
 
 
 @op
-class GroupByWindow(Node):
+class GroupByWindow(BatchesOfRows):
     """Makes batches of ``n`` rows of equal ``column``, and emits each as soon as it is full.
 
     At the end, unless ``drop_last``, the remaining rows follow in shorter batches, in ascending
@@ -37,43 +35,30 @@ class GroupByWindow(Node):
     drop_last: bool
 
     rows: ClassVar[Rows] = Rows.REGROUPED
-    batched = True
+    # Position and counts are saved, buffered rows read again.
+    resume_cost = ResumeCost(state_bytes=2560, work="back to the oldest row it holds, or one pass")
     gathers: ClassVar[int] = 2
-
-    @property
-    def batch_rows(self) -> int:  # type: ignore[override]
-        """Return ``n``, the rows of a full batch."""
-        return self.n
 
     def check(self) -> None:
         """Raise PlanError for a size that is not positive, and for a batched input."""
         element_count("group_by_window window_size", self.n, least=1)
         require_unbatched(self.input, "group_by_window")
 
-    def infer(self) -> Schema:
+    def schema_over(self, given: Schema) -> Schema:
         """Return the input's schema; raise SchemaError if ``column`` cannot be a key."""
-        given = self.input.schema
-        if given.known:
-            key_of(given, self.column, "group_by_window")
+        key_of(given, self.column, "group_by_window")
         return given
-
-    @property
-    def resume_cost(self) -> ResumeCost:
-        """Return the cost of resuming: position and counts are saved, buffered rows read again."""
-        return ResumeCost(state_bytes=2560, work="back to the oldest row it holds, or one pass")
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
         """Open a flow that buffers rows by key."""
-        return KeyedBatches(
-            partial(open_input, epoch),
-            position,
-            self._keyed,
-            lambda _: self.n,
-            GatherQuota(self, at.hold_bytes),
-            drop_last=self.drop_last,
-        )
+        return KeyedBatches(self, open_input, epoch, position, at)
 
-    def _keyed(self, block: Block) -> KeyedRows:
+    def size(self, _key: Key) -> int:
+        """Return the rows of a full batch."""
+        return self.n
+
+    def keyed(self, block: Block) -> KeyedRows:
+        """Return the keys of the rows of ``block``."""
         kind = key_of(block.schema, self.column, "group_by_window")
         column = to_arrow(block[self.column], kind).dictionary_encode(null_encoding="encode")
         return KeyedRows(np.asarray(column.indices), column.dictionary.to_pylist())

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from dml.base.arrow_types import is_list
-from dml.base.cached_property import cached_property
+from dml.base.cached_property import remembered
 from dml.checks import element_count
 from dml.data.block import Block, Values, column_bytes, join, mask, take, to_arrow
 from dml.data.list_marks import plain
-from dml.data.schema import UNKNOWN, Schema, code_of, shape_of, short, tensor
+from dml.data.schema import Schema, code_of, shape_of, short, tensor
 from dml.errors import (
     CastError,
     DmlError,
@@ -284,26 +284,15 @@ class Pack(Node):
                 try_=".pack(...).batch(...)",
             )
 
-    def infer(self) -> Schema:
-        """Return the types of packed and added columns; UNKNOWN if the input's are unknown."""
-        given = self.input.schema
-        return self.packed(given) if given.known else UNKNOWN
-
-    @cached_property
-    def _schemas(self) -> dict[Schema, Schema]:
-        return {}
-
-    def packed(self, given: Schema) -> Schema:
+    @remembered
+    def schema_over(self, given: Schema) -> Schema:
         """Return the schema of rows packed from ``given``; raise SchemaError for non-lists."""
-        found = self._schemas.get(given)
-        if found is None:
-            given.require(self.column, "pack")
-            for name in (SEGMENTS, POSITIONS, *self._filled):
-                _present(given, name, wanted=name in self._filled)
-            kinds = {name: self._kind(name, element_of(name, kind)) for name, kind in given.items()}
-            added = dict.fromkeys((SEGMENTS, POSITIONS), self._shape(pa.int32()))
-            found = self._schemas[given] = Schema({**kinds, **added})
-        return found
+        given.require(self.column, "pack")
+        for name in (SEGMENTS, POSITIONS, *self._filled):
+            _present(given, name, wanted=name in self._filled)
+        kinds = {name: self._kind(name, element_of(name, kind)) for name, kind in given.items()}
+        added = dict.fromkeys((SEGMENTS, POSITIONS), self._shape(pa.int32()))
+        return Schema({**kinds, **added})
 
     @property
     def _filled(self) -> list[str]:
@@ -454,7 +443,7 @@ class _Packing:
 
     def _add(self, block: Block) -> None:
         try:
-            self.node.packed(block.schema)
+            self.node.schema_over(block.schema)
         except SchemaError as error:
             raise error.located(self.node.label()) from None
         self.schema = block.schema
@@ -498,7 +487,7 @@ class _Packing:
         places = spans(np.zeros(len(sizes), np.int64), sizes)
         columns[POSITIONS] = Vec(places.astype(np.int32), None)
         tokens = np.add.reduceat(sizes, firsts)
-        schema = self.node.packed(self.schema)
+        schema = self.node.schema_over(self.schema)
         made = [self._shaped(name, kind, columns[name], tokens) for name, kind in schema.items()]
         parts = np.array([each.part for each in bins], dtype=np.uint64)
         ids = RowIds.concat([each.row for each in bins]).derive(PACK + self.node.level, parts)

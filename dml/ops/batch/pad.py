@@ -15,7 +15,7 @@ from dml.base.arrow_types import is_list
 from dml.checks import element_count
 from dml.data.block import Block
 from dml.data.list_marks import Padded, Ragged, lengths_of, plain
-from dml.data.schema import UNKNOWN, Schema, code_of, short
+from dml.data.schema import Schema, code_of, short
 from dml.errors import CastError, SchemaError
 from dml.expr.facts import Rows
 from dml.expr.node import Node, op
@@ -56,11 +56,8 @@ class Pad(Node):
             if width is not None:
                 element_count("padded_batch pad_to", width)
 
-    def infer(self) -> Schema:
+    def schema_over(self, given: Schema) -> Schema:
         """Return the input's schema with marks on the list columns."""
-        return self._marked(self.input.schema) if self.input.schema.known else UNKNOWN
-
-    def _marked(self, given: Schema) -> Schema:
         for name, _ in (*_pairs(self.fill), *_pairs(self.width)):
             _listed(given, name, "padded_batch")
         for name, kind in given.items():
@@ -90,7 +87,7 @@ class Pad(Node):
         """Yield the marked rows; raise CastError for a list that is too long, after rows before."""
         if not block.n and not self.schema.known:
             return
-        schema = self._marked(block.schema)
+        schema = self.schema_over(block.schema)
         made = Block(schema, block.columns, block.ids)
         wrong = [bad for name in schema if (bad := _too_long(block, name, schema[name]))]
         if not wrong:
@@ -120,6 +117,7 @@ class Unpad(Node):
 
     input: Node
 
+    parameters_format = ""
     rows: ClassVar[Rows] = Rows.SAME
     total: bool = True
 
@@ -127,32 +125,24 @@ class Unpad(Node):
         """Raise PlanError for a batched input."""
         require_unbatched(self.input, "ragged_batch", "ragged_batch(...) in place of .batch(...)")
 
-    def infer(self) -> Schema:
+    def schema_over(self, given: Schema) -> Schema:
         """Return the input's schema with marks on the list columns."""
-        return _ragged(self.input.schema) if self.input.schema.known else UNKNOWN
+        kinds = {
+            name: Ragged(plain(kind)) if is_numbers(kind) else kind for name, kind in given.items()
+        }
+        for name, kind in kinds.items():
+            if isinstance(kind, Ragged) and f"{name}_offsets" in kinds:
+                raise SchemaError(
+                    f"ragged_batch makes {name}_offsets, which is there already",
+                    why=f"{name!r} is shown as its values and their offsets",
+                    try_=f".rename({{{f'{name}_offsets'!r}: ...}})",
+                )
+        return Schema(kinds)
 
     def run(self, block: Block, _at: At) -> Iterator[Block]:
         """Yield the same rows, marked."""
         if block.n or self.schema.known:
-            yield Block(_ragged(block.schema), block.columns, block.ids)
-
-    def parameters_text(self) -> str:
-        """Return "": the operator has no parameters."""
-        return ""
-
-
-def _ragged(given: Schema) -> Schema:
-    kinds = {
-        name: Ragged(plain(kind)) if is_numbers(kind) else kind for name, kind in given.items()
-    }
-    for name, kind in kinds.items():
-        if isinstance(kind, Ragged) and f"{name}_offsets" in kinds:
-            raise SchemaError(
-                f"ragged_batch makes {name}_offsets, which is there already",
-                why=f"{name!r} is shown as its values and their offsets",
-                try_=f".rename({{{f'{name}_offsets'!r}: ...}})",
-            )
-    return Schema(kinds)
+            yield Block(self.schema_over(block.schema), block.columns, block.ids)
 
 
 def is_numbers(kind: pa.DataType) -> bool:

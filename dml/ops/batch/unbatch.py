@@ -26,7 +26,10 @@ class Unbatch(SameColumns):
     input: Node
 
     # keeps ids and columns; each batch is a run
+    parameters_format = ""
     rows: ClassVar[Rows] = Rows.RUNS
+    # The batch's position is saved, the batch is read again.
+    resume_cost = ResumeCost(state_bytes=32, work="one batch")
     batched = False
     hands_on: ClassVar[bool] = True
     total: bool = True
@@ -40,18 +43,9 @@ class Unbatch(SameColumns):
                 try_=".batch(n) before it, or leave it out",
             )
 
-    @property
-    def resume_cost(self) -> ResumeCost:
-        """Return the cost of resuming: the batch's position is saved, the batch is read again."""
-        return ResumeCost(state_bytes=32, work="one batch")
-
     def flow(self, open_input: Opener, epoch: int, position: Position | None, _at: At) -> Flow:
         """Open a flow over the rows of one batch after the other."""
         return LocalFlow(_next_batch, open_input, epoch, position)
-
-    def parameters_text(self) -> str:
-        """Return "": the operator has no parameters."""
-        return ""
 
 
 def _next_batch(input_: Flow) -> Iterator[Block] | None:

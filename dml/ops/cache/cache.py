@@ -56,6 +56,9 @@ class Cache(SameColumns):
     anchor: Anchor
 
     rows: ClassVar[Rows] = Rows.KEPT
+    parameters_format = "tier={self.tier!r}"
+    # A position is saved, an uncached block computed again.
+    resume_cost = ResumeCost(state_bytes=32, work="one block, if it is not kept")
     total: bool = True
 
     def check(self) -> None:
@@ -77,18 +80,9 @@ class Cache(SameColumns):
         """True for the tier "auto"."""
         return self.tier == AUTO
 
-    @property
-    def resume_cost(self) -> ResumeCost:
-        """Return the cost of resuming: a position is saved, an uncached block computed again."""
-        return ResumeCost(state_bytes=32, work="one block, if it is not kept")
-
     def flow(self, open_input: Opener, _epoch: int, position: Position | None, at: At) -> Flow:
         """Open a flow that returns the cached elements, then the input from there on."""
         return _Caching(self, open_input, position, at)
-
-    def parameters_text(self) -> str:
-        """Return the tier as text."""
-        return f"tier={self.tier!r}"
 
 
 def on_disk(node: Node) -> bool:

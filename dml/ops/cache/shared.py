@@ -25,13 +25,10 @@ class Shared(SameColumns):
     number: int
 
     rows: ClassVar[Rows] = Rows.KEPT
+    parameters_format = "{self.number}"
     total: bool = True
     keeps_in_memory: bool = True
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, _at: At) -> Flow:
         """Open the input itself, for a pipeline that runs alone."""
         return open_input(epoch, position)
-
-    def parameters_text(self) -> str:
-        """Return as text the number of this shared place within its run."""
-        return str(self.number)

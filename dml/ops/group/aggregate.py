@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from dml.data.block import Block, Values, concat
-from dml.data.schema import UNKNOWN, Schema
+from dml.data.schema import Schema
 from dml.errors import MemoryContractError, PlanError, SchemaError
 from dml.expr.facts import ResumeCost, Rows
 from dml.expr.flow import CHUNK, Again
@@ -41,6 +41,8 @@ class Aggregate(Node):
     parts: tuple[Part, ...]
 
     rows: ClassVar[Rows] = Rows.RUNS
+    # A count is saved, all rows are read again.
+    resume_cost = ResumeCost(state_bytes=24, work="one pass")
 
     def check(self) -> None:
         """Raise PlanError for a batched or endless input."""
@@ -51,10 +53,9 @@ class Aggregate(Node):
                 try_=".agg(...) before .batch() and .repeat()",
             )
 
-    def infer(self) -> Schema:
+    def schema_over(self, given: Schema) -> Schema:
         """Return the types of keys and aggregates; raise SchemaError for unfit columns."""
-        given = self.input.schema
-        return self._resolve(given)[1] if given.known else UNKNOWN
+        return self._resolve(given)[1]
 
     def _resolve(self, given: Schema) -> tuple[list[Figure], Schema]:
         from dml.ops.group.aggregate_table import FIGURES  # noqa: PLC0415
@@ -99,11 +100,6 @@ class Aggregate(Node):
     def waits(self) -> bool:  # type: ignore[override]
         """True without keys: the only row is returned after the last input row was read."""
         return not self.keys
-
-    @property
-    def resume_cost(self) -> ResumeCost:
-        """Return the cost of resuming: a count is saved, all rows are read again."""
-        return ResumeCost(state_bytes=24, work="one pass")
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
         """Open a flow of one row per group."""

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dml.data.block import Values
+from dml.data.block import Values, length
 from dml.data.schema import code_of, shape_of, short
 from dml.errors import CastError, SchemaError
 from dml.kernels.functions.function import is_text
@@ -193,11 +193,6 @@ def valid(values: Values) -> np.ndarray | None:
     if isinstance(values, Vec):
         return values.valid
     return values.is_valid().to_numpy(zero_copy_only=False) if values.null_count else None
-
-
-def length(values: Values) -> int:
-    """Return the number of values."""
-    return len(values.values) if isinstance(values, Vec) else len(values)
 
 
 def numbers_of(values: Values, code: str = "i8") -> Vec:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dml.data.block import Values, from_arrow, to_arrow
+from dml.data.block import Values, from_arrow, length, to_arrow
 from dml.data.list_marks import Mark
 from dml.data.open_tensors import OpenTensor
 from dml.data.schema import code_of, shape_of
@@ -19,7 +19,6 @@ from dml.ops.group.aggregate_functions import (
     Spread,
     Total,
     Truth,
-    length,
     valid,
 )
 from dml.ops.sort.row_order import comparable, unordered

@@ -26,13 +26,14 @@ class OfRuns(Node):
     input: Node
     keys: tuple[str, ...]
 
+    verb: ClassVar[str]
     total = True
+    # A count is saved, all rows are read again.
+    resume_cost = ResumeCost(state_bytes=24, work="one pass")
 
-    def infer(self) -> Schema:
+    def schema_over(self, given: Schema) -> Schema:
         """Return the input's schema; raise SchemaError if ``keys`` cannot be compared."""
-        given = self.input.schema
-        if given.known:
-            self.ordering.check(given)
+        self.ordering.check(given)
         return given
 
     @property
@@ -42,17 +43,10 @@ class OfRuns(Node):
 
         return Ordering(self.keys, (False,) * len(self.keys), verb=self.verb, label=self.label())
 
-    verb: ClassVar[str]
-
     @property
     def looks_at(self) -> frozenset[str]:  # type: ignore[override]
         """Return the key columns."""
         return frozenset(self.keys)
-
-    @property
-    def resume_cost(self) -> ResumeCost:
-        """Return the cost of resuming: a count is saved, all rows are read again."""
-        return ResumeCost(state_bytes=24, work="one pass")
 
     def runs(self, rows: Flow) -> Iterator[tuple[Block, np.ndarray]]:
         """Yield the blocks of ``rows``, each with the indices at which a run begins, ascending."""

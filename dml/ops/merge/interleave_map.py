@@ -13,9 +13,10 @@ import numpy as np
 
 from dml.checks import element_count
 from dml.data.block import Block
-from dml.data.schema import UNKNOWN, Schema
+from dml.data.schema import Schema
 from dml.errors import DmlError, UDFError, text_of
 from dml.expr.facts import Needs, ResumeCost, Rows
+from dml.expr.flow import pass_over
 from dml.expr.node import Node, op
 from dml.expr.user_call import UserFunction, blamed, each, raised
 from dml.ops.merge.merge import MOST_ROWS, Portion, same
@@ -62,10 +63,6 @@ class InterleaveMap(Node):
         """Raise PlanError for lengths that are not positive integers."""
         element_count("interleave cycle_length", self.cycle_length, least=1)
         element_count("interleave block_length", self.block_length, least=1)
-
-    def infer(self) -> Schema:
-        """Return the declared schema; an unknown one if none was declared."""
-        return self.declared or UNKNOWN
 
     @property
     def resume_cost(self) -> ResumeCost:
@@ -260,9 +257,7 @@ class _Cycle:
         self.over = bool(start.get("over"))
         self.portion, self.given = Portion(at), 0
         self.before = self._here()
-        drop = start["drop"]
-        while drop and (block := self.pull(drop)) is not None:
-            drop -= block.n
+        pass_over(self, start["drop"])
 
     def pull(self, most: int) -> Block | None:
         """Return up to ``most`` rows, in turns; None at the end."""

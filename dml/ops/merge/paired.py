@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
-from dml.expr.facts import Length, Rows
+from dml.expr.facts import Rows
 from dml.expr.node import Node, op
 from dml.ops.unary import SameColumns
 
@@ -28,11 +28,9 @@ class Paired(SameColumns):
     mark: int
 
     rows: ClassVar[Rows] = Rows.MORE
+    parameters_format = "{self.sides} sides"
+    keeps_length: ClassVar[bool] = True
     total: bool = True
-
-    def length(self, *given: Length) -> Length | None:
-        """Return the input's length."""
-        return given[0]
 
     def run(self, block: Block, _at: At) -> Iterator[Block]:
         """Yield the same columns, with ids derived from those of every side."""
@@ -41,7 +39,3 @@ class Paired(SameColumns):
         for _ in range(self.sides - 1):
             ids = ids.derive(*own)
         yield dataclasses.replace(block, ids=ids.derive(self.mark, 0), rows=None)
-
-    def parameters_text(self) -> str:
-        """Return the number of sides as text."""
-        return f"{self.sides} sides"

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from dml.data.block import Block
 from dml.data.row_slicing import CALLS
-from dml.data.schema import UNKNOWN, Schema
+from dml.data.schema import Schema
 from dml.expr.facts import Rows
 from dml.expr.node import Node, op
 from dml.expr.user_call import UserFunction, blamed, raised
@@ -35,12 +35,8 @@ class Apply(Node):
 
     rows: ClassVar[Rows] = Rows.SAME
 
-    def infer(self) -> Schema:
+    def schema_over(self, given: Schema) -> Schema:
         """Return the input's columns with the new one."""
-        given = self.input.schema
-        return self._schema(given) if given.known else UNKNOWN
-
-    def _schema(self, given: Schema) -> Schema:
         for name in self.args:
             given.require(name, self.fn.name)
         return Schema({**given, self.name: self.kind})
@@ -68,7 +64,7 @@ class Apply(Node):
                 yield from self._with_results(block.slice(0, unfit.row), out[: unfit.row], at)
             error = unfit.as_error(self.fn.name).located(self.label())
             raise blamed(error, block.ids, unfit.row) from None
-        schema = self._schema(block.schema)
+        schema = self.schema_over(block.schema)
         columns = dict(zip(block.schema.names, block.columns, strict=True))
         columns[self.name] = made
         yield Block(schema, tuple(columns[name] for name in schema), block.ids)

@@ -7,6 +7,7 @@ from dml.errors import SchemaError
 from dml.expr.columns.value import col
 from dml.expr.node import Node, op
 from dml.ops.row.rowwise import Env, RowWise
+from dml.ops.unary import names_text
 
 
 @op
@@ -20,6 +21,7 @@ class Drop(RowWise):
     names: tuple[str, ...]
 
     total = True
+    parameters_text = names_text
 
     def columns(self, given: Schema) -> Env:
         """Return the other columns, in order."""
@@ -33,7 +35,3 @@ class Drop(RowWise):
                 try_=".select(...) of what you need",
             )
         return kept
-
-    def parameters_text(self) -> str:
-        """Return the column names as text."""
-        return ", ".join(map(repr, self.names))

@@ -9,15 +9,17 @@ import numpy as np
 import pyarrow as pa
 
 from dml.base.arrow_types import is_list
-from dml.data.block import Block, Values, decoded, from_arrow, mask, take
-from dml.data.schema import UNKNOWN, Schema, code_of, shape_of, short, tensor
+from dml.data.block import Block, Values, from_arrow, mask, take
+from dml.data.layouts import usual_column
+from dml.data.schema import Schema, code_of, shape_of, short, tensor
 from dml.errors import CastError, DmlError, PlanError, SchemaError
 from dml.expr.facts import Rows
 from dml.expr.node import Node, op
 from dml.expr.user_call import blamed
+from dml.kernels.functions.lists import lists_of as lists_in
 from dml.kernels.vec import Vec
 from dml.ops.row.flat_map import OUT_ROWS
-from dml.ops.unary import require_rows
+from dml.ops.unary import names_text, require_rows
 
 if TYPE_CHECKING:
     from dml.expr.flow import At
@@ -40,6 +42,7 @@ class Explode(Node):
 
     rows: ClassVar[Rows] = Rows.MORE
     hands_on: ClassVar[bool] = True
+    parameters_text = names_text
 
     @property
     def looks_at(self) -> frozenset[str]:  # type: ignore[override]
@@ -54,12 +57,8 @@ class Explode(Node):
             )
         require_rows(self.input, "explode")
 
-    def infer(self) -> Schema:
+    def schema_over(self, given: Schema) -> Schema:
         """Return the input's schema, with elements in place of lists."""
-        given = self.input.schema
-        return self._exploded(given) if given.known else UNKNOWN
-
-    def _exploded(self, given: Schema) -> Schema:
         for name in self.names:
             given.require(name, "explode")
         return Schema(
@@ -73,7 +72,7 @@ class Explode(Node):
         if not block.n:
             return
         try:
-            schema = self._exploded(block.schema)
+            schema = self.schema_over(block.schema)
         except SchemaError as error:
             raise error.located(self.label()) from None
         lists = {name: lists_of(block[name]) for name in self.names}
@@ -110,10 +109,6 @@ class Explode(Node):
             try_="one explode after the other, for each with each",
         )
 
-    def parameters_text(self) -> str:
-        """Return the column names as text."""
-        return ", ".join(map(repr, self.names))
-
 
 class ExplodedLists(NamedTuple):
     """Lists end to end: list i is ``values[starts[i] : starts[i] + sizes[i]]``; null is empty.
@@ -146,18 +141,9 @@ def lists_of(column: Values) -> ExplodedLists:
         return ExplodedLists(
             Vec(column.values.reshape(n * size, *rest), None), size * np.arange(n), sizes
         )
-    n = len(column)
-    if pa.types.is_fixed_size_list(column.type):
-        size = column.type.list_size
-        ends = size * np.arange(n + 1)
-        flat = column.values.slice(size * column.offset, size * n)
-    else:
-        ends = np.asarray(column.offsets).astype(np.int64)
-        flat = column.values.slice(ends[0], ends[-1] - ends[0])
-        ends -= ends[0]
-    sizes = np.diff(ends)
-    sizes[np.asarray(column.is_null())] = 0
-    return ExplodedLists(from_arrow(decoded(flat)), ends[:-1], sizes)
+    found = lists_in(column)
+    starts = np.cumsum(found.lengths) - found.lengths
+    return ExplodedLists(from_arrow(usual_column(found.elements())), starts, found.lengths)
 
 
 def element(name: str, kind: pa.DataType) -> pa.DataType:

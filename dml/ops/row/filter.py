@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
-import pyarrow as pa
-
-from dml.base.cached_property import cached_property
+from dml.base.cached_property import cached_property, remembered
 from dml.data.block import Block
 from dml.data.schema import Schema
 from dml.expr.columns import computation
@@ -48,31 +46,21 @@ class Filter(Node):
         bound = bind_draws(self.predicate, self.ordinal, 0)
         return tuple(operands([bound], "and"))
 
-    def infer(self) -> Schema:
+    def schema_over(self, given: Schema) -> Schema:
         """Return the input's schema; raise SchemaError unless the predicate is boolean."""
-        given = self.input.schema
-        if given.known:
-            kind = type_of(self.predicate, given)
-            if kind != pa.bool_():
-                raise computation.no_truth(self.predicate, kind, given)
+        computation.require_truth(self.predicate, type_of(self.predicate, given), given)
         return given
 
-    @cached_property
-    def _segments(self) -> dict[Schema, computation.ComputedSegment]:
-        return {}
+    @remembered
+    def _segment(self, given: Schema) -> computation.ComputedSegment:
+        values = [Value("col", (), (name,)) for name in given.names]
+        return computation.ComputedSegment(self.parts, given.names, values)
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
         """Yield the kept rows of one block."""
         if not block.n and not self.schema.known:
             return iter(())  # without types, errors belong to the first row that gets here
-        found = self._segments.get(block.schema)
-        if found is None:
-            names = block.schema.names
-            values = [Value("col", (), (name,)) for name in names]
-            found = self._segments[block.schema] = computation.ComputedSegment(
-                self.parts, names, values
-            )
-        return found.run(block, at)
+        return self._segment(block.schema).run(block, at)
 
     def parameters_text(self) -> str:
         """Return the predicate as text."""

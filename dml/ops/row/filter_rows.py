@@ -66,10 +66,6 @@ class FilterRows(SameColumns, Skipping):
         passing = np.array(clear, dtype=np.int64)[np.array(flags, dtype=bool)]
         return np.asarray(places[passing])
 
-    def parameters_text(self) -> str:
-        """Return the function's name and the resources that it needs as text."""
-        return f"{self.fn.name}{self.skipping}{self.needs.parameters_text()}"
-
 
 class _Answers(list[Any]):
     """Results that become booleans at once, since a function may change an object it returned."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -122,15 +122,6 @@ def explained(error: UDFError) -> UDFError:
     return error
 
 
-def _child_taker(fn: UserFunction) -> Callable[[Any], Any]:
-    """Return a function that copies a child if ``fn`` may still change it, else returns it."""
-    return owned_row if fn.purity else _as_it_is
-
-
-def _as_it_is(made: Any) -> Any:
-    return made
-
-
 class _Gathered:
     """Buffers child rows before their types are known."""
 
@@ -182,7 +173,6 @@ class FlatMap(FunctionNode):
         """Yield blocks of at most 4096 children, fewer if large; errors come after earlier rows."""
         held = _Children(self, block, at)
         (out, parents, child), due = held.held, held.due
-        taken = _child_taker(self.fn)
         call, rows = convert.readable(self.fn.call, convert.noticed(self.fn, block))
         for parent, row in enumerate(rows):
             for index, made in enumerate(children(call, row)):
@@ -193,7 +183,7 @@ class FlatMap(FunctionNode):
                     yield from held.flush(over=True)
                     error = raised(made.error, self.fn, block.ids, parent)
                     raise error.located(self.label())
-                out.append(taken(made))
+                out.append(owned_row(made) if self.fn.purity else made)
                 parents.append(parent)
                 child.append(index)
                 if len(out) == due:
@@ -206,7 +196,7 @@ class FlatMap(FunctionNode):
 
     def returned(self, block: Block, at: At) -> Iterator[Returned]:
         """Yield the dicts that the function returns, before their types are known."""
-        gathered, taken = _Gathered(self, block), _child_taker(self.fn)
+        gathered = _Gathered(self, block)
         call, rows = convert.readable(self.fn.call, convert.noticed(self.fn, block))
         for parent, row in enumerate(rows):
             for index, made in enumerate(children(call, row)):
@@ -217,7 +207,7 @@ class FlatMap(FunctionNode):
                     error = raised(made.error, self.fn, block.ids, parent)
                     yield gathered.flush(error.located(self.label()))
                     return
-                if gathered.add(taken(made), parent, index):
+                if gathered.add(owned_row(made) if self.fn.purity else made, parent, index):
                     yield gathered.flush()
             gathered.end()
         yield gathered.flush()

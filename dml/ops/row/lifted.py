@@ -18,6 +18,7 @@ import numpy as np
 
 from dml.base.cached_property import cached_property
 from dml.data.block import Block, Values, joined
+from dml.data.comparison import block_difference
 from dml.data.row_slicing import in_parts
 from dml.data.schema import Schema
 from dml.errors import InternalError
@@ -163,31 +164,8 @@ class LiftedNode(Skipping):
             slow.append(part)
             yield part
         if quick is not None:  # else these rows lie outside the proof, and others are compared
-            same = len(slow) == 1 and same_rows(slow[0], quick)
+            same = len(slow) == 1 and not block_difference(slow[0], quick)
             self.trust.differs, self.trust.compared = not same, True
-
-
-def same_rows(a: Block, b: Block) -> bool:
-    """Return True if two blocks have equal schemas, ids and values, bit by bit (NaNs are equal)."""
-    if a.schema != b.schema or a.n != b.n:
-        return False
-    pairs = zip(a.columns, b.columns, strict=True)
-    ids = zip(a.ids.arrays(), b.ids.arrays(), strict=True)
-    return all(np.array_equal(x, y) for x, y in ids) and all(_same(x, y) for x, y in pairs)
-
-
-def _same(a: object, b: object) -> bool:
-    if not isinstance(a, Vec) or not isinstance(b, Vec):
-        return bool(a.equals(b))  # type: ignore[attr-defined]
-    present = np.ones(len(a.values), dtype=bool) if a.valid is None else a.valid
-    other = np.ones(len(b.values), dtype=bool) if b.valid is None else b.valid
-    if not np.array_equal(present, other):
-        return False
-    x, y = a.values[present], b.values[present]
-    if x.dtype.kind == "f":
-        both = np.isnan(x) & np.isnan(y)
-        return bool(np.all(both | (x.view(f"u{x.itemsize}") == y.view(f"u{y.itemsize}"))))
-    return bool(np.array_equal(x, y))
 
 
 @op

@@ -11,7 +11,7 @@ import pyarrow as pa
 from dml.checks import element_count
 from dml.data.block import Block, concat
 from dml.data.object_values import shown_bytes
-from dml.data.schema import UNKNOWN, Schema
+from dml.data.schema import Schema
 from dml.errors import InternalError, PlanError, UDFError
 from dml.expr.facts import Needs, ResumeCost, Rows
 from dml.expr.flow import GatherQuota, LocalFlow
@@ -102,10 +102,6 @@ class MapBatches(Skipping):
     def group_rows(self) -> int:  # type: ignore[override]
         """Return the number of rows of a group, into which the rows of an atom are cut."""
         return self.batch_size or GROUP_ROWS
-
-    def infer(self) -> Schema:
-        """Return the declared schema; an unknown one if none was declared."""
-        return self.declared or UNKNOWN
 
     @property
     def resume_cost(self) -> ResumeCost:

@@ -21,7 +21,7 @@ from dml.data.row_slicing import (
     weighed,
 )
 from dml.data.schema import UNKNOWN, Schema
-from dml.errors import DmlError, MemoryContractError
+from dml.errors import DmlError, InternalError, MemoryContractError
 from dml.expr.columns.typing import lower
 from dml.expr.facts import Needs
 from dml.expr.node import Node, op
@@ -31,7 +31,7 @@ from dml.ops.function_node import FunctionNode
 from dml.udfs.calling import python_rows as convert
 from dml.udfs.calling.error_policy import RAISE
 from dml.udfs.calling.python_rows import each_row
-from dml.udfs.calling.type_inference import Calls, Mapping, Returned, called_apart, heavy
+from dml.udfs.calling.type_inference import Calls, Returned, called_apart, heavy
 
 if TYPE_CHECKING:
     from dml.expr.flow import At
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def returned(
-    node: Mapping,
+    node: Node,
     fn: UserFunction,
     out: list[Any],
     ids: RowIds,
@@ -74,7 +74,7 @@ def returned(
     yield made
 
 
-def typed(node: Mapping, made: Returned, at: At) -> Iterator[Block]:
+def typed(node: FunctionNode, made: Returned, at: At) -> Iterator[Block]:
     """Yield the results ``made`` as blocks, then raise the error that followed them, if any."""
     if made.out:
         ids = made.ids.slice(0, len(made.out))
@@ -92,7 +92,7 @@ def _too_large(fn: UserFunction, nbytes: int, at: At) -> MemoryContractError:
     )
 
 
-def mapped(node: Mapping, block: Block, at: At, call: Calls) -> Iterator[Block]:
+def mapped(node: FunctionNode, block: Block, at: At, call: Calls) -> Iterator[Block]:
     """Yield the results of ``node``'s function for ``block``, in blocks of limited size.
 
     ``call`` calls the function on a range of rows. If the types are not known yet, the first rows
@@ -128,7 +128,7 @@ def _ids_of(block: Block, places: np.ndarray) -> RowIds:
 class _Settling:
     """Computes the first rows of a block, on which types settle: 64 rows, or 4 MiB of values."""
 
-    def __init__(self, node: Mapping, block: Block, at: At, call: Calls) -> None:
+    def __init__(self, node: FunctionNode, block: Block, at: At, call: Calls) -> None:
         self.node, self.block, self.at = node, block, at
         out: list[Any] = []
         places: list[np.ndarray] = []
@@ -192,7 +192,7 @@ class _Settling:
 
 
 def _before_error(
-    node: Mapping, block: Block, out: list[Any], places: np.ndarray, at: At
+    node: FunctionNode, block: Block, out: list[Any], places: np.ndarray, at: At
 ) -> tuple[Block | None, DmlError | None]:
     """Return the results before the first unfit one as a block, and the error of the unfit one.
 
@@ -208,8 +208,29 @@ def _before_error(
     return (made[0] if len(made) == 1 else concat(made) if made else None), error
 
 
+class OneToOne(FunctionNode):
+    """The base of operators whose function makes one row of each row."""
+
+    places: ClassVar[bool] = True
+
+    def _calls(self, block: Block, at: At) -> Calls:
+        raise InternalError(f"{type(self).__name__} calls no function")
+
+    def run(self, block: Block, at: At) -> Iterator[Block]:
+        """Yield the mapped rows; raise an error of the function after the rows before it."""
+        return mapped(self, block, at, self._calls(block, at))
+
+    def returned(self, block: Block, at: At) -> Iterator[Returned]:
+        """Yield the values that the function returns, before their types are known."""
+        return called_apart(self, block, self._calls(block, at))
+
+    def typed(self, made: Returned, at: At) -> Iterator[Block]:
+        """Yield the results ``made`` as blocks, then raise the function's error, if any."""
+        return typed(self, made, at)
+
+
 @op
-class MapRows(FunctionNode):
+class MapRows(OneToOne):
     """MapRows replaces each row by the dict that ``fn`` returns for the row's dict.
 
     ``fn`` is called once per row in runs without failures. The output schema is ``declared``, or
@@ -225,7 +246,6 @@ class MapRows(FunctionNode):
     on_error: str = RAISE
 
     version: ClassVar[int] = 2
-    places: ClassVar[bool] = True
 
     @cached_property
     def lifted(self) -> Lifted | None:
@@ -242,22 +262,13 @@ class MapRows(FunctionNode):
     def infer(self) -> Schema:
         """Return the declared schema, else the proven one (even if lifting is off), or UNKNOWN."""
         if self.lifted is None:
-            return self.declared or UNKNOWN
+            return super().infer()
         names = [name for name, _ in self.lifted.columns or ()]
         values = [value for _, value in self.lifted.columns or ()]
         return Schema(zip(names, lower(values, self.input.schema).types, strict=True))
 
-    def run(self, block: Block, at: At) -> Iterator[Block]:
-        """Yield the mapped rows; raise an error of the function after the rows before it."""
-        return mapped(self, block, at, partial(self._call, block, at))
-
-    def returned(self, block: Block, at: At) -> Iterator[Returned]:
-        """Yield the values that the function returns, before their types are known."""
-        return called_apart(self, block, partial(self._call, block, at))
-
-    def typed(self, made: Returned, at: At) -> Iterator[Block]:
-        """Yield the results ``made`` as blocks, then raise the function's error, if any."""
-        return typed(self, made, at)
+    def _calls(self, block: Block, at: At) -> Calls:
+        return partial(self._call, block, at)
 
     def _call(
         self, block: Block, at: At, start: int, stop: int, out: list[Any]

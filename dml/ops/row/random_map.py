@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -13,19 +12,18 @@ from dml.expr.facts import Needs
 from dml.expr.node import Node, op
 from dml.expr.user_call import UserFunction, each_drawn
 from dml.kernels.rows.random import RowGenerator, row_key
-from dml.ops.function_node import FunctionNode
-from dml.ops.row.map_rows import mapped, typed
+from dml.ops.row.map_rows import OneToOne
 from dml.ops.shuffle.shuffle_window import seeded
 from dml.udfs.calling import python_rows as convert
 from dml.udfs.calling.error_policy import RAISE
-from dml.udfs.calling.type_inference import Calls, Returned, called_apart
+from dml.udfs.calling.type_inference import Calls
 
 if TYPE_CHECKING:
     from dml.expr.flow import At
 
 
 @op
-class RandomMap(FunctionNode):
+class RandomMap(OneToOne):
     """RandomMap replaces each row by ``fn(row, rng)``, where ``rng`` draws keyed random numbers.
 
     The numbers are keyed by (seed, operator, epoch, row id): they do not depend on workers, order
@@ -42,24 +40,11 @@ class RandomMap(FunctionNode):
 
     version: ClassVar[int] = 2
     random: ClassVar[bool] = True
-    places: ClassVar[bool] = True
 
     def check(self) -> None:
         """Raise PlanError for a seed that is neither an integer nor None."""
         super().check()
         seeded(self.seed)
-
-    def run(self, block: Block, at: At) -> Iterator[Block]:
-        """Yield the mapped rows; raise an error of the function after the rows before it."""
-        return mapped(self, block, at, self._calls(block, at)) if block.n else iter(())
-
-    def returned(self, block: Block, at: At) -> Iterator[Returned]:
-        """Yield the values that the function returns, before their types are known."""
-        return called_apart(self, block, self._calls(block, at)) if block.n else iter(())
-
-    def typed(self, made: Returned, at: At) -> Iterator[Block]:
-        """Yield the results ``made`` as blocks, then raise the function's error, if any."""
-        return typed(self, made, at)
 
     def _calls(self, block: Block, at: At) -> Calls:
         keys = row_key(*block.ids.arrays(), at.key(self.seed), self.ordinal, at.epoch)
@@ -71,7 +56,7 @@ class RandomMap(FunctionNode):
             while True:
                 # a new generator after each error: a call that was given up may still draw
                 draws, before = RowGenerator().each(keys[first:stop]), len(out)
-                error = each_drawn(self.fn, called, rows[first - start :], draws, out)
+                error = self.fn.caught(each_drawn, called, rows[first - start :], draws, out)
                 failed = first + len(out) - before
                 kept.append(range(first, failed))
                 if error is None or not self.skips:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dml.data.batch_trays import CopiedRows
 from dml.data.block import Block
-from dml.data.schema import UNKNOWN, Schema
+from dml.data.schema import Schema
 from dml.errors import DmlError, PlanError, UDFError
-from dml.expr.facts import Length, ResumeCost, Rows
+from dml.expr.facts import ResumeCost, Rows
 from dml.expr.flow import CHUNK, Blockwise, LocalFlow, settling
 from dml.expr.node import Node, op
 from dml.expr.user_call import UserFunction, blamed, caught, raised
@@ -53,23 +54,13 @@ class Scan(Node):
     version: ClassVar[int] = 2
     # one row out per row in, but each result depends on all rows before it
     rows: ClassVar[Rows] = Rows.RUNS
+    keeps_length: ClassVar[bool] = True
+    # The state before a chunk is saved, the chunk runs again.
+    resume_cost = ResumeCost(state_bytes=MOST_BYTES, work_rows=CHUNK, work=f"at most {CHUNK} rows")
 
     def check(self) -> None:
         """Raise PlanError for a batched input."""
         require_rows(self.input, "scan")
-
-    def infer(self) -> Schema:
-        """Return the declared schema; an unknown one if none was declared."""
-        return self.declared or UNKNOWN
-
-    def length(self, *given: Length) -> Length | None:
-        """Return the input's length: one row per input row."""
-        return given[0]
-
-    @property
-    def resume_cost(self) -> ResumeCost:
-        """Return the cost of resuming: the state before a chunk is saved, the chunk runs again."""
-        return ResumeCost(state_bytes=MOST_BYTES, work_rows=CHUNK, work=f"at most {CHUNK} rows")
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
         """Open a flow that calls the function row by row."""
@@ -81,27 +72,23 @@ class Scan(Node):
         return f"{self.initial[:SHOWN_LETTERS]}{more}, {self.fn.name}"
 
 
-class _Scanning:
-    """A flow of scanned rows; ``before`` is the state before the current chunk of rows."""
+class _Scanning(LocalFlow):
+    """A flow of scanned rows; ``earlier`` is the state before the current chunk of rows."""
 
     def __init__(
         self, node: Scan, open_input: Opener, epoch: int, position: Position | None, at: At
     ) -> None:
         start = position or {"in": None, "drop": 0, "state": json.loads(node.initial)}
         self.node, self.at = node, at
-        self.state = self.before = of_json(start["state"])
-        self.pieces = Blockwise(self)
-        self.rows = LocalFlow(self._begin, open_input, epoch, start)
-
-    def settling(self) -> int:
-        """Return how many rows must run together to settle the types; 0 if they are settled."""
-        return settling(self.node, self.at)
+        self.state = self.earlier = of_json(start["state"])
+        self.pieces = Blockwise(self._run, partial(settling, node, at))
+        super().__init__(self._begin, open_input, epoch, start)
 
     def _begin(self, input_: Flow) -> Iterator[Block] | None:
-        self.before = copy_state(self.state)
+        self.earlier = copy_state(self.state)
         return self.pieces(input_)
 
-    def run(self, block: Block) -> Iterator[Block]:
+    def _run(self, block: Block) -> Iterator[Block]:
         """Yield the rows made of ``block``; raise an error of a row after the rows before it."""
         out = CopiedRows()
         error = caught(self._each, *convert.readable(self.node.fn.call, block), out)
@@ -135,14 +122,6 @@ class _Scanning:
         )
         return blamed(found, ids, row)
 
-    def pull(self, most: int) -> Block | None:
-        """Return up to ``most`` rows; None at the end."""
-        return self.rows.pull(most)
-
     def position(self) -> Position:
         """Return where the chunk began, the state there, and the rows returned since then."""
-        return {**self.rows.position(), "state": to_json(self.before)}
-
-    def close(self) -> None:
-        """Close the input."""
-        self.rows.close()
+        return {**super().position(), "state": to_json(self.earlier)}

@@ -7,6 +7,7 @@ from dml.errors import PlanError
 from dml.expr.columns.value import col
 from dml.expr.node import Node, op
 from dml.ops.row.rowwise import Env, RowWise
+from dml.ops.unary import names_text
 
 
 @op
@@ -17,6 +18,7 @@ class Select(RowWise):
     names: tuple[str, ...]
 
     total = True
+    parameters_text = names_text
 
     def check(self) -> None:
         """Raise PlanError without a column, and for a column named twice."""
@@ -36,7 +38,3 @@ class Select(RowWise):
         for name in self.names:
             given.require(name, "select")
         return tuple((name, col(name)) for name in self.names)
-
-    def parameters_text(self) -> str:
-        """Return the column names as text."""
-        return ", ".join(map(repr, self.names))

@@ -9,6 +9,7 @@ from dml.errors import PlanError, SchemaError
 from dml.expr.columns.value import Value, col
 from dml.expr.node import Node, op
 from dml.ops.row.rowwise import Env, RowWise
+from dml.ops.unary import names_text
 
 
 @op
@@ -23,6 +24,7 @@ class Unnest(RowWise):
     names: tuple[str, ...]
 
     total = True
+    parameters_text = names_text
 
     def check(self) -> None:
         """Raise PlanError without a column."""
@@ -60,7 +62,3 @@ class Unnest(RowWise):
                 "unnest leaves no column", why=f"the input has {given}", try_="structs with fields"
             )
         return tuple(out)
-
-    def parameters_text(self) -> str:
-        """Return the column names as text."""
-        return ", ".join(map(repr, self.names))

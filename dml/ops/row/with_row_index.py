@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from dml.base.cached_property import cached_property
+from dml.base.cached_property import remembered
 from dml.data.block import Block
-from dml.data.schema import UNKNOWN, Schema
+from dml.data.schema import Schema
 from dml.errors import PlanError, SchemaError
-from dml.expr.facts import Length, ResumeCost, Rows
+from dml.expr.facts import ResumeCost, Rows
 from dml.expr.node import Node, op
 from dml.kernels.vec import Vec
 from dml.ops.slice.counting_flow import CountingFlow
@@ -37,7 +37,11 @@ class WithRowIndex(Node):
 
     # as a slice does, it counts rows, looks at no column, hands all of them on and keeps ids
     rows: ClassVar[Rows] = Rows.SLICE
+    parameters_format = "{self.name!r}, offset={self.offset}"
+    # One number is saved, nothing is repeated.
+    resume_cost = ResumeCost(state_bytes=16)
     adds: ClassVar[bool] = True
+    keeps_length: ClassVar[bool] = True
 
     def check(self) -> None:
         """Raise PlanError for a name that is no text, an unfit offset, and a batched input."""
@@ -58,45 +62,20 @@ class WithRowIndex(Node):
             f"with_row_index cannot begin at {self.offset!r}", why=why, try_="offset=0"
         )
 
-    def infer(self) -> Schema:
-        """Return the new column, then the input's columns."""
-        given = self.input.schema
-        return self.numbered(given) if given.known else UNKNOWN
-
-    @cached_property
-    def _schemas(self) -> dict[Schema, Schema]:
-        return {}
-
-    def numbered(self, given: Schema) -> Schema:
+    @remembered
+    def schema_over(self, given: Schema) -> Schema:
         """Return the new column and then ``given``; raise SchemaError if it has that column."""
-        found = self._schemas.get(given)
-        if found is None:
-            if self.name in given:
-                raise SchemaError(
-                    f"with_row_index would make a second column {self.name!r}",
-                    why=f"the input has {given}",
-                    try_='with_row_index("another_name")',
-                )
-            found = Schema(((self.name, pa.int64()), *given.items()))
-            self._schemas[given] = found
-        return found
-
-    def length(self, *given: Length) -> Length | None:
-        """Return the input's length: one row per input row."""
-        return given[0]
-
-    @property
-    def resume_cost(self) -> ResumeCost:
-        """Return the cost of resuming: one number is saved, nothing is repeated."""
-        return ResumeCost(state_bytes=16)
+        if self.name in given:
+            raise SchemaError(
+                f"with_row_index would make a second column {self.name!r}",
+                why=f"the input has {given}",
+                try_='with_row_index("another_name")',
+            )
+        return Schema(((self.name, pa.int64()), *given.items()))
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, _at: At) -> Flow:
         """Open a flow that numbers the input's rows."""
         return _Numbering(self, self.offset, open_input, epoch, position)
-
-    def parameters_text(self) -> str:
-        """Return as text the name of the column, and the first number."""
-        return f"{self.name!r}, offset={self.offset}"
 
 
 class _Numbering(CountingFlow[WithRowIndex]):
@@ -116,6 +95,6 @@ class _Numbering(CountingFlow[WithRowIndex]):
 
     def _schema(self, block: Block) -> Schema:
         try:
-            return self.node.numbered(block.schema)
+            return self.node.schema_over(block.schema)
         except SchemaError as error:
             raise error.located(self.node.label()) from None

@@ -21,16 +21,10 @@ class OrderAtoms(ShuffleAtoms):
     """
 
     verb: ClassVar[str] = "randomize_block_order"
-
-    @property
-    def resume_cost(self) -> ResumeCost:
-        """Return no cost of resuming: the source is read in the permuted order."""
-        return ResumeCost()
+    parameters_format = "seed={self.seed}"
+    # The source is read in the permuted order.
+    resume_cost = ResumeCost()
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, _at: At) -> Flow:
         """Open the input, whose pieces come permuted."""
         return open_input(epoch, position)
-
-    def parameters_text(self) -> str:
-        """Return the seed as text."""
-        return f"seed={self.seed}"

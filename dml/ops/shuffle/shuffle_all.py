@@ -49,6 +49,9 @@ class ShuffleAll(SameColumns):
     fresh: bool
 
     rows: ClassVar[Rows] = Rows.PERMUTED
+    parameters_format = "seed={self.seed}"
+    # A count is saved, all rows are sorted again.
+    resume_cost = ResumeCost(state_bytes=24, work="one pass")
     gathers: ClassVar[int] = 2
     random: ClassVar[bool] = True
     waits: ClassVar[bool] = True
@@ -70,11 +73,6 @@ class ShuffleAll(SameColumns):
                 why=".repeat() without a count has no last element to wait for",
                 try_=".shuffle() before .repeat(), or .shuffle(buffer_size=n)",
             )
-
-    @property
-    def resume_cost(self) -> ResumeCost:
-        """Return the cost of resuming: a count is saved, all rows are sorted again."""
-        return ResumeCost(state_bytes=24, work="one pass")
 
     @cached_property
     def ranked_source(self) -> Source | None:
@@ -110,10 +108,6 @@ class ShuffleAll(SameColumns):
         if source is None:
             return ById(self._keys(at, epoch))
         return ById(partial(_ranks, source, self.permutation(at, epoch)))
-
-    def parameters_text(self) -> str:
-        """Return the seed as text."""
-        return f"seed={self.seed}"
 
 
 def _hashes(seed: int, ordinal: int, epoch: int, ids: RowIds) -> np.ndarray:

@@ -54,6 +54,7 @@ class ShuffleAtoms(SameColumns):
 
     verb: ClassVar[str] = 'shuffle(window="atoms")'
     rows: ClassVar[Rows] = Rows.PERMUTED
+    parameters_format = 'window="atoms", size={self.size}, seed={self.seed}'
     takes_units: ClassVar[bool] = True
     gathers: ClassVar[int] = 2
     random: ClassVar[bool] = True
@@ -92,10 +93,6 @@ class ShuffleAtoms(SameColumns):
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
         """Open a flow that mixes pieces, which come in permuted order."""
         return _Mixing(self, open_input, epoch, position, at)
-
-    def parameters_text(self) -> str:
-        """Return the window, the size and the seed as text."""
-        return f'window="atoms", size={self.size}, seed={self.seed}'
 
 
 class _Mixing:

@@ -36,6 +36,7 @@ class ShuffleWindow(SameColumns):
     fresh: bool
 
     rows: ClassVar[Rows] = Rows.PERMUTED
+    parameters_format = "buffer_size={self.n}, seed={self.seed}"
     gathers: ClassVar[int] = 2
     random: ClassVar[bool] = True
     total: bool = True
@@ -56,10 +57,6 @@ class ShuffleWindow(SameColumns):
         room = GatherQuota(self, at.hold_bytes)
         window = BatchWindow(room) if self.batched else Gathered(room)
         return _Windows(self, partial(open_input, epoch), position, key, window)
-
-    def parameters_text(self) -> str:
-        """Return the size and the seed as text."""
-        return f"buffer_size={self.n}, seed={self.seed}"
 
 
 class Gathered:

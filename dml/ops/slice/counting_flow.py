@@ -24,11 +24,8 @@ class PlaceSlice(SameColumns):
     """The base of operators that keep elements by their place."""
 
     rows: ClassVar[Rows] = Rows.SLICE
-
-    @property
-    def resume_cost(self) -> ResumeCost:
-        """Return the cost of resuming: one number is saved, nothing is repeated."""
-        return ResumeCost(state_bytes=16)
+    # One number is saved, nothing is repeated.
+    resume_cost = ResumeCost(state_bytes=16)
 
 
 class CountingFlow(Generic[N]):

@@ -38,6 +38,7 @@ class Part(SameColumns):
     nth: int
 
     rows: ClassVar[Rows] = Rows.FEWER
+    parameters_format = "{self.low:g} to {self.high:g}, seed={self.seed}"
     hands_on: ClassVar[bool] = True
     splits: ClassVar[bool] = True
     random: ClassVar[bool] = True
@@ -53,10 +54,6 @@ class Part(SameColumns):
         drawn = uniform(keys)
         kept = np.flatnonzero((drawn >= self.low) & (drawn < self.high))
         yield block.take(kept) if len(kept) < block.n else block.bare()
-
-    def parameters_text(self) -> str:
-        """Return as text the range of draws, and the seed."""
-        return f"{self.low:g} to {self.high:g}, seed={self.seed}"
 
 
 def bounds(fractions: Sequence[Any]) -> list[float]:

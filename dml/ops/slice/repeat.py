@@ -34,6 +34,8 @@ class Repeat(SameColumns):
     n: int | None
 
     rows: ClassVar[Rows] = Rows.REPEATED
+    # The number of the pass is saved, nothing is repeated.
+    resume_cost = ResumeCost(state_bytes=16)
     total: bool = True
 
     def check(self) -> None:
@@ -54,11 +56,6 @@ class Repeat(SameColumns):
     def passes(self) -> int:  # type: ignore[override]
         """Return the number of input epochs in an output epoch: ``n``, or ``ENDLESS``."""
         return ENDLESS if self.n is None else self.n
-
-    @property
-    def resume_cost(self) -> ResumeCost:
-        """Return the cost of resuming: the number of the pass is saved, nothing is repeated."""
-        return ResumeCost(state_bytes=16)
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, _at: At) -> Flow:
         """Open a flow of one pass after the other."""

@@ -23,11 +23,9 @@ class Seek(Skip):
     atom: int = 0
     drop: int = 0
 
+    parameters_format = "{self.n}: from unit {self.unit}, atom {self.atom}, row {self.drop}"
+
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
         """Open the input after the skipped rows."""
         start = {"unit": self.unit, "atom": self.atom, "drop": self.drop}
         return super().flow(open_input, epoch, position or {"in": start, "left": 0}, at)
-
-    def parameters_text(self) -> str:
-        """Return as text how many rows are skipped, and where reading begins."""
-        return f"{self.n}: from unit {self.unit}, atom {self.atom}, row {self.drop}"

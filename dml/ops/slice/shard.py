@@ -29,6 +29,7 @@ class Shard(PlaceSlice):
     index: int
 
     total: bool = True
+    parameters_format = "{self.num_shards}, {self.index}"
 
     def check(self) -> None:
         """Raise PlanError for a ``num_shards`` below 1, and an ``index`` that no shard has."""
@@ -42,10 +43,6 @@ class Shard(PlaceSlice):
     def flow(self, open_input: Opener, epoch: int, position: Position | None, _at: At) -> Flow:
         """Open a flow that drops all but every n-th element."""
         return _Sharding(self, self.index, open_input, epoch, position)
-
-    def parameters_text(self) -> str:
-        """Return as text the number of shards, and the index."""
-        return f"{self.num_shards}, {self.index}"
 
 
 class _Sharding(CountingFlow[Shard]):

@@ -22,6 +22,7 @@ class Skip(PlaceSlice):
     n: int
 
     total: bool = True
+    parameters_format = "{self.n}"
 
     def check(self) -> None:
         """Raise PlanError for an ``n`` that is no integer of at least 0."""
@@ -34,10 +35,6 @@ class Skip(PlaceSlice):
     def flow(self, open_input: Opener, epoch: int, position: Position | None, _at: At) -> Flow:
         """Open a flow that drops the first ``n`` elements."""
         return _Skipping(self, self.n, open_input, epoch, position)
-
-    def parameters_text(self) -> str:
-        """Return the number of elements as text."""
-        return str(self.n)
 
 
 class _Skipping(CountingFlow[Skip]):

@@ -12,13 +12,13 @@ from dml.data.block import Block, to_arrow
 from dml.data.schema import Schema
 from dml.errors import MemoryContractError, PlanError, SchemaError
 from dml.expr.facts import ResumeCost, Rows
-from dml.expr.flow import CHUNK, LocalFlow
+from dml.expr.flow import CHUNK, LocalFlow, pass_over
 from dml.expr.node import Node, op
 from dml.expr.user_call import blamed
 from dml.kernels.rows.ids import source_key
 from dml.kernels.rows.random import row_key, uniform
 from dml.ops.batch.group_by_window import key_of
-from dml.ops.batch.keyed_batches import MOST_KEYS, MOST_LETTERS, Key
+from dml.ops.batch.keyed_batches import Key, saved_counts
 from dml.ops.merge.mix import FINEST, in_whole
 from dml.ops.shuffle.shuffle_window import seeded
 from dml.ops.slice.part import Part
@@ -51,6 +51,11 @@ class Stratum(Node):
 
     # keeps rows by value and place, as they are
     rows: ClassVar[Rows] = Rows.RUNS
+    # Counts by class are saved, one chunk is read again; all rows, if the classes are too many to
+    # save.
+    resume_cost = ResumeCost(
+        state_bytes=2560, work_rows=CHUNK, work=f"at most {CHUNK} rows, or one pass"
+    )
     splits: ClassVar[bool] = True
 
     def check(self) -> None:
@@ -71,21 +76,10 @@ class Stratum(Node):
                     try_="split first; or reshuffle_each_iteration=False in a shuffle below",
                 )
 
-    def infer(self) -> Schema:
+    def schema_over(self, given: Schema) -> Schema:
         """Return the input's schema; raise SchemaError if ``column`` cannot be a class."""
-        given = self.input.schema
-        if given.known:
-            key_of(given, self.column, "split with stratify=")
+        key_of(given, self.column, "split with stratify=")
         return given
-
-    @property
-    def resume_cost(self) -> ResumeCost:
-        """Return the cost of resuming: counts by class are saved, one chunk is read again.
-
-        If the classes are too many to save, all rows are read again.
-        """
-        work = f"at most {CHUNK} rows, or one pass"
-        return ResumeCost(state_bytes=2560, work_rows=CHUNK, work=work)
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
         """Open a flow that counts the rows of each class."""
@@ -134,15 +128,13 @@ class _Dividing:
         start = position or {"in": None, "drop": 0, "counts": [], "given": 0}
         self.node, self.at = node, at
         self.counts: dict[Key, int] = dict(start["counts"])
-        self.before = self._counted()
+        self.before = saved_counts(self.counts, self.counts.values())
         self.given = self.earlier = int(start["given"])
         self.rows = LocalFlow(self._begin, open_input, epoch, {"in": start["in"], "drop": 0})
-        drop = start["drop"]
-        while drop and (block := self.pull(drop)) is not None:
-            drop -= block.n
+        pass_over(self, start["drop"])
 
     def _begin(self, input_: Flow) -> Iterator[Block] | None:
-        self.before, self.earlier = self._counted(), self.given
+        self.before, self.earlier = saved_counts(self.counts, self.counts.values()), self.given
         block = input_.pull(CHUNK)
         return None if block is None else self._select(block)
 
@@ -184,13 +176,6 @@ class _Dividing:
             why="the rows of each are counted",
             try_="a column of few values, such as a label",
         )
-
-    def _counted(self) -> list[list[Any]] | None:
-        """Return the counts by class; None if they are too many for a state."""
-        if len(self.counts) > MOST_KEYS:
-            return None
-        letters = sum(len(key) for key in self.counts if isinstance(key, str))
-        return [list(pair) for pair in self.counts.items()] if letters <= MOST_LETTERS else None
 
     def pull(self, most: int) -> Block | None:
         """Return up to ``most`` rows of the part; None at the end."""

@@ -23,6 +23,7 @@ class Take(PlaceSlice):
 
     total: bool = True
     endless = False
+    parameters_format = "{self.n}"
 
     def check(self) -> None:
         """Raise PlanError for an ``n`` that is no integer of at least 0."""
@@ -35,10 +36,6 @@ class Take(PlaceSlice):
     def flow(self, open_input: Opener, epoch: int, position: Position | None, _at: At) -> Flow:
         """Open a flow that ends after ``n`` elements."""
         return _Taking(self, self.n, open_input, epoch, position)
-
-    def parameters_text(self) -> str:
-        """Return the number of elements as text."""
-        return str(self.n)
 
 
 class _Taking(CountingFlow[Take]):

@@ -8,7 +8,6 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import pyarrow as pa
 
 from dml.data.block import Block
 from dml.data.schema import Schema
@@ -42,6 +41,8 @@ class TakeWhile(Skipping):
 
     # not a slice: it looks at columns
     rows: ClassVar[Rows] = Rows.RUNS
+    # A chunk's position is saved, the chunk is tested again.
+    resume_cost = ResumeCost(state_bytes=48, work_rows=CHUNK, work=f"at most {CHUNK} rows")
 
     @property
     def fn(self) -> UserFunction | None:
@@ -53,13 +54,10 @@ class TakeWhile(Skipping):
         """True if an expression draws random numbers."""
         return isinstance(self.test, Value) and self.test.random
 
-    def infer(self) -> Schema:
+    def schema_over(self, given: Schema) -> Schema:
         """Return the input's schema; raise SchemaError unless an expression is boolean."""
-        given = self.input.schema
-        if given.known and isinstance(self.test, Value):
-            kind = type_of(self.test, given)
-            if kind != pa.bool_():
-                raise computation.no_truth(self.test, kind, given)
+        if isinstance(self.test, Value):
+            computation.require_truth(self.test, type_of(self.test, given), given)
         return given
 
     def passing(self, block: Block, at: At) -> Iterator[np.ndarray]:
@@ -71,11 +69,6 @@ class TakeWhile(Skipping):
         computation.Predicate((value,)).check(block.schema)
         for made in computation.ComputedSegment((), ("flag",), (value,)).run(block, at):
             yield computation.truth(made.columns[0], made.n)
-
-    @property
-    def resume_cost(self) -> ResumeCost:
-        """Return the cost of resuming: a chunk's position is saved, the chunk is tested again."""
-        return ResumeCost(state_bytes=48, work_rows=CHUNK, work=f"at most {CHUNK} rows")
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
         """Open a flow that ends before the first row that does not pass."""
@@ -103,7 +96,7 @@ def _until_false(call: Callable[..., Any], rows: Sequence[Any], out: list[bool])
             return
 
 
-class _Passing:
+class _Passing(LocalFlow):
     def __init__(
         self,
         node: TakeWhile,
@@ -115,9 +108,9 @@ class _Passing:
         start = position or {"in": None, "done": False}
         self.node, self.at = node, at
         self.ended = self.done = bool(start["done"])
-        self.rows = LocalFlow(self._begin, open_input, epoch, start["in"])
+        super().__init__(self._begin, open_input, epoch, start["in"])
         if self.done:
-            self.rows.close()
+            self.close()
 
     def _begin(self, input_: Flow) -> Iterator[Block] | None:
         block = None if self.ended else input_.pull(CHUNK)
@@ -163,16 +156,12 @@ class _Passing:
 
     def pull(self, most: int) -> Block | None:
         """Return up to ``most`` rows that pass; None at the end."""
-        block = None if self.done else self.rows.pull(most)
+        block = None if self.done else super().pull(most)
         if block is None and not self.done:
             self.done = True
-            self.rows.close()
+            self.close()
         return block
 
     def position(self) -> Position:
         """Return the position among the passing rows, and whether they have ended."""
-        return {"in": self.rows.position(), "done": self.done}
-
-    def close(self) -> None:
-        """Close the input."""
-        self.rows.close()
+        return {"in": super().position(), "done": self.done}

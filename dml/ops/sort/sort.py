@@ -33,6 +33,8 @@ class Sort(Node):
     most: int | None = None
 
     rows: ClassVar[Rows] = Rows.PERMUTED
+    # A count is saved, all rows are sorted again.
+    resume_cost = ResumeCost(state_bytes=24, work="one pass")
     gathers: ClassVar[int] = 2
     waits: ClassVar[bool] = True
     total: bool = True
@@ -52,11 +54,9 @@ class Sort(Node):
                 try_=f".{self.verb}(...) before .repeat(), or .take(n) before it",
             )
 
-    def infer(self) -> Schema:
+    def schema_over(self, given: Schema) -> Schema:
         """Return the input's schema; raise SchemaError unless the columns have an order."""
-        given = self.input.schema
-        if given.known:
-            self.ordering.check(given)
+        self.ordering.check(given)
         return given
 
     @cached_property
@@ -70,11 +70,6 @@ class Sort(Node):
     def looks_at(self) -> frozenset[str]:  # type: ignore[override]
         """Return the sort columns."""
         return frozenset(self.names)
-
-    @property
-    def resume_cost(self) -> ResumeCost:
-        """Return the cost of resuming: a count is saved, all rows are sorted again."""
-        return ResumeCost(state_bytes=24, work="one pass")
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
         """Open a flow that sorts by the columns."""

@@ -3,54 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from dml.data.block import Block, Values, column_bytes, cut, decoded, from_arrow
+from dml.data.block import Block, Values, column_bytes, cut, from_arrow, length
 from dml.data.buffer_ownership import owned
 from dml.data.escape_analysis import ReferenceCounts
+from dml.data.layouts import usual_column
 from dml.data.list_marks import Padded, plain
 from dml.data.open_tensors import OpenTensor, arrays_in
 from dml.data.row_slicing import LARGE_BYTES, LARGE_PART_BYTES
 from dml.data.schema import TYPES, Schema, code_of, shape_of, short, tensor
 from dml.errors import DmlError, UDFError, text_of, worded
 from dml.expr.flow import At
-from dml.expr.user_call import UserFunction, caught, raised
+from dml.expr.user_call import caught, raised
 from dml.kernels.rows.ids import RowIds
 from dml.kernels.vec import Vec
 from dml.udfs.calling.batch_arrays import arrays_of
+from dml.udfs.calling.error_policy import Skipping
 from dml.udfs.calling.python_rows import UnfitError, roomy, settle, to_values, varying
 
 # Bytes of one row id that is stored explicitly.
 ID_BYTES = 16
-
-
-class Calling(Protocol):
-    """An operator that calls a function of batches."""
-
-    @property
-    def fn(self) -> UserFunction:
-        """The user's function."""
-
-    @property
-    def skips(self) -> bool:
-        """True if a batch is skipped when the function raises on it."""
-
-    def lose(self, error: BaseException, ids: RowIds, row: int, at: At, *, rows: int = 1) -> None:
-        """Count the ``rows`` rows that ``error`` cost."""
-
-    @property
-    def schema(self) -> Schema:
-        """The schema that the user declared; not known if there is none."""
-
-    @property
-    def digest(self) -> bytes:
-        """The key of the settled schema in ``At.schemas``, which has it in hex."""
-
-    def label(self) -> str:
-        """Return the operator and the user's line, for errors."""
 
 
 def views(block: Block) -> dict[str, np.ndarray]:
@@ -65,7 +41,7 @@ def views(block: Block) -> dict[str, np.ndarray]:
 
 
 def called(
-    node: Calling, given: dict[str, np.ndarray] | pa.Table, ids: RowIds, key: int, at: At
+    node: Skipping, given: dict[str, np.ndarray] | pa.Table, ids: RowIds, key: int, at: At
 ) -> Block | None:
     """Call the function of ``node`` on ``given``, a batch of rows with ``ids``; return its result.
 
@@ -83,7 +59,7 @@ def called(
 
 
 def all_called(
-    node: Calling, given: dict[str, np.ndarray] | pa.Table, ids: RowIds, key: int, at: At
+    node: Skipping, given: dict[str, np.ndarray] | pa.Table, ids: RowIds, key: int, at: At
 ) -> Iterator[Block]:
     """Yield the result of ``called``, in several blocks if it is large and has a new row count.
 
@@ -112,7 +88,7 @@ def all_called(
 _END = object()
 
 
-def _tried(node: Calling, work: Callable[[], Any], ids: RowIds, at: At) -> list[Any]:
+def _tried(node: Skipping, work: Callable[[], Any], ids: RowIds, at: At) -> list[Any]:
     """Return ``[work()]``; if it raises, return [] if errors are skipped, else raise UDFError."""
     out: list[Any] = []
     error = caught(lambda: out.append(work()))
@@ -132,7 +108,7 @@ class ColumnValues(NamedTuple):
     @property
     def rows(self) -> int:
         """The number of rows."""
-        return _length(self.values[0])
+        return length(self.values[0])
 
 
 def _numbered(made: ColumnValues, ids: RowIds, key: int, number: int = 0) -> Iterator[Block]:
@@ -154,7 +130,7 @@ def _children(ids: RowIds, key: int, start: int, rows: int) -> RowIds:
     return first.derive(key, np.arange(start, start + rows, dtype=np.uint64))
 
 
-def as_block(node: Calling, made: Any, ids: RowIds, given: Container[int], key: int) -> Block:
+def as_block(node: Skipping, made: Any, ids: RowIds, given: Container[int], key: int) -> Block:
     """Return a function's result ``made`` as a block.
 
     ``given`` has ids and addresses of arrays and buffers that the function cannot write to.
@@ -164,7 +140,7 @@ def as_block(node: Calling, made: Any, ids: RowIds, given: Container[int], key: 
     return Block(*columns, ids if same else _children(ids, key, 0, columns.rows))
 
 
-def _to_columns(node: Calling, made: Any, given: Container[int]) -> ColumnValues:
+def _to_columns(node: Skipping, made: Any, given: Container[int]) -> ColumnValues:
     """Return a function's result ``made`` as a schema and columns."""
     from dml.udfs.calling.data_frames import unframed  # noqa: PLC0415
 
@@ -182,7 +158,9 @@ def _to_columns(node: Calling, made: Any, given: Container[int]) -> ColumnValues
     return ColumnValues(schema, tuple(values for _, values in columns.values()))
 
 
-def _read(node: Calling, made: Any, given: Container[int]) -> dict[str, tuple[pa.DataType, Values]]:
+def _read(
+    node: Skipping, made: Any, given: Container[int]
+) -> dict[str, tuple[pa.DataType, Values]]:
     """Return the columns of a returned dict, whose methods may raise any exception."""
     columns: dict[str, tuple[pa.DataType, Values]] = {}
     error = caught(lambda: columns.update(_columns(node, made, given)))
@@ -193,7 +171,7 @@ def _read(node: Calling, made: Any, given: Container[int]) -> dict[str, tuple[pa
     return columns
 
 
-def fitted(node: Calling, made: Block, at: At, *, padded: bool = False) -> Block:
+def fitted(node: Skipping, made: Block, at: At, *, padded: bool = False) -> Block:
     """Return ``made`` in the columns and types that were declared, or settled by the first batch.
 
     ``made`` may have its columns in another order, and numbers of another type that the wanted type
@@ -234,7 +212,7 @@ def _as_padded(kind: pa.DataType) -> pa.DataType:
     return Padded(pa.list_(kind.value_type), fill=0, width=None) if shape else kind
 
 
-def unfit(node: Calling, what: str, try_: str = "") -> UDFError:
+def unfit(node: Skipping, what: str, try_: str = "") -> UDFError:
     """Return the error for a result that is no batch, or differs in form from earlier batches."""
     found = UDFError(
         f"{node.fn.name} returned {what}",
@@ -246,12 +224,8 @@ def unfit(node: Calling, what: str, try_: str = "") -> UDFError:
     return found.located(node.label())
 
 
-def _length(values: Values) -> int:
-    return len(values.values) if isinstance(values, Vec) else len(values)
-
-
 def _cast(
-    node: Calling, name: str, values: Values, kind: pa.DataType, wanted: pa.DataType
+    node: Skipping, name: str, values: Values, kind: pa.DataType, wanted: pa.DataType
 ) -> Values:
     kind, wanted = plain(kind), plain(wanted)
     if kind == wanted:
@@ -259,7 +233,7 @@ def _cast(
     if isinstance(wanted, OpenTensor):
         return _opened(node, name, values, wanted)
     if pa.types.is_null(kind):
-        return to_values([None] * _length(values), wanted, name, frozenset({type(None)}))
+        return to_values([None] * length(values), wanted, name, frozenset({type(None)}))
     code = code_of(wanted)
     if isinstance(values, Vec) and code != "arrow" and shape_of(kind) == shape_of(wanted):
         recoded = _recoded(values, code)
@@ -282,7 +256,7 @@ def _recoded(values: Vec, code: str) -> Vec | None:
         return Vec(cast, values.valid) if _same(cast[present], values.values[present]) else None
 
 
-def _opened(node: Calling, name: str, values: Values, wanted: OpenTensor) -> Values:
+def _opened(node: Skipping, name: str, values: Values, wanted: OpenTensor) -> Values:
     """Return tensors, whose shapes may differ, as a column of the type ``wanted``."""
     try:
         if isinstance(values, Vec):
@@ -324,12 +298,14 @@ def _rows(values: Vec) -> list[np.ndarray | None]:
 
 
 def _arrow_columns(
-    node: Calling, made: pa.Table | pa.RecordBatch, given: Container[int]
+    node: Skipping, made: pa.Table | pa.RecordBatch, given: Container[int]
 ) -> dict[str, tuple[pa.DataType, Values]]:
     names = made.schema.names
     if not names or len(set(names)) < len(names):
         raise unfit(node, f"an Arrow table with the columns {names}")
-    arrays = {name: decoded(_whole(c, given), name) for name, c in zip(names, made, strict=True)}
+    arrays = {
+        name: usual_column(_whole(c, given), name) for name, c in zip(names, made, strict=True)
+    }
     return {name: (array.type, from_arrow(array)) for name, array in arrays.items()}
 
 
@@ -348,7 +324,7 @@ def _whole(column: pa.Array | pa.ChunkedArray, given: Container[int]) -> pa.Arra
 
 
 def _columns(
-    node: Calling, made: Any, given: Container[int]
+    node: Skipping, made: Any, given: Container[int]
 ) -> dict[str, tuple[pa.DataType, Values]]:
     if not isinstance(made, Mapping) or not made:
         raise unfit(node, f"{type(made).__name__}, not a dict of arrays")
@@ -370,7 +346,7 @@ def _columns(
     return {name: _column(node, name, array) for name, array in arrays.items()}
 
 
-def _column(node: Calling, name: str, array: np.ndarray) -> tuple[pa.DataType, Values]:
+def _column(node: Skipping, name: str, array: np.ndarray) -> tuple[pa.DataType, Values]:
     code = "b1" if array.dtype.kind == "b" else array.dtype.str[1:]
     absent = _absent(array)
     if code in TYPES:
@@ -394,7 +370,7 @@ def _of_tensors(array: np.ndarray) -> bool:
     return bool(there) and all(isinstance(each, np.ndarray) and each.ndim > 1 for each in there)
 
 
-def _tensors(node: Calling, name: str, arrays: list[Any]) -> tuple[pa.DataType, Values]:
+def _tensors(node: Skipping, name: str, arrays: list[Any]) -> tuple[pa.DataType, Values]:
     """Return a column whose values are arrays, of open shape even if all have one shape here."""
     try:
         kind = settle(arrays)

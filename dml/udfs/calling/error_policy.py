@@ -47,6 +47,10 @@ class Skipping(Node):
         stated = self.states_reads and names is not None
         return names if stated and names <= given.keys() else None
 
+    def parameters_text(self) -> str:
+        """Return the function's name and the resources that it needs as text."""
+        return f"{self.fn.name}{self.skipping}{self.needs.parameters_text()}"
+
     def check(self) -> None:
         """Raise PlanError unless ``on_error`` is "raise" or "skip"."""
         if self.on_error not in (RAISE, SKIP):

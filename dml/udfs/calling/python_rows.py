@@ -501,7 +501,9 @@ def _open_tensor(value: Any, at: int, kind: OpenTensor, name: str) -> np.ndarray
     if value is None:
         return None
     array = np.asarray(value)
-    if not kind.holds(array) or not np.can_cast(array.dtype, code_of(kind.value_type), "same_kind"):
+    if not kind.covers(array.shape) or not np.can_cast(
+        array.dtype, code_of(kind.value_type), "same_kind"
+    ):
         what = (
             f"an array of {array.dtype}{list(array.shape)} for {name!r}, which holds {short(kind)}"
         )

@@ -131,20 +131,11 @@ def to_json(value: Any) -> Any:
         return value
     if type(value) is list:
         return [to_json(each) for each in value]
-    return {WORDS.get(type(value), "scalar"): _written(value)}
+    word, written = WRITTEN.get(type(value), ("scalar", _raw))
+    return {word: written(value)}
 
 
-def _written(value: Any) -> Any:
-    if type(value) is float:
-        return "nan" if math.isnan(value) else value.hex()
-    if type(value) is int:
-        return hex(value)
-    if type(value) is bytes:
-        return _base64(value)
-    if type(value) is tuple:
-        return [to_json(each) for each in value]
-    if type(value) is dict:
-        return [[key, to_json(each)] for key, each in value.items()]
+def _raw(value: Any) -> list[Any]:
     return [value.dtype.str, list(value.shape), _base64(value.tobytes())]
 
 
@@ -168,13 +159,13 @@ def _array(given: Any) -> Any:
     return flat.reshape(shape).copy()
 
 
-WORDS: dict[type, str] = {
-    float: "float",
-    int: "int",
-    bytes: "bytes",
-    tuple: "tuple",
-    dict: "dict",
-    np.ndarray: "array",
+WRITTEN: dict[type, tuple[str, Callable[[Any], Any]]] = {
+    float: ("float", lambda value: "nan" if math.isnan(value) else value.hex()),
+    int: ("int", hex),
+    bytes: ("bytes", _base64),
+    tuple: ("tuple", lambda value: [to_json(each) for each in value]),
+    dict: ("dict", lambda value: [[key, to_json(each)] for key, each in value.items()]),
+    np.ndarray: ("array", _raw),
 }
 READ: dict[str, Callable[[Any], Any]] = {
     "float": float.fromhex,

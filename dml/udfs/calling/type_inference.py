@@ -29,11 +29,10 @@ from dml.data.row_slicing import (
     weighed,
 )
 from dml.errors import DmlError
-from dml.expr.user_call import Raised, TimedOutError, UserFunction, raised
+from dml.expr.user_call import Raised, TimedOutError, raised
 from dml.kernels.rows.ids import RowIds
 
 if TYPE_CHECKING:
-    from dml.data.schema import Schema
     from dml.expr.flow import At
 
 # Maximum bytes of recorded rows and results: functions are called again for later ones.
@@ -55,30 +54,8 @@ class Returned(NamedTuple):
     error: DmlError | None = None
 
 
-class Mapping(Protocol):
-    """An operator that calls a function once per row."""
-
-    @property
-    def fn(self) -> UserFunction:
-        """The user's function."""
-
-    @property
-    def schema(self) -> Schema:
-        """The schema of the output rows; not known unless it was declared."""
-
-    @property
-    def digest(self) -> bytes:
-        """The key of the settled schema in ``At.schemas``, which has it in hex."""
-
-    def label(self) -> str:
-        """Return the operator and the user's line, for errors."""
-
-
-class Returning(Mapping, Protocol):
+class Returning(Protocol):
     """An operator whose function may be called before its types are settled."""
-
-    def returned(self, block: Block, at: At) -> Iterator[Returned]:
-        """Yield the function's results for the rows of ``block``, in consecutive parts."""
 
     def typed(self, made: Returned, at: At) -> Iterator[Block]:
         """Yield the results ``made`` as typed blocks, then raise ``made.error``, if there is one.

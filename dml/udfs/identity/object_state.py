@@ -184,7 +184,7 @@ def options(value: object) -> dict[str, object]:
 
 
 def has_own_encoding(value: object) -> bool:
-    """Return True if the canonical encoding supports the value (Arrow, NumPy, Digestible)."""
+    """Return True if the encoding supports the value (Arrow, NumPy, objects with a digest)."""
     if isinstance(value, np.generic | np.dtype) or content_digest.is_arrow(value):
         return True
     name = getattr(value, "digest", None)

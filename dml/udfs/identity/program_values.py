@@ -14,7 +14,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from dml.base.encoder import Encoder, put_items, put_pair
+from dml.base.encoder import Encoder, put_items, put_pair, tagged
 
 
 class _Pair(NamedTuple):
@@ -47,11 +47,6 @@ def _put_ordered(out: Encoder, value: Mapping[object, object]) -> None:
         put_pair(out, key, item)
 
 
-def _put_pattern(out: Encoder, value: re.Pattern[Any]) -> None:
-    out.tag(b"pattern")
-    out.add((value.pattern, value.flags))
-
-
 def _put_getter(out: Encoder, value: Any) -> None:
     out.tag(b"getter")
     put_items(out, value.__reduce__())
@@ -71,11 +66,6 @@ def _put_accessor(out: Encoder, value: Any) -> None:
             out.add(name)
             out.step("", part)
     out.end()
-
-
-def _put_tuple_getter(out: Encoder, value: Any) -> None:
-    out.tag(b"field")
-    out.add(value.__reduce__()[1][0])
 
 
 def put_generic(out: Encoder, value: Any) -> None:
@@ -120,9 +110,9 @@ TABLE: Table = {
     types.MethodWrapperType: _putting(b"bound", {".__self__": "__self__"}, named=True),
     types.GenericAlias: put_generic,
     types.UnionType: put_generic,
-    type(_Pair.first): _put_tuple_getter,
+    type(_Pair.first): tagged(b"field", lambda value: value.__reduce__()[1][0]),
     functools.partial: _putting(b"partial", {f".{n}": n for n in ("func", "args", "keywords")}),
-    re.Pattern: _put_pattern,
+    re.Pattern: tagged(b"pattern", operator.attrgetter("pattern", "flags")),
     collections.deque: _put_deque,
     collections.OrderedDict: _put_ordered,
     collections.defaultdict: _put_default_dict,

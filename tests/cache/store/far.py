@@ -13,7 +13,14 @@ from dml.cache.store.disk import Disk
 from dml.cache.store.local_copies import BELOW, LocalCopies, Times
 from dml.cache.store.primitives import Fetched
 
-FAST, SLOW = ReadTimes.linear(1e-9, 1e15), ReadTimes.linear(1.0, 1e6)
+
+def linear(latency_s: float, bytes_per_s: float) -> ReadTimes:
+    """The curve of a latency and a bandwidth."""
+    sizes = [4.0**power for power in range(18)]
+    return ReadTimes.measured((size, latency_s + size / bytes_per_s) for size in sizes)
+
+
+FAST, SLOW = linear(1e-9, 1e15), linear(1.0, 1e6)
 PAYS, LOSES = Times(FAST, FAST, SLOW), Times(SLOW, FAST, FAST)
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dml.base.read_times import ReadTimes
 from dml.cache.eviction import janitor
 from dml.cache.parts.parts import PartFilling, PartSource, PartStore, StoreWarning
 from dml.cache.store import local_copies, tiers
@@ -32,6 +31,7 @@ from tests.cache.store.far import (
     far,
     files,
     left,
+    linear,
     opened,
     sent,
 )
@@ -205,7 +205,7 @@ def test_a_copy_that_takes_longer_is_not_read(tmp_path: Path) -> None:
 def test_a_store_that_turns_out_to_be_near_is_not_copied(tmp_path: Path) -> None:
     """By what it took to read parts just now, whatever was believed."""
     stored(tmp_path)
-    store = opened(tmp_path, times=Times(ReadTimes.linear(1e-3, 1e9), FAST, SLOW))
+    store = opened(tmp_path, times=Times(linear(1e-3, 1e9), FAST, SLOW))
     store.tiers.clock = lambda: 0.0
     for part in range(PARTS):
         assert store.part(FP, part) is not None

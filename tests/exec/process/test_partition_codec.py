@@ -20,7 +20,7 @@ from dml.exec.process.partition_codec import Parcel, in_memory, pack, unpack
 from dml.exec.tasks.partition import Piece
 from dml.exec.tasks.skipped_rows import Loss
 from dml.exec.tasks.slices import Outcome
-from dml.kernels.rows.ids import RowIds
+from dml.kernels.rows.ids import RowIds, source_key
 from dml.kernels.vec import Vec
 from dml.testing.strategies_data import columns, table
 from dml.udfs.calling.type_inference import Returned
@@ -29,14 +29,16 @@ from dml.udfs.calling.type_inference import Returned
 def block_of(data: pa.Table, ids: RowIds | None = None) -> Block:
     batches = data.combine_chunks().to_batches()
     batch = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=data.schema)
-    return Block.from_arrow(batch, RowIds.of_source("t", 0, batch.num_rows) if ids is None else ids)
+    return Block.from_arrow(
+        batch, RowIds.run(source_key("t"), 0, batch.num_rows) if ids is None else ids
+    )
 
 
 def ids_of(draw: random.Random, rows: int) -> RowIds:
     """Ids in each of their forms."""
     form = draw.choice(["run", "picked", "written", "sliced"])
     if form == "run":
-        return RowIds.of_source("t", draw.randrange(1 << 40), rows)
+        return RowIds.run(source_key("t"), draw.randrange(1 << 40), rows)
     if form == "picked":
         return RowIds.at(7, np.array([draw.randrange(1 << 20) for _ in range(rows)], dtype="i8"))
     high, low = (np.frombuffer(draw.randbytes(8 * (rows + 4)), dtype="u8") for _ in "ab")
@@ -129,7 +131,7 @@ def test_every_nan_keeps_its_bits() -> None:
 
 
 def test_rows_without_columns_are_still_counted() -> None:
-    block = Block(Schema({}), (), RowIds.of_source("t", 5, 3))
+    block = Block(Schema({}), (), RowIds.run(source_key("t"), 5, 3))
     found = unpack(travelled(pack(Outcome([Piece(0, 0, block)], 0, 3)))).value[0].block
     assert found.n == 3
     assert found.ids.low().tolist() == [5, 6, 7]
@@ -156,7 +158,7 @@ def test_columns_are_read_where_they_lie() -> None:
 
 
 def test_what_a_function_returned_lies_where_columns_do_and_counts() -> None:
-    ids = RowIds.of_source("t", 0, 3)
+    ids = RowIds.run(source_key("t"), 0, 3)
     made = Returned([{"b": bytes(100_000)} for _ in range(3)], [1, 2, 3], ids, ids, 300_000)
     kept: list[int] = []
 

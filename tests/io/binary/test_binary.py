@@ -12,7 +12,7 @@ import pytest
 from dml.errors import SourceError
 from dml.io.binary import binary
 from dml.io.binary.binary import read_binary_files
-from dml.kernels.rows.ids import RowIds
+from dml.kernels.rows.ids import RowIds, source_key
 from dml.testing.oracle_sources import table_of
 from dml.testing.source_laws import (
     check_other_process,
@@ -73,8 +73,8 @@ def test_the_file_of_an_error_is_named(tmp_path: Path) -> None:
     found = source.unit_of(everything(source).ids.slice(2, 3))
     assert found is not None
     assert (found.index, found.place, found.file) == (0, "b/d", "b/d")
-    assert source.unit_of(RowIds.of_source("unknown", 0, 1)) is None
-    assert source.unit_of(RowIds.of_source("b/d", 1, 1)) is None
+    assert source.unit_of(RowIds.run(source_key("unknown"), 0, 1)) is None
+    assert source.unit_of(RowIds.run(source_key("b/d"), 1, 1)) is None
 
 
 def test_a_file_that_changes_is_noticed(tmp_path: Path) -> None:

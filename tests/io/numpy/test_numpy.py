@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dml
-from dml.data.block import decoded
+from dml.data.layouts import usual_column
 from dml.errors import SchemaError, SourceError
 from dml.io.numpy.npy import read_numpy
 from dml.io.numpy.npy_header import MAGIC, NpyError, array_in
@@ -115,7 +115,7 @@ def test_every_dtype_is_read(
     native = array.astype(array.dtype.newbyteorder("="))
     values = native.tolist() if array.dtype.kind in "SU" else native
     want = pa.array(values, block.schema.types[0])
-    check_source(source, pa.table({"item": decoded(want)}))
+    check_source(source, pa.table({"item": usual_column(want)}))
 
 
 @pytest.mark.law

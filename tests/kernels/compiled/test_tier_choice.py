@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from dml.kernels import interpreter
 from dml.kernels.compiled.fused_program import Fused
-from dml.kernels.compiled.jit import KernelCache
-from dml.kernels.compiled.tier_choice import KernelTiers, compiled
+from dml.kernels.compiled.tier_choice import KernelTiers
 from dml.kernels.program import Program, Step
 from dml.kernels.vec import CastFailure, Register, Vec
 from tests.kernels.in_python import in_python
@@ -149,16 +148,15 @@ def test_every_operation_compiles_to_the_same_bits(code: str, directory: Path, w
     if code not in ("i8", "f4") and not whole:
         pytest.skip("ten seconds to compile, and much like its neighbours")
     program = everything(code)
-    cache = KernelCache(directory)
-    run = compiled(program, cache)
-    assert run is not None
+    tiers = KernelTiers(directory, "compiled")
+    run = partial(tiers.run, program)
     nulls = code in ("i8", "f4")
     for seed, n in enumerate((1000, 256, 3, 0)):
         inputs = random_columns(program.inputs, n, seed, nulls=nulls)
         sel = np.flatnonzero(np.random.default_rng(seed).random(n) < 0.3)
         for rows in (None, sel):
             agree(partial(interpreter.run, program, inputs, n, rows), partial(run, inputs, n, rows))
-    assert not cache.failures
+    assert not tiers.cache.failures
 
 
 PYTHON_STEPS = (
@@ -176,8 +174,7 @@ def test_python_arithmetic_and_its_checks(directory: Path) -> None:
     outputs = tuple(range(3, 2 + len(steps)))
     checks = (4,)
     program = Program(("i8", "i8"), tuple(steps), outputs, checks)
-    run = compiled(program, KernelCache(directory))
-    assert run is not None
+    run = partial(KernelTiers(directory, "compiled").run, program)
     for seed, nulls in ((1, False), (2, True)):
         inputs = random_columns(program.inputs, 2000, seed, nulls=nulls)
         expected, got = interpreter.run(program, inputs, 2000), run(inputs, 2000)
@@ -270,8 +267,7 @@ NARROWED = Program(
 @pytest.mark.slow
 @pytest.mark.parametrize("planted", [1e300, -3.5e38, np.inf, -np.inf, np.nan, 3.4028235e38])
 def test_only_what_was_too_large_fails_to_narrow(planted: float, directory: Path) -> None:
-    run = compiled(NARROWED, KernelCache(directory))
-    assert run is not None
+    run = partial(KernelTiers(directory, "compiled").run, NARROWED)
     for row, null, sel in (
         (5, False, None),
         (699, False, None),
@@ -305,8 +301,7 @@ def stacked(columns: int) -> Program:
 @pytest.mark.slow
 def test_wide_matrices(directory: Path) -> None:
     program = stacked(120)
-    run = compiled(program, KernelCache(directory))
-    assert run is not None
+    run = partial(KernelTiers(directory, "compiled").run, program)
     for n, nulls in ((1500, False), (300, True), (1, True)):
         inputs = random_columns(program.inputs, n, n, nulls=nulls)
         for rows in (None, np.arange(0, n, 2)):
@@ -368,8 +363,10 @@ def test_tensors_are_refused_and_counted(directory: Path) -> None:
     assert (tiers.counts.refused, tiers.counts.numpy, tiers.counts.compiled) == (1, 1, 0)
 
 
-def test_nothing_to_fuse_is_none(directory: Path) -> None:
-    assert compiled(Program(("arrow",), (), (0,)), KernelCache(directory)) is None
+def test_where_nothing_can_be_fused_no_kernel_is_called() -> None:
+    fused = Fused(Program(("arrow",), (), (0,)))
+    assert not fused.calls
+    assert not fused.texts
 
 
 def test_modes_have_names(directory: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from dml.data.block import from_arrow
 from dml.data.schema import code_of
 from dml.kernels.functions.function import NoSuchElementFailure
-from dml.kernels.functions.table import FUNCTIONS, may_fail
+from dml.kernels.functions.table import functions, may_fail
 from dml.kernels.interpreter import ElementProgram, run
 from dml.kernels.program import Program, Step
 from dml.kernels.vec import Vec
@@ -102,7 +102,7 @@ COLUMNS = (
 
 
 def program(name: str, column: pa.Array) -> tuple[Program, list[pa.Array]]:
-    function, params = FUNCTIONS[name], GIVEN.get(name, ())
+    function, params = functions()[name], GIVEN.get(name, ())
     kind = function.gives(column.type, params)
     code = code_of(kind)
     inputs = [column]
@@ -121,19 +121,19 @@ def computed(name: str, column: pa.Array, rows: slice) -> list[Any]:
     (found,) = run(made, registers, len(parts[0])).outputs
     if not isinstance(found, Vec):
         assert isinstance(found, pa.Array)
-        assert found.type == FUNCTIONS[name].gives(column.type, GIVEN.get(name, ()))
+        assert found.type == functions()[name].gives(column.type, GIVEN.get(name, ()))
         return list(found.to_pylist())
     valid = np.ones(len(found.values), bool) if found.valid is None else found.valid
     return [v if ok else None for v, ok in zip(found.values.tolist(), valid, strict=True)]
 
 
 def taken(name: str) -> list[pa.Array]:
-    taken_by = [column for column in COLUMNS if FUNCTIONS[name].takes.holds(column.type)]
+    taken_by = [column for column in COLUMNS if functions()[name].takes.holds(column.type)]
     taken_by = [c for c in taken_by if (c is DIGITS) == (name in READING)]
     return [column for column in taken_by if column.type == ONE.get(name, column.type)]
 
 
-@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+@pytest.mark.parametrize("name", sorted(functions()))
 def test_rows_are_computed_alone(name: str) -> None:
     assert taken(name)
     for column in taken(name):
@@ -147,7 +147,7 @@ def test_rows_are_computed_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", sorted(n for n, f in FUNCTIONS.items() if f.rest is None and not f.vectors)
+    "name", sorted(n for n, f in functions().items() if f.rest is None and not f.vectors)
 )
 def test_literals_are_computed_once(name: str) -> None:
     for column in taken(name):

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from dml.kernels import interpreter
 from dml.kernels.compiled.expression_shapes import multiples
 from dml.kernels.compiled.fused_program import Fused
-from dml.kernels.compiled.jit import KernelCache
-from dml.kernels.compiled.tier_choice import compiled
+from dml.kernels.compiled.tier_choice import KernelTiers
 from dml.kernels.program import Program, Step
 from dml.kernels.vec import Vec
 from tests.kernels.compiled.test_tier_choice import agree, random_columns
@@ -74,8 +73,7 @@ def test_numbers_divided_by_stand_in_the_kernel(code: str, by: int, tmp_path: Pa
     names = [f"{prefix}{op}" for prefix in prefixes for op in ("floordiv", "mod")]
     steps = (Step("lit", (), code, (by,)), *(Step(name, (0, 1), code) for name in names))
     program = Program((code,), steps, tuple(range(2, 2 + len(names))))
-    run = compiled(program, KernelCache(tmp_path))
-    assert run is not None
+    run = partial(KernelTiers(tmp_path, "compiled").run, program)
     assert all(f"({by})" in source.text for source in Fused(program).sources([Vec(NUMBERS)]))
     for seed, nulls in ((1, False), (2, True)):
         inputs = random_columns(program.inputs, 2000, seed, nulls=nulls)

@@ -51,13 +51,13 @@ def test_figures_are_the_exact_ones_rounded_once(name: str) -> None:
         sums = added(values, pieces)
         assert sums.total == (float(total) if sums.floats else total)
         assert sums.mean == float(mean)
-        if variance and math.isfinite(found := sums.std or 0.0):
+        if variance and math.isfinite(found := sums.deviation(1) or 0.0):
             # no other float is nearer to the root
             ends = (Fraction(math.nextafter(found, way)) for way in (0.0, math.inf))
             low, high = ((end + Fraction(found)) / 2 for end in ends)
             assert low**2 <= variance <= high**2
         else:
-            assert sums.std == (math.inf if variance else 0.0)
+            assert sums.deviation(1) == (math.inf if variance else 0.0)
 
 
 def test_no_order_changes_a_bit() -> None:
@@ -74,7 +74,7 @@ def test_more_values_than_are_added_at_once() -> None:
     assert (sums.sum, sums.squares) == (-20_001 * 2**63, 20_001 * 2**126)
     floats = added(np.full(20_001, math.nextafter(2.0, 0)), 1)
     assert floats.total == float(20_001 * Fraction(math.nextafter(2.0, 0)))
-    assert floats.std == 0.0
+    assert floats.deviation(1) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -90,15 +90,15 @@ def test_more_values_than_are_added_at_once() -> None:
 def test_what_is_not_finite_stays_so(values: list[float], total: float, pieces: int) -> None:
     sums = added(np.array(values), pieces)
     assert repr(sums.total) == repr(sums.mean) == repr(total)
-    assert repr(sums.std) == "nan"
+    assert repr(sums.deviation(1)) == "nan"
 
 
 @pytest.mark.parametrize(("dtype", "zero"), [("f8", "0.0"), ("i8", "0")])
 def test_of_few_values_there_is_less_to_say(dtype: Any, zero: str) -> None:
     sums = ExactSums(np.dtype(dtype))
-    assert (repr(sums.total), sums.mean, sums.std) == (zero, None, None)
+    assert (repr(sums.total), sums.mean, sums.deviation(1)) == (zero, None, None)
     sums.add(np.array([3], dtype))
-    assert (sums.total, sums.mean, sums.std) == (3, 3.0, None)
+    assert (sums.total, sums.mean, sums.deviation(1)) == (3, 3.0, None)
 
 
 def test_a_sum_that_no_float_holds_is_infinite() -> None:

@@ -19,7 +19,6 @@ from dml.kernels.math.functions import (
     numba_source,
     numpy_apply,
     step_table,
-    usual_source,
 )
 from dml.kernels.math.step_language import StepValue, trace
 from dml.kernels.rows.ids import mix64
@@ -123,18 +122,16 @@ def test_any_bits_mean_the_same_to_both(table: StepTable, bits: int) -> None:
 
 
 def compiled(table: StepTable) -> Callable[[np.ndarray], np.ndarray]:
-    """A loop around the generated function; where a tile is usual, around the shorter one."""
+    """A loop around the generated function."""
     space: dict[str, Any] = {"np": np}
-    exec(numba_source(table, "f") + usual_source(table, "f"), space)
+    exec(numba_source(table, "f"), space)
     jit = numba.njit(error_model="numpy")
-    full, usual, is_usual = (jit(space[name]) for name in ("f", "f_usual", "f_is_usual"))
+    full = jit(space["f"])
 
     @jit
     def loop(x: Any, out: Any) -> None:
         for i in range(x.size):
             out[i] = full(x[i])
-            if is_usual(x[i]):
-                out[i] = usual(x[i]) if usual(x[i]) == out[i] else 0.125
 
     def apply(x: np.ndarray) -> np.ndarray:
         out = np.empty_like(x)

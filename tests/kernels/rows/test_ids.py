@@ -111,7 +111,7 @@ def test_picked_rows_hold_one_word_each() -> None:
     ids = RowIds.at(5, np.array([9, 2, 2]))
     assert pairs(ids) == [(5, 9), (5, 2), (5, 2)]
     assert ids.nbytes == 3 * 8
-    assert pairs(RowIds.of_source("a", 4, 1)) == [(source_key("a"), 4)]
+    assert pairs(RowIds.run(source_key("a"), 4, 1)) == [(source_key("a"), 4)]
     assert pairs(RowIds.of_arrays(words(1, 2), words(3, 4))) == [(1, 3), (2, 4)]
 
 
@@ -124,7 +124,7 @@ def test_children_take_their_index_from_an_array() -> None:
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_ids_stay_unique_through_repeats_and_children(depth: int) -> None:
-    parts = [RowIds.of_source(name, 0, 300) for name in ("a", "b")]
+    parts = [RowIds.run(source_key(name), 0, 300) for name in ("a", "b")]
     for level in range(depth):
         parts = [part.derive(level, turn) for part in parts for turn in range(3)]
     every = [pair for part in parts for pair in pairs(part)]

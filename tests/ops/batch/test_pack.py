@@ -23,7 +23,7 @@ from dml.errors import (
     SchemaError,
 )
 from dml.expr.flow import At
-from dml.kernels.rows.ids import RowIds
+from dml.kernels.rows.ids import RowIds, source_key
 from dml.ops.batch import pack
 from tests.expr.checks import QUIET, agrees, holds, node_of, table
 
@@ -207,7 +207,7 @@ class Given:
 def test_a_position_that_holds_rows_it_does_not_lead_to() -> None:
     nothing: Any = None
     at = At(0, 0, nothing, {}, nothing, 0)
-    ids = RowIds.of_source("t", 0, 3)
+    ids = RowIds.run(source_key("t"), 0, 3)
     block = Block.from_arrow(pa.record_batch({"tokens": pa.array([[1, 2], [3], [4, 5]])}), ids)
     node = pack.Pack(
         node_of(table({"tokens": block.to_arrow()["tokens"]})),

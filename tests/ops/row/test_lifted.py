@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
-from dml.data.block import Block
-from dml.data.schema import Schema
 from dml.errors import UDFError
-from dml.kernels.rows.ids import RowIds
-from dml.kernels.vec import Vec
-from dml.ops.row.lifted import LiftedFilter, LiftedMap, same_rows
+from dml.ops.row.lifted import LiftedFilter, LiftedMap
 from dml.optimize.phases import optimize
 from tests.expr.checks import holds, node_of, table
 
@@ -62,18 +57,3 @@ def test_filter() -> None:
     ds = table({"x": pa.array(range(9))}).filter(lambda row: row["x"] % 3 == 1)
     assert lifted(ds, LiftedFilter)
     assert holds(ds) == 3
-
-
-def block(values: list[float], valid: list[bool] | None = None) -> Block:
-    mask = None if valid is None else np.array(valid)
-    ids = RowIds.run(1, 0, len(values))
-    return Block(Schema({"f": pa.float64()}), (Vec(np.array(values), mask),), ids)
-
-
-def test_same_rows_looks_at_bits_and_nulls() -> None:
-    nan = float("nan")
-    assert same_rows(block([1.0, nan]), block([1.0, -nan]))
-    assert not same_rows(block([0.0]), block([-0.0]))
-    assert same_rows(block([1.0, 2.0], [True, False]), block([1.0, 3.0], [True, False]))
-    assert not same_rows(block([1.0], [False]), block([1.0]))
-    assert not same_rows(block([1.0]), block([1.0, 1.0]))

@@ -22,6 +22,7 @@ from dml.optimize.search.cache_placement import (
     spent,
     within,
 )
+from tests.cache.store.far import linear
 
 FLEETS, NODES = 100, 14
 
@@ -160,7 +161,7 @@ def rises(curve: ReadTimes) -> bool:
 def test_read_times_are_near_a_latency_and_a_bandwidth(
     latency_s: float, bytes_per_s: float, sizes: list[float]
 ) -> None:
-    curve = ReadTimes.linear(latency_s, bytes_per_s)
+    curve = linear(latency_s, bytes_per_s)
     assert rises(curve)
     for size in sizes:
         assert curve(size) == pytest.approx(latency_s + size / bytes_per_s, rel=0.15)

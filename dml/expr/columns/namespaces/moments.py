@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from dml.base.user_line import door
@@ -15,6 +16,16 @@ SPAN = re.compile("([1-9][0-9]{0,5})([a-z]+)")
 UNITS = ("ns", "us", "ms", "s", "d")
 
 
+def _field(name: str, doc: str) -> Callable[[Namespace[C]], C]:
+    """Return the method of the function ``dt.name``, which has no parameters."""
+
+    def method(self: Namespace[C]) -> C:
+        return self._apply(f"dt.{name}")
+
+    method.__name__, method.__qualname__, method.__doc__ = name, f"Moments.{name}", doc
+    return method
+
+
 class Moments(Namespace[C]):
     """Functions of a column of dates or times, int64 but for ``date``; null gives null.
 
@@ -23,61 +34,25 @@ class Moments(Namespace[C]):
 
     __slots__ = ()
 
-    def year(self) -> C:
-        """Return the year."""
-        return self._apply("dt.year")
-
-    def quarter(self) -> C:
-        """Return the quarter, 1 to 4."""
-        return self._apply("dt.quarter")
-
-    def month(self) -> C:
-        """Return the month, 1 to 12."""
-        return self._apply("dt.month")
-
-    def day(self) -> C:
-        """Return the day of the month, 1 to 31."""
-        return self._apply("dt.day")
-
-    def hour(self) -> C:
-        """Return the hour, 0 to 23."""
-        return self._apply("dt.hour")
-
-    def minute(self) -> C:
-        """Return the minute, 0 to 59."""
-        return self._apply("dt.minute")
-
-    def second(self) -> C:
-        """Return the second, 0 to 59."""
-        return self._apply("dt.second")
-
-    def millisecond(self) -> C:
-        """Return the milliseconds since the second began, 0 to 999."""
-        return self._apply("dt.millisecond")
-
-    def microsecond(self) -> C:
-        """Return the microseconds since the second began, 0 to 999,999."""
-        return self._apply("dt.microsecond")
-
-    def weekday(self) -> C:
-        """Return the day of the week as in ISO 8601: Monday is 1, Sunday 7."""
-        return self._apply("dt.weekday")
-
-    def ordinal_day(self) -> C:
-        """Return the day of the year, 1 to 366."""
-        return self._apply("dt.ordinal_day")
-
-    def week(self) -> C:
-        """Return the ISO week, 1 to 53; week 1 is the week with the year's first Thursday."""
-        return self._apply("dt.week")
-
-    def iso_year(self) -> C:
-        """Return the year to which the ISO week belongs."""
-        return self._apply("dt.iso_year")
-
-    def date(self) -> C:
-        """Return the day, as date32."""
-        return self._apply("dt.date")
+    year = _field("year", "Return the year.")
+    quarter = _field("quarter", "Return the quarter, 1 to 4.")
+    month = _field("month", "Return the month, 1 to 12.")
+    day = _field("day", "Return the day of the month, 1 to 31.")
+    hour = _field("hour", "Return the hour, 0 to 23.")
+    minute = _field("minute", "Return the minute, 0 to 59.")
+    second = _field("second", "Return the second, 0 to 59.")
+    millisecond = _field("millisecond", "Return the milliseconds since the second began, 0 to 999.")
+    microsecond = _field(
+        "microsecond", "Return the microseconds since the second began, 0 to 999,999."
+    )
+    weekday = _field("weekday", "Return the day of the week as in ISO 8601: Monday is 1, Sunday 7.")
+    ordinal_day = _field("ordinal_day", "Return the day of the year, 1 to 366.")
+    week = _field(
+        "week",
+        "Return the ISO week, 1 to 53; week 1 is the week with the year's first Thursday.",
+    )
+    iso_year = _field("iso_year", "Return the year to which the ISO week belongs.")
+    date = _field("date", "Return the day, as date32.")
 
     def century(self) -> C:
         """Return ``(year() + 99) // 100``: 1901 to 2000 are the 20th."""
