@@ -93,7 +93,7 @@ class DaskCrew(RemoteCrew):
                 self.hub.call(self._submit, self._ticket(place, some))
 
     def _due(self, run: Run) -> bool:
-        """Return False if ``run`` has ended meanwhile, as its first attempt has."""
+        """Return False if slice ``run`` has ended, for example by another attempt at it."""
         task = self.loop.core.active.get(run.seq)
         return task is not None and task.k == run.k
 
@@ -318,9 +318,10 @@ class DaskCrew(RemoteCrew):
             self._resize()
 
     async def _without_silent(self) -> None:
-        """Rerun elsewhere what silent workers run or store, as Dask would wait for these workers.
+        """Resubmit the tasks of silent workers, and those whose results are stored there.
 
-        This happens at every check: silent workers seem idle to Dask, which lets them steal tasks.
+        Dask itself would wait for these workers. This is repeated at every check: silent workers
+        seem idle to Dask, which lets them steal tasks.
         """
         doing, having = await self.hub.at_silent()
         waiting = {ticket.seat for ticket in self.live if under_way(ticket)}

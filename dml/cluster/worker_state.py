@@ -216,7 +216,7 @@ def freight(run: str, job: bytes, *buffers: Any) -> WorkerState:
 
 
 def staying(seat: WorkerState) -> WorkerState:
-    """Return ``seat``, as the value of a second key that keeps it on its worker; a Dask task."""
+    """Return ``seat`` unchanged, as a Dask task whose key keeps the seat on its worker."""
     return seat
 
 

@@ -39,7 +39,7 @@ RATES: Final = ("finished", "stopped")
 
 
 def learned(events: Iterable[Event], host_class: str) -> Profile:
-    """Return the profile learned from one run's ``events``; empty if the run failed or goes on.
+    """Return the profile learned from one run's ``events``; empty if it failed or has not ended.
 
     Each operator is one observation, however many workers and blocks it had. Row counts are learned
     only from runs that finished.

@@ -103,7 +103,7 @@ def _patient(end: socket.socket) -> Iterator[None]:
 
 
 def _attentive(end: socket.socket) -> None:
-    """Disable send delays, and detect a host that is gone."""
+    """Send small messages at once (no Nagle delay), and detect a lost host by keep-alive probes."""
     end.settimeout(None)
     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -85,9 +85,10 @@ class SampleWatch:
             guard.verified += 1
 
     def _follow(self, where: Where, pieces: Sequence[Piece], *, whole: bool) -> None:
-        """Compare rows of the atom ``where`` in ``pieces`` with those that the same plan made here.
+        """Compare delivered rows of the atom ``where``, in ``pieces``, with expected rows.
 
-        ``whole`` is True if all rows of the atom have arrived with ``pieces``.
+        The chosen plan made the expected rows in this process. ``whole`` is True if all rows of the
+        atom have arrived with ``pieces``.
         """
         made, sample = self.expected[where]
         mine = [piece for piece in pieces if (piece.place, piece.atom) == where]

@@ -310,7 +310,10 @@ def turns_of(plan: Plan, stage_epoch: int) -> tuple[int, ...]:
 
 
 def apart(plan: Plan, at: At, bottoms: Iterator[Bottom], turns: tuple[int, ...] = ()) -> Apart:
-    """Return ``plan`` and the plans of its inputs as runs over blocks: one of ``bottoms`` each."""
+    """Return a run of ``plan`` over blocks in memory, with runs of the plans of its other inputs.
+
+    Each run reads the next of ``bottoms``. ``turns`` are the sampled passes of ``plan``.
+    """
     bottom = next(bottoms)
     beside = tuple(tuple(apart(each, at, bottoms) for each in plans) for plans in plan.beside)
     return Apart(plan, at, _unopened, 1, Tallies(), beside=beside, bottom=bottom, turns=turns)

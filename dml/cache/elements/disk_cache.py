@@ -230,7 +230,7 @@ class DiskShelf:
             self.times = min(2 * self.times, MOST_TIMES)
 
     def _pass(self, place: int) -> None:
-        """End the wait for a maker of element ``place``: it exists, or it begins no part."""
+        """End the wait for a maker of element ``place``: it exists, or no part begins there."""
         if self.made is not None and self.made.next == place:
             self.made = None
             self.changed.notify_all()
@@ -333,7 +333,10 @@ class DiskShelf:
     # ------------------------------------------------------------------------------------- making
 
     def _claim(self, number: int, place: int, describe: Callable[[], Told]) -> bool:
-        """Begin part ``number``, or wait for the process that fills it; True to look again."""
+        """Begin part ``number``, or wait for the process that fills it.
+
+        Return True if the caller must look for element ``place`` again, False if it must make it.
+        """
         with self.claims:
             with self.changed:
                 if self.making is not None or self.spans.absent(place) != number:

@@ -211,7 +211,10 @@ class PartSpan(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """Number of elements stored from the first on, bytes of all parts, and if none is missing."""
+    """The elements stored without a gap from the first on, and the bytes of all parts.
+
+    The last field is True if no part is missing.
+    """
 
     elements: int
     nbytes: int

@@ -271,7 +271,10 @@ class PartStore:
         anew: bool,
         had: bool = False,
     ) -> PartRows | None:
-        """Return a stored part, or None; remove a damaged one. ``anew`` sees parts stored since."""
+        """Return a stored part, or None; remove a damaged one.
+
+        With ``anew``, parts stored since the entry was last read are found, too.
+        """
         entries, entry = self._entries, folder.rpartition("/")[2]
         known = entries.get_memoized(folder)
         if anew and (part, known.view.version(part)) not in known.records:
@@ -307,7 +310,10 @@ class PartStore:
     def _turn(
         self, folder: str, part: int, until: float, later: float
     ) -> PartFilling | Unread | None:
-        """Return a filling for a missing part; None to look again, NEWER to leave it alone."""
+        """Return a filling for a missing part; None if the caller must look for the part again.
+
+        Return NEWER if a later version of dml has stored the part, which is then left alone.
+        """
         known = self._entries.get_memoized(folder)  # read a moment ago
         if (part, known.view.version(part)) in known.records:
             return Unread.NEWER

@@ -118,7 +118,7 @@ class EntryUses:
         self.busy = False
 
     def next(self, fingerprint: str) -> tuple[int, int]:
-        """Return the number of a new use, and a random integer on which no row depends."""
+        """Count a use; return its number and a random integer that affects no row."""
         number, self.count = self.count, self.count + 1
         return number, int.from_bytes(digest("canary", PROCESS, fingerprint, number), "little")
 

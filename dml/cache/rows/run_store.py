@@ -86,7 +86,7 @@ class Storing(StoredLevels):
 
 
 class Noticing:
-    """A feed that, when it ends, tells the caches of its stage why they stored nothing, if so."""
+    """A feed that reports, when it ends, why the caches of its stage stored nothing, if so."""
 
     def __init__(self, feed: PartitionFeed, job: Job, tallies: Tallies) -> None:
         self._feed, self._job, self._tallies = feed, job, tallies

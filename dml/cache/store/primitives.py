@@ -1,8 +1,8 @@
 """Define the operations that the store needs of a disk or an object store, and their errors.
 
-No file on which rows depend is renamed or written again under its name, there is no
-compare-and-swap, and no two clocks are compared: of two processes that create one name, one is
-first, and the other learns that.
+A file on which rows depend is never renamed and never overwritten. There is no compare-and-swap,
+and clocks of two machines are never compared. If two processes create one name, one of them
+succeeds, and the other is told that the name exists.
 """
 
 from __future__ import annotations

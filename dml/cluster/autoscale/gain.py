@@ -187,7 +187,7 @@ class GainPolicy:
     def _lost(
         self, trial: Trial, ratio: float, error: float
     ) -> tuple[ScalingDecision | None, bool]:
-        """Like ``_gained``, for a decrease: batch time may rise by only a part of what it could."""
+        """Judge a decrease like ``_gained``: batch time may rise by a part of the possible rise."""
         asked = self._part(self.workers) * (trial.workers / self.workers - 1)
         if ratio - 1 + SURE * error < asked:
             return None, True

@@ -62,9 +62,10 @@ class SliceFigures(NamedTuple):
 
 
 class ConcurrencyChange(NamedTuple):
-    """After ``rows`` rows, ``parallel`` slices run at once, each charged ``cpu`` processors; why.
+    """A change, after ``rows`` rows, of the number of slices that run at once.
 
-    ``first`` are the figures of slices on the slots alone, if they are known.
+    The number was ``before`` and is now ``parallel``; each slice is charged ``cpu`` processors.
+    ``first`` are the figures of slices when no more ran than there are slots, None if unknown.
     """
 
     before: int
@@ -132,10 +133,10 @@ class Concurrency:
     def measured(
         self, rows: int, seconds: float, cpu_s: float, beside: int
     ) -> ConcurrencyChange | None:
-        """Record a slice; ``beside`` ran when it ended, itself included. Return a decision or None.
+        """Record a finished slice; return a decision, or None for no change.
 
-        ``rows`` are those that it processed; ``seconds`` is its elapsed, ``cpu_s`` its processor
-        time.
+        ``rows`` were processed by the slice in ``seconds`` of elapsed time and ``cpu_s`` seconds of
+        processor time; ``beside`` slices ran when it ended, itself included.
         """
         interval = self.interval
         self.rows += rows
@@ -192,7 +193,10 @@ class Concurrency:
     def _settled(
         self, now: SliceFigures, parallel: int, more: SliceFigures
     ) -> ConcurrencyChange | None:
-        """Keep the number for some time; ``more`` are the figures of ``parallel`` slices."""
+        """Pause changes; return to more slices if they processed clearly more rows per second.
+
+        ``now`` are the figures of the present number, ``more`` those of ``parallel`` slices.
+        """
         self._rest()
         if now.throughput > ENOUGH * more.throughput:
             return None
@@ -225,7 +229,11 @@ class Concurrency:
         return None if parallel == before else self._change(before, used, reason)
 
     def _change(self, before: int, used: float | None, reason: str) -> ConcurrencyChange:
-        """Return a change; a slice is charged what it ``used``, or if unknown its part of all."""
+        """Return a change that charges each slice the processors that it ``used``, within limits.
+
+        The limits are ``LEAST`` and an equal share of the slots, which is charged if ``used`` is
+        None.
+        """
         share = self.slots / self.parallel
         cpu = share if used is None else max(LEAST, min(WORTH * used, share))
         return ConcurrencyChange(before, self.parallel, cpu, reason, self.first, self.rows)
@@ -269,12 +277,12 @@ class Tuning:
         return tuple(found)
 
     def unlocked(self) -> None:
-        """Note that slices do not wait for Python's lock, although they might, by the figures."""
+        """Record that slices do not wait for Python's lock, even if their times suggest it."""
         for each in self._stages.values():
             each.cleared = True
 
     def stop(self) -> bool:
-        """Let no number rise any more; return whether one has risen."""
+        """Let no number rise from now on; return True if any number is above its first value."""
         for each in self._stages.values():
             each.most = min(each.most, max(each.least, each.parallel // 2))
         return any(each.parallel > each.least for each in self._stages.values())

@@ -118,7 +118,7 @@ def open_lane(  # noqa: PLR0917 (an Opener, once the first are bound)
 
 
 def _heard(flow: Flow, job: SliceJob, deferred: DeferredLosses) -> Sequence[Any]:
-    """Return the arguments of SliceInput: a lane's input and, with a loss limit, ``heard``."""
+    """Return the arguments of SliceInput: a lane's input and, if losses are limited, ``heard``."""
     if not job.at.bounded:
         return (flow,)
     return Listening(flow, deferred, most=1 if job.below is None else UNBOUNDED), deferred.drain

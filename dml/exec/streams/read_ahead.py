@@ -310,9 +310,10 @@ def _ahead_bytes(most_bytes: int) -> int:
 def side_by_side(
     flows: int, workers: int, at_once: int | None, allowance: Allowance, *, tunes: bool = False
 ) -> SideBySide | None:
-    """Return what reads ``flows`` flows in parallel; None if they are read one after the other.
+    """Return a reader of ``flows`` flows in parallel; None if they are read one after the other.
 
-    At most ``at_once`` are read at once, and at most ``workers``, or more if the run ``tunes``.
+    At most ``at_once`` flows are read at once, and at most ``workers``, or more if the run
+    ``tunes`` its concurrency.
     """
     asked = flows if at_once is None else min(flows, at_once)
     most, able = min(asked, workers), min(asked, MOST) if tunes else 0

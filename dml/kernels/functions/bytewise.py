@@ -93,7 +93,7 @@ class Replaced:
     """Replace matches of ``members`` by ``byte``, or remove them if ``byte`` is None.
 
     With ``lead`` or ``trail``, ``byte`` is also stripped from the start or the end of rows. In that
-    case ``byte`` is itself a member, so it occurs only once in succession.
+    case ``members`` include ``byte``, so that two adjacent ones never remain.
     """
 
     members: ByteSet
@@ -112,7 +112,10 @@ class Replaced:
         return made if dropped is None else _select_bytes(made, ~dropped)
 
     def dropped(self, rows: Bytes, found: np.ndarray) -> np.ndarray:
-        """Mask the bytes to drop: all but the first of each run, or all at a stripped end."""
+        """Mask the bytes to drop: in each run of ``found`` bytes all but the first.
+
+        With ``lead`` or ``trail``, the run at the start or the end of a row is dropped entirely.
+        """
         after = np.empty(len(found) + 1, bool)
         after[1:] = found
         after[rows.edges[:-1]] = self.lead

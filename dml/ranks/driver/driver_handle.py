@@ -55,18 +55,21 @@ class ShippedPipeline:
         self.digest = seen.digest()
 
     def known_by(self, driver: DriverProcess) -> bool:
-        """Return True if ``driver`` has a version of the pipeline, so may cache its elements."""
+        """Return True if ``driver`` has received the pipeline, and may have cached elements."""
         return self.name in driver.known
 
 
 class Over(Protocol):
-    """A run that has ended for the caller; ``final`` and ``last`` are None until it is reported."""
+    """A run that has ended for the caller, and whose report may be outstanding.
+
+    ``final`` are the events and ``last`` is the memory report of the run, None until they arrive.
+    """
 
     final: list[Event] | None
     last: MemoryReport | None
 
     def bereft(self) -> None:
-        """Write the run's report in this process, since the driver cannot send it any more."""
+        """Write the run's report in this process, since the driver process cannot send it."""
 
 
 class DriverProcess(ChildProcess):
@@ -164,7 +167,7 @@ class DriverProcess(ChildProcess):
             self.over = None
 
     def tell(self) -> None:
-        """Emit the log lines and warnings in ``untold``, which came with dropped messages."""
+        """Emit the log lines and warnings in ``untold``, which arrived with dropped messages."""
         told, self.untold = self.untold, []
         tell(told)
 
@@ -187,7 +190,7 @@ class DriverProcess(ChildProcess):
         return self.kept and wanted and self.whole and not self.deaf
 
     def look(self) -> None:
-        """Receive the report of the last run, if it has come; do not wait."""
+        """Receive the report of the last run, if it has arrived; do not wait."""
         self.settle(0.0)
 
     def failed(self, error: Exception) -> WorkerLostError:

@@ -70,7 +70,10 @@ class Aside:
     # ------------------------------------------------------------------------------------- the run
 
     def begin(self, epoch: int, position: Position | None) -> Maker:
-        """Begin the run in a driver process, return its maker; PlanError if it cannot be sent."""
+        """Begin the run in a driver process, and return this object, which makes its chunks.
+
+        Raise PlanError if the pipeline cannot be sent to another process.
+        """
         pipeline = ShippedPipeline(self.node)
         driver = DRIVERS.take(liked=pipeline.known_by)
         try:
@@ -122,7 +125,7 @@ class Aside:
             self.driver.tell()
 
     def same(self) -> dict[str, Any]:
-        """Return the values that a resuming run must match; {} if a local run has the same."""
+        """Return the values that a resuming run must match, as the driver process sent them."""
         return self._same
 
     # ------------------------------------------------------------------------------------ reporting
@@ -154,7 +157,7 @@ class Aside:
         self.bereft()
 
     def bereft(self) -> None:
-        """Write the run's report in this process, as the driver process ended before it did."""
+        """Write the report of the ended run in this process, since the driver process is gone."""
         if self._ended is not None:
             self.account.finished(*self._ended)
 
