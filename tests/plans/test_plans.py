@@ -1,4 +1,4 @@
-"""This file compares what explain says of the named pipelines with the texts beside it.
+"""Compare ``explain`` of the named pipelines with the committed texts.
 
 After a change of plans: ``pytest tests/plans --update-plans``, then read the diff.
 """

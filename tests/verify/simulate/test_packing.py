@@ -1,4 +1,4 @@
-"""This file tests what can stand side by side, and that no schedule beats the bound made of it."""
+"""Test which slices fit together, and that no schedule beats the bound computed from that."""
 
 from __future__ import annotations
 
