@@ -243,7 +243,7 @@ def _left_alone(row: Any, name: Any) -> bool:
 
 
 def _alone(value: np.ndarray) -> bool:
-    """Return True if nothing but ``value`` refers to its memory, which may be its base's."""
+    """Return True if only ``value`` refers to its memory, whether its own or that of its base."""
     below, flags = value.base, value.flags
     if weakref.getweakrefcount(value) or value.dtype.hasobject:
         return False

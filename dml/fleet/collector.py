@@ -59,7 +59,7 @@ def telemetry_root(setting: str | None, environ: Mapping[str, str] = os.environ)
 
 @contextlib.contextmanager
 def replacing(root: Path, path: Path) -> Iterator[TextIO]:
-    """Yield a private ASCII file that takes the place of ``path`` when the block ends.
+    """Yield a private ASCII file that replaces ``path`` when the ``with`` block ends.
 
     ``root`` is the store, which has the file until then under a name of its own. Raise OSError as
     the file system does. After any error the file is removed; after a kill, ``sweep`` finds it.

@@ -94,7 +94,7 @@ class Wire:
 
 @contextmanager
 def _patient(end: socket.socket) -> Iterator[None]:
-    """Limit the wait for a silent peer to HANDSHAKE_S while the block runs."""
+    """Limit the wait for a silent peer to HANDSHAKE_S during the ``with`` block."""
     option = socket.SO_RCVTIMEO
     with end.dup() as same:
         same.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(HANDSHAKE_S), 0))

@@ -193,7 +193,7 @@ class SharedRun:
         return self.ended
 
     def _note(self) -> None:
-        """Record the stream's position; also by step if all ranks have equally many elements."""
+        """Record the stream's position, also by step if all ranks have equally many elements."""
         mark = self.elements.mark()
         self.latest = mark
         if self.pulled >= 0 and self.pulled % self.split.n == 0:

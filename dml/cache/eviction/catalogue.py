@@ -94,7 +94,7 @@ def store_in(root: str) -> str:
 
 
 class ObservedUses(PartUses):
-    """The uses that all processes have reported, for a process that only looks."""
+    """The uses that all processes have reported, for a process that only inspects the store."""
 
     def __init__(self, place: StorePlace) -> None:
         super().__init__(place)

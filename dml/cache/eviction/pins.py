@@ -21,7 +21,7 @@ FOREVER = "forever"
 
 @contextmanager
 def pinned(place: StorePlace, fingerprint: str, *, pin_s: float = PIN_S) -> Iterator[None]:
-    """Pin an entry while the block runs; raise UnusableError if the pin cannot be written."""
+    """Pin an entry during the ``with`` block; raise UnusableError if the pin cannot be written."""
     name = f"{_folder(fingerprint)}/{uuid.uuid4().hex}"
     place.put(name, b"")
     with Lease(place, name, pin_s / BEATS).hold():

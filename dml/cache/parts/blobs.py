@@ -98,12 +98,12 @@ class Draft:
             self._sink.finish()
 
     def settle(self) -> None:
-        """Publish the local copy too, once the part is committed."""
+        """Publish the local copy, too, once the part is committed."""
         if self._copy is not None:
             self._copy.finish()
 
     def drop(self) -> None:
-        """Remove the blob, unless it is published, and its local copy, unless that is settled."""
+        """Remove the blob and its local copy, as far as they are not published."""
         for each in (self._sink, self._copy):
             if each is not None:
                 each.drop()

@@ -129,7 +129,7 @@ class PartFilling:
         return self._drop.alive
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Write the rows of ``batch`` now, without holding them."""
+        """Write the rows of ``batch`` now; none of them stay in memory."""
         self._held.thread = threading.get_ident()
         if self._void or not self.alive:
             return
@@ -157,7 +157,7 @@ class PartFilling:
 
     @contextmanager
     def _apart(self) -> Iterator[None]:
-        """Exclude the time of the block from the cost, then send due heartbeats of the leases."""
+        """Exclude the time of the ``with`` block from the cost, then send due heartbeats."""
         begun = self._clock()
         try:
             yield
@@ -171,7 +171,7 @@ class PartFilling:
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """Make the filling void, so that it stores no more, if the block of code fails."""
+        """Make the filling void, so that it stores no more, if the ``with`` block fails."""
         try:
             yield
         except (OvertakenError, pa.ArrowException):

@@ -162,7 +162,7 @@ class RowFilling:
 
 
 def _finish(block: Block) -> None:
-    """Mark the floats of the block's part as finished, so that they are not inspected again."""
+    """Mark the floats of the block's part as free of NaN, so that they are not inspected again."""
     floats = [c.values for c in block.columns if isinstance(c, Vec) and c.values.dtype.kind == "f"]
     if floats:
         buffer_ownership.finish(floats[0])

@@ -131,7 +131,7 @@ def swept(system: Any, folder: str, ask: Ask, older_s: float, now: float) -> int
 
 @contextmanager
 def _translate_swept(path: str) -> Iterator[None]:
-    """Raise OvertakenError, after which the store is still used, if an upload was aborted."""
+    """Raise OvertakenError if an upload was aborted; the store is used nevertheless."""
     try:
         yield
     except AbsentError as error:
@@ -247,7 +247,8 @@ class Bucket:
     def list_files(self, prefix: str, *, looking: bool = False) -> list[ListedName]:
         """Return the names below ``prefix`` with sizes in bytes and ages in seconds.
 
-        Ages are by the store's clock, read off a new file; with ``looking``, by the local clock.
+        Ages are by the store's clock, which a new file shows. With ``looking``, no file is written,
+        and ages are by the local clock.
         """
         now = time.time() if looking else self._now()
         return [

@@ -135,7 +135,8 @@ class Disk:
     def list_files(self, prefix: str, *, looking: bool = False) -> list[ListedName]:
         """Return the names below ``prefix`` with sizes in bytes and ages in seconds.
 
-        Ages are by the clock of the disk, read off a new file; with ``looking``, by the local one.
+        Ages are by the clock of the disk, which a new file shows. With ``looking``, no file is
+        written, and ages are by the local clock.
         """
         with self.translate_errors("read"):
             below, told = self._below(prefix), list[ListedName]()
@@ -244,7 +245,10 @@ class Disk:
 
     @contextmanager
     def translate_errors(self, done: str) -> Iterator[None]:
-        """Raise an OSError of the block as UnusableError; ``done``: what failed, such as "read"."""
+        """Translate an OSError of the ``with`` block to UnusableError.
+
+        ``done`` is the participle of what failed, such as "read".
+        """
         try:
             yield
         except UnusableError:

@@ -67,7 +67,10 @@ class Standing:
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """Suppress an UnusableError of the block, and give up the place (not on OvertakenError)."""
+        """Suppress an UnusableError of the ``with`` block, and stop using the place.
+
+        After an OvertakenError, the place is still used.
+        """
         try:
             yield
         except OvertakenError:

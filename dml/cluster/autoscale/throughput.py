@@ -129,7 +129,11 @@ class TrainerMeter(Received):
         return any(not crew.closing for crew in self.crews)
 
     def chunk(self, chunk: ElementChunk, ready: Any, waited_s: float) -> None:
-        """Count arrived batches; the time since the last ones, less the wait, was the trainer's."""
+        """Count the batches of a chunk.
+
+        The time since the previous chunk, less the wait ``waited_s``, is that of the trainer's
+        steps.
+        """
         super().chunk(chunk, ready, waited_s)
         now, (then, batches, wait_s) = self.clock(), self._last
         self._last = now, len(chunk.elements) if chunk.skipped < 0 else 1, waited_s

@@ -128,7 +128,7 @@ class MergeJob(Job):
         return 0 if self.ranges is None else self.ranges.working_bytes
 
     def _partitions(self, task: ReadTask) -> Iterator[Outcome]:
-        """Yield the partitions of one range: usually one, as they have the size of a range."""
+        """Yield the partitions of one range: usually one, as large as a range should be."""
         number, held = task.start, list[Piece]()
         held_bytes = rows = 0
         for piece in _ending(self._pieces(number)):
@@ -326,9 +326,10 @@ class Rounds:
         raise _lost(cause) from cause
 
     def _settled(self, index: RunIndex) -> tuple[Any, int]:
-        """Return the location of each run by name, after writing missing runs again, and 0.
+        """Return the location of each run by name, after missing runs were written again.
 
-        Return None and 1 if some runs still are missing.
+        The second item is the number of losses to count: 0, or 1 if runs are still missing; then
+        the first item is None.
         """
         homes = self.exchange.homes()
         if missing := unknown(index.names, homes):

@@ -46,7 +46,7 @@ class StreamMark(NamedTuple):
 
 
 class Report(Protocol):
-    """What the iterator calls on the account of its run; so ``exec`` does not import telemetry."""
+    """The interface by which the iterator reports its run, so that exec imports no telemetry."""
 
     received: Received
 

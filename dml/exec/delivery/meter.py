@@ -81,7 +81,7 @@ class Cell:
 
 
 class Meter:
-    """Counts the stages' output and waits in ``cells[0]``, stream operator n in ``cells[n + 1]``.
+    """Counts rows and time: ``cells[0]`` is the stages' output, ``cells[n + 1]`` stream operator n.
 
     ``most_bytes`` is the process memory above which allocators give unused memory back.
     """

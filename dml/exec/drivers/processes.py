@@ -49,8 +49,8 @@ class PendingAnswer:
 class SharedWorker:
     """A worker process shared by runs, which runs one order at a time; replaced if it dies.
 
-    If a call of a function was given up there, another worker takes its place, and it only finishes
-    the tasks that it has begun: ``_spent`` are such workers.
+    If a call of a function was abandoned in the process, another process replaces it for new tasks.
+    The old one only finishes the tasks that it has begun; ``_spent`` are such processes.
     """
 
     def __init__(self) -> None:
@@ -177,7 +177,7 @@ os.register_at_fork(after_in_child=COMPANIES.clear)
 
 
 def company_of(common: object) -> Company:
-    """Return the workers of all runs with the same ``common``; new ones if it is a class."""
+    """Return the workers that runs with the same ``common`` share; new ones if it is a class."""
     if isinstance(common, type):
         return Company()
     return COMPANIES.setdefault(common, Company())
@@ -210,7 +210,7 @@ class _Processes(RemoteCrew):
     def _least(self, stage: int) -> _Desk:
         """Return the least busy desk at which the stage may run; add one if all are busy.
 
-        A stage with ``max_parallel``, e.g. a class costly to construct, stays at so many desks.
+        A stage with ``max_parallel``, e.g. a class costly to construct, uses only that many desks.
         """
         width = self.loop.core.demands[stage].max_parallel
         seats = self.seats.setdefault(stage, [])

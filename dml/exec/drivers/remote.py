@@ -47,7 +47,7 @@ class RemoteCrew(Crew):
         self.race.begin(run, time.perf_counter())
 
     def counts(self, run: Run, *, lost: bool = False, more: bool = False) -> bool:
-        """Record that an attempt ended; return whether it counts, which is true once per slice."""
+        """Record that an attempt ended; return True for the one attempt at a slice that counts."""
         with self.lock:
             return self.race.end(run, time.perf_counter(), lost=lost, more=more)
 

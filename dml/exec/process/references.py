@@ -137,9 +137,10 @@ def _by_name(obj: Any) -> bool:
 
 @contextlib.contextmanager
 def by_value(modules: Iterable[types.ModuleType]) -> Iterator[None]:
-    """Send functions of ``modules`` by value while the block runs.
+    """Send functions of ``modules`` by value while the ``with`` block runs.
 
-    A module that is sent by value already stays so; one that another block holds does, too.
+    Modules that were sent by value before, or by another ``with`` block, are sent by value
+    afterwards, too.
     """
     held = list[types.ModuleType]()
     try:

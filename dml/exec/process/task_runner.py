@@ -159,7 +159,7 @@ class Bench:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Differing:
-    """An argument that was made again and differs from the first one; ``why`` says how."""
+    """An argument that was made again and differs from the first one; ``why`` is the difference."""
 
     why: str
 
@@ -191,7 +191,10 @@ class TaskRunner:
         self._lock = threading.Lock()
 
     def open(self, name: str, job: bytes, buffers: Sequence[Any] = ()) -> bool:
-        """Return whether a job of ``written`` loads; if not, its orders get the error as answer."""
+        """Load a job, as ``written`` returned it; return False if that fails.
+
+        Its orders are then answered with the error.
+        """
         with self._lock:
             if name not in self._benches and name not in self._refused:
                 try:

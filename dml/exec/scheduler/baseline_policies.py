@@ -95,8 +95,8 @@ def _going_on(tasks: Sequence[Candidate]) -> Candidate | None:
 def fits(state: State, task: Candidate) -> bool:
     """Return whether ``task`` and the work that must follow it fit under the memory limit.
 
-    The head, whose output is delivered next, only has to fit. Any other task must leave what the
-    head needs in all stages, or in an unordered run, one partition of a later stage.
+    The head, whose output is delivered next, only has to fit. Any other task must leave enough free
+    for the head in all stages, or in an unordered run, for one partition of a later stage.
     """
     need = state.used_bytes + task.need_bytes
     if task.head or need > state.limit_bytes:

@@ -104,9 +104,10 @@ class SliceInterval:
 class Concurrency:
     """The number of slices of one stage that run at once: at least ``slots``, at most ``most``.
 
-    It begins with ``known``, the last change of an earlier run, or else with the slots. A step up
-    that brought too little is taken back and compared once more, since the time of rows may have
-    changed by itself. ``cleared`` says that slices are known not to wait for Python's lock.
+    It begins with ``known``, the last change of an earlier run, or else with the slots. If an
+    increase raised the throughput too little, it is reverted and the two numbers are compared once
+    more, since the time of rows may have changed by itself. ``cleared`` is True if slices are known
+    not to wait for Python's lock.
     """
 
     def __init__(self, slots: float, most: int, known: ConcurrencyChange | None = None) -> None:
@@ -183,7 +184,7 @@ class Concurrency:
     def _took_back(
         self, before: tuple[int, SliceFigures], now: SliceFigures
     ) -> ConcurrencyChange | None:
-        """Return to the number before the last step, which brought too little or cost too much."""
+        """Return to the number before the last step, which changed the throughput for the worse."""
         if before[0] < self.parallel:
             self.doubted = self.parallel, now
             return self._set(before[0], now.cpu, "more made no more rows")

@@ -86,9 +86,10 @@ def runs_apart(node: Node) -> bool:
 
 
 def stage_lanes(plan: Plan, *, joined: bool = True) -> tuple[int, tuple[Lane, ...]]:
-    """Return how many steps the tasks that read units run, and the lanes of the steps after those.
+    """Return the number of steps in the tasks that read units, and the lanes of the later steps.
 
-    Unless ``joined``, functions have own lanes. Steps that only look up stored rows are in none.
+    Unless ``joined``, each function is in a lane of its own. Steps that only look up stored rows
+    are in no lane.
     """
     steps = plan.on_blocks[1:]
     begin = next((n for n, step in enumerate(steps) if called(step)), len(steps))
@@ -109,7 +110,10 @@ def keeps_units(plan: Plan) -> bool:
 
 
 def nested(position: Position | None, lanes: Sequence[Lane]) -> Position | None:
-    """Return a position with a level for each function of ``lanes``; None and nested ones stay."""
+    """Return ``position`` with a level for each function of ``lanes``.
+
+    None, and a position that has levels already, are returned unchanged.
+    """
     if position is None or "in" in position or not lanes:
         return position
     found: Position = {**position, "drop": 0}
@@ -226,7 +230,7 @@ def _freed(stream: Mapping[int, Lane], number: int | None, above: Sequence[int])
 def _stays_between(node: Node) -> bool:
     """Return whether ``node`` can resume at all of its positions without rereading input rows.
 
-    Its position is then the position of its input, or of its input in one pass.
+    The position of such a node is the position of its input, for ``repeat`` within one pass.
     """
     if node.rows is Rows.REPEATED or node.inputs[0].batched:
         return node.rows is Rows.REPEATED or runs_apart(node)

@@ -296,7 +296,7 @@ class UnorderedFlow(SlicedFlow):
         return self.current
 
     def _switch(self) -> None:
-        """Let slices come as they complete, once all gates are open and no slice stops at one."""
+        """Deliver slices in order of completion once all gates are open and none stops a slice."""
         if not self.switched and self._gate() is None:
             self.switched = all(part.gate is None for part in self.running.values())
             if self.switched:

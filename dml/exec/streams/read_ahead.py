@@ -235,7 +235,7 @@ class ReadingFlow:
         return found
 
     def _awaited(self) -> Any:
-        """Return the next result; until it comes, let other flows end by work of ``meanwhile``."""
+        """Return the next result; while waiting, do work of ``meanwhile`` that other flows need."""
         left = LEFT.get()
         while True:
             try:
@@ -260,7 +260,7 @@ class ReadingFlow:
         return block.slice(0, most) if most < block.n else block
 
     def position(self) -> Position | None:
-        """Return the position before the current rows, and how many were delivered as "drop"."""
+        """Return the position before the current rows; "drop" is the number of delivered ones."""
         if not self.given:
             return self.base
         start = self.base or {"at": None, "schemas": {}}
@@ -275,7 +275,7 @@ class ReadingFlow:
 class SideBySide:
     """Opens ``flows`` flows that threads read ahead; at most ``most`` are pulled at once.
 
-    If they wait, it is at most ``able``.
+    If flows wait for data rather than compute, at most ``able`` are pulled at once.
     """
 
     def __init__(self, most: int, flows: int, allowance: Allowance, able: int = 0) -> None:

@@ -322,7 +322,7 @@ class Streaming(PlanRun):
     def _freed(
         self, lanes: Mapping[int, Lane], start: int, position: Position | None
     ) -> dict[int, Lane]:
-        """Return {number of the first operator: lane} of lanes that change if any order will do."""
+        """Return {number of the first operator: lane} of lanes that change if the order is free."""
         if self.watching is not None:
             return {}
         stage = () if start or self.whole_units else self.lanes[1]
@@ -339,7 +339,7 @@ class Streaming(PlanRun):
 
     @cached_property
     def lanes(self) -> tuple[int, tuple[Lane, ...]]:
-        """Number of steps run by the tasks that read units, and the lanes of the steps after those.
+        """Number of steps in the tasks that read units, and the lanes of the later steps.
 
         A lane runs steps that need the same resources, on slices of the ordered rows.
         """
@@ -461,7 +461,7 @@ class Streaming(PlanRun):
         return self._open_units(job, position)
 
     def _settles_by_count(self, job: Job) -> bool:
-        """Return whether a known number of source rows settles all types, as slices need it."""
+        """Return whether a known number of source rows settles all types, which slices require."""
         stored = self.watching is not None or keeps_units(self.plan)
         if stored or self.at.store.looks or not unsettled(job):
             return False

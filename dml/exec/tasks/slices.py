@@ -93,7 +93,7 @@ class NotSent:
 
 
 class NotSentError(Exception):
-    """Raised if a worker has lost a task's generator, and was not sent what it began with."""
+    """Raised if a worker has lost a task's generator, and was not sent the task's argument."""
 
 
 class Runtime:

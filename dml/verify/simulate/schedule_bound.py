@@ -414,7 +414,7 @@ Ramp = list[tuple[float, float]]
 
 
 def _spread_s(ramps: Sequence[_Ramps], boxes: Boxes, weights: Sequence[float]) -> float:
-    """Return the least seconds for all slices, if concurrent slices weigh at most one together.
+    """Return the least seconds for all slices if concurrent ones weigh at most one in sum.
 
     Near the start and the end of the run, ``ramps`` allow even less weight.
     """
