@@ -307,7 +307,10 @@ class Bucket:
 
     @contextmanager
     def _translate_errors(self, done: str, *, absent: bool = False) -> Iterator[None]:
-        """Translate errors of the library; ``absent`` lets AbsentError pass."""
+        """Translate the library's errors in the ``with`` block; ``absent`` lets AbsentError pass.
+
+        ``done`` is the participle of what failed, such as "written".
+        """
         try:
             yield
         except AbsentError as error:

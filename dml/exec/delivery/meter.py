@@ -182,7 +182,7 @@ class Metered:
         self.meter.seen(now)
 
     def _passed(self, block: Block) -> None:
-        """Count a block; the bytes of every 32nd."""
+        """Count a block, and the bytes of every 32nd block."""
         cell = self.cell
         if not cell.blocks % WEIGHED:
             cell.weighed_bytes += block.nbytes

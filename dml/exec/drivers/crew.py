@@ -106,7 +106,7 @@ class Crew(abc.ABC):
 
 
 class CrewFeed(SyncFeed):
-    """Partitions of a run, in order, made ahead by a crew as far as memory allows.
+    """Partitions of a run, in order, which a crew computes ahead as far as memory allows.
 
     The guarantees are those of ``SyncFeed``. The crew is dismissed by ``close``, when the feed is
     dropped, and at interpreter exit. A slice that still runs then is not waited for, and its result
@@ -127,7 +127,7 @@ class CrewFeed(SyncFeed):
     def next(self, more: Callable[[], None] | None = None) -> Outcome | None:
         """Return the next partition, or None after the last; raise the error of its unit.
 
-        ``more``, which may add tasks, is called again and again while the caller waits.
+        ``more``, which may add tasks, is called repeatedly while the caller waits.
         """
         crew, loop = self._crew, self._loop
         crew.eager = more is not None

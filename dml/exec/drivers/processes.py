@@ -83,7 +83,7 @@ class SharedWorker:
         return next((each for each in self._spent if task in each.parked), self._worker)
 
     def _end_spent(self) -> None:
-        """Let no new task begin in a spent worker, and end those that have finished all others."""
+        """Give no new task to a spent worker, and end spent workers without unfinished tasks."""
         if self._worker is not None and self._worker.spent:
             self._spent.append(self._worker)
             self._worker = None
@@ -92,7 +92,7 @@ class SharedWorker:
             worker.close()
 
     def _answer(self, order: SliceOrder, job: Message, unwanted: Callable[[], bool]) -> Answer:
-        """Return the answer to ``order``; if a reused worker dies at its first one, ask a new one.
+        """Return the answer to ``order``; if a reused worker dies at its first one, use a new one.
 
         An order that must not be run twice is tried once, by a new worker if there is none yet.
         """

@@ -21,7 +21,7 @@ from dml.exec.tasks.slices import DriverLoop, Failure, Outcome
 
 
 class RemoteCrew(Crew):
-    """A crew whose slices run in other processes and come back as parcels.
+    """A crew whose slices run in other processes and return parcels.
 
     A partition stays a parcel until the consumer takes it: a parcel of one worker may go to another
     worker, and this process only passes it on. A parked generator is in one worker, the home of its

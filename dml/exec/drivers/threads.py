@@ -43,7 +43,7 @@ class Busy:
         return self.cpu_s / self.share_s if self.share_s else 0.0
 
     def add(self, seconds: float, cpu_s: float, beside: int) -> None:
-        """Count a slice of ``seconds`` and ``cpu_s`` seconds, one of ``beside`` at once."""
+        """Count a slice of ``seconds`` (``cpu_s`` on a processor), when ``beside`` ran at once."""
         self.slices += 1
         self.seconds += seconds
         self.cpu_s += cpu_s

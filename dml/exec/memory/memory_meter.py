@@ -100,7 +100,8 @@ def children(pid: int) -> list[int]:
 def _nameless(pid: int, found: dict[str, int]) -> int:
     """Add the sizes of a process's nameless files to ``found``, in bytes by inode.
 
-    Return how many of these ``_counted`` includes already: pages that the process has touched.
+    Return how many of these bytes ``_counted`` includes already, as pages that the process has
+    touched.
     """
     with suppress(OSError):  # the process has ended, or belongs to another user
         for file in os.listdir(PROC / str(pid) / "fd"):

@@ -244,5 +244,5 @@ def divided(plan: Plan, limit_bytes: int, workers: int, target_bytes: int | None
 
 
 def objects_bytes(blocks: int, columns: int) -> int:
-    """Return the bytes of blocks without their rows; ``columns`` counts those of all blocks."""
+    """Return the bytes of ``blocks`` block objects without rows; they have ``columns`` in all."""
     return blocks * BLOCK_BYTES + columns * COLUMN_BYTES

@@ -65,10 +65,10 @@ class SliceOrder:
 class Answer:
     """The result of an order: a parcel, an exception (``error``), or neither at a task's end.
 
-    ``error`` is pickled (b"" for none); ``lost`` says that it is a WorkerLostError. ``schemas`` are
+    ``error`` is pickled (b"" for none); ``lost`` is True for a WorkerLostError. ``schemas`` are
     newly settled ones; ``replayed`` counts partitions made again. ``digest`` is that of the task's
-    partitions so far, for comparison if they are made again; b"" where none is needed. ``spent``
-    says that calls of functions were given up and may still run, so that the worker is to end.
+    partitions so far, for comparison if they are made again; b"" where none is needed. ``spent`` is
+    True if abandoned calls of functions may still run, so that the worker must end.
     """
 
     parcel: Parcel | None

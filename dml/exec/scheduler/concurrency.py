@@ -1,11 +1,11 @@
 """Decide how many slices of a stage run at once if its functions wait, for a network or a disk.
 
-A slice that waits needs no processor, so more of them than processors may run. This module finds
-their number from the slices that ended: it is raised in steps, as long as the rows per second rise
-with it. They stop rising where something else is scarce, such as the connections of a server, a
-disk or Python's lock. Source: the tuning of parallelism in tf.data (Murray et al., VLDB
-2021, 3.3), here by measured rows per second and Little's law, and not by a model of latencies:
-slices at once are rows per second times seconds per row.
+A slice that waits needs no processor, so more slices than processors may run. This module finds
+their number from the slices that ended: the number is raised in steps, as long as the rows per
+second rise with it. It stops where something else is scarce, such as the connections of a server, a
+disk or Python's lock. Source: the tuning of parallelism in tf.data (Murray et al., VLDB 2021, 3.3),
+which uses a model of latencies; here measured rows per second and Little's law are used: slices at
+once are rows per second times seconds per row.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class Concurrency:
         self.pause, self.again = self.again, min(2 * self.again, MOST_AGAIN)
 
     def _busy(self, now: SliceFigures) -> bool:
-        """Return whether slices queue for processors, or for the one that has Python's lock."""
+        """Return whether slices queue for processors or for Python's lock."""
         return now.used > BUSY * (self.slots if now.used > APART else 1.0)
 
     def _raise(self, now: SliceFigures) -> ConcurrencyChange | None:

@@ -457,7 +457,7 @@ class Core:
         return found
 
     def _next(self, stage: int) -> list[Seq]:
-        """Return the first parked task, and the first new one if few are open or it is the head."""
+        """Return the first parked task, and a new one if it is the head or few tasks are open."""
         queue, load = self._queues[stage], self.state.loads[stage]
         seqs = queue.parked[:1]
         open_tasks = len(queue.parked) + load.running

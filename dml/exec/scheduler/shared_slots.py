@@ -38,7 +38,7 @@ class Ledger:
     Parameters
     ----------
     slots : True if slots are shared, too, and not only bytes
-    around : the ledger of an enclosing run, whose slots and lock are used; bytes are counted apart
+    around : the ledger of an enclosing run, whose slots and lock are used; its bytes are not shared
 
     ``limit_bytes`` bounds the bytes of all cores together.
     """
@@ -66,7 +66,7 @@ class Ledger:
         return self.total, self.free
 
     def join(self, core: SharingCore, look: Callable[[], None]) -> None:
-        """Add a core; ``look``, called under ``lock``, makes it start the tasks that it can."""
+        """Add a core; ``look``, called under ``lock``, lets it start the tasks that fit."""
         self._members[:] = [each for each in self._members if not each[0].closed]
         self._members.append((core, look))
 

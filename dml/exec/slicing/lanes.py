@@ -2,8 +2,8 @@
 
 A *lane* is a sequence of row-local operators that need the same resources, at least one of which
 calls a user's function. Its input is any ordered flow. A *slice* is a sequence of input rows that
-one worker takes at a time; its size is chosen by time and bytes. A position has levels for every
-lane, so where lanes begin must depend on the plan alone.
+one worker processes at a time; its size is chosen by time and bytes. A position has levels for
+every lane, so where lanes begin must depend on the plan alone.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def apart(lane: Lane) -> tuple[Lane, ...]:
 
 
 def has_parallel_work(plan: Plan) -> bool:
-    """Return whether some rows are made in slices, or by pipelines that functions return."""
+    """Return whether some rows are computed in slices, or by pipelines that functions return."""
     opens = any(node.rows is Rows.WOVEN and node.calls is not None for node in plan.stream)
     return bool(opens or stage_lanes(plan)[1] or stream_lanes(plan))
 

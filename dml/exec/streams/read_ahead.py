@@ -1,4 +1,4 @@
-"""Read several pipelines ahead that are inputs of one operator, each in a thread of its own."""
+"""Read the input pipelines of an operator ahead, each in a thread of its own."""
 
 from __future__ import annotations
 
