@@ -251,7 +251,7 @@ class Places:
         self.seconds[stage] = mean + SMOOTHING * (seconds - mean) if mean else seconds
 
     def deepened(self) -> bool:
-        """Adapt ``depth`` so that a task takes about ``TASK_S`` seconds; True if it changes.
+        """Adapt ``depth`` so that a task takes about ``TASK_S`` seconds; return True if it changes.
 
         It stays the same if some stage needs more than processors.
         """

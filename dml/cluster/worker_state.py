@@ -268,7 +268,7 @@ def _at_hand(made: Shipment, worker: Any) -> Shipment:
 
 
 async def brought(made: Shipment, rpc: Any) -> Shipment | None:
-    """Fetch as bytes a shipment that cannot be opened; None if its lender no longer has it."""
+    """Fetch as bytes a shipment that cannot be opened; return None if its lender has dropped it."""
     if made.whence is None:
         return None
     address, key = made.whence

@@ -110,7 +110,7 @@ class PartWriter:
         return self.maker == threading.get_ident()
 
     def awaited_s(self, asked: float, times: int) -> float:
-        """Return how many more seconds a thread should wait for the maker; 0 or less to stop.
+        """Return how many more seconds a thread should wait for the maker; if not positive, none.
 
         ``asked`` is the monotonic time at which the thread began to wait; ``times`` is a factor of
         the usual waiting time.
@@ -121,7 +121,7 @@ class PartWriter:
     def returned(self) -> bool:
         """Return True, once, if the current thread was replaced as maker but no block was made yet.
 
-        The replacing thread should have waited for longer.
+        This shows that the thread that replaced it has waited for too short a time.
         """
         found = self.overtaken == threading.get_ident()
         self.overtaken = None if found else self.overtaken
@@ -210,9 +210,10 @@ class DiskShelf:
                 return None
 
     def _makes(self, place: int) -> bool:
-        """Wait while element ``place`` is the next one to make; True if the caller must make it.
+        """Wait while element ``place`` is the next one to make.
 
-        Between two parts, a caller that becomes the maker gets False: it must begin a part.
+        Return True if the caller must make it. Between two parts, return False to a caller that
+        becomes the maker, since it must begin a part.
         """
         asked = time.monotonic()
         while (making := self.making or self.made) is not None and making.next == place:
@@ -276,7 +277,7 @@ class DiskShelf:
                 return None
 
     def _read(self, number: int) -> PackedEntries | None:
-        """Map part ``number``, and record its span; None if the store does not have the part."""
+        """Map part ``number``, and record its span; return None if the store does not have it."""
         packed = self._mapped(number)
         self.open.pop(number, None)
         self.spans.forget(number)
@@ -289,7 +290,7 @@ class DiskShelf:
         return packed
 
     def mapped(self, place: int) -> PackedEntries | None:
-        """Map the part with element ``place`` again, for one run; None if it cannot be mapped."""
+        """Map the part with element ``place`` again, for one run; return None if impossible."""
         with self.changed:
             number = self.spans.covering(place) if self.store.tiers.maps else None
             known = None if number is None else self.open.get(number)
@@ -302,7 +303,7 @@ class DiskShelf:
         return None if rows is None else read(rows, batched=self.batched)
 
     def _news(self, place: int) -> bool:
-        """Survey the store if new parts of other processes may hold ``place``; True if surveyed."""
+        """Survey the store, and return True, if new parts of other processes may hold ``place``."""
         if not self.unsure or place in self.spans.ends:
             return False
         self._survey()

@@ -138,7 +138,7 @@ def recut(blocks: Iterable[Block]) -> Iterator[Block]:
 
 
 def _until(block: Block, nbytes: int) -> int:
-    """Return how many of the first rows weigh at least ``nbytes``; all if they weigh less."""
+    """Return how many of the first rows weigh ``nbytes`` together; all if they weigh less."""
     if block.additive_weight <= nbytes:
         return block.n
     low, high = 1, block.n

@@ -51,7 +51,7 @@ class Keeper(Protocol):
         """Bytes that may be written without reserving room."""
 
     def room(self, nbytes: int, before: Lease | None) -> Lease | None:
-        """Reserve ``nbytes`` in place of the lease ``before``; None if there is no room."""
+        """Reserve ``nbytes`` in place of the lease ``before``; return None if there is no room."""
 
     def committed(self, filling: PartFilling, about: Mapping[str, Any]) -> PartSource:
         """Publish the part, unless another process was first; raise UnusableError on failure."""

@@ -84,9 +84,9 @@ class PartStore:
     ) -> PartRows | None:
         """Return the rows of a stored part; None if they are missing or damaged. Lists no folder.
 
-        None also for rows of more than ``most_bytes`` that would be loaded into memory. ``later``
-        is the expected number of later reads. If ``had``, the part counts only if it is in a file
-        on a local disk that this process has read before.
+        Return None, too, for rows of more than ``most_bytes`` that would be loaded into memory.
+        ``later`` is the expected number of later reads. If ``had``, the part counts only if it is
+        in a file on a local disk that this process has read before.
         """
         place = layout.entry(fingerprint), part, most_bytes, later
         return self.answer(partial(self._find_part, *place, anew=False, had=had))
@@ -107,8 +107,8 @@ class PartStore:
     ) -> PartRows | PartFilling | None:
         """Return the rows of a part, or a ``PartFilling`` to which the caller writes them.
 
-        Wait if another process or thread is making the part. None if the rows are to be made
-        without the store. Raise PlanError if ``fingerprint`` is not a fingerprint.
+        Wait if another process or thread is making the part. Return None if the caller must make
+        the rows without the store. Raise PlanError if ``fingerprint`` is not a fingerprint.
         """
         folder = layout.entry(fingerprint)
         until = self._clock() + self._patience_s
@@ -174,7 +174,7 @@ class PartStore:
         self._entries.viewed(folder)
 
     def quarantine(self, fingerprint: str, told: Mapping[str, Any]) -> bool:
-        """Stop all reads and writes of an entry; False if it was quarantined before.
+        """Stop all reads and writes of an entry; return False if it was quarantined before.
 
         ``told`` is the reason, which is stored. If the store cannot be written to, the quarantine
         holds for this process alone.
@@ -220,7 +220,7 @@ class PartStore:
         return min(UNASKED_BYTES, self.quota.most_bytes) if self.quota else sys.maxsize
 
     def room(self, nbytes: int, before: Lease | None) -> Lease | None:
-        """Reserve ``nbytes`` in place of lease ``before``; None without room or without quota."""
+        """Reserve ``nbytes`` in place of lease ``before``; return None without room or quota."""
         return self.quota.announced(nbytes, before) if self.quota else None
 
     def committed(self, filling: PartFilling, about: Mapping[str, Any]) -> PartSource:

@@ -176,9 +176,10 @@ class Bucket:
             self._request(name, lambda: self._system.pipe_file(self._at(name), data), "written")
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Create ``name``; True if this call was the first to do so.
+        """Create ``name``; return True if this call was the first to do so.
 
-        If the answer of a request was lost, the request may have created the name; False then.
+        If the answer to a request was lost, the request may have created the name; return False
+        then.
         """
 
         def request() -> bool:
@@ -233,7 +234,10 @@ class Bucket:
                 return
 
     def beat(self, name: str) -> bool:
-        """Rewrite ``name`` as a heartbeat; False if it is gone. A late rewrite is harmless."""
+        """Rewrite ``name`` as a heartbeat; return False if it is gone.
+
+        A late rewrite is harmless.
+        """
         if self.stamp(name) is None:
             return False
         self.put(name, uuid.uuid4().hex.encode())

@@ -61,7 +61,7 @@ class Disk:
             sink.drop()
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Create ``name``; True if this call was the first to do so."""
+        """Create ``name``; return True if this call was the first to do so."""
         with self.translate_errors("written"):
             made = self._fresh()
             try:
@@ -115,7 +115,7 @@ class Disk:
                 path.parent.rmdir()
 
     def beat(self, name: str) -> bool:
-        """Change the stamp of ``name`` as a heartbeat; False if the name is gone."""
+        """Change the stamp of ``name`` as a heartbeat; return False if the name is gone."""
         with self.translate_errors("written"):
             try:
                 os.utime(self._root / name)

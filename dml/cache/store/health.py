@@ -29,7 +29,7 @@ class StoreHealth(Protocol):
 
 
 class StoreWarning(UserWarning):
-    """Warns that the store cannot be used and the run goes on without it."""
+    """Warns that the store cannot be used, and that the run continues without it."""
 
 
 class Standing:

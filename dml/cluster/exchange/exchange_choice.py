@@ -75,7 +75,7 @@ def _spreadable(plan: Plan) -> tuple[Node | None, Node | None]:
 
 
 def input_bytes(stage: Stage) -> int | None:
-    """Estimate the bytes of a stage's input rows from a sample of units; None if unknown."""
+    """Estimate the bytes of a stage's input rows from a sample of units; return None if unknown."""
     source = stage.source
     count = source.unit_count
     units = [source.unit(i) for i in range(0, count, max(1, count // SAMPLED))]

@@ -157,7 +157,7 @@ def received(stream: bytes, schema: Schema) -> Iterator[Block]:
 
 
 def store_run(shelf: RunShelf, pieces: Sequence[Piece], by: By) -> Block | None:
-    """Write the rows of a partition as a run, and return its report; None if there are no rows.
+    """Write the rows of a partition as a run, and return its report, or None without rows.
 
     The run depends on the pieces alone: it is the same on every worker and at every repetition.
     """

@@ -254,7 +254,7 @@ MAKERS: dict[str, Callable[..., Step | None]] = {
 
 
 def joined(first: Step, second: Step) -> Step | None:
-    """Merge a replacement of runs with a strip of the replacing byte; None for other steps."""
+    """Return one step for a replacement of runs and a strip of the replacing byte, or None."""
     match first, second:
         case Replaced(members, int(byte), False, False), Stripped(stripped, lead, trail):
             made = ((byte, byte),)

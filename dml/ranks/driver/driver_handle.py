@@ -109,7 +109,7 @@ class DriverProcess(ChildProcess):
             self.known[pipeline.name] = weakref.ref(pipeline.node), pipeline.digest
 
     def ask(self, *question: Any, within: float = ANSWER_S) -> Any:
-        """Query the driver, even during a run; None if no answer comes ``within`` seconds."""
+        """Query the driver, even during a run; return None without an answer ``within`` seconds."""
         until = time.monotonic() + within
         with self.asking:
             self.number += 1

@@ -84,7 +84,7 @@ class _Program:
         return weights
 
     def _pivot(self, counts: Sequence[int]) -> bool:
-        """Bring the column ``counts`` (slices by kind) into the basis; False if impossible."""
+        """Bring the column ``counts``, slices by kind, into the basis; False if impossible."""
         entering = [
             sum(row[j] * counts[i] for j, i in enumerate(self.rows)) for row in self.inverse
         ]
