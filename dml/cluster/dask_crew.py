@@ -205,7 +205,7 @@ class DaskCrew(RemoteCrew):
             await self._resend(ticket)
 
     async def _resend(self, ticket: Ticket, refused: bytes = b"") -> bool:
-        """Submit a ticket again, after resending the job; return False if that was in vain before.
+        """Submit a ticket again, after resending the job; return False if that has failed before.
 
         ``refused`` is the digest of a job that a worker could not deserialize.
         """
@@ -424,7 +424,7 @@ class DaskCrew(RemoteCrew):
         return self.closing
 
     def _used(self, ticket: Ticket) -> None:
-        """Release a ticket of the last stage, as its results have been fetched."""
+        """Release a ticket of the last stage, since its results have been fetched."""
         if self._last(ticket):
             ticket.drop()
 

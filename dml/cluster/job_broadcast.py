@@ -38,7 +38,7 @@ class Cargo:
         self._lock = asyncio.Lock()
 
     async def ship(self) -> None:
-        """Send a large job to one worker; do nothing for a small one, as each seat carries it."""
+        """Send a large job to one worker; do nothing for a small one, since each seat has it."""
         size = len(self.sent) + sum(each.raw().nbytes for each in self.buffers)
         if size > INSIDE:
             load = Freight(self.run, self.sent, tuple(self.buffers))
@@ -62,7 +62,7 @@ class Cargo:
         """Keep the seat on worker ``place``, with the generators parked there.
 
         If Dask copied the seat elsewhere with a task, it drops either copy after a while. This adds
-        a second key for the seat; as no task uses its result, Dask never copies that.
+        a second key for the seat; since no task uses its result, Dask never copies that.
         """
         if place not in self.stays:
             key = ("dml-stay", self.run, self.generation, place)

@@ -13,7 +13,7 @@ MOST_LOSSES = 3
 
 
 class NoWorkerError(Exception):
-    """Raised when Dask dropped a task, as its workers were gone, silent or out of memory."""
+    """Raised when Dask dropped a task because its workers were gone, silent or out of memory."""
 
     def __str__(self) -> str:
         return "its workers were gone, silent, or had their memory full for a time, more than once"
@@ -51,7 +51,7 @@ class Losing:
         return self._losses.get(seq, 0) > 1
 
     def clear(self, seq: Seq) -> None:
-        """Forget the losses of a task, as one of its slices has succeeded."""
+        """Forget the losses of a task, since one of its slices has succeeded."""
         self._losses.pop(seq, None)
 
     @property

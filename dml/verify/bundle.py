@@ -205,7 +205,7 @@ def nodes_of(plan: Plan) -> Iterator[Any]:
 def _schemas(plan: Plan, at: At) -> list[Schema | None]:
     """Return each operator's settled schema or None, in the order of ``nodes_of``.
 
-    They are not stored by digest, as digests change when a source is replaced.
+    They are not stored by digest, since digests change when a source is replaced.
     """
     return [at.schemas.get(node.digest.hex()) for node in nodes_of(plan)]
 

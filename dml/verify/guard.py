@@ -331,7 +331,7 @@ class _Guarded:
         return self.flow
 
     def position(self) -> Position:
-        """Return the flow's position; None before any rows, as the flow may still be replaced."""
+        """Return the flow's position; None before any rows, since the flow may yet be replaced."""
         return cast("Position", None) if self.fresh else cast("Flow", self.flow).position()
 
     def close(self) -> None:

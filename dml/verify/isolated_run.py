@@ -196,7 +196,7 @@ class _Handed:
         return out or None
 
     def position(self) -> Position:
-        """Return an empty position, as no run resumes from it."""
+        """Return an empty position, since no run resumes from it."""
         return {}
 
     def close(self) -> None:
@@ -229,7 +229,7 @@ class _OnePass:
             return None
 
     def position(self) -> Position:
-        """Return an empty position, as no run resumes from it."""
+        """Return an empty position, since no run resumes from it."""
         return {}
 
     def close(self) -> None:

@@ -406,7 +406,7 @@ class DiskShelf:
         return self.spans.absent(place)
 
     def end(self, place: int, describe: Callable[[], Told]) -> None:
-        """Record that the stream ends before element ``place``; for the last element's maker."""
+        """Record that the stream ends before element ``place``, after its last element was made."""
         with self.changed:
             between = self.making is None and self.made is not None and self.made.next == place
             number = self._absent(place) if between else None

@@ -190,7 +190,7 @@ class PartFilling:
         return nbytes <= self._room_bytes
 
     def _end(self) -> None:
-        """Store no more rows, but keep the lease, as the rows are still being made."""
+        """Store no more rows, but keep the lease, since the rows are still being made."""
         self._void = True
         self.draft.drop()
         if self._held.room is not None:
@@ -208,10 +208,10 @@ class _Held:
     room: Lease | None = None
 
     def forgotten(self, owner: weakref.ref[PartFilling]) -> None:
-        """End a filling that was garbage collected, or that is alive as the process ends.
+        """End a filling that was garbage collected, or that is alive when the process ends.
 
         A thread that happens to collect another thread's garbage must not wait for a network: the
-        answer may depend on that other thread. No locks are taken, as that thread may hold them.
+        answer may depend on that other thread. No locks are taken, since that thread may hold them.
         """
         mine = self.thread == threading.get_ident()
         if mine or self.draft.near or owner() is not None:

@@ -197,7 +197,7 @@ def _begin(uses: EntryUses, sample: CanarySample, run: Running) -> None:
 
 
 def _spared(sample: CanarySample, source: Source) -> bool:
-    """Return True if the first use in this process is not checked, as checks fetch source bytes.
+    """Return True if the first use in this process is not checked, since checks fetch source bytes.
 
     That is the case for a remote source of fewer than 64 units; for a larger one, in all but one of
     the processes with the same platform and library versions.

@@ -24,7 +24,7 @@ class EntryName:
     """The store and name of a stored step's rows, with a description for people.
 
     ``asked`` has the names by which equivalent rows can be found. ``looks`` is True if other
-    entries held some of the rows when the run began; it never changes, as it decides how blocks
+    entries held some of the rows when the run began; it never changes, since it decides how blocks
     are cut. With ``checks``, a sample of the rows is recomputed now and then.
     """
 

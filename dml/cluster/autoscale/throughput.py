@@ -61,7 +61,7 @@ class WindowSums:
         self.batches, self.wait_s, self.step_s, self.queue = 0, 0.0, 0.0, 0.0
 
     def add(self, batches: int, wait_s: float, step_s: float, queue: float) -> None:
-        """Add ``batches`` that came at once, the wait for them, and the trainer's step after them.
+        """Add ``batches`` that arrived together, the wait for them, and the trainer's next step.
 
         ``queue`` is the number of ready batches.
         """
@@ -163,7 +163,7 @@ class TrainerMeter(Received):
             self.warn("NotScaled", text)
 
     def _another(self, staff: Staff) -> None:
-        """Discard the current window; once a change is done, take the new number of workers."""
+        """Discard the current window; once a change is done, adopt the new number of workers."""
         self._sums = None
         if not staff.changing:
             self._skip = PAUSE * self.asked.window if self._workers else 1

@@ -3,8 +3,8 @@
 The first keys of all batches are a sample of all rows, evenly spaced by bytes; the bounds of ranges
 are chosen from these keys. To make a range, a task reads from each run the batches that overlap the
 range, and cuts the first and the last of them. Rows of equal keys may fall into different ranges,
-as their numbers (run, row) break ties. Where rows of equal keys must stay together, they all are in
-one range, for which the runs are read in several passes (``RangePasses``).
+since their numbers (run, row) break ties. Where rows of equal keys must stay together, they all are
+in one range, for which the runs are read in several passes (``RangePasses``).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class ByColumns(Ordering):
     by_run: ClassVar[bool] = True  # equal rows stay run by run
 
     def stored(self, block: Block) -> Block:
-        """Return ``block`` unchanged, as its own columns are the keys."""
+        """Return ``block`` unchanged, since its own columns are the keys."""
         return block
 
     def shortened(self, heads: Block) -> tuple[Block, int]:
@@ -125,7 +125,7 @@ class ByKey:
     by_run: ClassVar[bool] = False
 
     def check(self, given: Schema) -> None:
-        """Accept any schema, as all rows have ids."""
+        """Accept any schema, since all rows have ids."""
 
     def stored(self, block: Block) -> Block:
         """Return the rows of ``block`` with a column of their keys, if this order has ``keys``."""
@@ -144,11 +144,11 @@ class ByKey:
         return np.asarray(block[KEY][0])
 
     def shortened(self, heads: Block) -> tuple[Block, int]:
-        """Return ``heads`` unchanged and 0, as numbers are never cut."""
+        """Return ``heads`` unchanged and 0, since numbers are never cut."""
         return heads, 0
 
     def placing(self, count: int) -> ByKey:
-        """Return this order unchanged, as bounds contain whole keys."""
+        """Return this order unchanged, since bounds contain whole keys."""
         del count
         return self
 
@@ -383,7 +383,8 @@ class _Part:
 class _Held:
     """The rows in memory: for each of several runs its first undelivered rows, run by run.
 
-    If rows at the end were dropped, ``last`` is the number of the row now last, ``key`` its key.
+    If rows at the end were dropped, ``last`` is the number of the row that is now the last one,
+    ``key`` its key.
     """
 
     def __init__(self, by: Any) -> None:

@@ -321,7 +321,7 @@ class _Writer:
         ]
 
     def strides(self) -> list[str]:
-        """Read matrix widths before all loops, as LLVM must assume that stores change them."""
+        """Read matrix widths before all loops, since LLVM must assume that stores change them."""
         return [f"stride{i} = strides[{i}]" for i in self.matrices]
 
     def group(self) -> list[str]:

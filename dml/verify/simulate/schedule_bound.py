@@ -147,7 +147,7 @@ class _Heaviest:
     def _at_most(self, depth: int, left: Sequence[float]) -> float:
         """Return an upper bound on the weight that fits into ``left``, with divisible slices.
 
-        The first ``depth`` kinds are left out, as they are chosen already.
+        The first ``depth`` kinds are left out, since they are chosen already.
         """
         fits = [(i, self.boxes.fits(i, left)) for i in self.order[depth:]]
         least = sum(n * self.weights[i] for i, n in fits)
