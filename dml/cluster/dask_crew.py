@@ -115,7 +115,7 @@ class DaskCrew(RemoteCrew):
         return self.places.choose(demand, liked)
 
     def _cut(self, place: str, runs: list[Run]) -> list[list[Run]]:
-        """Divide slices into tasks; slices that are late, or may have killed a worker, go alone."""
+        """Divide slices into tasks; a slice that is late, or may have killed a worker, is alone."""
         rest = [r for r in runs if not (self.losing.suspects(r.seq) or self.race.under_way(r))]
         alone = [[run] for run in runs if run not in rest]
         return alone + self.places.bundles(place, rest)

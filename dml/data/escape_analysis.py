@@ -47,7 +47,10 @@ class ReferenceCounts:
         self._dict, self._before = 0, list[tuple[int, int]]()
 
     def begun(self) -> ReferenceCounts:
-        """Count references and return this object; the constructor's own argument would count."""
+        """Count references, and return this object.
+
+        The constructor does not count, since the references of its own arguments would be included.
+        """
         self._dict = sys.getrefcount(self._given)
         self._before = self._references()
         return self
@@ -72,7 +75,7 @@ class ReferenceCounts:
         self._given, self._arrays, self._buffers, self._before = {}, [], [], []
 
     def _passed(self, dicts: list[dict[str, Any]]) -> set[int]:
-        """Return ids of argument arrays to which the function added no reference but ``dicts``."""
+        """Return ids of argument arrays to which the function added no references but ``dicts``."""
         held = Counter(id(value) for each in dicts for value in list(each.values()))
         now, found = self._references(), set[int]()
         for place, (mine, below) in enumerate(self._before):

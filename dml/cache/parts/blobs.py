@@ -135,7 +135,10 @@ class Draft:
                     self._flush()
 
     def _flush(self) -> None:
-        """Write the buffered bytes; a new buffer, as a profiler may still reference the old one."""
+        """Write the buffered bytes, and begin a new buffer.
+
+        The old buffer is not reused, since a profiler may still reference it.
+        """
         held, self._held = self._held, bytearray()
         self._put(memoryview(held))
 

@@ -1,4 +1,7 @@
-"""The phrase table maps each operation to the text of a kernel that computes it for one row."""
+"""The phrase table maps each operation to its writer, a function that returns its phrase.
+
+A phrase is the text of a kernel that computes the operation for one row (phrases.py).
+"""
 
 from __future__ import annotations
 
