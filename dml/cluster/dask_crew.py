@@ -115,7 +115,7 @@ class DaskCrew(RemoteCrew):
         return self.places.choose(demand, liked)
 
     def _cut(self, place: str, runs: list[Run]) -> list[list[Run]]:
-        """Divide slices into tasks; a slice that is late, or may have killed a worker, is alone."""
+        """Divide slices into tasks; late slices, and those that may kill a worker, are separate."""
         rest = [r for r in runs if not (self.losing.suspects(r.seq) or self.race.under_way(r))]
         alone = [[run] for run in runs if run not in rest]
         return alone + self.places.bundles(place, rest)
@@ -434,7 +434,7 @@ class DaskCrew(RemoteCrew):
         return lost(self.hub.client, error)
 
     def leave(self) -> None:
-        """Leave the hub and release all tasks, later on the event loop; never blocks."""
+        """Leave the hub and release all tasks, without blocking: this happens on the event loop."""
         self.hub.call(self._leave)
 
     def _leave(self) -> None:

@@ -110,7 +110,7 @@ def atom_bytes(unit: Unit) -> int:
 
 
 def span_from(reading: Reading, first: Where) -> list[Where]:
-    """Return the atoms of a sample: ``first``, and as many following ones as make enough rows.
+    """Return the atoms of a sample: ``first``, and the following ones until the rows suffice.
 
     Of an open unit, whose number of atoms is unknown, only the first atom is taken.
     """
@@ -295,7 +295,8 @@ class Apart(Streaming):
 def turns_of(plan: Plan, stage_epoch: int) -> tuple[int, ...]:
     """Return the pass that each ``repeat`` is in while the stages are in epoch ``stage_epoch``.
 
-    Above a cache the pass is unknown, as every epoch below a cache is the first: pass 0 is taken.
+    Above a cache the pass is unknown, since every epoch below a cache is the first: pass 0 is
+    taken.
     """
     found: list[int] = []
     known = True

@@ -1,4 +1,4 @@
-"""Test lifted functions on rows after the first ones, which are also computed in Python."""
+"""Test lifted functions on later rows; only the first rows are also computed in Python."""
 
 # ruff: noqa: TRY301 - as people write it
 

@@ -42,7 +42,7 @@ class QuotaRoom:
 
     @contextmanager
     def room(self, nbytes: int, before: Lease | None = None) -> Iterator[bool]:
-        """Yield True if ``nbytes`` may be written in the ``with`` block; evict parts for them."""
+        """Yield True if ``nbytes`` may be written in the ``with`` block, after evicting parts."""
         lease = self.announced(nbytes, before)
         if lease is None:
             yield False

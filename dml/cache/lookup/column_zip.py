@@ -90,7 +90,10 @@ class Cursor:
 
 
 def all_beside(lists: Sequence[Iterable[Block]], schema: Schema, label: str) -> Iterator[Block]:
-    """Yield the rows of an atom with the columns of all lists; cut blocks where any list does."""
+    """Yield the rows of an atom with the columns of all lists.
+
+    Blocks end wherever a block of any list ends.
+    """
     cursors = [Cursor(blocks) for blocks in lists]
     start = 0
     for end in sorted({end for cursor in cursors for end in cursor.ends}):

@@ -82,11 +82,11 @@ class PartStore:
         *,
         had: bool = False,
     ) -> PartRows | None:
-        """Return the rows of a stored part; None if they are missing or damaged. Lists no folder.
+        """Return the rows of a stored part, or None if they are missing or damaged.
 
-        Return None, too, for rows of more than ``most_bytes`` that would be loaded into memory.
-        ``later`` is the expected number of later reads. If ``had``, the part counts only if it is
-        in a file on a local disk that this process has read before.
+        No folder is listed. Return None, too, for rows of more than ``most_bytes`` that would be
+        loaded into memory. ``later`` is the expected number of later reads. If ``had``, the part
+        counts only if it is in a file on a local disk that this process has read before.
         """
         place = layout.entry(fingerprint), part, most_bytes, later
         return self.answer(partial(self._find_part, *place, anew=False, had=had))

@@ -69,7 +69,8 @@ class StoredEntry:
     def find_unit(self, unit: Unit, most_bytes: int, *, had: bool = False) -> StoredUnit | None:
         """Return the rows of a unit; None if not stored, or too large to be loaded into memory.
 
-        If ``had``, only from a local file that this process has read and checked before.
+        If ``had``, return rows only from a local file that this process has read and checked
+        before.
         """
         rows = self.store.part(self.fingerprint, unit.index, most_bytes, self.later, had=had)
         return None if rows is None else StoredUnit.of(rows, unit)

@@ -105,7 +105,7 @@ class FairTurns:
         return found
 
     def started(self, stage: int) -> None:
-        """Add the expected seconds of a starting slice of ``stage`` to the turns that it has."""
+        """Add the expected seconds of a starting slice of ``stage`` to the turns of the stage."""
         load, self.idled_s = self.loads[stage], -math.inf
         for name, whose in self.whose.items():
             if whose == stage:

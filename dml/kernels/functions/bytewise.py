@@ -254,7 +254,10 @@ MAKERS: dict[str, Callable[..., Step | None]] = {
 
 
 def joined(first: Step, second: Step) -> Step | None:
-    """Return one step for a replacement of runs and a strip of the replacing byte, or None."""
+    """Return one step for ``first`` and ``second``; None if they cannot be merged.
+
+    A replacement of runs can be merged with a strip of the replacing byte.
+    """
     match first, second:
         case Replaced(members, int(byte), False, False), Stripped(stripped, lead, trail):
             made = ((byte, byte),)

@@ -1,4 +1,4 @@
-"""Iterate over the elements that a driver process makes."""
+"""Iterate over the elements that a driver process computes."""
 
 from __future__ import annotations
 

@@ -83,9 +83,9 @@ class WhatIf:
 
     ``more`` is a pair: an addition to the bottleneck, as text, and the factor by which it changes
     the seconds. ``measured_s`` is the time of the last run, if that was of the whole pipeline.
-    ``target`` is the requested rate in rows/s; if ``reached``, then by ``then.workers``. The
-    training loop is assumed to hold each element for ``step_s`` seconds. Figures are of one pass if
-    ``a_pass``, for a pipeline without end. Nothing was run.
+    ``target`` is the requested rate in rows/s; if it is ``reached``, ``then.workers`` workers
+    suffice. The training loop is assumed to hold each element for ``step_s`` seconds. Figures are
+    of one pass if ``a_pass``, for a pipeline without end. Nothing was run.
     """
 
     now: Outlook | None
