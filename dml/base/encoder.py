@@ -217,7 +217,7 @@ def _put_dict(out: Encoder, value: dict[object, object]) -> None:
 
 
 def _mixed(value: Mapping[object, object]) -> bool:
-    """Return True if keys must be sorted by digest, since not all are text (the usual case)."""
+    """Return True if keys must be sorted by digest, because some of them are not text."""
     return not all(type(key) is str for key in value)
 
 

@@ -35,9 +35,10 @@ class ReferenceCounts:
 
     An argument array that is returned needs no copy if it is read-only and the function kept no
     reference to it, a view or a buffer of it, its memory or a dict that contains it: the reference
-    counts are as before, but for the returned references. Its memory must belong to a NumPy array:
-    references to other buffers are not counted. Arrow's memory is identified by its address, since
-    each access creates new objects for it; it is trusted, as Arrow has no functions that write.
+    counts are as before, except for the returned references. Its memory must belong to a NumPy
+    array: references to other buffers are not counted. Arrow's memory is identified by its address,
+    since each access creates new objects for it; it is trusted, since Arrow has no functions that
+    write.
     """
 
     def __init__(self, given: dict[str, np.ndarray] | pa.Table) -> None:

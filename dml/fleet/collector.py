@@ -122,7 +122,7 @@ class Collector:
     """Accepts events from any thread and publishes them from a thread of its own.
 
     ``record`` never blocks and never raises. When the store is down, slow or full, events are
-    dropped and counted, ``warn`` is called once, and the run goes on. A file is published when a
+    dropped and counted, ``warn`` is called once, and the run continues. A file is published when a
     run finishes, on ``flush``, and every ``interval_s``.
 
     Parameters

@@ -105,7 +105,7 @@ class Learner:
     """Learns from the events that a collector publishes, and returns the current profile.
 
     Only the collector's thread calls ``take``; any thread may call ``profile``. The only exception
-    is an OSError of ``keep``, for which the collector warns once.
+    raised is an OSError of ``keep``, for which the collector warns once.
     """
 
     def __init__(self, root: Path, host_class: str, clock: Callable[[], float] = time.time) -> None:

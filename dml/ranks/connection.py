@@ -78,7 +78,7 @@ class Wire:
             view = view[count:]
 
     def ready(self, patience_s: float) -> bool:
-        """Wait up to ``patience_s`` seconds; return True if data came or the connection ended."""
+        """Return True if data arrives or the connection ends within ``patience_s`` seconds."""
         return self._through.poll(patience_s)
 
     def hang_up(self) -> None:

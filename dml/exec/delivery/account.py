@@ -278,7 +278,10 @@ class Account:
         )
 
     def _tier(self) -> str:
-        """Return the kernels that computed expressions: "numpy", "compiled", both with +, or ""."""
+        """Return the kernels that computed expressions.
+
+        The result is "numpy", "compiled", "numpy+compiled", or "" if there were none.
+        """
         numpy = self.counts.numpy > self._before.numpy
         compiled = self.counts.compiled > self._before.compiled
         return "+".join(["numpy"] * numpy + ["compiled"] * compiled)

@@ -184,7 +184,10 @@ class Concurrency:
     def _took_back(
         self, before: tuple[int, SliceFigures], now: SliceFigures
     ) -> ConcurrencyChange | None:
-        """Return to the number before the last step, which changed the throughput for the worse."""
+        """Revert the last step: an increase that gained too little, or a decrease that cost rows.
+
+        ``before`` are the number and the figures before that step, ``now`` the present figures.
+        """
         if before[0] < self.parallel:
             self.doubted = self.parallel, now
             return self._set(before[0], now.cpu, "more made no more rows")

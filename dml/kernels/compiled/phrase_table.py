@@ -257,7 +257,10 @@ def divisible(row: PhraseArguments) -> Phrase:
 
 
 def outside(template: str, floats: str = "False") -> Writer:
-    """Make a check: true where an operand is null, or ``template`` (floats: ``floats``) is true."""
+    """Make a check that is true where an operand is null, or where ``template`` is true.
+
+    For floats, ``floats`` takes the place of ``template``.
+    """
 
     def write(row: PhraseArguments) -> Phrase:
         text = filled(floats if row.codes[0][0] == "f" else template, row)
