@@ -111,7 +111,7 @@ def _alike(finding: Finding, parts: set[int], lower: StoredEntry) -> set[int]:
 
 
 def own(finding: Finding) -> list[str]:
-    """Return the fingerprints of entries with nothing but columns of the rows stored here."""
+    """Return the fingerprints of entries that contain only columns of the rows stored here."""
     return [piece.fingerprint for piece in finding.pieces(finding.top) if _all_used(piece)]
 
 

@@ -426,7 +426,7 @@ class _Writer:
         return lines
 
     def stores(self) -> list[str]:
-        """Copy columns and validity of a tile from scratch to outputs; ``turned`` does matrices."""
+        """Copy columns and validity of a tile from scratch to outputs; matrices: see ``turned``."""
         if self.keep is not None:
             return self.append_kept(self.keep)
         first, roots = self.first_root, len(self.shape.roots)
