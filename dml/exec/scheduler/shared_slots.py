@@ -1,8 +1,8 @@
-"""The cores of one run share its slots and its memory limit through a ledger.
+"""The scheduler cores of one run share its slots and its memory limit through a ledger.
 
-A pipeline has a core for each part that works in parallel: a source that is read, functions over a
-flow. Together they are one scheduler for scarce resources: a slot or byte that one core uses is
-missing for the others, and a core that frees some makes the others try to start tasks.
+A run has one core, a scheduler and not a CPU core, for each part of the pipeline that works in
+parallel: the reading of a source, and the functions applied to a flow. A slot or byte that one core
+uses is missing for the others, and a core that frees some makes the others try to start tasks.
 """
 
 from __future__ import annotations
