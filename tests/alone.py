@@ -1,4 +1,4 @@
-"""This file runs tests in processes of their own, where nothing of others is freed meanwhile."""
+"""Run a test in a process of its own, whose memory no other test affects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file sets what all tests share: how much of a matrix is run, and where caches are kept."""
+"""Options and fixtures of all tests: the size of test matrices, and the cache folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions that hang for ever, and a clock by which exactly these calls take too long."""
+"""Functions that never return, and a clock by which exactly their calls exceed the time limit."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The house counted: circles of imports, imports against the order, sizes, names used twice.
+"""Figures of the code base: import cycles, imports against the order, sizes, duplicate names.
 
-python tests/house.py      # prints what the tests of the architecture hold to its limits
+python tests/house.py      # prints the figures that tests/test_architecture.py limits
 """
 
 from __future__ import annotations

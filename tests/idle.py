@@ -1,4 +1,4 @@
-"""This file waits until worker processes are idle or gone, and tells what is open, for counts."""
+"""Wait until worker processes are idle or gone, and list open resources, for tests that count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file reads the tables for users of other libraries, and finds the doors that they name."""
+"""Read the tables for users of other libraries, and find the functions of dml that they name."""
 
 from __future__ import annotations
 

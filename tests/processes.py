@@ -1,4 +1,4 @@
-"""This file starts a Dask cluster whose scheduler and workers are processes of their own."""
+"""Start a Dask cluster whose scheduler and workers are separate processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file says what every refusal must be: a typed error of four lines that leaves nothing."""
+"""Check a refusal: it must be a typed error of four lines, and leave no resources."""
 
 from __future__ import annotations
 

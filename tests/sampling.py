@@ -1,8 +1,9 @@
-"""This file says how much is tried where cases are drawn or counted: a sample, or all of them.
+"""The number of cases that tests draw or count: a sample, or all of them.
 
     @settings(max_examples=amount(60, 150))
 
-It is for what is decided when a file is imported or has no fixture at hand: `whole` elsewhere.
+Use ``amount`` where a file is imported, or where no fixture is available; elsewhere use the fixture
+`whole`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""This file holds the house to its plan: who imports whom, sizes, purity, import budget, doors."""
+"""Test the architecture: import order, sizes, purity, import budget, public functions."""
 
 from __future__ import annotations
 

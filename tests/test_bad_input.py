@@ -1,4 +1,4 @@
-"""This file tests that pipelines that cannot mean anything are refused where they are written."""
+"""Test that pipelines without a meaning raise an error at the line where they are written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests what happens when a user's function or a value fails while a pipeline runs."""
+"""Test runs in which a user's function or a value fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests that a saved state goes on where it belongs, and nowhere else."""
+"""Test that a saved state is resumed only by the pipeline and data to which it belongs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file reads small files that unpack to a gigabyte: in little memory, or not at all."""
+"""Read small files that decompress to a gigabyte: in little memory, or with an error."""
 
 from __future__ import annotations
 

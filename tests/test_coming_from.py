@@ -1,7 +1,7 @@
-"""This file holds the tables of names for users of other libraries to what dml has.
+"""Compare the tables of names for users of other libraries with the names of dml.
 
-Every public name of a library stands in its table once: the names are committed beside the tests.
-All code in the tables is read, and leads to a door of dml's that takes what it is given.
+Every public name of a library is in its table once; the names are committed beside the tests. All
+code in the tables is parsed, and must call a public function of dml with valid arguments.
 """
 
 from __future__ import annotations

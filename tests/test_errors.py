@@ -1,4 +1,4 @@
-"""This file tests errors: four lines, places filled in once, the way through pickle."""
+"""Test errors: four lines, places that are added once, pickling."""
 
 from __future__ import annotations
 

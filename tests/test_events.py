@@ -1,4 +1,4 @@
-"""This file checks that events are one line of JSON each, and that newer lines are still read."""
+"""Test that events are one line of JSON each, and that lines of newer versions are read."""
 
 from __future__ import annotations
 

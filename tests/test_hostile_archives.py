@@ -1,7 +1,7 @@
-"""This file gives archives that were made to do harm, in thirty ways, to the reader of shards.
+"""Read thirty kinds of malicious archives with the reader of shards.
 
-Each is refused with a typed error, or harmless because names are never paths and nothing is ever
-unpacked onto a disk; which of both is said for each. No case writes a file, and none takes memory.
+Each raises a typed error, or is harmless because names are never paths and nothing is ever unpacked
+to disk; every case states which. No case writes a file, and none takes much memory.
 """
 
 from __future__ import annotations

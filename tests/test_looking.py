@@ -1,4 +1,4 @@
-"""This file checks that who only looks at a store finds it, and leaves nothing there."""
+"""Test that commands which only inspect a store find it, and write nothing there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file holds docs/options.md against the options that there are, and their usual values."""
+"""Compare docs/options.md with the existing options and their default values."""
 
 from __future__ import annotations
 

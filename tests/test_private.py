@@ -1,7 +1,8 @@
-"""This file checks that one tenant of a store learns nothing of another's, and loads nobody's code.
+"""Test that a tenant of a store learns nothing of another's rows, and loads no foreign code.
 
-In one process namespaces keep tenants apart; on a disk, where both could open files, the system
-does. What somebody plants in a namespace that both may write to is read as data, or not at all.
+Within one process, namespaces separate tenants; on a disk, where both could open files, the
+permissions of the system do. Whatever a tenant writes into a shared namespace is read as data, or
+not at all.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""This file checks what is learned about costs: decay, merging, and the nearest shape of block."""
+"""Test learned costs: decay, merging, and lookup of the nearest block shape."""
 
 from __future__ import annotations
 

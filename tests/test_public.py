@@ -1,6 +1,6 @@
-"""This file holds the public names and signatures to tests/public.txt, so that none moves unseen.
+"""Compare the public names and signatures with tests/public.txt, so that changes are seen.
 
-After a change that is meant: ``pytest tests/test_public.py --update-plans``, then read the diff.
+After an intended change: ``pytest tests/test_public.py --update-plans``, then read the diff.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""This file checks what people are told of an entry that was found to be wrong, and its end."""
+"""Test what users are told of an entry with wrong rows, and how its quarantine ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file checks what the documents and tools say about each other: map, links, commands."""
+"""Test that documents and tools agree with each other: map, links, commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests ``rejection_resample``: shares of classes, by draws of each row."""
+"""Test ``rejection_resample``: target shares of classes, by a draw for each row."""
 
 from __future__ import annotations
 

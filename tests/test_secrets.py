@@ -1,4 +1,4 @@
-"""This file tests that what dml writes for itself says no value of users, and is theirs alone."""
+"""Test that files that dml writes for itself contain no values of users, and are private."""
 
 from __future__ import annotations
 

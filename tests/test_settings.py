@@ -1,4 +1,4 @@
-"""This file tests the options of a run: sizes, refusals, merging."""
+"""Test the options of a run: parsing of sizes, errors, merging."""
 
 from __future__ import annotations
 

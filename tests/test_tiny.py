@@ -1,4 +1,4 @@
-"""This file tells the whole story in a page, the first to read: write, look, run, stop, go on."""
+"""The whole story on one page, to read first: write, inspect, run, stop and resume a pipeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests where files of a user lie who says nothing, and has no home folder."""
+"""Test where the files of a user are stored by default, also without a home folder."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""This file runs what the tables for users of other libraries say to write instead.
+"""Run the workarounds that the tables for users of other libraries recommend.
 
-One function for each row that refuses a name, and for some that send elsewhere; each one uses what
-its row names first, and says what must come out.
+There is one function for each row that refuses a name, and for some rows that refer to another
+name. Each function uses what its row names first, and checks the result.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Values are encoded in one canonical way, so that equal values have equal hashes.
 
-Every value carries its type and its length: ``1``, ``1.0`` and ``True`` differ, floats go by their
-bits, arrays by dtype, shape and content, dictionaries without regard to order, sets by the sorted
-digests of their members. A value without such an encoding raises: there is no fallback to pickle or
-repr. ``dml.base.fingerprint`` is the public interface.
+Every value is encoded with its type and its length: ``1``, ``1.0`` and ``True`` differ. Floats are
+encoded by their bits, arrays by dtype, shape and content, dictionaries without regard to order,
+sets by the sorted digests of their members. A value without such an encoding raises an error: there
+is no fallback to pickle or repr. ``dml.base.fingerprint`` is the public interface.
 
 Source: OPTIMIZER 4.1.
 """
@@ -218,7 +218,7 @@ def _put_dict(out: Encoder, value: dict[object, object]) -> None:
 
 
 def _mixed(value: Mapping[object, object]) -> bool:
-    """Return True if keys must be sorted by digest, as not all are text (the usual case)."""
+    """Return True if keys must be sorted by digest, because some of them are not text."""
     return not all(type(key) is str for key in value)
 
 

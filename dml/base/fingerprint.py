@@ -18,7 +18,7 @@ __all__ = ["ENTERS", "SIZE", "Domain", "FingerprintPart", "digest", "digest_in"]
 
 
 class Domain(enum.Enum):
-    """What a fingerprint is used for, which decides which parts of a pipeline it includes."""
+    """The use of a fingerprint, which decides which parts of a pipeline it includes."""
 
     FLEET = "fleet"  # equal for the same program over the same file names; reports count these
     SHAPE = "shape"  # equal for the same operators in the same structure

@@ -31,7 +31,7 @@ def interrupts(error: BaseException) -> bool:
 
 
 def closes(error: BaseException) -> bool:
-    """Return True for a GeneratorExit thrown into the caller's own generator, not raised below."""
+    """Return True for a GeneratorExit thrown into the caller itself, not raised in its callees."""
     place = traceback_of(error)
     return isinstance(error, GeneratorExit) and (place is None or place.tb_next is None)
 

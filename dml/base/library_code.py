@@ -72,7 +72,7 @@ def library_to_import(module: str) -> Library | None:
 
 
 def to_look_at(module: str) -> types.ModuleType | None:
-    """Return a library's module if it is loaded, or is part of Python and can be; else None."""
+    """Return a library's module if it is loaded, or can be loaded as part of Python; else None."""
     library = library_to_import(module)
     if library == PYTHON and module not in sys.modules:
         with suppress(ImportError):  # a part of Python that this system lacks

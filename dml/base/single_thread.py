@@ -36,7 +36,7 @@ _found: tuple[int, tuple[Limit, ...]] = (-1, ())
 
 @contextmanager
 def single_threaded() -> Iterator[None]:
-    """Limit libraries to one thread where possible, for calls of this thread in the block only."""
+    """Limit libraries to one thread where possible, for this thread in the ``with`` block only."""
     limits = _limits()
     before = [limit(1) for limit in limits]
     outer = SINGLE.set(True)

@@ -12,7 +12,7 @@ _worked: dict[int, float] = {}
 def thread_seconds() -> float:
     """Return the seconds that this thread, and others for it, were on a processor.
 
-    Only differences between two values say something.
+    Only differences between two values are meaningful.
     """
     return time.thread_time() + _worked.get(threading.get_ident(), 0.0)
 

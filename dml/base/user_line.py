@@ -78,7 +78,7 @@ def door(verb: Callable[P, R]) -> Callable[P, R]:
 
 
 def by_name(mapping: Any, more: dict[str, Any]) -> dict[str, Any]:
-    """Return a dict by column and keyword arguments as one dict; raise PlanError if it is empty."""
+    """Merge a dict by column and keyword arguments to one dict; raise PlanError if it is empty."""
     if not isinstance(mapping, Mapping | None):
         raise PlanError(
             f"a dict by column is needed, got {mapping!r}",

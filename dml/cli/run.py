@@ -351,8 +351,8 @@ def consume(batches: Iterable[Any], *, hashed: bool) -> str | None:
 def measured(item: object) -> tuple[int, int]:
     """Return (rows, bytes) of an element: a batch (dict of arrays of one length), or a row.
 
-    A row whose values are all arrays of one length is taken for a batch, as it looks the same; only
-    the counts shown here depend on that.
+    A row whose values are all arrays of one length is taken for a batch, since it looks the same;
+    only the counts shown here depend on that.
     """
     if not isinstance(item, Mapping):
         return 1, _bytes(item)

@@ -158,7 +158,7 @@ def _ours(scheduler: Any) -> MutableMapping[Any, distributed.Client]:
 def workers_of(client: distributed.Client) -> dict[str, dict[str, Any]]:
     """Return the workers as the scheduler describes them now, by address.
 
-    Call it on any thread but the event loop's. ``Client.scheduler_info`` is not used, as it may
+    Call it on any thread but the event loop's. ``Client.scheduler_info`` is not used, since it may
     list no workers while it updates itself, every two seconds.
     """
     found: dict[str, Any] = client.sync(client.scheduler.identity, n_workers=-1)
@@ -209,7 +209,7 @@ def close_all() -> None:
 
 
 def _probe(packages: tuple[str, ...]) -> dict[str, str]:
-    """Return the versions of ``packages`` on a worker; sent by value, as it may lack dml."""
+    """Return the versions of ``packages`` on a worker; sent by value, since it may lack dml."""
     import platform as machine  # noqa: PLC0415 - none of this module is there
     from importlib import metadata as installed  # noqa: PLC0415
 

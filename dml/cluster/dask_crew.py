@@ -156,7 +156,7 @@ class DaskCrew(RemoteCrew):
                 self.hub.call(self._submit, self._ticket(place, some))
 
     def _due(self, run: Run) -> bool:
-        """Return False if ``run`` has ended meanwhile, as its first attempt has."""
+        """Return False if slice ``run`` has ended, for example by another attempt at it."""
         task = self.loop.core.active.get(run.seq)
         return task is not None and task.k == run.k
 
@@ -178,7 +178,7 @@ class DaskCrew(RemoteCrew):
         return self.places.choose(demand, liked)
 
     def _cut(self, place: str, runs: list[Run]) -> list[list[Run]]:
-        """Divide slices into tasks; slices that are late, or may have killed a worker, go alone."""
+        """Divide slices into tasks; late slices, and those that may kill a worker, are separate."""
         rest = [r for r in runs if not (self.losing.suspects(r.seq) or self.race.under_way(r))]
         alone = [[run] for run in runs if run not in rest]
         return alone + self.places.bundles(place, rest)
@@ -268,7 +268,7 @@ class DaskCrew(RemoteCrew):
             await self._resend(ticket)
 
     async def _resend(self, ticket: Ticket, refused: bytes = b"") -> bool:
-        """Submit a ticket again, after resending the job; return False if that was in vain before.
+        """Submit a ticket again, after resending the job; return False if that has failed before.
 
         ``refused`` is the digest of a job that a worker could not deserialize.
         """
@@ -382,9 +382,10 @@ class DaskCrew(RemoteCrew):
             self._resize()
 
     async def _without_silent(self) -> None:
-        """Rerun elsewhere what silent workers run or store, as Dask would wait for these workers.
+        """Resubmit the tasks of silent workers, and those whose results are stored there.
 
-        This happens at every check: silent workers seem idle to Dask, which lets them steal tasks.
+        Dask itself would wait for these workers. This is repeated at every check: silent workers
+        seem idle to Dask, which lets them steal tasks.
         """
         doing, having = await self.hub.at_silent()
         waiting = {ticket.seat for ticket in self.live if under_way(ticket)}
@@ -487,7 +488,7 @@ class DaskCrew(RemoteCrew):
         return self.closing
 
     def _used(self, ticket: Ticket) -> None:
-        """Release a ticket of the last stage, as its results have been fetched."""
+        """Release a ticket of the last stage, since its results have been fetched."""
         if self._last(ticket):
             ticket.drop()
 
@@ -497,7 +498,7 @@ class DaskCrew(RemoteCrew):
         return lost(self.hub.client, error)
 
     def leave(self) -> None:
-        """Leave the hub and release all tasks, later on the event loop; never blocks."""
+        """Leave the hub and release all tasks, without blocking: this happens on the event loop."""
         self.hub.call(self._leave)
 
     def _leave(self) -> None:

@@ -130,8 +130,9 @@ def under_way(ticket: Ticket) -> bool:
 def touched(live: Iterable[Ticket], doing: Set[Any], having: Set[Any]) -> Iterator[Ticket]:
     """Yield the tickets to resubmit because of lost workers, each one after its sources.
 
-    They have a key in ``doing`` (running there) or ``having`` (stored there), or are under way and
-    need such a ticket or a seat there. Each is tested once the caller has handled those before it.
+    ``doing`` are the keys of tasks that ran on these workers, ``having`` those of values stored
+    there. A ticket is yielded if its key is among them, or if it is under way and needs a seat
+    or another ticket that is yielded. Each is tested once the caller has handled those before it.
     """
     again: set[Ticket] = set()
     for ticket in sorted(live, key=lambda each: each.number):

@@ -60,7 +60,7 @@ class Cargo:
         """Keep the seat on worker ``place``, with the generators parked there.
 
         If Dask copied the seat elsewhere with a task, it drops either copy after a while. This adds
-        a second key for the seat; as no task uses its result, Dask never copies that.
+        a second key for the seat; since no task uses its result, Dask never copies that.
         """
         if place not in self.stays:
             key = ("dml-stay", self.run, self.generation, place)

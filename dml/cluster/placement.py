@@ -175,9 +175,8 @@ class Places:
     ) -> str | None:
         """Return a worker with the resources of ``demand``, not in ``without``; None if none has.
 
-        Preferred are, in this order: workers whose resources are free, idle ones, ones with room,
-        ones without resources that other slices may need, the first of ``liked``, the one with the
-        most room.
+        Workers are preferred in this order: with free resources, idle, with room, without resources
+        that other slices may need, the first of ``liked``, with the most room.
         """
         asked = dict(demand.resources)
         without = {*without, *self.apart}
@@ -212,8 +211,8 @@ class Places:
     def allowed(self, demand: Demand, place: str) -> list[str]:
         """Return the workers to which Dask may move a slice from ``place``; [] for all workers.
 
-        Workers without a resource are excluded, as the task would fail there. If this run does not
-        use all threads of ``place``, the slice stays there.
+        Workers without a resource are excluded, since the task would fail there. If this run does
+        not use all threads of ``place``, the slice stays there.
         """
         asked = dict(demand.resources)
         taking = self.taking
@@ -251,7 +250,7 @@ class Places:
         self.seconds[stage] = mean + SMOOTHING * (seconds - mean) if mean else seconds
 
     def deepened(self) -> bool:
-        """Adapt ``depth`` so that a task takes about ``TASK_S`` seconds; True if it changes.
+        """Adapt ``depth`` so that a task takes about ``TASK_S`` seconds; return True if it changes.
 
         It stays the same if some stage needs more than processors.
         """

@@ -51,7 +51,10 @@ class Silence:
         self._looked = 0.0
 
     def look(self, heard: Mapping[str, float], now: float) -> None:
-        """Record last heartbeats: ``heard`` by the scheduler's clock, ``now`` by the local one."""
+        """Record the last heartbeat of each worker, ``heard`` by the scheduler's clock.
+
+        ``now`` is the time of this record by the local clock.
+        """
         passed = min(STEP_S, now - self._looked)
         newest = max(heard.values(), default=0.0)
         still = {worker for worker, at in heard.items() if self._heard.get(worker) == at}
@@ -83,7 +86,7 @@ DEAF = 3  # failed queries of the scheduler that end a run
 
 
 class MonitoredRun(Protocol):
-    """What the hub needs of a run; it calls the methods on the client's event loop."""
+    """The interface of a run for the hub, which calls the methods on the client's event loop."""
 
     wait_s: float  # seconds without any worker after which the run fails
     silent_s: float  # seconds of silence after which a worker's tasks go to other workers
@@ -100,7 +103,7 @@ class MonitoredRun(Protocol):
         """Check that all tasks make progress, and resubmit those that do not."""
 
     def fail(self, error: BaseException) -> None:
-        """End the run with ``error``, as the cluster cannot be used any more."""
+        """End the run with ``error``, since the cluster cannot be used any more."""
 
 
 class Hub:
@@ -150,7 +153,7 @@ class Hub:
             return self.client.submit(work, *args, **options)
 
     def asking(self, work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
-        """Start ``work`` on the event loop, and return its task; it may remain without an await."""
+        """Start ``work`` on the event loop; return its task, which the caller need not await."""
         task = asyncio.ensure_future(work)
         self.asked.add(task)
         task.add_done_callback(self._request_done)

@@ -186,7 +186,7 @@ class WorkerState:
 
 
 def staying(seat: WorkerState) -> WorkerState:
-    """Return ``seat``, as the value of a second key that keeps it on its worker; a Dask task."""
+    """Return ``seat`` unchanged, as a Dask task whose key keeps the seat on its worker."""
     return seat
 
 
@@ -238,7 +238,7 @@ def _at_hand(made: Shipment, worker: Any) -> Shipment:
 
 
 async def brought(made: Shipment, rpc: Any) -> Shipment | None:
-    """Fetch as bytes a shipment that cannot be opened; None if its lender no longer has it."""
+    """Fetch as bytes a shipment that cannot be opened; return None if its lender has dropped it."""
     if made.whence is None:
         return None
     address, key = made.whence

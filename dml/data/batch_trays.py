@@ -2,9 +2,9 @@
 
 A decoded image is copied once, when its function returns it: to its place in a tray, an array as
 long as the delivered batch. If all rows of a batch are in their places, joining them copies
-nothing, and the tray is delivered. The position of rows in their epoch comes with each slice. If
-that position is unknown, or the place is already used (because the row is computed a second time),
-rows get separate memory, and are copied once more when the batch is gathered.
+nothing, and the tray is delivered. The position of rows in their epoch is passed with each slice.
+If that position is unknown, or the place is already used (because the row is computed a second
+time), rows get separate memory, and are copied once more when the batch is gathered.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ Values: TypeAlias = "Vec | pa.Array"
 class Block:
     """``n`` rows: one ``Values`` per column of ``schema``, and the structural ids of the rows.
 
-    ``rows``, if not None, are the same rows as dicts, which a function has just returned; a next
-    function that only reads items of its row receives them. A block that leaves a stage or a flow
+    ``rows``, if not None, are the same rows as dicts, which a function has just returned; the next
+    function receives them if it only reads items of its row. A block that leaves a stage or a flow
     has none (``bare``).
     """
 

@@ -26,7 +26,10 @@ PART = 4
 
 
 class Alone:
-    """Memory from address ``start`` on that one run alone reads; it lives as long as ``owner``."""
+    """Memory that begins at address ``start``, and that only one run reads.
+
+    It lives as long as ``owner``.
+    """
 
     def __init__(self, start: int, owner: Any) -> None:
         self.start, self.nbytes = start, memoryview(owner).nbytes

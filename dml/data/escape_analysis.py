@@ -35,9 +35,10 @@ class ReferenceCounts:
 
     An argument array that is returned needs no copy if it is read-only and the function kept no
     reference to it, a view or a buffer of it, its memory or a dict that contains it: the reference
-    counts are as before, but for the returned references. Its memory must belong to a NumPy array:
-    references to other buffers are not counted. Arrow's memory is identified by its address, since
-    each access creates new objects for it; it is trusted, as Arrow has no functions that write.
+    counts are as before, except for the returned references. Its memory must belong to a NumPy
+    array: references to other buffers are not counted. Arrow's memory is identified by its address,
+    since each access creates new objects for it; it is trusted, since Arrow has no functions that
+    write.
     """
 
     def __init__(self, given: dict[str, np.ndarray] | pa.Table) -> None:
@@ -47,7 +48,10 @@ class ReferenceCounts:
         self._dict, self._before = 0, list[tuple[int, int]]()
 
     def begun(self) -> ReferenceCounts:
-        """Count references and return this object; the constructor's own argument would count."""
+        """Count references, and return this object.
+
+        The constructor does not count, since the references of its own arguments would be included.
+        """
         self._dict = sys.getrefcount(self._given)
         self._before = self._references()
         return self
@@ -72,7 +76,7 @@ class ReferenceCounts:
         self._given, self._arrays, self._buffers, self._before = {}, [], [], []
 
     def _passed(self, dicts: list[dict[str, Any]]) -> set[int]:
-        """Return ids of argument arrays to which the function added no reference but ``dicts``."""
+        """Return ids of argument arrays to which the function added no references but ``dicts``."""
         held = Counter(id(value) for each in dicts for value in list(each.values()))
         now, found = self._references(), set[int]()
         for place, (mine, below) in enumerate(self._before):
@@ -243,7 +247,7 @@ def _left_alone(row: Any, name: Any) -> bool:
 
 
 def _alone(value: np.ndarray) -> bool:
-    """Return True if nothing but ``value`` refers to its memory, which may be its base's."""
+    """Return True if only ``value`` refers to its memory, whether its own or that of its base."""
     below, flags = value.base, value.flags
     if weakref.getweakrefcount(value) or value.dtype.hasobject:
         return False

@@ -29,7 +29,7 @@ def form_of(ids: RowIds) -> int:
 
 
 def picked(ids: RowIds) -> np.ndarray:
-    """Return what each of the compact ``ids`` adds to ``ids.lo``, its row offset: (n,) int64."""
+    """Return the offset of each of the compact ``ids`` from ``ids.lo``: (n,) int64."""
     steps = np.arange(len(ids)) if ids.sel is None else ids.sel
     return steps.astype(np.int64, copy=False)
 

@@ -196,7 +196,7 @@ def unfit(values: Sequence[Any], schema: Schema | None, most_bytes: int) -> tupl
 
 
 def _of_text(values: Sequence[Any], schema: Schema | None) -> int:
-    """Return the bytes of rows of ``schema``; of text alone if only text differs in size."""
+    """Return the bytes of rows of ``schema``; if only texts vary in size, those of texts alone."""
     kinds = [] if schema is None else [n for n, k in schema.items() if code_of(k) == "arrow"]
     try:
         if kinds and all(schema[n] in TEXTS for n in kinds if schema is not None):

@@ -1,4 +1,4 @@
-"""A schema is the column names and Arrow types of rows between operators, or unknown."""
+"""A schema has the column names and Arrow types of rows between operators; it may be unknown."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def telemetry_root(setting: str | None, environ: Mapping[str, str] = os.environ)
 
 @contextlib.contextmanager
 def replacing(root: Path, path: Path) -> Iterator[TextIO]:
-    """Yield a private ASCII file that takes the place of ``path`` when the block ends.
+    """Yield a private ASCII file that replaces ``path`` when the ``with`` block ends.
 
     ``root`` is the store, which has the file until then under a name of its own. Raise OSError as
     the file system does. After any error the file is removed; after a kill, ``sweep`` finds it.
@@ -119,7 +119,7 @@ class Collector:
     """Accepts events from any thread and publishes them from a thread of its own.
 
     ``record`` never blocks and never raises. When the store is down, slow or full, events are
-    dropped and counted, ``warn`` is called once, and the run goes on. A file is published when a
+    dropped and counted, ``warn`` is called once, and the run continues. A file is published when a
     run finishes, on ``flush``, and every ``interval_s``.
 
     Parameters

@@ -39,7 +39,7 @@ RATES: Final = ("finished", "stopped")
 
 
 def learned(events: Iterable[Event], host_class: str) -> Profile:
-    """Return the profile learned from one run's ``events``; empty if the run failed or goes on.
+    """Return the profile learned from one run's ``events``; empty if it failed or has not ended.
 
     Each operator is one observation, however many workers and blocks it had. Row counts are learned
     only from runs that finished.
@@ -105,7 +105,7 @@ class Learner:
     """Learns from the events that a collector publishes, and returns the current profile.
 
     Only the collector's thread calls ``take``; any thread may call ``profile``. The only exception
-    is an OSError of ``keep``, for which the collector warns once.
+    raised is an OSError of ``keep``, for which the collector warns once.
     """
 
     def __init__(self, root: Path, host_class: str, clock: Callable[[], float] = time.time) -> None:

@@ -62,7 +62,7 @@ def through(function: str) -> ArrowOp:
 def if_else(args: Sequence[Register], code: str, _params: Params) -> Register:
     """Return the second argument where the first is true, else the third.
 
-    For extension types, the storage arrays are chosen from.
+    For extension types, the values of the storage arrays are chosen.
     """
     test, *sides = map(as_arrow, args)
     kind = sides[0].type

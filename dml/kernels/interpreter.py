@@ -109,7 +109,7 @@ class ElementProgram(Program):
     """A program over the elements of lists, which a step of another program runs."""
 
     def evaluate(self, inputs: Sequence[Register], rows: int) -> Register:
-        """Return the register of the only output; the row of a CastFailure is an element's."""
+        """Return the register of the only output; a CastFailure has the number of an element."""
         (found,) = run(self, inputs, rows).outputs
         return found
 

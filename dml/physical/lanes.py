@@ -2,8 +2,8 @@
 
 A *lane* is a sequence of row-local operators that need the same resources, at least one of which
 calls a user's function. Its input is any ordered flow. A *slice* is a sequence of input rows that
-one worker takes at a time; its size is chosen by time and bytes. A position has levels for every
-lane, so where lanes begin must depend on the plan alone.
+one worker processes at a time; its size is chosen by time and bytes. A position has levels for
+every lane, so where lanes begin must depend on the plan alone.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ def runs_apart(node: Node) -> bool:
 def stage_lanes(plan: Plan, *, joined: bool = True) -> tuple[Lane, ...]:
     """Return the lanes of the stages: of all steps from the first that calls a function on.
 
-    Unless ``joined``, functions have own lanes. Steps that only look up stored rows are in none.
+    Unless ``joined``, each function is in a lane of its own. Steps that only look up stored rows
+    are in no lane.
     """
     steps = plan.on_blocks[1:]
     begin = next((n for n, step in enumerate(steps) if called(step)), len(steps))
@@ -109,7 +110,10 @@ def keeps_units(plan: Plan) -> bool:
 
 
 def nested(position: Position | None, lanes: Sequence[Lane]) -> Position | None:
-    """Return a position with a level for each function of ``lanes``; None and nested ones stay."""
+    """Return ``position`` with a level for each function of ``lanes``.
+
+    None, and a position that has levels already, are returned unchanged.
+    """
     if position is None or "in" in position or not lanes:
         return position
     found: Position = {**position, "drop": 0}
@@ -226,7 +230,7 @@ def _freed(stream: Mapping[int, Lane], number: int | None, above: Sequence[int])
 def _stays_between(node: Node) -> bool:
     """Return whether ``node`` can resume at all of its positions without rereading input rows.
 
-    Its position is then the position of its input, or of its input in one pass.
+    The position of such a node is the position of its input, for ``repeat`` within one pass.
     """
     if node.rows is Rows.REPEATED or node.inputs[0].batched:
         return node.rows is Rows.REPEATED or runs_apart(node)
@@ -240,7 +244,7 @@ def apart(lane: Lane) -> tuple[Lane, ...]:
 
 
 def has_parallel_work(plan: Plan) -> bool:
-    """Return whether some rows are made in slices, or by pipelines that functions return."""
+    """Return whether some rows are computed in slices, or by pipelines that functions return."""
     opens = any(node.rows is Rows.WOVEN and node.calls is not None for node in plan.stream)
     return bool(opens or stage_lanes(plan) or stream_lanes(plan))
 

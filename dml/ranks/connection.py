@@ -71,7 +71,7 @@ class Wire:
         return pickle.loads(body, buffers=buffers)  # noqa: S301 - both ends know the job's secret
 
     def ready(self, patience_s: float) -> bool:
-        """Wait up to ``patience_s`` seconds; return True if data came or the connection ended."""
+        """Return True if data arrives or the connection ends within ``patience_s`` seconds."""
         return self._through.poll(patience_s)
 
     def hang_up(self) -> None:
@@ -87,7 +87,7 @@ class Wire:
 
 @contextmanager
 def _patient(end: socket.socket) -> Iterator[None]:
-    """Limit the wait for a silent peer to HANDSHAKE_S while the block runs."""
+    """Limit the wait for a silent peer to HANDSHAKE_S during the ``with`` block."""
     option = socket.SO_RCVTIMEO
     with end.dup() as same:
         same.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(HANDSHAKE_S), 0))
@@ -96,7 +96,7 @@ def _patient(end: socket.socket) -> Iterator[None]:
 
 
 def _attentive(end: socket.socket) -> None:
-    """Disable send delays, and detect a host that is gone."""
+    """Send small messages at once (no Nagle delay), and detect a lost host by keep-alive probes."""
     end.settimeout(None)
     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,7 +1,8 @@
-"""The ranks of a split that are other processes request their elements from rank 0.
+"""The ranks of a split that run in other processes request their elements from rank 0.
 
 A rank requests one element ahead, so that rank 0 makes it while the training step runs. Each
-element comes with the state after it, so a rank can save a checkpoint even when rank 0 is gone.
+element is sent with the state after it, so that a rank can save a checkpoint even when rank 0 is
+gone.
 """
 
 from __future__ import annotations
@@ -197,7 +198,7 @@ class FarSeat:
         return element
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that came with the last element."""
+        """Return the state that was sent with the last element."""
         return dict(self._state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

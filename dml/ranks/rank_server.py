@@ -154,7 +154,7 @@ class Server:
                 return ("error", shipped(error))
 
     def _overheard(self, desk: RankSession, word: str, *message: Any) -> None:
-        """Apply a late message of a process that another has replaced as the rank; do not reply."""
+        """Apply a late message from a process that was replaced as the rank; send no reply."""
         if word == "get":
             desk.acknowledge(message[1])
         elif word == "done":

@@ -193,7 +193,7 @@ class SharedRun:
         return self.ended
 
     def _note(self) -> None:
-        """Record the stream's position; also by step if all ranks have equally many elements."""
+        """Record the stream's position, also by step if all ranks have equally many elements."""
         mark = self.elements.mark()
         self.latest = mark
         if self.pulled >= 0 and self.pulled % self.split.n == 0:
@@ -386,7 +386,7 @@ class RankSeat:
             return None if rest or state["epoch"] != run.elements.epoch else step
 
     def leave(self) -> None:
-        """Give up the rest of the share; take no lock, as garbage collection may call this."""
+        """Give up the rest of the share; take no lock, since garbage collection may call this."""
         if not self.closed:
             self.kept = self._place() if self.run.latest is not None else START
         self.closed = True

@@ -54,7 +54,7 @@ class RankElements(Iterator[Element]):
         self._seat.load_state_dict(state)
 
     def close(self) -> None:
-        """Give up the rest of this rank's share of the epoch; the other ranks go on."""
+        """Give up the rest of this rank's share of the epoch; the other ranks continue."""
         self._seat.close()
 
     def __enter__(self) -> RankElements:

@@ -68,8 +68,8 @@ Rules that fired: {rules}.
 class BundleRecord:
     """The sampled atoms of one source in a bundle, and the facts about the source that plans need.
 
-    ``ids`` has the row ids of each atom, by epoch. ``matches`` tells, by epoch, for each atom
-    whether the chosen plan reads it. ``positions`` has the position in the source of each row id.
+    ``ids`` has the row ids of each atom, by epoch. ``matches`` states, by epoch and atom, whether
+    the chosen plan reads the atom. ``positions`` has the position in the source of each row id.
     """
 
     title: str
@@ -205,7 +205,7 @@ def nodes_of(plan: Plan) -> Iterator[Any]:
 def _schemas(plan: Plan, at: At) -> list[Schema | None]:
     """Return each operator's settled schema or None, in the order of ``nodes_of``.
 
-    They are not stored by digest, as digests change when a source is replaced.
+    They are not stored by digest, since digests change when a source is replaced.
     """
     return [at.schemas.get(node.digest.hex()) for node in nodes_of(plan)]
 

@@ -85,9 +85,10 @@ class SampleWatch:
             guard.verified += 1
 
     def _follow(self, where: Where, pieces: Sequence[Piece], *, whole: bool) -> None:
-        """Compare rows of the atom ``where`` in ``pieces`` with those that the same plan made here.
+        """Compare delivered rows of the atom ``where``, in ``pieces``, with expected rows.
 
-        ``whole`` is True if all rows of the atom have arrived with ``pieces``.
+        The chosen plan made the expected rows in this process. ``whole`` is True if all rows of the
+        atom have arrived with ``pieces``.
         """
         made, sample = self.expected[where]
         mine = [piece for piece in pieces if (piece.place, piece.atom) == where]
@@ -330,7 +331,7 @@ class _Guarded:
         return self.flow
 
     def position(self) -> Position:
-        """Return the flow's position; None before any rows, as the flow may still be replaced."""
+        """Return the flow's position; None before any rows, since the flow may yet be replaced."""
         return cast("Position", None) if self.fresh else cast("Flow", self.flow).position()
 
     def close(self) -> None:

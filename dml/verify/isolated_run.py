@@ -110,7 +110,7 @@ def atom_bytes(unit: Unit) -> int:
 
 
 def span_from(reading: Reading, first: Where) -> list[Where]:
-    """Return the atoms of a sample: ``first``, and as many following ones as make enough rows.
+    """Return the atoms of a sample: ``first``, and the following ones until the rows suffice.
 
     Of an open unit, whose number of atoms is unknown, only the first atom is taken.
     """
@@ -196,7 +196,7 @@ class _Handed:
         return out or None
 
     def position(self) -> Position:
-        """Return an empty position, as no run resumes from it."""
+        """Return an empty position, since no run resumes from it."""
         return {}
 
     def close(self) -> None:
@@ -229,7 +229,7 @@ class _OnePass:
             return None
 
     def position(self) -> Position:
-        """Return an empty position, as no run resumes from it."""
+        """Return an empty position, since no run resumes from it."""
         return {}
 
     def close(self) -> None:
@@ -295,7 +295,8 @@ class Apart(Streaming):
 def turns_of(plan: Plan, stage_epoch: int) -> tuple[int, ...]:
     """Return the pass that each ``repeat`` is in while the stages are in epoch ``stage_epoch``.
 
-    Above a cache the pass is unknown, as every epoch below a cache is the first: pass 0 is taken.
+    Above a cache the pass is unknown, since every epoch below a cache is the first: pass 0 is
+    taken.
     """
     found: list[int] = []
     known = True
@@ -310,7 +311,10 @@ def turns_of(plan: Plan, stage_epoch: int) -> tuple[int, ...]:
 
 
 def apart(plan: Plan, at: At, bottoms: Iterator[Bottom], turns: tuple[int, ...] = ()) -> Apart:
-    """Return ``plan`` and the plans of its inputs as runs over blocks: one of ``bottoms`` each."""
+    """Return a run of ``plan`` over blocks in memory, with runs of the plans of its other inputs.
+
+    Each run reads the next of ``bottoms``. ``turns`` are the sampled passes of ``plan``.
+    """
     bottom = next(bottoms)
     beside = tuple(tuple(apart(each, at, bottoms) for each in plans) for plans in plan.beside)
     return Apart(plan, at, _unopened, 1, Tallies(), beside=beside, bottom=bottom, turns=turns)

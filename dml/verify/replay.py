@@ -56,7 +56,7 @@ class Replayed(Source):
 
     @property
     def unit_count(self) -> int:
-        """Zero, as no unit can be read."""
+        """Zero, since no unit can be read."""
         return 0
 
     def position_of(self, ids: RowIds) -> np.ndarray:

@@ -105,9 +105,10 @@ def trimmed(plan: Plan, operators: int) -> Plan:
 
 
 def _barrier(plan: Plan) -> tuple[int, str, bool]:
-    """Return the first operator not to be repeated: number, reason, whether on another input.
+    """Return (number, reason, aside) of the first operator that must not be repeated.
 
-    On another input, the number is that of the operator merging it. The reason is "" if none.
+    ``aside`` is True if it is on another input; the number is then that of the operator that merges
+    the input. The reason is "" if all operators may be repeated.
     """
     before = len(plan.on_blocks)
     for number, node in enumerate(plan.operators):

@@ -1,4 +1,4 @@
-"""Tests of ``autocache()``: what runs decide, by calls of functions that are counted."""
+"""Test the decisions of ``autocache()`` in runs, by counting calls of functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of what is said to be worth keeping of several pipelines."""
+"""Test the advice on which outputs of several pipelines to cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file checks what is said of a store: what it keeps, what a pipeline finds, and why not."""
+"""Test reports on a cache store: its entries, what a pipeline finds there, and why it misses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file checks that a rule which measured worse is not used, and that nobody can see it."""
+"""Test that rules with worse measured costs are not applied, without any effect on results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file holds Dataset to what a user expects of a handle: it travels, ends, and takes words."""
+"""Test ``Dataset`` as a value: pickling and copying, endless streams, types as text, statistics."""
 
 from __future__ import annotations
 

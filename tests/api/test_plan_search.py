@@ -1,4 +1,4 @@
-"""This file checks that runs are arranged as was decided, whatever the user fixed, and unseen."""
+"""Test that runs follow the chosen arrangement, keep user options, and deliver equal bytes."""
 
 from __future__ import annotations
 

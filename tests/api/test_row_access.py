@@ -1,4 +1,4 @@
-"""This file tests the verbs that hand rows over: what they give, and that they read no more."""
+"""Test verbs that return rows: their results, and that they read no more rows than they return."""
 
 from __future__ import annotations
 

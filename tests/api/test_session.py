@@ -1,4 +1,4 @@
-"""This file tests what a run tells about itself, and how it divides what it may use."""
+"""Test the events of a run, and how a run divides its memory and processors."""
 
 from __future__ import annotations
 

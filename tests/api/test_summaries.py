@@ -1,4 +1,4 @@
-"""This file tests figures: right to the last bit, however a run is divided, and within memory."""
+"""Test column statistics: exact to the last bit for any partitions, within the memory limit."""
 
 from __future__ import annotations
 

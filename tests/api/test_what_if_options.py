@@ -1,4 +1,4 @@
-"""This file tests what_if: it runs nothing, says what it rests on, and ranks runs as they are."""
+"""Test ``what_if``: it runs nothing, states its sources, and ranks options as real runs do."""
 
 from __future__ import annotations
 

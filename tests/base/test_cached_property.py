@@ -1,4 +1,4 @@
-"""This file tests values that are computed when they are first asked for."""
+"""Test attributes that are computed on first access."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file checks that Arrow content is named without regard to its layout."""
+"""Test that digests of Arrow content do not depend on its layout in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file checks what control groups let a process use, from trees of files made up for it."""
+"""Test limits on processors and memory that are read from made-up control group files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file checks that equal values have equal names, other values others, everywhere."""
+"""Test that fingerprints are equal for equal values in every process, and differ for others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file checks what is said about the machine, from control group files made up for it."""
+"""Test the description of the machine, partly with made-up control group files."""
 
 from __future__ import annotations
 

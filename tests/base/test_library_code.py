@@ -1,4 +1,4 @@
-"""This file checks which code counts as a library's and which as the user's."""
+"""Test which code counts as library code and which as the user's code."""
 
 from __future__ import annotations
 

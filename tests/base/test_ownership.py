@@ -1,4 +1,4 @@
-"""This file tests which folders and files count as one user's own."""
+"""Test which folders and files count as private to the user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests that a worker thread's libraries use one thread, and those of others do not."""
+"""Test that libraries use one thread in a worker thread, and their usual number elsewhere."""
 
 from __future__ import annotations
 

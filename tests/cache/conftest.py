@@ -1,4 +1,4 @@
-"""This file gives the tests of the store its places: a folder, and a bucket of a server of S3."""
+"""Fixtures for tests of the cache store: a folder, and a bucket of an S3 server."""
 
 from __future__ import annotations
 

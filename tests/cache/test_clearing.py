@@ -1,4 +1,4 @@
-"""This file checks what clear_cache() and materialize() say where they cannot do their work."""
+"""Test what ``clear_cache()`` and ``materialize()`` report when they cannot succeed."""
 
 from __future__ import annotations
 

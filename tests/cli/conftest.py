@@ -1,4 +1,4 @@
-"""This file gives tests a command line to call and pipeline files to call it with."""
+"""Fixtures for tests of the command line: a caller, and files with pipelines."""
 
 from __future__ import annotations
 

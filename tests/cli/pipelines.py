@@ -1,4 +1,4 @@
-"""This file is a stand-in for a Dataset, with the methods that the command line relies on."""
+"""A replacement for ``Dataset`` with the methods that the command line uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file checks `dml cache`: lists, reasons, pins, checks and ends, as text and as JSON."""
+"""Test ``dml cache``: listing, miss reasons, pins, checks and removal, as text and as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file checks `dml doctor` on a machine that is well and on one that is not."""
+"""Test ``dml doctor`` on a healthy machine and on machines with problems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file checks `dml explain` and `dml fingerprint`, and that answers stay clean."""
+"""Test ``dml explain`` and ``dml fingerprint``: results alone are on standard output."""
 
 from __future__ import annotations
 

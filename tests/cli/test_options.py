@@ -1,4 +1,4 @@
-"""This file checks that `dml run` works where it is told to: the same batches, or a clear error."""
+"""Test the execution options of ``dml run``: equal batches on each executor, or a clear error."""
 
 from __future__ import annotations
 

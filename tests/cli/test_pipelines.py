@@ -1,4 +1,4 @@
-"""This file runs the command line over real pipelines: their rows, states, errors and events."""
+"""Test the command line with real pipelines: rows, saved states, errors and events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file checks when progress is told, with a clock made up for it."""
+"""Test when the progress display prints, with a simulated clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file checks `dml run`: what it prints, where it stops, and that nothing is lost."""
+"""Test ``dml run``: its output, where it stops, and that no batch is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file checks how a pipeline is found in a file, and what is left when it is not."""
+"""Test how the command line finds a pipeline in a file, and its state after failures."""
 
 from __future__ import annotations
 

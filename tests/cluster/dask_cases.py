@@ -1,4 +1,4 @@
-"""This file holds what tests on Dask clusters share: clusters, rows, pipelines, and their end."""
+"""Clusters, rows and pipelines that tests on Dask clusters share."""
 
 from __future__ import annotations
 

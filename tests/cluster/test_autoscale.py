@@ -1,4 +1,4 @@
-"""This file holds policies of scaling to what their sources say, window by window."""
+"""Test scaling policies, window by window, against the papers that define them."""
 
 from __future__ import annotations
 

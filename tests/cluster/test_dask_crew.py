@@ -1,4 +1,4 @@
-"""This file tests the crew of a cluster without one: what it submits is only looked at."""
+"""Test the crew of a Dask cluster without a cluster, by inspecting its submissions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file runs pipelines on Dask clusters: the same bytes, whatever happens to the workers."""
+"""Run pipelines on Dask clusters: the same bytes, even if workers are lost."""
 
 from __future__ import annotations
 

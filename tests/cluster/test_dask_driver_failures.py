@@ -1,4 +1,4 @@
-"""This file breaks Dask clusters under pipelines: workers, schedulers, clients, code there."""
+"""Test failures of Dask clusters during runs: lost workers and schedulers, missing code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of lending on clusters: the same bytes, hardly any of which cross; nothing is left."""
+"""Test shared memory on clusters: equal bytes, few of them sent, and no leftovers."""
 
 from __future__ import annotations
 

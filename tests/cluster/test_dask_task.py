@@ -1,4 +1,4 @@
-"""This file tests which tasks are submitted again without workers that are silent."""
+"""Test which tasks are resubmitted after workers became silent or were lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of bringing a job to workers that lack the user's modules, while others die."""
+"""Test sending a job to workers that lack the user's modules, while other workers are lost."""
 
 from __future__ import annotations
 

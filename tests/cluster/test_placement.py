@@ -1,4 +1,4 @@
-"""This file tests where slices are placed: resources, homes, room, and refusals before any work."""
+"""Test the placement of slices on workers: resources, stored data, capacity, early errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests that what a task made is fetched once, whoever asks for it first."""
+"""Test that the result of a task is fetched once, even if several threads request it."""
 
 from __future__ import annotations
 

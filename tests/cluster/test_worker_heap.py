@@ -1,4 +1,4 @@
-"""Tests of freed memory in workers of Dask: kept while a run is there, and as before afterwards."""
+"""Test that Dask workers keep freed memory during a run, and restore their settings afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests who counts as silent, on clocks that are numbers."""
+"""Test which workers count as silent, with simulated clocks."""
 
 from __future__ import annotations
 

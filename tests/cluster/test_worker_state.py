@@ -1,4 +1,4 @@
-"""This file tests seats: what is left behind when they go, at whatever moment that is."""
+"""Test the state of a run on a worker (its seat): its release at any moment leaves nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file says what a row function of the corpus is: its columns, and what becomes of it."""
+"""A row function of the corpus, with its columns and the expected result of lifting it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file is the corpus of row functions: every family, in one list."""
+"""The corpus of row functions: all families, in one list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file holds row functions that clean and scale numbers, as they are written for training."""
+"""Row functions that clean and scale numbers, as users write them for training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file runs functions of the corpus, in plain Python and in the engine, and counts calls."""
+"""Run functions of the corpus in plain Python and in the engine, and count their calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file draws rows for the corpus: plain values, with guard cases planted among them."""
+"""Draw rows for the corpus: plain values mixed with edge cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file holds row functions that edit rows, look into lists, and call other functions."""
+"""Row functions that edit rows, read lists, and call other functions."""
 
 from __future__ import annotations
 

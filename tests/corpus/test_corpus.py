@@ -1,4 +1,4 @@
-"""This file runs row functions as people write them: lifted or not, the rows are Python's."""
+"""Run realistic row functions: lifted or not, the rows are those of plain Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file holds row functions that clean text, and put categories and moments into numbers."""
+"""Row functions that clean text, and convert categories and dates to numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file holds row functions that a careless lift gets wrong without a word."""
+"""Row functions that a careless lift would silently get wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests large arrays that functions return: copied at once, to their place in a batch."""
+"""Test large arrays that functions return: they are copied once, into their batch."""
 
 from __future__ import annotations
 

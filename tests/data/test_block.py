@@ -1,4 +1,4 @@
-"""This file tests blocks: Arrow memory as columns and back, views, copies, nothing at all."""
+"""Test blocks: conversion to and from Arrow, views, copies, and empty blocks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""This file tests memory of one's own over mapped files: what is handed out of it, and to whom.
+"""Test which arrays over mapped or shared memory users may receive without a copy.
 
-What is lent is given once, and never seen in the rows; what one run has alone is handed out as it
-lies there.
+Each byte of shared memory is given to a user at most once, and writes to it never change rows.
+Memory that one run alone reads is delivered without a copy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""This file tests that blocks are compared by every bit that means something, and by no other."""
+"""Test that the comparison of blocks covers every bit with a meaning, and no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests which arrays of a function are taken as they are: those that it cannot reach."""
+"""Test which arrays of a function are used without a copy: those to which it kept no reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file holds functions to what a row is: the dicts that another one made are not seen."""
+"""Test that a function receives plain dicts, independent of rows that other functions returned."""
 
 from __future__ import annotations
 

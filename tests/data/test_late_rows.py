@@ -1,4 +1,4 @@
-"""This file checks lifted functions on rows behind those that are computed both ways."""
+"""Test lifted functions on later rows; only the first rows are also computed in Python."""
 
 # ruff: noqa: TRY301 - as people write it
 

@@ -1,4 +1,4 @@
-"""This file tests that layouts which few kernels take never get into a pipeline."""
+"""Test that rare Arrow layouts are converted before they enter a pipeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests the marks of lists that are shown as rectangles: equal parts, equal types."""
+"""Test the types that mark lists for delivery as padded arrays: equal parameters, equal types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests what columns take as Python's objects, and that functions see few at a time."""
+"""Test the estimated size of columns as Python objects, and that functions get few at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests columns of tensors whose shapes differ: made, delivered, carried everywhere."""
+"""Test columns of tensors whose shapes differ: creation, delivery, and all executors."""
 
 from __future__ import annotations
 

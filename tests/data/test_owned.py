@@ -1,6 +1,6 @@
-"""This file tests that what a function returned is delivered as it was then.
+"""Test that a function's result is delivered as it was when the function returned it.
 
-Functions fill one buffer for all rows: an array, a view, a list, a dict, or something inside one.
+Functions reuse one buffer for all rows: an array, a view, a list, a dict, or a nested value.
 """
 
 from __future__ import annotations

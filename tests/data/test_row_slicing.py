@@ -1,4 +1,4 @@
-"""This file tests how rows of functions are cut into blocks: by their bytes, nothing else."""
+"""Test how rows of functions are cut into blocks: by their bytes alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests schemas: words for types, codes and shapes, helpful absence."""
+"""Test schemas: types given as text, codes and shapes, helpful errors for absent columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file draws pipelines of every kind for the virtual cluster: what they are, what they do."""
+"""Draw random pipelines for the virtual cluster: demands, costs and losses of their tasks."""
 
 from __future__ import annotations
 

@@ -27,24 +27,24 @@ class SliceKind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
-    """The total of each resource, and the kinds of slices (``sorts``) that share the resources."""
+    """The total of each resource, and the ``kinds`` of slices that share the resources."""
 
     there_is: tuple[float, ...]
-    sorts: tuple[SliceKind, ...]
+    kinds: tuple[SliceKind, ...]
 
     def fits(self, i: int, left: Sequence[float]) -> int:
-        """Return how many slices of sort ``i`` fit into the amounts in ``left``."""
-        most = self.sorts[i].most
-        for have, takes in zip(left, self.sorts[i].takes, strict=True):
+        """Return how many slices of kind ``i`` fit into the amounts in ``left``."""
+        most = self.kinds[i].most
+        for have, takes in zip(left, self.kinds[i].takes, strict=True):
             if takes > 0:
                 most = min(most, math.floor(have / takes + EPSILON))
         return max(0, int(most))
 
     def weigh(self, work: Sequence[float]) -> tuple[float, ...]:
-        """Return a weight for each sort, such that slices that fit together weigh at most one.
+        """Return a weight for each kind, such that slices that fit together weigh at most one.
 
-        ``work`` is the total seconds of the slices of each sort. The weights maximize the sum of
-        seconds times weight over all sorts, and no schedule is shorter than this sum.
+        ``work`` is the total seconds of the slices of each kind. The weights maximize the sum of
+        seconds times weight over all kinds, and no schedule is shorter than this sum.
         """
         return _Program(self, tuple(work)).run()
 
@@ -52,7 +52,7 @@ class Boxes:
 class _Program:
     """The linear program of ``Boxes.weigh``, solved by the simplex method.
 
-    A column is a set of slices that fit together, a row is a sort of slices that has work.
+    A column is a set of slices that fit together, a row is a kind of slices that has work.
     """
 
     def __init__(self, boxes: Boxes, work: tuple[float, ...]) -> None:
@@ -64,7 +64,7 @@ class _Program:
         self.seconds = [work[i] / n for i, n in zip(self.rows, alone, strict=True)]
 
     def run(self) -> tuple[float, ...]:
-        """Return the best weights of all steps, after scaling those of each step to be feasible."""
+        """Return the best weights of all simplex steps, scaled to be feasible."""
         best, found = -1.0, (0.0,) * len(self.work)
         for _ in range(MOST_PIVOTS if self.rows else 0):
             weights = self._weights()
@@ -84,7 +84,7 @@ class _Program:
         return weights
 
     def _pivot(self, counts: Sequence[int]) -> bool:
-        """Bring the set of ``counts`` by sort into the basis; return False if nothing changes."""
+        """Bring the column ``counts``, slices by kind, into the basis; False if impossible."""
         entering = [
             sum(row[j] * counts[i] for j, i in enumerate(self.rows)) for row in self.inverse
         ]
@@ -105,13 +105,13 @@ class _Program:
 
 
 class _Heaviest:
-    """A search for the heaviest set of slices that fits: branch and bound, best sorts first."""
+    """A search for the heaviest set of slices that fits: branch and bound, best kinds first."""
 
     def __init__(self, boxes: Boxes, weights: Sequence[float]) -> None:
         self.boxes, self.weights = boxes, weights
         self.order = sorted(
             (i for i, weight in enumerate(weights) if weight > 0),
-            key=lambda i: self._worth(boxes.sorts[i].takes, weights[i]),
+            key=lambda i: self._worth(boxes.kinds[i].takes, weights[i]),
             reverse=True,
         )
         self.counts = [0] * len(weights)
@@ -138,7 +138,7 @@ class _Heaviest:
         if weight + self._at_most(depth, left) <= self._best + ROUNDING:
             return
         i = self.order[depth]
-        takes = self.boxes.sorts[i].takes
+        takes = self.boxes.kinds[i].takes
         for n in range(self.boxes.fits(i, left), -1, -1):
             self._now[i] = n
             rest = [have - n * each for have, each in zip(left, takes, strict=True)]
@@ -147,7 +147,7 @@ class _Heaviest:
     def _at_most(self, depth: int, left: Sequence[float]) -> float:
         """Return an upper bound on the weight that fits into ``left``, with divisible slices.
 
-        The first ``depth`` sorts are left out, as they are chosen already.
+        The first ``depth`` kinds are left out, since they are chosen already.
         """
         fits = [(i, self.boxes.fits(i, left)) for i in self.order[depth:]]
         least = sum(n * self.weights[i] for i, n in fits)
@@ -158,7 +158,7 @@ class _Heaviest:
     def _filled(self, fits: Sequence[tuple[int, int]], r: int, have: float) -> float:
         weight, pieces = 0.0, list[tuple[float, float, int]]()
         for i, n in fits:
-            takes = self.boxes.sorts[i].takes[r]
+            takes = self.boxes.kinds[i].takes[r]
             if takes <= 0:
                 weight += n * self.weights[i]
             else:
@@ -376,7 +376,7 @@ def _resources(work: _Work, slots: Mapping[str, float], limit: int) -> Iterator[
         some = [each if first <= i <= last else 0.0 for i, each in enumerate(seconds)]
         if some[first] and some[last]:
             for r, name in enumerate(slots):
-                share = [each.takes[r] / slots[name] for each in boxes.sorts]
+                share = [each.takes[r] / slots[name] for each in boxes.kinds]
                 weights = [a if b else 0.0 for a, b in zip(share, some, strict=True)]
                 if any(weights):
                     yield f"work on {name}", _spread_s(ramps, boxes, weights)
@@ -387,13 +387,13 @@ def _boxes(
     work: _Work, ramps: Sequence[_Ramps], slots: Mapping[str, float], limit_bytes: int
 ) -> Boxes:
     """Return the resources and what a slice of each stage takes; of memory, the least of any."""
-    sorts = []
+    kinds = []
     for demand, ramp in zip(work.demands, ramps, strict=True):
         asked, tasks = dict(demand.resources), len(ramp.heads)
         takes = [asked.get(name, 0.0) for name in slots]
         most = tasks if demand.max_parallel is None else min(tasks, demand.max_parallel)
-        sorts.append(SliceKind((*takes, float(ramp.least_bytes)), most))
-    return Boxes((*slots.values(), float(limit_bytes)), tuple(sorts))
+        kinds.append(SliceKind((*takes, float(ramp.least_bytes)), most))
+    return Boxes((*slots.values(), float(limit_bytes)), tuple(kinds))
 
 
 class _Ramps(NamedTuple):
@@ -424,12 +424,12 @@ Ramp = list[tuple[float, float]]
 
 
 def _spread_s(ramps: Sequence[_Ramps], boxes: Boxes, weights: Sequence[float]) -> float:
-    """Return the least seconds for all slices, if concurrent slices weigh at most one together.
+    """Return the least seconds for all slices if concurrent ones weigh at most one in sum.
 
     Near the start and the end of the run, ``ramps`` allow even less weight.
     """
     work = sum(w * ramp.seconds for w, ramp in zip(weights, ramps, strict=True))
-    used = [(w, r, int(s.most)) for w, r, s in zip(weights, ramps, boxes.sorts, strict=True) if w]
+    used = [(w, r, int(s.most)) for w, r, s in zip(weights, ramps, boxes.kinds, strict=True) if w]
     if not work:
         return 0.0
     begin = _rising([(at, w) for w, ramp, most in used for at in ramp.heads[:most]])

@@ -1,4 +1,4 @@
-"""Tests of the sync and threads drivers: same partitions, errors in place, no threads left."""
+"""Test the sync and threads drivers: equal partitions, errors in their places, no threads left."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""This file tests outputs that grow inside one task: in parts, no part lost, none held for another.
+"""Test functions whose output grows inside one task: it is cut into parts, and none is lost.
 
-A function of batches that returns an iterator gives a batch at a time; what follows it in a later
-stage sees the groups that it would see of the whole atom.
+A function of batches that returns an iterator yields one batch at a time. The operators after it,
+in a later stage, see the groups that they would see of the whole atom.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""This file tests that work of a function declared impure is never done again, whoever dies."""
+"""Test that work of a function declared impure is never repeated, whichever worker is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the policy on random pipelines, against what no schedule could beat."""
+"""Test the policy on random pipelines, against lower bounds of any schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file runs a pipeline in many ways and holds it against the oracle and against resuming."""
+"""Run a pipeline in many ways, and compare with the oracle and with resumed runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests batches that are handed over together: they cannot be told from others."""
+"""Test batches that are delivered together: they equal batches delivered one by one."""
 
 from __future__ import annotations
 

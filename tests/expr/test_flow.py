@@ -1,4 +1,4 @@
-"""This file tests flows: positions between any two rows, errors after the rows before them."""
+"""Test flows: positions between any two rows, and errors after the rows before them."""
 
 from __future__ import annotations
 

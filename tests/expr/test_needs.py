@@ -1,4 +1,4 @@
-"""This file tests what may be asked for a step, and that it is carried without naming anything."""
+"""Test the resources that a step may request, and that they do not change fingerprints."""
 
 from __future__ import annotations
 

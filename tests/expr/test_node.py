@@ -1,4 +1,4 @@
-"""This file tests nodes: equality by digest, places as written, replacing without a trace."""
+"""Test nodes: equality by digest, places in the user's code, replacement of inputs."""
 
 from __future__ import annotations
 

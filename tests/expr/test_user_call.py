@@ -1,4 +1,4 @@
-"""This file tests calls of users' functions: what was made before an exception is kept."""
+"""Test calls of users' functions: results before an exception are delivered."""
 
 from __future__ import annotations
 

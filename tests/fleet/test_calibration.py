@@ -1,4 +1,4 @@
-"""This file checks that a machine is measured once, and that nonsense is never believed."""
+"""Test that a machine is measured once, and that invalid measurements are rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file checks the telemetry store: whole files or none, and a run that never notices."""
+"""Test the telemetry store: whole files or none, and no effect on the run."""
 
 from __future__ import annotations
 

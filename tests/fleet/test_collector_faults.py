@@ -1,4 +1,4 @@
-"""This file breaks the telemetry store in every way a disk can, and looks at what the run felt."""
+"""Test disk failures of the telemetry store, which must not affect the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file checks what is learned from events, and that it is kept small, whole and harmless."""
+"""Test costs learned from events: the stored profile stays small, whole and harmless."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file checks the per-operator table of a run, as records and as text."""
+"""Test the table of a run's operators, as records and as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file runs every example, the demo and the notebook, as a reader would."""
+"""Run every example, the demo and the notebook, as a reader would."""
 
 from __future__ import annotations
 

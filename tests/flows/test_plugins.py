@@ -1,4 +1,4 @@
-"""This file runs what docs/plugins.md shows, and installs a package that offers it by name."""
+"""Run the code of docs/plugins.md, and install a package that provides its plugin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file runs the pipelines that README.md shows, on data made for them."""
+"""Run the pipelines of README.md, on data made for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file prints one pipeline after every step, and holds docs/trace.md to it.
+"""Print one pipeline after every step, and compare with docs/trace.md.
 
 After a change of texts: ``pytest tests/flows/test_trace.py --update-plans``, then read the diff.
 """

@@ -1,4 +1,4 @@
-"""This file tests tensors for PyTorch: no copies, no duplicates, resumable, named refusals."""
+"""Test tensors for PyTorch: no copies, no duplicates, resumable, clear errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests tensors on a CUDA device; where there is none, it is skipped."""
+"""Test tensors on a CUDA device; the tests are skipped where there is none."""
 
 from __future__ import annotations
 

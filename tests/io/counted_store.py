@@ -1,4 +1,4 @@
-"""This file makes a store for tests: files in memory that counts requests, and fails if told to."""
+"""A store of files in memory that counts requests, and fails on demand, for tests."""
 
 from __future__ import annotations
 

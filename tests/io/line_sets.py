@@ -1,4 +1,4 @@
-"""This file writes little files of rows for tests, plain and packed."""
+"""Write small files of rows for tests, plain and compressed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file holds a little data in every file format, for tests of stores."""
+"""A little data in every file format, for tests of object stores."""
 
 from __future__ import annotations
 

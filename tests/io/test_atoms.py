@@ -1,4 +1,4 @@
-"""This file holds atoms to the committed vectors: positions and row groups of old stay valid."""
+"""Test atoms against committed vectors: saved positions of earlier versions stay valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests that integers of CSV and JSON lines are exact, or refused where they are not."""
+"""Test that integers of CSV and JSON lines are exact, or raise an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests what errors of tables show: neither keys nor what URLs carry."""
+"""Test that errors of tables contain no keys and no secrets of URLs."""
 
 from __future__ import annotations
 

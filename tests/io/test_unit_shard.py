@@ -1,4 +1,4 @@
-"""This file tests ``shard`` by units and by files: what is divided is what a source reads."""
+"""Test ``shard`` by units and by files: the source reads only its share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file runs kernels as plain Python: what they mean, without a compiler."""
+"""Run the source of kernels as plain Python, without a compiler."""
 
 from __future__ import annotations
 

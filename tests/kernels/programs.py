@@ -1,4 +1,4 @@
-"""This file draws well-typed programs and columns for them, for tests that compare tiers."""
+"""Draw well-typed programs and columns for them, for tests that compare tiers."""
 
 from __future__ import annotations
 

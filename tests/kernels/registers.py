@@ -1,4 +1,4 @@
-"""This file makes columns from Python values and back, for tests of single operations."""
+"""Convert columns from and to Python values, for tests of single operations."""
 
 from __future__ import annotations
 

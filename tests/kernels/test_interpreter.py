@@ -1,4 +1,4 @@
-"""This file tests tier 0: every operation against plain Python, one value at a time."""
+"""Test the NumPy interpreter: every operation against plain Python, one value at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests hashes, draws, buckets and membership against plain Python."""
+"""Test hashes, draws, buckets and membership against plain Python."""
 
 from __future__ import annotations
 

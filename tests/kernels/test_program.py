@@ -1,4 +1,4 @@
-"""This file tests the flat program: what it refuses, and when its registers die."""
+"""Test programs: invalid ones raise an error, and registers are released after their last use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests arithmetic with Python's meaning, and the checks that say where it ends."""
+"""Test arithmetic with Python's semantics, and the checks for rows where it differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests Vec: null masks, shapes that meet, and the way to Arrow and back."""
+"""Test ``Vec``: null masks, broadcasting, and conversion to and from Arrow."""
 
 from __future__ import annotations
 

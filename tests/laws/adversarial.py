@@ -1,7 +1,7 @@
-"""This file names pipelines that take all the memory that they are not kept from taking.
+"""Pipelines that take all memory unless something limits them.
 
-Each is small as data and large on its way: maps that explode, rows from one byte to 60 MB, slow
-consumers, many inputs. What it gives is known beforehand by counting, without running it.
+Each is small on disk and large in memory: maps with many output rows, rows from one byte to 60 MB,
+slow consumers, many inputs. The expected rows are counted in advance, without running the pipeline.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""This file writes the files that adversarial pipelines read: small on disk, large as rows."""
+"""Write the files that adversarial pipelines read: small on disk, large as rows."""
 
 from __future__ import annotations
 

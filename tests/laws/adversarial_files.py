@@ -1,4 +1,4 @@
-"""This file writes more files for adversarial pipelines: dictionaries, archives, packed tables."""
+"""Write more files for adversarial pipelines: dictionaries, archives, compressed tables."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""This file names more pipelines that take all the memory that they are not kept from taking.
+"""More pipelines that take all memory unless something limits them.
 
-Texts that are stored once and decoded often, Python's objects, temporary arrays, wide fan-out.
+They have texts that are stored once and decoded many times, Python objects, temporary arrays, and
+many output rows for each input row.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""This file runs adversarial pipelines, each in a process of its own that is watched from outside.
+"""Run adversarial pipelines, each in a process whose memory is measured from outside.
 
     python -m tests.laws.adversarial_run [--ways threads,limited,processes,cluster] [NAME ...]
 
-prints a table of what they took, as the memory contract counts it, and how they ended. The way
-"limited" is threads in a process to which the system gives little more than that; "group-threads"
-and the like are inside a control group of exactly what the contract allows.
+This prints a table of the memory of each, counted as the memory limit counts it, and how it ended.
+The way "limited" is threads in a process to which the system gives little more than that;
+"group-threads" and similar ways run inside a control group of exactly the allowed memory.
 """
 
 from __future__ import annotations

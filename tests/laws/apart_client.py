@@ -1,4 +1,4 @@
-"""This file is a trainer on a host of its own: it tells of each batch, and of the hash of all."""
+"""A training loop on a host of its own, which reports each batch and the hash of all batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file holds what laws share: a seeded case, the oracle's word on it, and the check."""
+"""What the laws share: a seeded case, the rows of the oracle for it, and the comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file gives the laws their data: one pool of data sets, one folder for what is kept."""
+"""Fixtures of the laws: one pool of data sets, and one folder for caches."""
 
 from __future__ import annotations
 

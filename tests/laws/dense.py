@@ -1,8 +1,8 @@
-"""This file draws pipelines in which a wrong law shows: few rows, steps in each other's way.
+"""Draw pipelines that expose wrong laws: few rows, and operators that affect each other.
 
-Filters keep some rows, casts fail on some, slices end inside of what there is, and draws, caches
-and several inputs stand next to them. The pipelines of ``dml.testing.strategies`` have everything;
-these have what laws are about, often.
+Filters select some rows, casts fail on some, slices end within the data, and draws, caches and
+several inputs are adjacent. The pipelines of ``dml.testing.strategies`` have all features; these
+have the features that laws concern more often.
 """
 
 from __future__ import annotations

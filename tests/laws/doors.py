@@ -1,4 +1,4 @@
-"""This file opens every door of sources over the same rows, and resumes them in another process."""
+"""Open every kind of source over the same rows, and resume them in another process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file is run in another process: it names, runs and resumes pipelines there, as JSON."""
+"""The main program of another process that names, runs and resumes pipelines, and prints JSON."""
 
 from __future__ import annotations
 

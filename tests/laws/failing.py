@@ -1,4 +1,4 @@
-"""This file draws pipelines that fail somewhere: their source, a function, a cast, or nothing."""
+"""Draw pipelines that fail somewhere: in their source, in a function, in a cast, or nowhere."""
 
 from __future__ import annotations
 

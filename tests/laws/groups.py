@@ -1,7 +1,7 @@
-"""This file makes control groups in which a process has so much memory and no more.
+"""Create control groups that limit a process to an exact amount of memory.
 
-Of version 2 where the memory controller is there, else of version 1; for root, or whoever was
-given a group to write to.
+They are of version 2 if it has the memory controller, else of version 1. This requires root, or a
+group to which the user may write.
 """
 
 from __future__ import annotations

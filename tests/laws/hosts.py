@@ -1,4 +1,4 @@
-"""This file makes hosts apart: network namespaces on one bridge, whose links can be cut."""
+"""Simulate separate hosts: network namespaces on one bridge, whose links can be cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file holds functions that behave ill at one row, where they stand, and how they may end."""
+"""Functions that misbehave at one row, where in a pipeline they are, and how a run may end."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""This file runs functions that behave ill, and after each an innocent pipeline; what is left.
+"""Run misbehaving functions, and after each an ordinary pipeline; report what remains.
 
     python -m tests.laws.ill_run processes FIRST COUNT
 
-prints a line for each run that is wrong, and how the runs ended. Its temporary folder, its cache
-folder and its processes are its own: what is left of them at the end is of one of the runs.
+This prints a line for each wrong run, and how the runs ended. The process has a temporary folder
+and a cache folder of its own, so everything that remains there at the end comes from these runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""This file holds what kill laws share: a pipeline worth killing, and who kills."""
+"""What tests with killed workers share: a pipeline, and the code that kills."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""This file runs random pipelines over rows of 4 MiB, one in a process of its own.
+"""Run random pipelines over rows of 4 MiB, each in a process of its own.
 
     python -m tests.laws.large_rows NUMBER
 
-prints what came out, and what comes out of the same pipeline over small rows.
+This prints the output, and the output of the same pipeline over small rows.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""This file runs a pipeline of one kind and notes every file, folder and socket that comes of it.
+"""Run a pipeline of one kind, and list every file, folder and socket that it creates.
 
     python -m tests.laws.made KIND
 
-Its temporary folder and its caches are its own, and no mode is taken away by the umask: what is
-seen has the mode that dml gives it. Prints what was there while it ran, after it, and what another
-user could do with it.
+The process has a temporary folder and caches of its own, and a umask of 0, so that each listed mode
+is the one that dml sets. It prints what exists during the run and after it, and what another user
+could do with it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""This file asks another process: with another hash seed, or without the CPU's newer features."""
+"""Send a request to a new process, with another hash seed or without newer CPU features."""
 
 from __future__ import annotations
 

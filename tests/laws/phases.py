@@ -1,4 +1,4 @@
-"""This file plants deaths in workers: one that comes to a chosen phase of its work dies there."""
+"""Make workers die at a chosen phase of their work."""
 
 from __future__ import annotations
 

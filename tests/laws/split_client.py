@@ -1,10 +1,10 @@
-"""This file is a client that trains on several ranks, saves states, and is killed somewhere.
+"""A process that trains on several ranks, saves states, and is killed at some point.
 
     python split_client.py FOLDER {"n": 3, "load": "", "after": 100, "delay_s": 0.001}
 
-Each rank is a thread; with ``"rank": 1`` this process is that rank of a job of processes. A rank
-notes each element, then saves the state of that step in a file of its own. Once ``after`` elements
-came to whichever ranks (0: never), and ``delay_s`` more, the process is killed.
+Each rank is a thread; with ``"rank": 1`` this process is that rank of a job of several processes. A
+rank records each element, then saves the state of that step in a file of its own. The process is
+killed ``delay_s`` seconds after all ranks together have received ``after`` elements (0: never).
 """
 
 from __future__ import annotations

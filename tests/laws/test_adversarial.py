@@ -1,8 +1,8 @@
-"""This file holds pipelines that would take all memory to one number, wherever they run.
+"""Test that adversarial pipelines stay within one memory limit, on every executor.
 
-Each runs in a process of its own, watched from outside: nothing is killed, what is counted stays
-at most the number, a tenth, and the overhead of each process, and what comes out are the right rows
-or the error that names what does not fit.
+Each runs in a process whose memory is measured from outside. No process may be killed for memory.
+The counted memory is at most the limit, a tenth of it, and the overhead of each process. The output
+is the right rows, or an error that names what does not fit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""This file states the law of arrangements: stages, sizes and drivers are never seen.
+"""Law: stages, partition sizes and drivers have no effect on results.
 
 Random pipelines are cut into stages wherever that is possible, in partitions of any size, and are
-compared with the oracle; what was saved under one arrangement goes on under another.
+compared with the oracle. A state saved under one arrangement is resumed under another.
 """
 
 from __future__ import annotations

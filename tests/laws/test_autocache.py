@@ -1,4 +1,4 @@
-"""Laws of ``autocache()``: wherever it stands and whatever is decided, the same bits."""
+"""Law: ``autocache()`` changes no bits, wherever it is and whatever it decides."""
 
 from __future__ import annotations
 

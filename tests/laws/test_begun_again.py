@@ -1,7 +1,8 @@
-"""This file holds tasks to giving the same partitions wherever they are begun, and by whomever.
+"""Law: a task that is begun again gives the same partitions, in any process.
 
-A crash begins a task again in another process, which has seen other rows, and goes on behind the
-partitions that were counted: they must be cut the same way, whatever a process has learned.
+After a crash, a task begins again in another process, which has processed other rows, and continues
+after the partitions that were counted. Partitions must be cut in the same way, whatever a process
+has measured before.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Laws of stored rows that are computed again: honest functions are never taken for liars."""
+"""Law: the check of stored rows never rejects deterministic functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file breaks clusters under runs: a typed error or the right rows, and little done twice."""
+"""Law: failures of a cluster lead to a typed error or the right rows, with little repeated work."""
 
 from __future__ import annotations
 

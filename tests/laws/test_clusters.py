@@ -1,4 +1,4 @@
-"""This file runs pipelines on Dask clusters of every kind: the same bytes from all of them."""
+"""Law: pipelines deliver the same bytes on Dask clusters of every kind."""
 
 from __future__ import annotations
 

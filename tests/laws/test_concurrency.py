@@ -1,4 +1,4 @@
-"""This file counts how many calls run at once where ``concurrency=2`` is asked for: two at most."""
+"""Law: with ``concurrency=2``, at most two calls run at once; calls are counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file runs dml as containers do: no home, no name of the user, narrow control groups."""
+"""Run dml as in containers: no home folder, no user name, narrow control groups."""
 
 from __future__ import annotations
 

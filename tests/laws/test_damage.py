@@ -1,6 +1,6 @@
-"""This file damages files of every format: no flipped bit crashes, none that is checked is silent.
+"""Law: no flipped bit crashes a reader, and none in checksummed data is unnoticed.
 
-Which formats have checksums, and what else a flip does, is the table of docs/formats.md.
+The table of docs/formats.md states which formats have checksums, and the other effects of a flip.
 """
 
 from __future__ import annotations

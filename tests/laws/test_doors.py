@@ -1,4 +1,4 @@
-"""This file holds every door of sources to the laws of runs: other workers, kills, resuming."""
+"""Law: every kind of source obeys the laws of runs: other workers, kills, resuming."""
 
 from __future__ import annotations
 

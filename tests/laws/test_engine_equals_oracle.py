@@ -1,4 +1,4 @@
-"""This file holds the engine to the oracle: random pipelines, random policies, the same bits."""
+"""Law: the engine gives the bits of the oracle, for random pipelines and policies."""
 
 from __future__ import annotations
 

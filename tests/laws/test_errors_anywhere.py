@@ -1,4 +1,4 @@
-"""This file states the law of errors: the same rows before the same error, whoever runs it."""
+"""Law: a run delivers the same rows before the same error, on every executor."""
 
 from __future__ import annotations
 

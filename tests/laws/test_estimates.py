@@ -1,4 +1,4 @@
-"""This file holds estimates to every pipeline that can be drawn: one a step, and none absurd."""
+"""Law: every pipeline that can be drawn has one plausible estimate for each operator."""
 
 from __future__ import annotations
 

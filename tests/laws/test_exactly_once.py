@@ -1,4 +1,4 @@
-"""This file counts: a function of which nothing is known is called exactly once per row."""
+"""Law: a function without declarations is called exactly once for each row."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""This file runs what needs resources on a real cluster, and counts who holds them at once.
+"""Law: on a real cluster, no more slices use a resource at once than it allows.
 
-Each call leaves a line where it begins and where it ends, with its worker, in a file of its own
-process: the lines of one process are in the order in which things happened there.
+Each call writes a line where it begins and where it ends, with its worker, to a file of its own
+process, so that the lines of one process are in order of time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""This file runs pipelines on other executors than threads: the same bytes from all of them."""
+"""Law: pipelines deliver the same bytes on every executor as on threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file holds what operators state about themselves to what random pipelines show of them."""
+"""Law: the facts that operators declare hold in random pipelines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests names: the same in another process, another as soon as anything is changed."""
+"""Law: a fingerprint is the same in another process, and changes with any part of a pipeline."""
 
 from __future__ import annotations
 

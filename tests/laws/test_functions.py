@@ -1,4 +1,4 @@
-"""This file holds every function of columns to its meaning for the oracle, value by value."""
+"""Law: every function of columns gives the value that the oracle defines."""
 
 from __future__ import annotations
 

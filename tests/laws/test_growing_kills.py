@@ -1,4 +1,4 @@
-"""This file kills workers that hold generators half way: what was given before stays as it was."""
+"""Law: killing workers that have parked generators does not change the rows before or after."""
 
 from __future__ import annotations
 

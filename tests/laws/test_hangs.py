@@ -1,4 +1,4 @@
-"""This file stops workers without ending them: runs go on without those, or say who is stuck."""
+"""Law: if workers are stopped but not ended, a run continues without them, or names the cause."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""This file changes saved states, seals them again, and has runs go on from them.
+"""Law: a manipulated saved state with a valid checksum does no harm.
 
-The check sum of a state is no secret. Whatever a state says, it is refused by the typed error, or
-gives the rows of the place that it names; nothing hangs, and nothing fails as if dml were wrong.
+Anyone can compute the checksum of a state. Every state either raises the typed error, or gives the
+rows from the position that it names. No run hangs, and no failure looks like a bug of dml.
 """
 
 from __future__ import annotations

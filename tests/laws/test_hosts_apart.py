@@ -1,4 +1,4 @@
-"""This file cuts a worker off from its cluster for a time: the run goes on, no byte changes."""
+"""Law: if a worker loses its connection for a time, the run continues with the same bytes."""
 
 from __future__ import annotations
 

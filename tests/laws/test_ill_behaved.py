@@ -1,7 +1,7 @@
-"""This file holds functions that fork, exit, crash, hang or raise to what a run promises.
+"""Law: functions that fork, exit, crash, hang or raise do not affect other runs.
 
-A run ends with the rows of the oracle or with an error that names the place; the run after it, by
-the same workers, has its own rows and no others; at the end nothing is left of any.
+A run ends with the rows of the oracle, or with an error that names the place. The next run on the
+same workers has its own rows and no others. At the end, no process or file of any run is left.
 """
 
 from __future__ import annotations

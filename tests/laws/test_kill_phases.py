@@ -1,4 +1,4 @@
-"""This file kills workers in each phase of their work: no byte changes, little is done twice."""
+"""Law: killing workers in any phase of their work changes no byte, and repeats little work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file kills workers at random moments: the bytes stay the same, and nothing is left."""
+"""Law: killing workers at random moments changes no byte, and leaves no files or processes."""
 
 from __future__ import annotations
 

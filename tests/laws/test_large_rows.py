@@ -1,4 +1,4 @@
-"""This file runs pipelines over rows of 4 MiB under 64 MiB, each in a process that is watched."""
+"""Law: pipelines over rows of 4 MiB stay within a memory limit of 64 MiB."""
 
 from __future__ import annotations
 

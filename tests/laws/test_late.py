@@ -1,4 +1,4 @@
-"""This file holds filters that are tried before other columns are decoded to the oracle."""
+"""Law: filters that are tested before other columns are decoded give the rows of the oracle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file kills workers while others, and the client, have open what they lend."""
+"""Law: killing workers whose memory other processes have mapped changes no byte."""
 
 from __future__ import annotations
 

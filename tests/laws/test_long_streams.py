@@ -1,4 +1,4 @@
-"""This file holds the engine to the oracle where streams are longer than blocks and tables."""
+"""Law: the engine equals the oracle on streams longer than blocks and hash tables."""
 
 from __future__ import annotations
 

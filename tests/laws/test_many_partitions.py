@@ -1,7 +1,7 @@
-"""Law: however many partitions a run on a cluster has, each comes once and the client stays small.
+"""Law: a run on a cluster delivers each of many partitions once, and its client stays small.
 
-A thousand one-row partitions in every run, a hundred thousand with ``--whole``: what the client
-holds is counted in objects and in Dask's futures, and its memory is read beside them.
+Every run has a thousand one-row partitions, a hundred thousand with ``--whole``. The objects and
+Dask futures of the client are counted, and its memory is measured.
 """
 
 from __future__ import annotations

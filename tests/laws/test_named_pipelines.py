@@ -1,4 +1,4 @@
-"""This file runs named pipelines in every way there is: one hash, bounded state and work."""
+"""Law: named pipelines give one hash however they run, with bounded states and work."""
 
 from __future__ import annotations
 

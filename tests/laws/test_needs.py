@@ -1,6 +1,6 @@
-"""This file states the law of stages: where operators run, and how many at once, is never seen.
+"""Law: where operators run, and how many at once, has no effect on results.
 
-Random pipelines ask for random resources, so that they run as chains of stages; they are compared
+Random pipelines request random resources, so that they run as chains of stages. They are compared
 with the oracle, resumed at every batch, and keep their fingerprints.
 """
 

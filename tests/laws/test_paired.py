@@ -1,4 +1,4 @@
-"""This file holds zips whose sides are one input to the oracle."""
+"""Law: zips of one input with itself give the rows of the oracle."""
 
 from __future__ import annotations
 

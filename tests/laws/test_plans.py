@@ -1,7 +1,7 @@
-"""This file holds plans to the oracle by the hundred thousand: `make laws`, or `--plans N`.
+"""Law: hundreds of thousands of plans equal the oracle (`make laws`, or `--plans N`).
 
-Each is a dense pipeline as it was written, as it is optimized, and in a random way with random
-rules switched off; some are stopped at a random element and resumed.
+Each dense pipeline runs as written, optimized, and in a random way with random rules disabled; some
+runs are stopped at a random element and resumed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""This file plants wrong laws, one at a time: the random pipelines must catch every one of them."""
+"""Plant wrong rules, one at a time: the random pipelines must detect each of them."""
 
 from __future__ import annotations
 

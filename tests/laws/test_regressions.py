@@ -1,4 +1,4 @@
-"""This file keeps, as short pipelines, what the random ones once found."""
+"""Regression tests: short pipelines for defects that random pipelines have found."""
 
 from __future__ import annotations
 

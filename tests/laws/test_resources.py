@@ -1,4 +1,4 @@
-"""This file runs a class that is slow to make where the resources are, and nowhere else."""
+"""Law: a class that is slow to construct runs only where its resources are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file resumes every shape of the benchmark of shapes: the same bytes, little made again."""
+"""Law: every pipeline shape of the resume benchmark resumes with equal bytes and little work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests that ids of rows are the oracle's, and unique, through every composition."""
+"""Law: row ids equal those of the oracle, and are unique, in every composition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file holds scaling to laws: bounds, units, and what is found under any noise."""
+"""Law: scaling policies keep their bounds, use no fixed units, and find the optimum under noise."""
 
 from __future__ import annotations
 

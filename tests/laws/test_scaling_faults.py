@@ -1,4 +1,4 @@
-"""This file scales clusters at random, kills who is leaving, and stops runs half way."""
+"""Law: random scaling, killed leaving workers, and aborted runs change no byte."""
 
 from __future__ import annotations
 

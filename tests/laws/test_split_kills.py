@@ -1,7 +1,7 @@
-"""This file kills clients of splits anywhere, and goes on with other numbers of ranks.
+"""Law: after a client of a split is killed, any number of ranks can continue.
 
-Law: the rows before the checkpoint and those after it are each row exactly once, and the element
-at each global position is the one that a run without kills has there.
+The rows before the checkpoint and those after it together are each row exactly once. The element at
+each global position is the one that a run without kills has there.
 """
 
 from __future__ import annotations

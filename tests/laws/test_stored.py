@@ -1,4 +1,4 @@
-"""Laws of rows that are stored unit by unit: cold, warm, half gone, resumed: the same bits."""
+"""Law: a store has no effect on bits, whether it is empty, complete, partial, or resumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of columns that pipelines share in a store: whatever others left there, the same bits."""
+"""Law: columns that other pipelines stored have no effect on bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file holds one slice back: where work may be done twice, the run does not wait for it."""
+"""Law: a run does not wait for one delayed slice if that may be repeated elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that take too long cost exactly their rows, on every executor, and nothing keeps that."""
+"""Law: calls that exceed the time limit cost exactly their rows, on every executor."""
 
 from __future__ import annotations
 

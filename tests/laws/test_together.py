@@ -1,4 +1,4 @@
-"""This file holds pipelines that run together to the same pipelines run one by one."""
+"""Law: pipelines that run together give the rows of the same pipelines run one by one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""This file runs random trees of operators in little memory: none is stuck, none takes more.
+"""Law: random trees of operators in little memory neither stall nor exceed their limit.
 
-Each is run by a driver that does not exist (``worlds``), whose slices end in any order, and its
-rows are compared with those of an ordinary run.
+A simulated driver (``worlds``), whose slices end in any order, runs each tree. The rows are
+compared with those of an ordinary run.
 """
 
 from __future__ import annotations

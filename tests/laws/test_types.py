@@ -1,4 +1,4 @@
-"""This file holds the engine's types of expressions to the oracle's, refusals included."""
+"""Law: the engine infers the expression types of the oracle, and rejects the same expressions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file holds runs that read some columns to runs that read all: functions that look up few."""
+"""Law: runs that read only the columns that functions look up equal runs that read all columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file holds runs that check themselves to their word: no false alarm, planted laws found."""
+"""Law: runs that check themselves raise no false alarm, and detect planted rules."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""This file lists every file, folder and listener that a run makes: whose, how long, and why.
+"""Law: a run creates only the listed files, folders and listeners.
 
-What is not in the table, is open to other users, or stays longer than it says there, is wrong.
+The table states the owner, the lifetime and the purpose of each. Any other one is a failure, and so
+is one that other users can open, or that exists for longer than stated.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""This file draws trees of operators: functions over and under whatever takes one input or some."""
+"""Draw trees of operators: functions below and above operators of one or several inputs."""
 
 from __future__ import annotations
 

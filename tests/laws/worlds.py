@@ -1,8 +1,8 @@
-"""This file is a driver that does not exist: whole pipelines whose slices end in any order.
+"""A simulated driver: whole pipelines whose slices end in any order.
 
-All cores of a run share one ledger, as they do in a run of a user. A slice that a core starts is
-made when it ends, which is when the consumer waits and the draw falls on it. What a core may never
-do is noted: to start a slice beyond memory or slots, or none at all where somebody waits.
+All cores of a run share one ledger, as in a run of a user. A slice that a core starts is computed
+when it ends: when the consumer waits and a random draw selects the slice. Violations are recorded:
+a slice that starts beyond memory or slots, or no slice at all while a consumer waits.
 """
 
 from __future__ import annotations

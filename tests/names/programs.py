@@ -1,4 +1,4 @@
-"""This file gives tests one program with a pipeline, as text that cases edit, and files for it."""
+"""One program with a pipeline, as text that test cases edit, and the files that it reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file checks laws of differences: they are there exactly where fingerprints differ."""
+"""Law: two pipelines have a reported difference exactly if their fingerprints differ."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""This file checks that what can change a row changes the fingerprint, and that it is named.
+"""Test that an edit that can change a row changes the fingerprint, and is named.
 
-Each case is an edit of a program, where it must be found, of what kind it is, and a word that must
-be said of it.
+Each case is an edit of a program, where the difference must be found, its kind, and a word that the
+report must contain.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""This file checks that what cannot change a row changes no fingerprint: fifty ways to write one.
+"""Test that an edit that cannot change a row changes no fingerprint, in fifty spellings.
 
-Each case is a program and another spelling of it, or the same program elsewhere.
+Each case is a program and another spelling of it, or the same program in another place.
 """
 
 from __future__ import annotations

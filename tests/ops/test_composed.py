@@ -1,4 +1,4 @@
-"""This file tests verbs that are made of others, and other names of verbs."""
+"""Test verbs that are composed of others, and alternative names of verbs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of what is said of filters and columns that may be found in others: only what is sure."""
+"""Test the search for columns and filters in other cache entries: only proven matches count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file makes the small tables that the optimizer's tests write pipelines over."""
+"""Create the small tables over which the optimizer's tests write pipelines."""
 
 from __future__ import annotations
 

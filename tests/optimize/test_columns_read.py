@@ -1,4 +1,4 @@
-"""This file tests that pipelines of ordinary functions do not read the bytes of unread columns."""
+"""Test that pipelines of ordinary functions do not read the bytes of unused columns."""
 
 from __future__ import annotations
 

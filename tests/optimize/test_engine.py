@@ -1,4 +1,4 @@
-"""This file tests the engine: to an end, no promise broken unnoticed, everything in the trace."""
+"""Test the rule engine: it terminates, detects broken promises, and traces every step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests names: equal meaning, equal text; any difference in meaning, another text."""
+"""Test pipeline fingerprints: equal for equal meaning, different for any other meaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests that optimising grows with the number of operators, and no faster."""
+"""Test that optimization time grows no faster than the number of operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests lowering: what runs on blocks, what sees the stream."""
+"""Test lowering: which operators run on blocks, and which on the ordered stream."""
 
 from __future__ import annotations
 

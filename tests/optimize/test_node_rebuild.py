@@ -1,4 +1,4 @@
-"""This file tests that rebuilt nodes know what their originals knew, and nothing outdated."""
+"""Test that rebuilt nodes keep valid attributes of their originals, and no outdated ones."""
 
 from __future__ import annotations
 

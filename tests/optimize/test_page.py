@@ -1,4 +1,4 @@
-"""This file holds docs/optimizer.md to the rules that there are.
+"""Compare docs/optimizer.md with the rules of the optimizer.
 
 After a change of rules: ``pytest tests/optimize/test_page.py --update-plans``, then read the diff.
 """

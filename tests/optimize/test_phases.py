@@ -1,4 +1,4 @@
-"""This file tests the table of contents: phases in order, each law listed once and told."""
+"""Test the list of optimizer phases: in order, each rule listed once and described."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests switching rules off: they do not fire, and neither rows nor names change."""
+"""Test disabled rules: they are not applied, and neither rows nor fingerprints change."""
 
 from __future__ import annotations
 

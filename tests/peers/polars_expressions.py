@@ -1,7 +1,7 @@
-"""This file draws expressions that read the same in dml and in Polars, and makes them in both.
+"""Draw expressions that dml and Polars can both compute, and build them in both.
 
-An expression is a function of the library: ``build(dml)`` and ``build(polars)``. Drawn is what both
-define alike; where they differ on purpose is told beside the choice that avoids it.
+An expression is a function of the library: ``build(dml)`` and ``build(polars)``. Only expressions
+that both define alike are drawn; comments state where the two differ on purpose.
 """
 
 from __future__ import annotations

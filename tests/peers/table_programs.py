@@ -1,8 +1,8 @@
-"""This file draws groups, joins and orders of rows, and asks dml, Polars and pandas for each.
+"""Draw aggregations, joins and sorts, and compute each with dml, Polars and pandas.
 
 A case is drawn once, as a frozen value, and each library has a function that computes it. Floats
-are eighths, so that their sums are exact in any order. Where the libraries differ on purpose is
-told beside the choice that avoids it.
+are multiples of 1/8, so that their sums are exact in any order. Comments state where the libraries
+differ on purpose.
 """
 
 from __future__ import annotations

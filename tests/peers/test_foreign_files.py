@@ -1,4 +1,4 @@
-"""This file reads what other libraries wrote: the same values as their own readers give."""
+"""Read files of other libraries, and compare the values with those of their own readers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""This file compares the committed names of other libraries with the libraries, where they are.
+"""Compare the committed names of other libraries with the installed libraries.
 
-A library of another version than the tables were written for is left alone.
+A library of another version than the tables were written for is skipped.
 """
 
 from __future__ import annotations

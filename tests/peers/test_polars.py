@@ -1,4 +1,4 @@
-"""This file holds dml to Polars: expressions that read the same give the same columns."""
+"""Compare dml with Polars: the same expressions give the same columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file holds short forms of columns to Polars, whose names they have: the same values."""
+"""Compare short forms of column functions with Polars, whose names they have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file reads TFRecord files of TensorFlow, and has TensorFlow read what dml writes."""
+"""Read TFRecord files of TensorFlow, and let TensorFlow read those of dml."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file holds dml to Polars and pandas: groups, joins and orders of rows are the same rows."""
+"""Compare aggregations, joins and sorts of dml with those of Polars and pandas."""
 
 from __future__ import annotations
 

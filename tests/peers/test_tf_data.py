@@ -1,4 +1,4 @@
-"""This file holds dml to tf.data: the same pipelines give the same elements (where it is there)."""
+"""Compare pipelines of dml with equal ones of tf.data, where it is installed."""
 
 from __future__ import annotations
 

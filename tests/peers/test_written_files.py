@@ -1,4 +1,4 @@
-"""This file reads CSV of drawn dialects, and drawn Parquet files of four writers, as written."""
+"""Read CSV of drawn dialects, and drawn Parquet files of four writers, and compare the rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file holds a pipeline that is written twice, with dml and with tf.data, and its source."""
+"""A pipeline that is written twice, with dml and with tf.data, and its source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file draws pipelines and writes each of them twice: with dml and with tf.data.
+"""Draw pipelines, and write each of them with dml and with tf.data.
 
 A step takes the pair of pipelines and draws its own parameters, so that both have the same. Only
 operators that are deterministic in both libraries are drawn.

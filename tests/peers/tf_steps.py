@@ -1,4 +1,4 @@
-"""This file holds more steps of drawn pipelines: states, errors, choices, caches, ragged ones."""
+"""More steps of drawn pipelines: states, errors, choices, caches, ragged batches."""
 
 from __future__ import annotations
 

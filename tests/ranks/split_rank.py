@@ -1,8 +1,9 @@
-"""This file is one rank of a job: it notes what it receives, and does what the test asks of it.
+"""The process of one rank of a job, which records what it receives, and obeys the test.
 
     python split_rank.py FOLDER {"epochs": 1, "stop": 0, "load": "", "sleep_s": 0, "rows": 1001}
 
-After ``stop`` elements it reports, and waits to be killed; ``raise`` ends it by an error instead.
+After ``stop`` elements it reports, and waits to be killed; with ``raise`` it ends with an error
+instead.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""This file tests connections between ranks: strangers at either end, and what crosses."""
+"""Test connections between ranks: unauthenticated peers are refused, and arrays arrive whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests splits over processes: real ones, started anew, killed, replaced, left alone."""
+"""Test splits over real processes that are started, killed, replaced, or lose rank 0."""
 
 from __future__ import annotations
 

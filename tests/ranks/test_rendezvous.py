@@ -1,4 +1,4 @@
-"""This file tests how ranks find out who they are and where they meet."""
+"""Test how ranks determine their number and the address of rank 0."""
 
 from __future__ import annotations
 

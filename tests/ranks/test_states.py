@@ -1,4 +1,4 @@
-"""This file tests states of a split: of one step of all ranks, refused where they do not fit."""
+"""Test states of a split: they are of one step of all ranks, and others raise an error."""
 
 from __future__ import annotations
 

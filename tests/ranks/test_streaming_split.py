@@ -1,4 +1,4 @@
-"""This file tests splits in one process: each element once, to its rank, through any stop."""
+"""Test splits in one process: each element once, to its rank, also after stops."""
 
 from __future__ import annotations
 

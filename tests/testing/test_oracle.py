@@ -1,4 +1,4 @@
-"""This file tests the oracle against results worked out by hand, in small cases of each family."""
+"""Test the oracle against results computed by hand, in small cases of each operator family."""
 
 from __future__ import annotations
 

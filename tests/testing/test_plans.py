@@ -1,4 +1,4 @@
-"""This file tests that the assertions about rules catch rules that are wrong."""
+"""Test that the assertions about rules detect wrong rules."""
 
 from __future__ import annotations
 

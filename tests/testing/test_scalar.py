@@ -1,4 +1,4 @@
-"""This file tests the oracle's scalar meaning of operations against tier 0, value by value."""
+"""Compare the oracle's scalar operations with the NumPy tier, value by value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests the stream hash: pinned bytes, and everything that can be seen changes it."""
+"""Test the stream hash: pinned bytes, and a change for every visible difference."""
 
 from __future__ import annotations
 

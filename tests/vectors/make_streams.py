@@ -1,4 +1,4 @@
-"""This file writes the vectors that pin streams: hashes by the oracle, cuts and saved positions.
+"""Write the vectors that pin streams: hashes by the oracle, cuts and saved positions.
 
 `python -m tests.vectors.make_streams` rewrites stream_hashes.json and cuts.json beside it. They
 change only with a version bump and a page in docs/decisions.

@@ -1,4 +1,4 @@
-"""This file makes tests/vectors/tfrecord with TensorFlow, and what TensorFlow itself reads there.
+"""Write tests/vectors/tfrecord with TensorFlow, and the values that TensorFlow reads there.
 
 python tests/vectors/make_tfrecords.py, where TensorFlow is installed; the tests do not need it.
 """

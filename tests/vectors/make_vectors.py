@@ -1,4 +1,4 @@
-"""This file writes the vectors that pin arithmetic, ids, random draws and permutations.
+"""Write the vectors that pin arithmetic, ids, random draws and permutations.
 
 `python -m tests.vectors.make_vectors` rewrites the JSON files beside it, from the oracle alone.
 They change only with a version bump and a page in docs/decisions.

@@ -1,4 +1,4 @@
-"""This file makes tests/vectors/webdataset with the webdataset package, and what it reads there.
+"""Write tests/vectors/webdataset with the webdataset package, and the values that it reads.
 
 python tests/vectors/make_webdataset.py, where that is installed; the tests do not need it.
 """

@@ -1,4 +1,4 @@
-"""This file tests names in groups: those that users give never meet those that the verbs make."""
+"""Test column names in groups: the user's names never collide with internal ones."""
 
 from __future__ import annotations
 

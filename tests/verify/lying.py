@@ -1,4 +1,4 @@
-"""This file holds functions that lie: what they do depends on more than their names can tell."""
+"""Functions whose results depend on more than their fingerprints include."""
 
 from __future__ import annotations
 

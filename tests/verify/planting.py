@@ -1,4 +1,4 @@
-"""This file plants wrong rules, and holds the pipelines in which they do harm."""
+"""Plant wrong rules, and define the pipelines in which they change rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests the folder that shows how two plans differ, here and in another process."""
+"""Test the bundle folder, which reproduces a difference between plans in any process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the twin: models run on the virtual cluster, against bounds and against whole runs."""
+"""Test simulated runs: models on the virtual cluster, against bounds and real runs."""
 
 from __future__ import annotations
 

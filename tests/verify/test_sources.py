@@ -1,4 +1,4 @@
-"""This file tests that runs which check themselves read samples again, whatever the source is."""
+"""Test that runs which check themselves can read samples again, for every kind of source."""
 
 from __future__ import annotations
 

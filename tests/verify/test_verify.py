@@ -1,4 +1,4 @@
-"""This file tests runs that check themselves: what is wrong is found, told, not handed out."""
+"""Test runs that check themselves: wrong rows are detected, reported, and not delivered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file does what the tables tell users of Polars to write instead."""
+"""Workarounds for users of Polars, as the tables describe them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file does what the tables tell users of other pipelines to write instead."""
+"""Workarounds for users of other pipeline libraries, as the tables describe them."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class PartWriter:
         return self.maker == threading.get_ident()
 
     def awaited_s(self, asked: float, times: int) -> float:
-        """Return how many more seconds a thread should wait for the maker; 0 or less to stop.
+        """Return how many more seconds a thread should wait for the maker; if not positive, none.
 
         ``asked`` is the monotonic time at which the thread began to wait; ``times`` is a factor of
         the usual waiting time.
@@ -120,7 +120,7 @@ class PartWriter:
     def returned(self) -> bool:
         """Return True, once, if the current thread was replaced as maker but no block was made yet.
 
-        The replacing thread should have waited for longer.
+        This shows that the thread that replaced it has waited for too short a time.
         """
         found = self.overtaken == threading.get_ident()
         self.overtaken = None if found else self.overtaken
@@ -209,9 +209,10 @@ class DiskShelf:
                 return None
 
     def _makes(self, place: int) -> bool:
-        """Wait while element ``place`` is the next one to make; True if the caller must make it.
+        """Wait while element ``place`` is the next one to make.
 
-        Between two parts, a caller that becomes the maker gets False: it must begin a part.
+        Return True if the caller must make it. Between two parts, return False to a caller that
+        becomes the maker, since it must begin a part.
         """
         asked = time.monotonic()
         while (making := self.making or self.made) is not None and making.next == place:
@@ -229,7 +230,7 @@ class DiskShelf:
             self.times = min(2 * self.times, MOST_TIMES)
 
     def _pass(self, place: int) -> None:
-        """End the wait for a maker of element ``place``: it exists, or it begins no part."""
+        """End the wait for a maker of element ``place``: it exists, or no part begins there."""
         if self.made is not None and self.made.next == place:
             self.made = None
             self.changed.notify_all()
@@ -275,7 +276,7 @@ class DiskShelf:
                 return None
 
     def _read(self, number: int) -> PackedEntries | None:
-        """Map part ``number``, and record its span; None if the store does not have the part."""
+        """Map part ``number``, and record its span; return None if the store does not have it."""
         packed = self._mapped(number)
         self.open.pop(number, None)
         self.spans.forget(number)
@@ -288,7 +289,7 @@ class DiskShelf:
         return packed
 
     def mapped(self, place: int) -> PackedEntries | None:
-        """Map the part with element ``place`` again, for one run; None if it cannot be mapped."""
+        """Map the part with element ``place`` again, for one run; return None if impossible."""
         with self.changed:
             number = self.spans.covering(place) if self.store.tiers.maps else None
             known = None if number is None else self.open.get(number)
@@ -301,7 +302,7 @@ class DiskShelf:
         return None if rows is None else read(rows, batched=self.batched)
 
     def _news(self, place: int) -> bool:
-        """Survey the store if new parts of other processes may hold ``place``; True if surveyed."""
+        """Survey the store, and return True, if new parts of other processes may hold ``place``."""
         if not self.unsure or place in self.spans.ends:
             return False
         self._survey()
@@ -332,7 +333,10 @@ class DiskShelf:
     # ------------------------------------------------------------------------------------- making
 
     def _claim(self, number: int, place: int, describe: Callable[[], Told]) -> bool:
-        """Begin part ``number``, or wait for the process that fills it; True to look again."""
+        """Begin part ``number``, or wait for the process that fills it.
+
+        Return True if the caller must look for element ``place`` again, False if it must make it.
+        """
         with self.claims:
             with self.changed:
                 if self.making is not None or self.spans.absent(place) != number:
@@ -401,7 +405,7 @@ class DiskShelf:
         return self.spans.absent(place)
 
     def end(self, place: int, describe: Callable[[], Told]) -> None:
-        """Record that the stream ends before element ``place``; for the last element's maker."""
+        """Record that the stream ends before element ``place``, after its last element was made."""
         with self.changed:
             between = self.making is None and self.made is not None and self.made.next == place
             number = self._absent(place) if between else None

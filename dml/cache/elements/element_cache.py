@@ -235,7 +235,7 @@ class Keeping(NothingKept):
 
     @property
     def fills_disk(self) -> bool:  # type: ignore[override]
-        """True if this run made elements for a cache on disk; its thread marks it as maker."""
+        """True if this run computes elements for a cache on disk; it must stay in its thread."""
         on_disks = (each for each in self.shares.values() if not isinstance(each, CacheShare))
         return any(each.misses for each in on_disks)
 

@@ -186,7 +186,7 @@ def read(rows: PartRows, *, batched: bool) -> PackedEntries | None:
 
 
 def _freeze(block: Block) -> None:
-    """Make the arrays of a block read-only, as several readers share them."""
+    """Make the arrays of a block read-only, since several readers share them."""
     for column in block.columns:
         for array in column if isinstance(column, Vec) else ():
             if array is not None:

@@ -78,7 +78,7 @@ def place_at(root: str, namespace: str) -> StorePlace:
 
 
 def store_in(root: str) -> str:
-    """Return the root of the store at ``root``: that itself, or its folder ``store``.
+    """Return the root of the store at ``root``: ``root`` itself, or its folder ``store``.
 
     The folder is returned if it exists and ``root`` itself has no entries, as for a cache folder.
     """

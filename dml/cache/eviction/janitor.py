@@ -55,7 +55,7 @@ def record_of(place: StorePlace, view: EntryView, part: int) -> PartRecord | Non
 
 
 def evict(place: StorePlace, fingerprint: str, part: int, why: str = "evicted") -> bool:
-    """End one part; True if this call ended it, False if another process was first."""
+    """End one part; return True if this call ended it, False if another process was first."""
     folder = layout.entry(fingerprint)
     view = layout.viewed(folder, place.names(folder))
     if part not in view.live:
@@ -71,7 +71,7 @@ def evict(place: StorePlace, fingerprint: str, part: int, why: str = "evicted") 
 def remove(
     place: StorePlace, fingerprint: str, why: str = "removed", *, keeping_names: bool = False
 ) -> bool:
-    """End an entry, also for parts that are committed later; True if this call ended it.
+    """End an entry, also for parts that are committed later; return True if this call ended it.
 
     With ``keeping_names``, the files that describe the whole entry stay.
     """

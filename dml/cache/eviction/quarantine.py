@@ -16,7 +16,7 @@ from dml.cache.store.primitives import StorePlace
 
 
 def put(place: StorePlace, fingerprint: str, told: Mapping[str, Any]) -> bool:
-    """Quarantine an entry; True if this call did so, False if another process was first.
+    """Quarantine an entry; return True if this call did so, False if another process was first.
 
     ``told``, the finding, is written before the rows are removed: a reader that listed the entry
     earlier finds the rows gone, looks again, and sees the finding. The description of the entry

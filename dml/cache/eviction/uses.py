@@ -1,7 +1,8 @@
 """Count uses of parts in one small file per process, which only that process writes.
 
-The counts are advice: lost or damaged counts cost a worse choice of victims, and no rows. Counts of
-ended processes decay; the reads that these processes had announced no longer count.
+The counts are advice: if some are lost or damaged, other parts are evicted than would be best, but
+no rows are lost. Counts of ended processes decay; the reads that these processes had announced no
+longer count.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class Finding:
         return bool(self._known) and self.index.recut(self._known, self._listed)
 
     def family(self, place: LookupPlace) -> Family | None:
-        """Return a step's rows as filters over another step; None if they are no such rows."""
+        """Return a step's rows as filters over another step; None if that is impossible."""
         if place.relation is not None and place.family is None:
             base = self.places[place.relation.base].name
             parts = place.relation.predicate

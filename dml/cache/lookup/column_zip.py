@@ -90,7 +90,10 @@ class Cursor:
 
 
 def all_beside(lists: Sequence[Iterable[Block]], schema: Schema, label: str) -> Iterator[Block]:
-    """Yield the rows of an atom with the columns of all lists; cut blocks where any list does."""
+    """Yield the rows of an atom with the columns of all lists.
+
+    Blocks end wherever a block of any list ends.
+    """
     cursors = [Cursor(blocks) for blocks in lists]
     start = 0
     for end in sorted({end for cursor in cursors for end in cursor.ends}):
@@ -138,7 +141,7 @@ def recut(blocks: Iterable[Block]) -> Iterator[Block]:
 
 
 def _until(block: Block, nbytes: int) -> int:
-    """Return how many of the first rows weigh at least ``nbytes``; all if they weigh less."""
+    """Return how many of the first rows weigh ``nbytes`` together; all if they weigh less."""
     if block.additive_weight <= nbytes:
         return block.n
     low, high = 1, block.n

@@ -25,9 +25,10 @@ def finding_of(entry: Any, steps: Sequence[Node], seed: int, *, asked: bool) -> 
 def reuses_entries(
     entry: StoredEntry, steps: Sequence[Node], parts: int, seed: int, *, asked: bool
 ) -> bool:
-    """Return True if a starting run finds some of its missing parts in other entries.
+    """Return True if a run that starts now finds some of its missing parts in other entries.
 
-    Also True if an earlier run of that kind has stored some of the present parts.
+    Return True, too, if an earlier run that reused other entries has stored some of the present
+    parts.
     """
     finding = finding_of(entry, steps, seed, asked=asked)
     if finding is None or finding.recut:
@@ -110,7 +111,7 @@ def _alike(finding: Finding, parts: set[int], lower: StoredEntry) -> set[int]:
 
 
 def own(finding: Finding) -> list[str]:
-    """Return the fingerprints of entries with nothing but columns of the rows stored here."""
+    """Return the fingerprints of entries that contain only columns of the rows stored here."""
     return [piece.fingerprint for piece in finding.pieces(finding.top) if _all_used(piece)]
 
 

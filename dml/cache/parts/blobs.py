@@ -101,12 +101,12 @@ class Draft:
             self._sink.finish()
 
     def settle(self) -> None:
-        """Publish the local copy too, once the part is committed."""
+        """Publish the local copy, too, once the part is committed."""
         if self._copy is not None:
             self._copy.finish()
 
     def drop(self) -> None:
-        """Remove the blob, unless it is published, and its local copy, unless that is settled."""
+        """Remove the blob and its local copy, as far as they are not published."""
         for each in (self._sink, self._copy):
             if each is not None:
                 each.drop()
@@ -138,7 +138,10 @@ class Draft:
                     self._flush()
 
     def _flush(self) -> None:
-        """Write the buffered bytes; a new buffer, as a profiler may still reference the old one."""
+        """Write the buffered bytes, and begin a new buffer.
+
+        The old buffer is not reused, since a profiler may still reference it.
+        """
         held, self._held = self._held, bytearray()
         self._put(memoryview(held))
 

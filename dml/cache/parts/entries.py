@@ -1,7 +1,8 @@
 """Read and memoize entries in this process, and read them again when they are outdated.
 
-Versions of parts and incarnations of entries only ever end, by files with known names. So the check
-whether memoized data is current looks for two files, and lists no entry again.
+A version of a part, and an incarnation of an entry, can only end, and a file with a known name
+records that. So the check whether memoized data is current looks for two files, and lists no entry
+again.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class Mapped(Fetched):
 
 
 def _brought(address: int, count: int) -> bool:
-    """Load the pages of a mapping; False if the system cannot do that."""
+    """Load the pages of a mapping; return False if the system cannot do that."""
     start = address - address % mmap.PAGESIZE
     return _advised()(start, address + count - start, POPULATE_READ) == 0
 

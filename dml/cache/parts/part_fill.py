@@ -120,7 +120,7 @@ class PartFilling:
         return self._drop.alive
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Write the rows of ``batch`` now, without holding them."""
+        """Write the rows of ``batch`` now; none of them stay in memory."""
         self._held.thread = threading.get_ident()
         if self._void or not self.alive:
             return
@@ -148,7 +148,7 @@ class PartFilling:
 
     @contextmanager
     def _apart(self) -> Iterator[None]:
-        """Exclude the time of the block from the cost, then send due heartbeats of the leases."""
+        """Exclude the time of the ``with`` block from the cost, then send due heartbeats."""
         begun = self._clock()
         try:
             yield
@@ -162,7 +162,7 @@ class PartFilling:
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """Make the filling void, so that it stores no more, if the block of code fails."""
+        """Make the filling void, so that it stores no more, if the ``with`` block fails."""
         try:
             yield
         except (OvertakenError, pa.ArrowException):
@@ -181,7 +181,7 @@ class PartFilling:
         return nbytes <= self._room_bytes
 
     def _end(self) -> None:
-        """Store no more rows, but keep the lease, as the rows are still being made."""
+        """Store no more rows, but keep the lease, since the rows are still being made."""
         self._void = True
         self.draft.drop()
         if self._held.room is not None:
@@ -199,10 +199,10 @@ class _Held:
     room: Lease | None = None
 
     def forgotten(self, owner: weakref.ref[PartFilling]) -> None:
-        """End a filling that was garbage collected, or that is alive as the process ends.
+        """End a filling that was garbage collected, or that is alive when the process ends.
 
         A thread that happens to collect another thread's garbage must not wait for a network: the
-        answer may depend on that other thread. No locks are taken, as that thread may hold them.
+        answer may depend on that other thread. No locks are taken, since that thread may hold them.
         """
         mine = self.thread == threading.get_ident()
         if mine or self.draft.near or owner() is not None:

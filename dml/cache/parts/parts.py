@@ -79,11 +79,11 @@ class PartStore:
         *,
         had: bool = False,
     ) -> PartRows | None:
-        """Return the rows of a stored part; None if they are missing or damaged. Lists no folder.
+        """Return the rows of a stored part, or None if they are missing or damaged.
 
-        None also for rows of more than ``most_bytes`` that would be loaded into memory. ``later``
-        is the expected number of later reads. If ``had``, the part counts only if it is in a file
-        on a local disk that this process has read before.
+        No folder is listed. Return None, too, for rows of more than ``most_bytes`` that would be
+        loaded into memory. ``later`` is the expected number of later reads. If ``had``, the part
+        counts only if it is in a file on a local disk that this process has read before.
         """
         place = layout.entry(fingerprint), part, most_bytes, later
         return self.standing.answer(partial(self._find_part, *place, anew=False, had=had))
@@ -97,8 +97,8 @@ class PartStore:
     ) -> PartRows | PartFilling | None:
         """Return the rows of a part, or a ``PartFilling`` to which the caller writes them.
 
-        Wait if another process or thread is making the part. None if the rows are to be made
-        without the store. Raise PlanError if ``fingerprint`` is not a fingerprint.
+        Wait if another process or thread is making the part. Return None if the caller must make
+        the rows without the store. Raise PlanError if ``fingerprint`` is not a fingerprint.
         """
         folder = layout.entry(fingerprint)
         until = self._clock() + self._patience_s
@@ -160,7 +160,7 @@ class PartStore:
         self._entries.viewed(folder)
 
     def quarantine(self, fingerprint: str, told: Mapping[str, Any]) -> bool:
-        """Stop all reads and writes of an entry; False if it was quarantined before.
+        """Stop all reads and writes of an entry; return False if it was quarantined before.
 
         ``told`` is the reason, which is stored. If the store cannot be written to, the quarantine
         holds for this process alone.
@@ -247,7 +247,10 @@ class PartStore:
         anew: bool,
         had: bool = False,
     ) -> PartRows | None:
-        """Return a stored part, or None; remove a damaged one. ``anew`` sees parts stored since."""
+        """Return a stored part, or None; remove a damaged one.
+
+        With ``anew``, parts stored since the entry was last read are found, too.
+        """
         entries, entry = self._entries, folder.rpartition("/")[2]
         known = entries.get_memoized(folder)
         if anew and (part, known.view.version(part)) not in known.records:
@@ -283,7 +286,10 @@ class PartStore:
     def _turn(
         self, folder: str, part: int, until: float, later: float
     ) -> PartFilling | Unread | None:
-        """Return a filling for a missing part; None to look again, NEWER to leave it alone."""
+        """Return a filling for a missing part; None if the caller must look for the part again.
+
+        Return NEWER if a later version of dml has stored the part, which is then left alone.
+        """
         known = self._entries.get_memoized(folder)  # read a moment ago
         if (part, known.view.version(part)) in known.records:
             return Unread.NEWER

@@ -101,7 +101,10 @@ def rows_of(draw: int, rows: int, grain: int, each_s: float) -> range:
 
 
 def more(count: int, grain: int, nbytes: int) -> int:
-    """Return how many rows to recompute next, at most twice the ``count`` that had ``nbytes``."""
+    """Return how many rows to recompute next, after ``count`` rows that had ``nbytes``.
+
+    The number is at most twice ``count``, limited by bytes, and a multiple of ``grain``.
+    """
     fits = PIECE_BYTES * count // max(1, nbytes)
     return max(grain, min(2 * count, fits) // grain * grain)
 
@@ -118,7 +121,7 @@ class EntryUses:
         self.busy = False
 
     def next(self, fingerprint: str) -> tuple[int, int]:
-        """Return the number of a new use, and a random integer on which no row depends."""
+        """Count a use; return its number and a random integer that affects no row."""
         number, self.count = self.count, self.count + 1
         return number, int.from_bytes(digest("canary", PROCESS, fingerprint, number), "little")
 
@@ -194,7 +197,7 @@ def _begin(uses: EntryUses, sample: CanarySample, run: Running) -> None:
 
 
 def _spared(sample: CanarySample, source: Source) -> bool:
-    """Return True if the first use in this process is not checked, as checks fetch source bytes.
+    """Return True if the first use in this process is not checked, since checks fetch source bytes.
 
     That is the case for a remote source of fewer than 64 units; for a larger one, in all but one of
     the processes with the same platform and library versions.
@@ -324,7 +327,10 @@ class StoredSample:
         return self._column(given, made, stored, low) if both else None
 
     def _place(self, given: Block, ids: tuple[np.ndarray, np.ndarray]) -> slice:
-        """Return the slice of stored rows made from source rows ``given``; ``ids`` as made now."""
+        """Return the slice of stored rows that were made from source rows ``given``.
+
+        ``ids`` are the row ids of the recomputed rows.
+        """
         if given.n == self.whole:
             return slice(0, len(self.low))
         high, low = given.ids.hi, given.ids.lo

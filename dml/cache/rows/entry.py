@@ -24,7 +24,7 @@ class EntryName:
     """The store and name of a stored step's rows, with a description for people.
 
     ``asked`` has the names by which equivalent rows can be found. ``looks`` is True if other
-    entries held some of the rows when the run began; it never changes, as it decides how blocks
+    entries held some of the rows when the run began; it never changes, since it decides how blocks
     are cut. With ``checks``, a sample of the rows is recomputed now and then.
     """
 
@@ -66,7 +66,8 @@ class StoredEntry(EntryName):
     def find_unit(self, unit: Unit, most_bytes: int, *, had: bool = False) -> StoredUnit | None:
         """Return the rows of a unit; None if not stored, or too large to be loaded into memory.
 
-        If ``had``, only from a local file that this process has read and checked before.
+        If ``had``, return rows only from a local file that this process has read and checked
+        before.
         """
         rows = self.store.part(self.fingerprint, unit.index, most_bytes, self.later, had=had)
         return None if rows is None else StoredUnit.of(rows, unit)

@@ -96,7 +96,7 @@ class StoredUnit:
         return self.last[1:]
 
     def settled(self, nodes: Sequence[Node], at: At) -> bool:
-        """Adopt the schemas for this run; False if its own differ, or may turn out to differ.
+        """Adopt the schemas for this run; return False if its own differ, or may prove to differ.
 
         The rows that a run reads first settle its schemas. A part that was made after other parts
         settles only those of the operators in ``own``.
@@ -149,7 +149,7 @@ class RowFilling:
         self.blocks.append((block.n, high, low))
 
     def commit(self, schemas: Mapping[int, Schema], before: Set[int]) -> bool:
-        """Commit the part as the whole unit; False if the part is not stored.
+        """Commit the part as the whole unit; return False if the part is not stored.
 
         The schemas of operators in ``before`` were settled by earlier parts.
         """
@@ -162,7 +162,7 @@ class RowFilling:
 
 
 def _finish(block: Block) -> None:
-    """Mark the floats of the block's part as finished, so that they are not inspected again."""
+    """Mark the floats of the block's part as free of NaN, so that they are not inspected again."""
     floats = [c.values for c in block.columns if isinstance(c, Vec) and c.values.dtype.kind == "f"]
     if floats:
         buffer_ownership.finish(floats[0])

@@ -1,6 +1,6 @@
 """Find the cache entries of a run: where each stored step keeps its rows, and how they are read.
 
-Units of a stage that are in a local store are served in the caller's thread, not by a driver, as
+Units of a stage that are in a local store are served in the caller's thread, not by a driver, since
 mapping the rows of a unit costs less than a hand-over between threads. The rest of the epoch is
 given to a driver if a unit is missing, was not read by this process before (its bytes must be
 checked), is not in a file of this disk, or must partly be copied; and also if the consumer is slow,
@@ -64,7 +64,7 @@ class StoredLevels(NothingStored):
         return made(steps, first, below, entry)
 
     def looking(self, entry: StoredEntry, steps: Steps, first: int, below: Level | None) -> Level:
-        """Return the level that runs ``steps`` and stores nothing, but looks into other entries."""
+        """Return the level that runs ``steps``, stores nothing, and uses rows of other entries."""
         return Looking(steps, first, below, entry)
 
 
@@ -86,7 +86,7 @@ class Storing(StoredLevels):
 
 
 class Noticing:
-    """A feed that, when it ends, tells the caches of its stage why they stored nothing, if so."""
+    """A feed that reports, when it ends, why the caches of its stage stored nothing, if so."""
 
     def __init__(self, feed: PartitionFeed, job: Job, tallies: Tallies) -> None:
         self._feed, self._job, self._tallies = feed, job, tallies

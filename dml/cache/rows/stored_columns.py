@@ -36,7 +36,7 @@ Names = tuple[str, ...]
 
 
 class Reusing(StoredLevel):
-    """Consecutive steps of a stage that also look for their rows in other entries."""
+    """Consecutive steps of a stage, whose rows are also looked up in other entries."""
 
     stores: ClassVar[bool] = True
 

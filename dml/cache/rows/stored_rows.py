@@ -1,8 +1,8 @@
 """Read rows of a stored step from the store, unit by unit, or write them to it.
 
-The steps of a stage are cut behind each stored step. A reader of a unit starts at the highest cut
-whose rows are stored. Rows that are made above that cut flow on and are also written to the store,
-as a part when the unit ends. None of this has an effect on the rows.
+The steps of a stage are cut after each stored step. A reader of a unit starts at the highest cut
+whose rows are stored. Rows that are computed above that cut are passed on and also written to the
+store, as a part when the unit ends. None of this has an effect on the rows.
 """
 
 from __future__ import annotations

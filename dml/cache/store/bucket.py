@@ -126,7 +126,7 @@ def swept(system: Any, folder: str, ask: Ask, older_s: float, now: float) -> int
 
 @contextmanager
 def _translate_swept(path: str) -> Iterator[None]:
-    """Raise OvertakenError, after which the store is still used, if an upload was aborted."""
+    """Raise OvertakenError if an upload was aborted; the store is used nevertheless."""
     try:
         yield
     except AbsentError as error:
@@ -171,9 +171,10 @@ class Bucket:
             self._request(name, lambda: self._system.pipe_file(self._at(name), data), "written")
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Create ``name``; True if this call was the first to do so.
+        """Create ``name``; return True if this call was the first to do so.
 
-        If the answer of a request was lost, the request may have created the name; False then.
+        If the answer to a request was lost, the request may have created the name; return False
+        then.
         """
 
         def request() -> bool:
@@ -228,7 +229,10 @@ class Bucket:
                 return
 
     def beat(self, name: str) -> bool:
-        """Rewrite ``name`` as a heartbeat; False if it is gone. A late rewrite is harmless."""
+        """Rewrite ``name`` as a heartbeat; return False if it is gone.
+
+        A late rewrite is harmless.
+        """
         if self.stamp(name) is None:
             return False
         self.put(name, uuid.uuid4().hex.encode())
@@ -242,7 +246,8 @@ class Bucket:
     def list_files(self, prefix: str, *, looking: bool = False) -> list[ListedName]:
         """Return the names below ``prefix`` with sizes in bytes and ages in seconds.
 
-        Ages are by the store's clock, read off a new file; with ``looking``, by the local clock.
+        Ages are by the store's clock, which a new file shows. With ``looking``, no file is written,
+        and ages are by the local clock.
         """
         now = time.time() if looking else self._now()
         return [
@@ -301,7 +306,10 @@ class Bucket:
 
     @contextmanager
     def _translate_errors(self, done: str, *, absent: bool = False) -> Iterator[None]:
-        """Translate errors of the library; ``absent`` lets AbsentError pass."""
+        """Translate the library's errors in the ``with`` block; ``absent`` lets AbsentError pass.
+
+        ``done`` is the participle of what failed, such as "written".
+        """
         try:
             yield
         except AbsentError as error:

@@ -57,7 +57,7 @@ class Disk:
             sink.drop()
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Create ``name``; True if this call was the first to do so."""
+        """Create ``name``; return True if this call was the first to do so."""
         with self.translate_errors("written"):
             made = self._fresh()
             try:
@@ -109,7 +109,7 @@ class Disk:
                 path.parent.rmdir()
 
     def beat(self, name: str) -> bool:
-        """Change the stamp of ``name`` as a heartbeat; False if the name is gone."""
+        """Change the stamp of ``name`` as a heartbeat; return False if the name is gone."""
         with self.translate_errors("written"):
             try:
                 os.utime(self._root / name)
@@ -129,7 +129,8 @@ class Disk:
     def list_files(self, prefix: str, *, looking: bool = False) -> list[ListedName]:
         """Return the names below ``prefix`` with sizes in bytes and ages in seconds.
 
-        Ages are by the clock of the disk, read off a new file; with ``looking``, by the local one.
+        Ages are by the clock of the disk, which a new file shows. With ``looking``, no file is
+        written, and ages are by the local clock.
         """
         with self.translate_errors("read"):
             below, told = self._below(prefix), list[ListedName]()
@@ -231,7 +232,10 @@ class Disk:
 
     @contextmanager
     def translate_errors(self, done: str) -> Iterator[None]:
-        """Raise an OSError of the block as UnusableError; ``done``: what failed, such as "read"."""
+        """Translate an OSError of the ``with`` block to UnusableError.
+
+        ``done`` is the participle of what failed, such as "read".
+        """
         try:
             yield
         except UnusableError:

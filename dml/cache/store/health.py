@@ -31,7 +31,7 @@ class StoreHealth(Protocol):
 
 
 class StoreWarning(UserWarning):
-    """Warns that the store cannot be used and the run goes on without it."""
+    """Warns that the store cannot be used, and that the run continues without it."""
 
 
 class Standing:
@@ -76,7 +76,10 @@ class Standing:
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """Suppress an UnusableError of the block, and give up the place (not on OvertakenError)."""
+        """Suppress an UnusableError of the ``with`` block, and stop using the place.
+
+        After an OvertakenError, the place is still used.
+        """
         try:
             yield
         except OvertakenError:

@@ -2,7 +2,7 @@
 
 An entry lies in ``e/<fp2>/<fp>/``, where ``TOMB.<n>`` ends its incarnation ``n``. A part of an
 entry is ``<n>/part.<i>.<version>.json``, where ``tomb.<i>.<version>`` ends that version. Both
-numbers only go up: a writer that slept through an eviction commits a record that is never read.
+numbers only increase: a writer that slept through an eviction commits a record that is never read.
 Leases, which are only advice, are ``lease.<i>.<version>.<generation>``. ``blobs/`` holds rows under
 names that are never used twice. ``SECRET`` of a namespace that a group shares keys the digests in
 entry descriptions. An entry in which ``QUARANTINE.json`` lies is neither read nor filled, until it

@@ -41,7 +41,7 @@ class Lease:
 
     @contextmanager
     def beaten(self) -> Iterator[None]:
-        """Send heartbeats from a thread while the block runs; none if no thread can start."""
+        """Send heartbeats from a thread during the ``with`` block; none if no thread can start."""
         ended = threading.Event()
         thread = threading.Thread(target=self._beat, args=(ended,), name="dml-lease", daemon=True)
         with suppress(RuntimeError):
@@ -55,7 +55,7 @@ class Lease:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Send heartbeats while the block runs, and then give the lease back."""
+        """Send heartbeats during the ``with`` block, and then give the lease back."""
         try:
             with self.beaten():
                 yield

@@ -36,8 +36,9 @@ CHUNK_BYTES, CHUNKS = 64 << 20, 16  # most bytes reserved at once, and least chu
 class CopyRoom(QuotaRoom):
     """Room for copies of ``entry``, for which copies of idle entries may be evicted.
 
-    Copies of the same entry are not evicted: they will be read as soon as their replacements. So an
-    entry larger than the quota keeps a part of its copies, instead of evicting the blobs read next.
+    Copies of the same entry are not evicted: they will be read as soon as those that would replace
+    them. So an entry larger than the quota keeps a part of its copies, instead of evicting the
+    blobs read next.
     """
 
     def __init__(self, disk: Disk, most_bytes: int, entry: str) -> None:
@@ -103,7 +104,7 @@ class CopyAllowance:
         self._lock = threading.RLock()
 
     def take(self, entry: str, nbytes: int) -> RoomChunk | None:
-        """Reserve ``nbytes`` for a copy of ``entry``; None if there is no room."""
+        """Reserve ``nbytes`` for a copy of ``entry``; return None if there is no room."""
         with self._lock:
             for each in self._chunks[-1:]:
                 if each.free >= nbytes and self.stands(each):
@@ -228,7 +229,7 @@ class LocalCopies:
         return found
 
     def put(self, entry: str, blob: str, size: int, pieces: Pieces, each: int) -> bool:
-        """Copy a blob of ``size`` bytes, ``each`` bytes at a time; True if the copy exists now.
+        """Copy a blob of ``size`` bytes, ``each`` at a time; return True if the copy exists now.
 
         Errors that ``pieces`` raises are not suppressed.
         """
@@ -314,7 +315,7 @@ class Copying:
                 self._size = size
 
     def finish(self) -> bool:
-        """Publish the copy under its name; True if it exists now."""
+        """Publish the copy under its name; return True if it exists now."""
         done = False
         if not self.void and self._sink is not None:
             with self._failing():

@@ -45,7 +45,7 @@ class LocalPlace:
 class Where:
     """The location of a store: a folder or a URL, a namespace in it, and its quota in bytes.
 
-    ``local`` is the place of its local copies; None to make none.
+    ``local`` is the place of its local copies; if it is None, no copies are made.
     """
 
     root: str

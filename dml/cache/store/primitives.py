@@ -1,8 +1,8 @@
 """Define the operations that the store needs of a disk or an object store, and their errors.
 
-No file on which rows depend is renamed or written again under its name, there is no
-compare-and-swap, and no two clocks are compared: of two processes that create one name, one is
-first, and the other learns that.
+A file on which rows depend is never renamed and never overwritten. There is no compare-and-swap,
+and clocks of two machines are never compared. If two processes create one name, one of them
+succeeds, and the other is told that the name exists.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class UnusableError(CacheError):
-    """Raised when the store cannot be read or written; callers can go on without it."""
+    """Raised when the store cannot be read or written; callers can continue without it."""
 
 
 class UnwritableError(UnusableError):
@@ -27,7 +27,7 @@ class UnwritableError(UnusableError):
 
 
 class OvertakenError(UnwritableError):
-    """Raised when a file was removed while it was written, as its writer paused too long."""
+    """Raised when a file was removed while it was written, because its writer paused too long."""
 
 
 class Sink(Protocol):
@@ -93,7 +93,7 @@ class StorePlace(Protocol):
         """Write bytes to a name that no other process writes; the name may exist already."""
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Create ``name``; True if this call was the first to do so."""
+        """Create ``name``; return True if this call was the first to do so."""
 
     def get(self, name: str) -> bytes | None:
         """Return the bytes of ``name``; None if it does not exist."""
@@ -111,7 +111,7 @@ class StorePlace(Protocol):
         """Remove ``name``, if it exists."""
 
     def beat(self, name: str) -> bool:
-        """Change the stamp of ``name`` as a heartbeat; False if the name is gone."""
+        """Change the stamp of ``name`` as a heartbeat; return False if the name is gone."""
 
     def stamp(self, name: str) -> str | None:
         """Return a value that changes with every heartbeat; None if the name is gone."""

@@ -46,7 +46,7 @@ class StoreTiers:
 
     @property
     def maps(self) -> bool:
-        """True if parts may be mapped; not all of them have to be."""
+        """True if parts can be files that are mapped; some parts may be in memory all the same."""
         return self._place.maps or self.copies is not None
 
     def had(self, record: PartRecord) -> bool:

@@ -167,7 +167,7 @@ class Staff:
     async def _retire(self, leaving: Mapping[str, Any]) -> None:
         """Let Dask move the results of ``leaving`` workers, and close those that became empty.
 
-        ``leaving`` is the name of the job that started each worker, by address.
+        ``leaving`` maps the address of each worker to the name of the job that started it.
         """
         scheduler, cluster = self.hub.client.scheduler, self.cluster()
         for crew in self._crews():

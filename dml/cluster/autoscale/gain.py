@@ -64,14 +64,14 @@ class GainPolicy:
         self._forget()
 
     def _forget(self) -> None:
-        """Forget all measurements, as the load has changed."""
+        """Forget all measurements, since the load has changed."""
         self.step_s, self.floor_s, self.needed_s = Log(self.scatter), 0.0, math.inf
         # the most workers known to be too few for ``floor_s``; the least to which to reduce them
         self.short, self.kept = 0, 0
         self._arrive()
 
     def _arrive(self) -> None:
-        """Restart the measurements that depend on the number of workers, as that has changed."""
+        """Restart the measurements that depend on the number of workers, since that has changed."""
         self.busy_s, self.batch_s = Log(self.scatter), Log(self.scatter)
         self.waits: list[float] = []
         self.trial, self.next = self.next, None

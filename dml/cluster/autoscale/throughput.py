@@ -56,7 +56,7 @@ class WindowSums:
         self.batches, self.wait_s, self.step_s, self.queue = 0, 0.0, 0.0, 0.0
 
     def add(self, batches: int, wait_s: float, step_s: float, queue: float) -> None:
-        """Add ``batches`` that came at once, the wait for them, and the trainer's step after them.
+        """Add ``batches`` that arrived together, the wait for them, and the trainer's next step.
 
         ``queue`` is the number of ready batches.
         """
@@ -125,7 +125,11 @@ class TrainerMeter(Received):
         return any(not crew.closing for crew in self.crews)
 
     def chunk(self, chunk: ElementChunk, ready: Any, waited_s: float) -> None:
-        """Count arrived batches; the time since the last ones, less the wait, was the trainer's."""
+        """Count the batches of a chunk.
+
+        The time since the previous chunk, less the wait ``waited_s``, is that of the trainer's
+        steps.
+        """
         super().chunk(chunk, ready, waited_s)
         now, (then, batches, wait_s) = self.clock(), self._last
         self._last = now, len(chunk.elements) if chunk.skipped < 0 else 1, waited_s
@@ -155,7 +159,7 @@ class TrainerMeter(Received):
             self.warn("NotScaled", text)
 
     def _another(self, staff: Staff) -> None:
-        """Discard the current window; once a change is done, take the new number of workers."""
+        """Discard the current window; once a change is done, adopt the new number of workers."""
         self._sums = None
         if not staff.changing:
             self._skip = PAUSE * self.asked.window if self._workers else 1

@@ -39,7 +39,7 @@ class ScalingPolicy(Protocol):
 
 
 class Log:
-    """The geometric mean of positive figures that scatter relatively, and its standard error.
+    """The geometric mean of positive figures with relative scatter, and its standard error.
 
     ``expected`` is the relative scatter that is assumed until there are enough figures to measure
     it. Only the last ``most`` figures count.

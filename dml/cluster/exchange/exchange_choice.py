@@ -49,7 +49,7 @@ def _exchangeable(plan: Plan) -> tuple[Node, ...]:
 
 
 def input_bytes(stage: Stage) -> int | None:
-    """Estimate the bytes of a stage's input rows from a sample of units; None if unknown."""
+    """Estimate the bytes of a stage's input rows from a sample of units; return None if unknown."""
     source = stage.source
     count = source.unit_count
     units = [source.unit(i) for i in range(0, count, max(1, count // SAMPLED))]

@@ -203,7 +203,7 @@ class Ranges:
         ]
 
     def _counts(self, before: int) -> np.ndarray:
-        """Return for each run how many of the ``before`` first batch heads in order are its own."""
+        """Return for each run how many of the ``before`` first batch heads in order are in it."""
         runs = self.index.run[self._order[:before]]
         return np.bincount(runs, minlength=len(self.index.names))
 

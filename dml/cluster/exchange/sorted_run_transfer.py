@@ -268,7 +268,7 @@ class RunFetcher:
 
 
 async def _answer(worker: Any, address: str, patience_s: float, folder: str, wanted: Any) -> Any:
-    """Return the worker's answer within ``patience_s``; Dask would try a dead worker for long."""
+    """Return the worker's answer within ``patience_s``; Dask would retry dead workers longer."""
     comm = await asyncio.wait_for(worker.rpc.connect(address), CONNECT_S)
     worker.rpc.reuse(address, comm)
     asked = getattr(worker.rpc(address), OP)

@@ -106,7 +106,7 @@ _relayered_from: WeakValueDictionary[tuple[int, str], HighLevelGraph] = WeakValu
 def _relayered(
     tasks: Mapping[Any, Any], annotations: Mapping[str, Mapping[str, Any] | None]
 ) -> HighLevelGraph:
-    """Return the graph of ``layered`` with new layer names, as Dask merges layers of one name.
+    """Return the graph of ``layered`` with new layer names, since Dask merges layers of one name.
 
     Parts that Dask rebuilds from one dict of tasks share one graph: many cost no more than one.
     """
@@ -265,7 +265,7 @@ def _of_one_input(plan: Plan) -> None:
 
 
 def _repeatable(plan: Plan) -> None:
-    """Raise PlanError if a function must not be called twice, as Dask may rerun tasks."""
+    """Raise PlanError if a function must not be called twice, since Dask may rerun tasks."""
     if once := impure(plan.operators):
         raise PlanError(
             "a function declared pure=False cannot be a part of a static graph",
@@ -363,9 +363,10 @@ def data_frame(recipe: Recipe, epoch: int, task_bytes: int | None = None) -> Any
 
 
 def persisted(parts: Sequence[DelayedPart]) -> list[DelayedPart]:
-    """Return the parts while the current client computes them, or computed here without a client.
+    """Return the parts, which the current client computes in the background.
 
-    Raise PlanError if no worker has the resources of some task: Dask would wait for ever.
+    Without a client, the parts are computed here. Raise PlanError if no worker has the resources of
+    some task: Dask would wait for ever.
     """
     layers = parts[0].dask.layers.values()
     wanted = [dict((layer.annotations or {}).get("resources", {})) for layer in layers]

@@ -1,7 +1,8 @@
 """Run operators that see rows in order as a chain of tasks, none of which holds all rows.
 
 Each task opens the flow of these operators where the previous one stopped, returns the elements
-that the rows so far can make, and passes on its position and the pieces that the next task needs.
+that can be computed from the rows so far, and passes on its position and the pieces that the next
+task needs.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def linked(
     values: Values,
     types: Types | None,
 ) -> ChainLink:
-    """Return the elements that stream operators make of the new pieces, and the state after them.
+    """Return the output of stream operators for the new pieces, and the state after them.
 
     The new pieces are ``values``; ``before`` is the result of the previous task. A row-local
     function above a shuffle may be called again for rows at the border of two tasks.

@@ -53,8 +53,8 @@ class Account:
     """Counts the work of one run; when the run ends, ``tell`` is called with each of its events.
 
     ``counts`` are the kernel counts that all runs of the process share. ``names`` returns the
-    fingerprints of each operator, in order of ordinals, or an empty sequence. ``complete`` returns
-    the events of a finished run with further ones.
+    fingerprints of each operator, in order of ordinals, or an empty sequence. ``complete`` adds
+    further events to those of a finished run.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class Account:
         ]
 
     def _verified(self, now: float) -> list[Event]:
-        """Return an event with the comparison with the plan as written; [] if there is none."""
+        """Return an event with the comparisons with the plan as written; [] if there are none."""
         watching = self.streaming.watching
         return [] if watching is None else [watching.event(self.started.run, now)]
 
@@ -278,7 +278,10 @@ class Account:
         )
 
     def _tier(self) -> str:
-        """Return the kernels that computed expressions: "numpy", "compiled", both with +, or ""."""
+        """Return the kernels that computed expressions.
+
+        The result is "numpy", "compiled", "numpy+compiled", or "" if there were none.
+        """
         numpy = self.counts.numpy > self._before.numpy
         compiled = self.counts.compiled > self._before.compiled
         return "+".join(["numpy"] * numpy + ["compiled"] * compiled)

@@ -46,7 +46,7 @@ class StreamMark(NamedTuple):
 
 
 class Report(Protocol):
-    """What the iterator calls on the account of its run; so ``exec`` does not import telemetry."""
+    """The interface by which the iterator reports its run, so that exec imports no telemetry."""
 
     received: Received
 
@@ -165,7 +165,7 @@ class Elements(Iterator[Element]):
         return next(ready)
 
     def _goes_on(self) -> Maker:
-        """Return the maker of the next chunk: a new one, or the current one, moved to a thread."""
+        """Return the maker of the next chunk: a new one, or the current one (moved to a thread)."""
         # After an interruption here the maker belongs to the thread, if that has started.
         maker, self._maker = self._maker, None
         if maker is None:

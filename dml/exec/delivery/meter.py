@@ -81,7 +81,7 @@ class Cell:
 
 
 class Meter:
-    """Counts the stages' output and waits in ``cells[0]``, stream operator n in ``cells[n + 1]``.
+    """Counts rows and time: ``cells[0]`` is the stages' output, ``cells[n + 1]`` stream operator n.
 
     ``most_bytes`` is the process memory above which allocators give unused memory back.
     """
@@ -182,7 +182,7 @@ class Metered:
         self.meter.seen(now)
 
     def _passed(self, block: Block) -> None:
-        """Count a block; the bytes of every 32nd."""
+        """Count a block, and the bytes of every 32nd block."""
         cell = self.cell
         if not cell.blocks % WEIGHED:
             cell.weighed_bytes += block.nbytes

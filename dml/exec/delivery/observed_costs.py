@@ -21,7 +21,7 @@ MOST_RUNS, MOST_NAMES = 32, 4096
 
 @dataclasses.dataclass(frozen=True)
 class OperatorWork:
-    """An operator's work: ``rows`` in ``seconds`` made ``given`` output rows of ``nbytes``."""
+    """The work of an operator: input ``rows``, ``seconds``, ``given`` output rows, their bytes."""
 
     rows: float = 0.0
     seconds: float = 0.0

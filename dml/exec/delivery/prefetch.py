@@ -353,7 +353,8 @@ class PrefetchPace:
 class ChunkShelf:
     """A queue of chunks from a maker's thread to the caller, limited in chunks and bytes.
 
-    Only the maker's thread changes counts: a caller that takes a chunk sends its size there.
+    Only the maker's thread changes the counts: a caller that takes a chunk sends the chunk's size
+    to that thread.
     """
 
     def __init__(self, depth: int, most_bytes: int) -> None:

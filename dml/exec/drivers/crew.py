@@ -84,7 +84,7 @@ class Crew(abc.ABC):
         return outcome
 
     def wake(self) -> None:
-        """Wake the consumer if what it waits for has come; the caller holds the lock."""
+        """Wake the consumer if it has something to receive; the caller holds the lock."""
         seen = self.loop.offers or self.loop.core.finished or self.broken
         if self.waiting and (seen or self.eager):
             self.waiting = False
@@ -109,7 +109,7 @@ class Crew(abc.ABC):
 
 
 class CrewFeed(SyncFeed):
-    """Partitions of a run, in order, made ahead by a crew as far as memory allows.
+    """Partitions of a run, in order, which a crew computes ahead as far as memory allows.
 
     The guarantees are those of ``SyncFeed``. The crew is dismissed by ``close``, when the feed is
     dropped, and at interpreter exit. A slice that still runs then is not waited for, and its result
@@ -130,7 +130,7 @@ class CrewFeed(SyncFeed):
     def next(self, more: Callable[[], None] | None = None) -> Outcome | None:
         """Return the next partition, or None after the last; raise the error of its unit.
 
-        ``more``, which may add tasks, is called again and again while the caller waits.
+        ``more``, which may add tasks, is called repeatedly while the caller waits.
         """
         crew, loop = self._crew, self._loop
         crew.eager = more is not None
@@ -197,9 +197,9 @@ class CrewFeed(SyncFeed):
             ) from self._crew.broken
 
     def _wait(self, more: Callable[[], None] | None) -> None:
-        """Wait until a worker has news, and report to ``on_event`` when it takes long.
+        """Wait for a result of a worker, and report to ``on_event`` when it takes long.
 
-        Raise LeftError once nobody needs what this thread makes, since it would wait for ever.
+        Raise LeftError once the output of this thread is not needed, since it would wait for ever.
         """
         start, told, left = time.perf_counter(), 1, LEFT.get()
         tick_s = min(TICK_S if more is None else MORE_S, self._watchdog_s)
@@ -221,7 +221,7 @@ class CrewFeed(SyncFeed):
         self._waited_s += time.perf_counter() - start
 
     def _over(self) -> bool:
-        """Return whether the workers are gone, so that waiting is useless; here never."""
+        """Return True if all workers are lost, so that waiting is useless; here always False."""
         return False
 
     def _watch(self, waited_s: float) -> None:

@@ -27,9 +27,9 @@ class Opening:
     """Opens a driver, with everything that is decided before the first task.
 
     ``slots`` are the resources of this host; a cluster knows its own. ``demands`` has one item for
-    each stage. ``ledger`` is None if nothing is shared with other cores of the run. ``known`` has
-    how many slices of a stage ran at once when an earlier run ended, by the stage's name;
-    ``parallels`` the same of earlier processes, by the hexadecimal name.
+    each stage. ``ledger`` is None if nothing is shared with other cores of the run. ``known`` maps
+    the name of a stage to the last number of slices that ran at once in an earlier run;
+    ``parallels`` maps the name in hexadecimal to that of earlier processes.
     """
 
     known: ClassVar[dict[bytes, ConcurrencyChange]] = {}

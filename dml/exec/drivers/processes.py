@@ -44,8 +44,8 @@ class UnansweredError(Exception):
 class SharedWorker:
     """A worker process shared by runs, which runs one order at a time; replaced if it dies.
 
-    If a call of a function was given up there, another worker takes its place, and it only finishes
-    the tasks that it has begun: ``_spent`` are such workers.
+    If a call of a function was abandoned in the process, another process replaces it for new tasks.
+    The old one only finishes the tasks that it has begun; ``_spent`` are such processes.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class SharedWorker:
         return next((each for each in self._spent if task in each.parked), self._worker)
 
     def _end_spent(self) -> None:
-        """Let no new task begin in a spent worker, and end those that have finished all others."""
+        """Give no new task to a spent worker, and end spent workers without unfinished tasks."""
         if self._worker is not None and self._worker.spent:
             self._spent.append(self._worker)
             self._worker = None
@@ -90,7 +90,7 @@ class SharedWorker:
             worker.close()
 
     def _answer(self, order: SliceOrder, job: Message, unwanted: Callable[[], bool]) -> Answer:
-        """Return the answer to ``order``; if a reused worker dies at its first one, ask a new one.
+        """Return the answer to ``order``; if a reused worker dies at its first one, use a new one.
 
         An order that must not be run twice is tried once, by a new worker if there is none yet.
         """
@@ -176,7 +176,7 @@ os.register_at_fork(after_in_child=COMPANIES.clear)
 
 
 def company_of(common: object) -> Company:
-    """Return the workers of all runs with the same ``common``; new ones if it is a class."""
+    """Return the workers that runs with the same ``common`` share; new ones if it is a class."""
     if isinstance(common, type):
         return Company()
     return COMPANIES.setdefault(common, Company())
@@ -209,7 +209,7 @@ class _Processes(RemoteCrew):
     def _least(self, stage: int) -> _Desk:
         """Return the least busy desk at which the stage may run; add one if all are busy.
 
-        A stage with ``max_parallel``, e.g. a class costly to construct, stays at so many desks.
+        A stage with ``max_parallel``, e.g. a class costly to construct, uses only that many desks.
         """
         width = self.loop.core.demands[stage].max_parallel
         seats = self.seats.setdefault(stage, [])

@@ -1,8 +1,8 @@
 """Move stages from threads to processes if their functions hold the GIL.
 
-Threads that run Python take turns: together they use the processor time of one. That is measured
-while at least two slices run that are long enough to be worth a process.
-Only functions declared or proven pure may move, since slices begun by threads are begun again.
+Threads that run Python take turns: together they use the processor time of one thread. This is
+measured while at least two slices run that are long enough to be worth a process. Only functions
+declared or proven pure may move, since slices that threads have begun are repeated in processes.
 """
 
 from __future__ import annotations

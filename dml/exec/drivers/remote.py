@@ -21,7 +21,7 @@ from dml.exec.tasks.slices import DriverLoop, Failure, Outcome
 
 
 class RemoteCrew(Crew):
-    """A crew whose slices run in other processes and come back as parcels.
+    """A crew whose slices run in other processes and return parcels.
 
     A partition stays a parcel until the consumer takes it: a parcel of one worker may go to another
     worker, and this process only passes it on. A parked generator is in one worker, the home of its
@@ -47,7 +47,7 @@ class RemoteCrew(Crew):
         self.race.begin(run, time.perf_counter())
 
     def counts(self, run: Run, *, lost: bool = False, more: bool = False) -> bool:
-        """Record that an attempt ended; return whether it counts, which is true once per slice."""
+        """Record that an attempt ended; return True for the one attempt at a slice that counts."""
         with self.lock:
             return self.race.end(run, time.perf_counter(), lost=lost, more=more)
 

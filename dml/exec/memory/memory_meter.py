@@ -25,7 +25,7 @@ SUBTRACTED = ("LazyFree",)
 
 
 def counted_bytes(pid: int | None = None) -> int | None:
-    """Return the memory of a process and its children in bytes; None if the system does not tell.
+    """Return the memory of a process and its children in bytes; None if the system hides it.
 
     That is private anonymous memory, and shared memory counted once: the proportional set size
     without unmodified pages of files, which the kernel can drop at any time (mapped tables,
@@ -40,7 +40,7 @@ def counted_bytes(pid: int | None = None) -> int | None:
 
 
 def anonymous_bytes() -> int | None:
-    """Return the bytes of this process's anonymous memory; None if the system does not tell.
+    """Return the bytes of this process's anonymous memory; None if the system hides it.
 
     They differ by at most 1 % from the anonymous memory in ``counted_bytes``. The call takes a few
     microseconds; child processes are not included.
@@ -100,7 +100,8 @@ def children(pid: int) -> list[int]:
 def _nameless(pid: int, found: dict[str, int]) -> int:
     """Add the sizes of a process's nameless files to ``found``, in bytes by inode.
 
-    Return how many of these ``_counted`` includes already: pages that the process has touched.
+    Return how many of these bytes ``_counted`` includes already, as pages that the process has
+    touched.
     """
     with suppress(OSError):  # the process has ended, or belongs to another user
         for file in os.listdir(PROC / str(pid) / "fd"):

@@ -44,7 +44,7 @@ class StageMemory:
 class Holding:
     """Memory accounts of the drivers of one plan: the running driver and those before it.
 
-    ``tunings`` has what each driver changed.
+    ``tunings`` are the drivers' records of changed concurrency.
     """
 
     def __init__(self) -> None:

@@ -124,7 +124,7 @@ def too_large(stage: Stage, working: int, most_bytes: int, place: str = "") -> M
 
 
 def calls_bytes(node: Node, rows: int = CALLS, schemas: Mapping[str, Schema] | None = None) -> int:
-    """Return the bytes of the Python objects for ``rows`` rows that a function takes and returns.
+    """Return the bytes of the Python objects for ``rows`` input and output rows of a function.
 
     At most ``CALLS`` rows are objects at once. Only the input counts if the function makes several
     rows of one, since they are passed on one by one. The result is 0 if ``node`` has no function of
@@ -244,5 +244,5 @@ def divided(plan: Plan, limit_bytes: int, workers: int, target_bytes: int | None
 
 
 def objects_bytes(blocks: int, columns: int) -> int:
-    """Return the bytes of blocks without their rows; ``columns`` counts those of all blocks."""
+    """Return the bytes of ``blocks`` block objects without rows; they have ``columns`` in all."""
     return blocks * BLOCK_BYTES + columns * COLUMN_BYTES

@@ -140,8 +140,9 @@ def mapped(file: int, *, lends: bool = True) -> Any:
 def own(file: int, start: int, size: int) -> memoryview:
     """Return ``size`` bytes of ``file`` from ``start`` on as a private writable buffer.
 
-    Large buffers are mapped: a page is copied when it is first written to, and unlike Python's own
-    maps this keeps no descriptor open. Small buffers are copied, so that keeping them costs little.
+    Large buffers are mapped: a page is copied when it is first written to. Unlike a map of Python's
+    ``mmap``, the buffer keeps no descriptor open. Small buffers are copied, so that keeping them
+    costs little.
     """
     if size < LARGE or start % mmap.PAGESIZE:
         return _copied(file, start, size)
@@ -213,7 +214,7 @@ class Channel:
         self.socket.sendall(message.body)
 
     def heard(self, seconds: float) -> bool:
-        """Return whether data has come or the other end is gone; wait up to ``seconds`` for it.
+        """Return whether data has arrived or the other end is gone; wait up to ``seconds`` for it.
 
         A negative number waits without limit. Raise OSError if this end is closed.
         """

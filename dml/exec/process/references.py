@@ -1,8 +1,8 @@
-"""Pickle users' code for other processes, and check there what was sent by name.
+"""Pickle users' code for other processes, and check there that names mean the same code.
 
 Functions of a main module are sent by value. Those of other modules are sent as names, and the
-process that reads them imports its own; if that is an older or newer version, results would differ
-without notice. So names are sent with digests of their code (``function_fingerprint.py``).
+process that reads them imports its own modules; if one of these is older or newer, results would
+differ without notice. So names are sent with digests of their code (``function_fingerprint.py``).
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _remade(obj: Any) -> tuple[Any, ...] | None:
 
 
 def _by_name(obj: Any) -> bool:
-    """Return whether readers can import ``obj``: its module is not main or sent by value."""
+    """Return whether readers can import ``obj``: its module is neither main nor sent by value."""
     module = obj.__module__
     if module == "__main__" or _find_object(module, obj.__qualname__) is not obj:
         return False
@@ -137,9 +137,10 @@ def _by_name(obj: Any) -> bool:
 
 @contextlib.contextmanager
 def by_value(modules: Iterable[types.ModuleType]) -> Iterator[None]:
-    """Send functions of ``modules`` by value while the block runs.
+    """Send functions of ``modules`` by value while the ``with`` block runs.
 
-    A module that is sent by value already stays so; one that another block holds does, too.
+    Modules that were sent by value before, or by another ``with`` block, are sent by value
+    afterwards, too.
     """
     held = list[types.ModuleType]()
     try:

@@ -65,10 +65,10 @@ class SliceOrder:
 class Answer:
     """The result of an order: a parcel, an exception (``error``), or neither at a task's end.
 
-    ``error`` is pickled (b"" for none); ``lost`` says that it is a WorkerLostError. ``schemas`` are
+    ``error`` is pickled (b"" for none); ``lost`` is True for a WorkerLostError. ``schemas`` are
     newly settled ones; ``replayed`` counts partitions made again. ``digest`` is that of the task's
-    partitions so far, for comparison if they are made again; b"" where none is needed. ``spent``
-    says that calls of functions were given up and may still run, so that the worker is to end.
+    partitions so far, for comparison if they are made again; b"" where none is needed. ``spent`` is
+    True if abandoned calls of functions may still run, so that the worker must end.
     """
 
     parcel: Parcel | None
@@ -159,7 +159,7 @@ class Bench:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Differing:
-    """An argument that was made again and differs from the first one; ``why`` says how."""
+    """An argument that was made again and differs from the first one; ``why`` is the difference."""
 
     why: str
 
@@ -191,7 +191,10 @@ class TaskRunner:
         self._lock = threading.Lock()
 
     def open(self, name: str, job: bytes, buffers: Sequence[Any] = ()) -> bool:
-        """Return whether a job of ``written`` loads; if not, its orders get the error as answer."""
+        """Load a job, as ``written`` returned it; return False if that fails.
+
+        Its orders are then answered with the error.
+        """
         with self._lock:
             if name not in self.benches and name not in self._refused:
                 try:

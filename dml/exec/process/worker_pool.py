@@ -40,7 +40,7 @@ class UnwantedError(Exception):
 
 
 class StuckError(Exception):
-    """Raised when a call exceeds its time limit, and its worker cannot even give it up."""
+    """Raised when a call exceeds its time limit, and its worker cannot abandon it."""
 
 
 class ChildProcess:

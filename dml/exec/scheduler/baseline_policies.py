@@ -58,7 +58,10 @@ class Baseline(abc.ABC):
         return ""
 
     def retry(self, failures: int, *, lost: bool) -> bool:
-        """Return whether to rerun a slice after ``failures`` errors; ``lost``: its worker died."""
+        """Return whether to rerun a slice that has failed ``failures`` times.
+
+        ``lost`` is True if it failed because its worker was lost.
+        """
         return failures <= (self.lost_retries if lost else self.retries)
 
     def apart(self, state: State, task: Candidate) -> bool:
@@ -95,8 +98,8 @@ def _going_on(tasks: Sequence[Candidate]) -> Candidate | None:
 def fits(state: State, task: Candidate) -> bool:
     """Return whether ``task`` and the work that must follow it fit under the memory limit.
 
-    The head, whose output is delivered next, only has to fit. Any other task must leave what the
-    head needs in all stages, or in an unordered run, one partition of a later stage.
+    The head, whose output is delivered next, only has to fit. Any other task must leave enough free
+    for the head in all stages, or in an unordered run, for one partition of a later stage.
     """
     need = state.used_bytes + task.need_bytes
     if task.head or need > state.limit_bytes:
@@ -124,7 +127,7 @@ def source_partition_s(rates: Sequence[Rate]) -> float:
     """Return the seconds in which the stages after the source process one partition of the source.
 
     Algorithm 2, lines 1 to 13. The source's own seconds are left out, as in the example that the
-    paper computes: what counts is the rate at which the later stages take data.
+    paper computes: only the rate at which the later stages consume data matters.
     """
     total, multiple = 0.0, 1.0
     for rate in rates:
@@ -157,12 +160,13 @@ def least_buffered(state: State, tasks: Sequence[Candidate]) -> Candidate | None
 
 @dataclasses.dataclass
 class Optimistic(Baseline):
-    """Starts the source first, as fast as data is expected to leave; other stages as there is room.
+    """Starts source tasks first, at the rate at which later stages are expected to consume.
 
     Algorithms 1 and 2 of the streaming batch model. A new task of the source starts only if its
     expected output is within ``budget``, in bytes. The budget grows by the output that later stages
-    are expected to take in each whole second since ``refilled``, and stays within the unused
-    memory. ``most`` is the largest number of slices of a unit so far.
+    are expected to consume in each whole second since ``refilled``, and stays within the unused
+    memory. Tasks of later stages start if their output fits in memory. ``most`` is the largest
+    number of slices of a unit so far.
     """
 
     budget: float = dataclasses.field(default=math.inf, init=False)

@@ -1,11 +1,11 @@
 """Decide how many slices of a stage run at once if its functions wait, for a network or a disk.
 
-A slice that waits needs no processor, so more of them than processors may run. This module finds
-their number from the slices that ended: it is raised in steps, as long as the rows per second rise
-with it. They stop rising where something else is scarce, such as the connections of a server, a
-disk or Python's lock. Source: the tuning of parallelism in tf.data (Murray et al., VLDB
-2021, 3.3), here by measured rows per second and Little's law, and not by a model of latencies:
-slices at once are rows per second times seconds per row.
+A slice that waits needs no processor, so more slices than processors may run. This module finds
+their number from the slices that ended: the number is raised in steps, as long as the rows per
+second rise with it. It stops where something else is scarce, such as the connections of a server, a
+disk or Python's lock. Source: the tuning of parallelism in tf.data (Murray et al., VLDB 2021, 3.3),
+which uses a model of latencies; here measured rows per second and Little's law are used: slices at
+once are rows per second times seconds per row.
 """
 
 from __future__ import annotations
@@ -62,9 +62,10 @@ class SliceFigures(NamedTuple):
 
 
 class ConcurrencyChange(NamedTuple):
-    """After ``rows`` rows, ``parallel`` slices run at once, each charged ``cpu`` processors; why.
+    """A change, after ``rows`` rows, of the number of slices that run at once.
 
-    ``first`` are the figures of slices on the slots alone, if they are known.
+    The number was ``before`` and is now ``parallel``; each slice is charged ``cpu`` processors.
+    ``first`` are the figures of slices when no more ran than there are slots, None if unknown.
     """
 
     before: int
@@ -103,9 +104,10 @@ class SliceInterval:
 class Concurrency:
     """The number of slices of one stage that run at once: at least ``slots``, at most ``most``.
 
-    It begins with ``known``, the last change of an earlier run, or else with the slots. A step up
-    that brought too little is taken back and compared once more, since the time of rows may have
-    changed by itself. ``cleared`` says that slices are known not to wait for Python's lock.
+    It begins with ``known``, the last change of an earlier run, or else with the slots. If an
+    increase raised the throughput too little, it is reverted and the two numbers are compared once
+    more, since the time of rows may have changed by itself. ``cleared`` is True if slices are known
+    not to wait for Python's lock.
     """
 
     def __init__(self, slots: float, most: int, known: ConcurrencyChange | None = None) -> None:
@@ -132,10 +134,10 @@ class Concurrency:
     def measured(
         self, rows: int, seconds: float, cpu_s: float, beside: int
     ) -> ConcurrencyChange | None:
-        """Record a slice; ``beside`` ran when it ended, itself included. Return a decision or None.
+        """Record a finished slice; return a decision, or None for no change.
 
-        ``rows`` are those that it processed; ``seconds`` is its elapsed, ``cpu_s`` its processor
-        time.
+        ``rows`` were processed by the slice in ``seconds`` of elapsed time and ``cpu_s`` seconds of
+        processor time; ``beside`` slices ran when it ended, itself included.
         """
         interval = self.interval
         self.rows += rows
@@ -182,7 +184,10 @@ class Concurrency:
     def _took_back(
         self, before: tuple[int, SliceFigures], now: SliceFigures
     ) -> ConcurrencyChange | None:
-        """Return to the number before the last step, which brought too little or cost too much."""
+        """Revert the last step: an increase that gained too little, or a decrease that cost rows.
+
+        ``before`` are the number and the figures before that step, ``now`` the present figures.
+        """
         if before[0] < self.parallel:
             self.doubted = self.parallel, now
             return self._set(before[0], now.cpu, "more made no more rows")
@@ -192,7 +197,10 @@ class Concurrency:
     def _settled(
         self, now: SliceFigures, parallel: int, more: SliceFigures
     ) -> ConcurrencyChange | None:
-        """Keep the number for some time; ``more`` are the figures of ``parallel`` slices."""
+        """Pause changes; return to more slices if they processed clearly more rows per second.
+
+        ``now`` are the figures of the present number, ``more`` those of ``parallel`` slices.
+        """
         self._rest()
         if now.throughput > ENOUGH * more.throughput:
             return None
@@ -203,7 +211,7 @@ class Concurrency:
         self.pause, self.again = self.again, min(2 * self.again, MOST_AGAIN)
 
     def _busy(self, now: SliceFigures) -> bool:
-        """Return whether slices queue for processors, or for the one that has Python's lock."""
+        """Return whether slices queue for processors or for Python's lock."""
         return now.used > BUSY * (self.slots if now.used > APART else 1.0)
 
     def _raise(self, now: SliceFigures) -> ConcurrencyChange | None:
@@ -225,7 +233,11 @@ class Concurrency:
         return None if parallel == before else self._change(before, used, reason)
 
     def _change(self, before: int, used: float | None, reason: str) -> ConcurrencyChange:
-        """Return a change; a slice is charged what it ``used``, or if unknown its part of all."""
+        """Return a change that charges each slice the processors that it ``used``, within limits.
+
+        The limits are ``LEAST`` and an equal share of the slots, which is charged if ``used`` is
+        None.
+        """
         share = self.slots / self.parallel
         cpu = share if used is None else max(LEAST, min(WORTH * used, share))
         return ConcurrencyChange(before, self.parallel, cpu, reason, self.first, self.rows)
@@ -269,12 +281,12 @@ class Tuning:
         return tuple(found)
 
     def unlocked(self) -> None:
-        """Note that slices do not wait for Python's lock, although they might, by the figures."""
+        """Record that slices do not wait for Python's lock, even if their times suggest it."""
         for each in self._stages.values():
             each.cleared = True
 
     def stop(self) -> bool:
-        """Let no number rise any more; return whether one has risen."""
+        """Let no number rise from now on; return True if any number is above its first value."""
         for each in self._stages.values():
             each.most = min(each.most, max(each.least, each.parallel // 2))
         return any(each.parallel > each.least for each in self._stages.values())

@@ -443,9 +443,10 @@ class Core:
         return [task for task in found if not self._held_back(task)]
 
     def _able(self) -> dict[int, set[str]]:
-        """Return, by stage, the resources that are missing for its next task.
+        """Return, by stage, the resources that are missing for the stage's next task.
 
-        Included are stages that need more of a resource than another, if the task fits in memory.
+        Only stages are included that need more of a resource than another stage does, and have a
+        task that fits in memory.
         """
         found = {}
         for stage in self._turns.large:
@@ -456,7 +457,7 @@ class Core:
         return found
 
     def _next(self, stage: int) -> list[Seq]:
-        """Return the first parked task, and the first new one if few are open or it is the head."""
+        """Return the first parked task, and a new one if it is the head or few tasks are open."""
         queue, load = self._queues[stage], self.state.loads[stage]
         seqs = queue.parked[:1]
         open_tasks = len(queue.parked) + load.running

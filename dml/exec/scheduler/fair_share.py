@@ -56,7 +56,8 @@ class FairTurns:
     def review(self, able: Mapping[int, set[str]], total: Mapping[str, float], now: float) -> None:
         """End and begin turns; ``able`` maps stages to the resources that their next task lacks.
 
-        A turn begins when its stage has much work, later ones little. ``total`` has all amounts.
+        A turn begins when its stage has much waiting work, and later stages have little. ``total``
+        has the amounts of all resources.
         """
         self.now = now
         for name, stage in list(self.whose.items()):
@@ -104,7 +105,7 @@ class FairTurns:
         return found
 
     def started(self, stage: int) -> None:
-        """Add the expected seconds of a starting slice of ``stage`` to the turns that it has."""
+        """Add the expected seconds of a starting slice of ``stage`` to the turns of the stage."""
         load, self.idled_s = self.loads[stage], -math.inf
         for name, whose in self.whose.items():
             if whose == stage:

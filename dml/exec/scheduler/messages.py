@@ -84,7 +84,7 @@ class Run(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """Hand partition ``seq`` (if ``failed``, the error in its place) to the consumer as next."""
+    """Pass partition ``seq`` (if ``failed``, the error in its place) to the consumer as next."""
 
     seq: Seq
     failed: bool

@@ -74,8 +74,8 @@ class Demand:
     bounded : True promises that no task exceeds the declared sizes and always reserves them, which
         keeps the limit hard; False reserves the largest recent size, which a larger task may exceed
     once : label of the operator that forbids to repeat any work of a task; "" if there is none
-    may_wait : True if more slices than ``resources`` allow may run at once, once they are seen to
-        wait (``concurrency.py``); False for functions that state what they need
+    may_wait : True if more slices than ``resources`` allow may run at once where measurements show
+        that slices wait (``concurrency.py``); False for functions with declared needs
     divides : True if a slice takes a smaller part of ``output_bytes`` when more slices run at once
     """
 
@@ -251,10 +251,11 @@ class State:
         return self.used_bytes > SCARCE_SHARE * self.limit_bytes
 
     def rest_before(self, seq: Seq) -> int:
-        """Return the bytes that ``seq`` must leave free for what begun tasks before it still make.
+        """Return the bytes that ``seq`` must leave free for the remaining output of earlier tasks.
 
-        Earlier tasks get memory first. Otherwise memory would be full of half-done tasks when the
-        first of them becomes the head, and the other tasks would wait.
+        Only tasks that have begun count. Earlier tasks get memory first. Otherwise memory would be
+        full of half-done tasks when the first of them becomes the head, and the other tasks would
+        wait.
         """
         place = bisect_left(self.begun, seq)
         return int(REST_SHARE * self.begun_bytes[place - 1]) if place else 0
@@ -396,5 +397,8 @@ class StreamingPolicy:
         return ""
 
     def retry(self, failures: int, *, lost: bool) -> bool:
-        """Return whether to rerun a slice after ``failures`` errors; ``lost``: its worker died."""
+        """Return whether to rerun a slice that has failed ``failures`` times.
+
+        ``lost`` is True if it failed because its worker was lost.
+        """
         return failures <= (self.lost_retries if lost else self.retries)

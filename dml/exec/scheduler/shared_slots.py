@@ -1,8 +1,8 @@
-"""The cores of one run share its slots and its memory limit through a ledger.
+"""The scheduler cores of one run share its slots and its memory limit through a ledger.
 
-A pipeline has a core for each part that works in parallel: a source that is read, functions over a
-flow. Together they are one scheduler for scarce resources: a slot or byte that one core uses is
-missing for the others, and a core that frees some makes the others try to start tasks.
+A run has one core, a scheduler and not a CPU core, for each part of the pipeline that works in
+parallel: the reading of a source, and the functions applied to a flow. A slot or byte that one core
+uses is missing for the others, and a core that frees some makes the others try to start tasks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Ledger:
     Parameters
     ----------
     slots : True if slots are shared, too, and not only bytes
-    around : the ledger of an enclosing run, whose slots and lock are used; bytes are counted apart
+    around : the ledger of an enclosing run, whose slots and lock are used; its bytes are not shared
 
     ``limit_bytes`` bounds the bytes of all cores together.
     """
@@ -66,7 +66,7 @@ class Ledger:
         return self.total, self.free
 
     def join(self, core: SharingCore, look: Callable[[], None]) -> None:
-        """Add a core; ``look``, called under ``lock``, makes it start the tasks that it can."""
+        """Add a core; ``look``, called under ``lock``, lets it start the tasks that fit."""
         self._members[:] = [each for each in self._members if not each[0].closed]
         self._members.append((core, look))
 

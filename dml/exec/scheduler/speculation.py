@@ -1,7 +1,7 @@
 """Speculative execution: stragglers get a second attempt, and the first attempt to end counts.
 
-There is no clock and no worker here: the driver passes the time in. Only slices that may be run
-twice get a second attempt; the result of the later attempt is dropped.
+This module has no clock and no workers: the driver passes the time as an argument. Only slices that
+may be run twice get a second attempt; the result of the later attempt is dropped.
 """
 
 from __future__ import annotations

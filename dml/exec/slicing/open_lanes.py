@@ -39,11 +39,12 @@ ALL = -1
 
 
 class LanePasses:
-    """The passes of ``repeat`` over a lane: a pass begins while the last slices before it are made.
+    """The passes of ``repeat`` over a lane, each of which may begin before the previous one ends.
 
-    ``above`` are the operators above the lane, ``source`` is the plan's source. Passes begin one
-    after the other if an operator above may not request all rows or keeps rows for later passes, if
-    ``source`` is None, or if it calls a user's function, which may depend on the pass before.
+    ``above`` are the operators above the lane, ``source`` is the plan's source. A pass begins while
+    workers compute the last slices of the previous pass. Passes begin one after the other if an
+    operator above may not request all rows or keeps rows for later passes, if ``source`` is None,
+    or if it calls a user's function, which may depend on the pass before.
     """
 
     def __init__(self, source: Node | None = None, above: Sequence[Node] = ()) -> None:
@@ -118,7 +119,7 @@ def open_lane(  # noqa: PLR0917 (an Opener, once the first are bound)
 
 
 def _heard(flow: Flow, job: SliceJob, deferred: DeferredLosses) -> Sequence[Any]:
-    """Return the arguments of SliceInput: a lane's input and, with a loss limit, ``heard``."""
+    """Return the arguments of SliceInput: a lane's input and, if losses are limited, ``heard``."""
     if not job.at.bounded:
         return (flow,)
     return Listening(flow, deferred, most=1 if job.below is None else UNBOUNDED), deferred.drain
@@ -223,9 +224,9 @@ class UnorderedFlow(SlicedFlow):
 
     A position is the input's position before the oldest slice that is not wholly delivered, with a
     list of later ranges of input rows (*spans*) whose output was delivered. A resumed run skips the
-    spans without calling functions; a partly delivered span is made again as one slice. Rows are in
-    order until types have settled, and until a run has passed the position of an ordered run at
-    which it resumed. A lane that is not ``free`` can resume there, too, and then stays in order.
+    spans without calling functions; it computes a partly delivered span again as one slice. Rows
+    are in order until types have settled, and until a run has passed the position of an ordered run
+    at which it resumed. A lane that is not ``free`` can resume there, too, and then stays in order.
     """
 
     def __init__(self, work: LaneWork, position: Position | None) -> None:
@@ -296,7 +297,7 @@ class UnorderedFlow(SlicedFlow):
         return self.current
 
     def _switch(self) -> None:
-        """Let slices come as they complete, once all gates are open and no slice stops at one."""
+        """Deliver slices in order of completion once all gates are open and none stops a slice."""
         if not self.switched and self._gate() is None:
             self.switched = all(part.gate is None for part in self.running.values())
             if self.switched:
@@ -360,7 +361,7 @@ class UnorderedFlow(SlicedFlow):
         return part, pieces
 
     def _taken(self, rows: int) -> tuple[LanePart, list[Piece]] | None:
-        """Return the next rows, delivered or not, and count them in ``place``; else None."""
+        """Return the next rows, delivered or not, and advance ``place``; None if there are none."""
         found = super()._take(rows)
         if found is not None:
             part = found[0]

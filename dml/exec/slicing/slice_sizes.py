@@ -50,8 +50,8 @@ class Cutting:
 class SlicePace:
     """Decides how many rows the next slice has, and whether another slice may start.
 
-    ``workers`` slices run at once, at first ``least_workers``. However many they become, rows under
-    way have no more bytes than the slices of the first number may have.
+    ``workers`` slices run at once, at first ``least_workers``. However many run, the rows in
+    progress take no more bytes than ``least_workers`` slices may take.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class SlicePace:
         self.handed, self.last = other.handed, other.last
 
     def measured(self, rows: int, seconds: float, nbytes: int) -> None:
-        """Record a finished slice: input rows, seconds, bytes of the input or output if more."""
+        """Record a finished slice; ``nbytes`` is the larger of its input and its output."""
         if not rows:
             return
         each = seconds / rows
@@ -80,7 +80,7 @@ class SlicePace:
         self.row_bytes = max(nbytes / rows, 0.9 * self.row_bytes)
 
     def rows(self, under_way: int) -> int:
-        """Return the number of rows of the next slice, given ``under_way`` rows in progress."""
+        """Return the number of rows of the next slice if ``under_way`` rows are in progress."""
         if self.cutting.draw is not None:
             return max(1, min(self.cutting.draw(), self.most))
         if self.row_s is None:
@@ -117,12 +117,12 @@ class SlicePace:
         return unfinished < self.workers or under_way < AHEAD_S * self.workers
 
     def divided(self, nbytes: int) -> int:
-        """Return the part of ``nbytes`` that one slice gets if more than the first number run."""
+        """Return the part of ``nbytes`` for one slice if more than ``least_workers`` slices run."""
         return nbytes * self.least_workers // max(self.least_workers, self.workers)
 
     @property
     def most_bytes(self) -> int:
-        """Most bytes of rows under way."""
+        """Most bytes of rows in progress."""
         return PER_WORKER * self.least_workers * self.cutting.most_bytes
 
     @property

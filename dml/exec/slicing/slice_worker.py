@@ -192,7 +192,7 @@ class SliceJob(Job):
         return steps.calling(heeding) if heeding else steps
 
     def starts(self, mine: Callable[[], Tally]) -> tuple[Start, ...]:
-        """Return the function that begins a slice, as a tuple; ``mine`` returns the tally."""
+        """Return a tuple with the function that begins a slice; ``mine`` returns the tally."""
         return (partial(_sliced, self, mine=mine),)
 
 

@@ -3,7 +3,8 @@
 The consumer's thread takes slices of the input and gives them to workers. The output is delivered
 in the order of the slices. A position consists of the input's position before the oldest slice that
 is not wholly delivered, and the number of outputs of that slice that were delivered: a resumed run
-computes these outputs again and drops them. Slice boundaries never change the output.
+computes these outputs again and drops them. Slice boundaries never change the output. Slices wait
+at a *gate* until the result types of a function have settled (type_gates.py).
 """
 
 from __future__ import annotations
@@ -370,7 +371,7 @@ class SlicedFlow:
             feed.narrow(width if width < self.width.most else None)
 
     def _come(self, part: LanePart, pieces: list[Piece], *, done: bool) -> None:
-        """Add output of ``part`` at its gate: the pieces wait there, or go on if it is open."""
+        """Add output of ``part`` at its gate: the pieces wait there, or continue if it is open."""
         part.waiting += pieces
         part.arrived = done
         if part.gate is not None and part.gate.open:

@@ -1,8 +1,8 @@
 """Hold slices back until the result types of a function have settled.
 
 A *gate* follows each function of a lane whose result types are neither declared nor proven. The
-first slices reach the gate with the function's results, which have no types. Once enough results
-have come to determine the types, the gate opens, and the results continue as blocks. The types of a
+first slices reach the gate with the function's results, which have no types. Once the results
+suffice to determine the types, the gate opens, and the results continue as blocks. The types of a
 function of batches settle with the first batch that yields a row; until then a slice is one batch.
 """
 

@@ -1,7 +1,7 @@
-"""Run several pipelines that share work by turns, in the caller's thread.
+"""Run several pipelines that share work, in turns, in the caller's thread.
 
 The next turn goes to the pipeline with most waiting entries. Every pipeline has a *receiver*, which
-collects its rows in memory or writes them to files. If a pipeline fails, the others go on. The
+collects its rows in memory or writes them to files. If a pipeline fails, the others continue. The
 caller gets the error of the first pipeline that would fail if they ran one by one.
 """
 
@@ -166,7 +166,7 @@ class Lockstep:
                 self._leave(number)
 
     def _next(self) -> int:
-        """Return the number of the member with most waiting entries; equals take turns."""
+        """Return the number of the member with most waiting entries; ties alternate."""
         waiting = {number: self.taps.waiting(number) for number in self.live}
         most = max(waiting.values())
         ready = [number for number in sorted(waiting) if waiting[number] == most]
@@ -195,7 +195,8 @@ class Lockstep:
 def outcomes(groups: Sequence[tuple[Sequence[RunMember], Taps]]) -> dict[int, Any]:
     """Return {number of a member: its result} for all members of ``groups``.
 
-    A failed member runs again alone; if that fails, too, the lowest such number raises its error.
+    A failed member runs again alone. If that fails, too, raise the error of the failed member with
+    the lowest number.
     """
     done: dict[int, Any] = {}
     failed: dict[int, DmlError] = {}

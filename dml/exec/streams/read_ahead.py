@@ -1,4 +1,4 @@
-"""Read several pipelines ahead that are inputs of one operator, each in a thread of its own."""
+"""Read the input pipelines of an operator ahead, each in a thread of its own."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ class ReadingFlow:
         return found
 
     def _awaited(self) -> Any:
-        """Return the next result; until it comes, let other flows end by work of ``meanwhile``."""
+        """Return the next result; while waiting, do work of ``meanwhile`` that other flows need."""
         left = LEFT.get()
         while True:
             try:
@@ -260,7 +260,7 @@ class ReadingFlow:
         return block.slice(0, most) if most < block.n else block
 
     def position(self) -> Position | None:
-        """Return the position before the current rows, and how many were delivered as "drop"."""
+        """Return the position before the current rows; "drop" is the number of delivered ones."""
         if not self.given:
             return self.base
         start = self.base or {"at": None, "schemas": {}}
@@ -275,7 +275,7 @@ class ReadingFlow:
 class SideBySide:
     """Opens ``flows`` flows that threads read ahead; at most ``most`` are pulled at once.
 
-    If they wait, it is at most ``able``.
+    If flows wait for data rather than compute, at most ``able`` are pulled at once.
     """
 
     def __init__(self, most: int, flows: int, allowance: Allowance, able: int = 0) -> None:
@@ -310,9 +310,10 @@ def _ahead_bytes(most_bytes: int) -> int:
 def side_by_side(
     flows: int, workers: int, at_once: int | None, allowance: Allowance, *, tunes: bool = False
 ) -> SideBySide | None:
-    """Return what reads ``flows`` flows in parallel; None if they are read one after the other.
+    """Return a reader of ``flows`` flows in parallel; None if they are read one after the other.
 
-    At most ``at_once`` are read at once, and at most ``workers``, or more if the run ``tunes``.
+    At most ``at_once`` flows are read at once, and at most ``workers``, or more if the run
+    ``tunes`` its concurrency.
     """
     asked = flows if at_once is None else min(flows, at_once)
     most, able = min(asked, workers), min(asked, MOST) if tunes else 0

@@ -73,7 +73,7 @@ class Queue:
             self._store()
 
     def _store(self) -> None:
-        """Write the later entries to disk in one go; if that fails, the taker gets the error."""
+        """Write all later entries to disk; if that fails, the taker gets the error."""
         blocks = [entry.block for entry in self.late if entry.block is not None]
         try:
             self.disk = self.disk or self.spill(blocks[0].schema)
@@ -144,7 +144,7 @@ class Tee:
         self.over: TeeEntry | None = None
 
     def next(self, taker: Hashable) -> TeeEntry:
-        """Return the next entry for ``taker``; each call after the end or an error returns that."""
+        """Return the next entry for ``taker``; after the end or an error, return that again."""
         queue = self.queues[taker]
         if not queue.waiting:
             if self.over is not None:
@@ -210,7 +210,7 @@ class Taps:
         return self.tees[key]
 
     def _below(self, run: Streaming, key: bytes, number: int) -> Below:
-        """Return the part of ``run`` below operator ``number``, a taker of any tees below."""
+        """Return the part of ``run`` below operator ``number``, which takes from tees below it."""
         plan = run.plan
         cut = dataclasses.replace(
             plan,

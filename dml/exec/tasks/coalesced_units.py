@@ -105,7 +105,8 @@ def _read_run(
 def _firsts(block: Block, starts: np.ndarray, first_row: int) -> Firsts:
     """Return the row numbers in ``block`` at which later units begin.
 
-    ``starts`` are these numbers before the steps; ``first_row`` is the id of the first row then.
+    ``starts`` are the row numbers before the steps ran; ``first_row`` is the id of the first row at
+    that time.
     """
     sel, low = block.ids.sel, block.ids.lo
     if isinstance(low, int) and sel is None:
@@ -162,10 +163,10 @@ def _plain(last: Piece, piece: Piece) -> bool:
 
 
 def placed(place: int, atom: int, drop: int, firsts: Firsts) -> Position:
-    """Return the position ``drop`` rows after the begin of ``atom`` of the unit at ``place``.
+    """Return the position ``drop`` rows after the start of ``atom`` of the unit at ``place``.
 
     Later units of the same block begin at rows ``firsts``. A position in one of them counts rows
-    from the begin of that unit; the end of a unit is the begin of the next.
+    from the start of that unit; the end of a unit is the start of the next.
     """
     passed = bisect_left(firsts, drop)
     if passed < len(firsts) and firsts[passed] == drop:

@@ -87,7 +87,7 @@ def _spotted(error: DmlError, unit: Unit, row: int | None) -> DmlError:
 
 
 def _row_of(error: DmlError, block: Block | None) -> int | None:
-    """Return the number of the failing row in its source; None if unknown, or made by operators."""
+    """Return the number of the failing row in its source; None if unknown, or not of the source."""
     ids = getattr(error, "row_id", None)
     if ids is None or block is None or not block.n:
         return None

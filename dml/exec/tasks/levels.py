@@ -56,7 +56,10 @@ class Level:
     def stepped(
         self, steps: Steps, atoms: Iterable[Atom], given: Given, wanted: UnitRequest
     ) -> Iterator[Atom]:
-        """Yield ``atoms`` processed by ``steps``; types settle from atoms that ``given`` opens."""
+        """Yield ``atoms`` processed by ``steps``.
+
+        Types that are unknown settle first, from rows of the atoms that ``given`` opens.
+        """
         if any(untyped(step.node, step.at) for step in steps.each):
             from dml.exec.tasks.rehearsal import settle  # noqa: PLC0415
 

@@ -145,7 +145,7 @@ class _Rehearsal:
             return
 
     def _open(self, number: int) -> None:
-        """Settle the types of gate ``number``, and run the later steps on its waiting results."""
+        """Settle the types at gate ``number``, and run the later steps on its waiting results."""
         gate, held = self.gates[number], self.held[number]
         at = self.steps.each[number].at
         if not gate.open:

@@ -1,4 +1,4 @@
-"""Detect partitions that differ when they are made again, by counts and a digest of values.
+"""Detect partitions that differ when they are computed again, by counts and a digest of values.
 
 Output of a function that is not proven pure gets a digest. It is compared when the function must be
 called again, because a worker was lost or a generator dropped. The digest covers at most a few
@@ -84,7 +84,7 @@ def _short(value: Any) -> Any:
 
 
 def _places(count: int, edge: int, middle: int) -> np.ndarray:
-    """Return the first and last ``edge`` indexes below ``count``, and ``middle`` between: int64.
+    """Return the first and last ``edge`` indexes below ``count``, and ``middle`` in between, int64.
 
     If ``count`` is not larger than their number, return all indexes. The result ascends.
     """

@@ -54,7 +54,7 @@ class _Lost(NamedTuple):
 
 
 class LossCutter:
-    """Cuts an operator's output for ``block`` at lost rows; the operator must use ``self.at``."""
+    """Cuts an operator's output for ``block`` at lost rows; its calls must use ``self.at``."""
 
     def __init__(self, block: Block, at: At) -> None:
         self.block, self.tell = block, at.lost
@@ -63,7 +63,7 @@ class LossCutter:
 
     @cached_property
     def _numbers(self) -> dict[tuple[int, int], int]:
-        """{row id as (high, low): row number in the block}."""
+        """Map each row id, as (high half, low half), to its row number in the block."""
         return {each: number for number, each in enumerate(_pairs(self.block.ids))}
 
     def _rows(self, ids: RowIds) -> list[int]:

@@ -115,8 +115,8 @@ def discard(_losses: Losses, _loss: Loss) -> None:
 class Allowance:
     """The errors that may cost a run rows (at most ``most``; None: any number), and their count.
 
-    While ``hearer`` is set and ``most`` is not None, ``hearer`` receives losses, uncounted.
-    ``overran`` is called before the rows after a call that took too long are delivered.
+    While ``hearer`` is set and ``most`` is not None, ``hearer`` receives losses, and they are not
+    counted. ``overran`` is called before the rows after a call that took too long are delivered.
     """
 
     most: int | None = None
@@ -135,7 +135,7 @@ class Allowance:
         return self.refused(losses, loss, self.count)
 
     def heard(self, hearer: Hearer, work: Callable[[], T]) -> T:
-        """Return ``work()``; losses that it has meanwhile go to ``hearer``, uncounted."""
+        """Return ``work()``, and pass its losses to ``hearer`` instead of counting them."""
         outer, self.hearer = self.hearer, hearer
         try:
             return work()

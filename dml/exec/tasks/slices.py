@@ -93,7 +93,7 @@ class NotSent:
 
 
 class NotSentError(Exception):
-    """Raised if a worker has lost a task's generator, and was not sent what it began with."""
+    """Raised if a worker has lost a task's generator, and was not sent the task's argument."""
 
 
 class Runtime:
@@ -145,7 +145,7 @@ class Runtime:
         return outcome
 
     def _begin_once(self, run: Run) -> None:
-        """Record the begin of a task that must begin once; raise ReplayError if it began before."""
+        """Record the start of a task that must start once; raise ReplayError if it has started."""
         if run.k or run.seq in self._begun:
             lost = WorkerLostError(
                 "a task had to begin again", why="what it had made, or where it stood, was lost"

@@ -257,7 +257,8 @@ class _ByAtom(_Step):
 class _Chained:
     """A ``map`` and the ``filter`` after it, if there is one, called row by row in one loop.
 
-    Both process the first rows separately, to divide the loop's time; the blocks are the same.
+    The two process the first rows separately: these times show how to divide the time of the loop.
+    The output blocks are the same.
     """
 
     def __init__(self, steps: Sequence[_ByBlock], shares: list[float]) -> None:
@@ -346,7 +347,8 @@ class _Chained:
 class _OnePass:
     """The steps of a ``LiftedChain``, computed in one pass over a block where possible.
 
-    The first block passes the steps separately, by which the time of later blocks is divided.
+    The first block passes the steps separately: these times show how to divide the time of later
+    blocks.
     """
 
     def __init__(self, steps: Sequence[_ByBlock], chain: LiftedChain) -> None:

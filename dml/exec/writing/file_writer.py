@@ -1,4 +1,4 @@
-"""Write the rows of a pipeline to files of bounded size, as they are made."""
+"""Write the rows of a pipeline to files of bounded size, while they are computed."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def place_of(path: str | os.PathLike[str]) -> str:
 
 
 class FolderWriter:
-    """Takes rows of a pipeline as they are made, and writes them to files in one folder."""
+    """Receives rows of a pipeline while they are computed, and writes them to files in a folder."""
 
     def __init__(self, streaming: Streaming, folder: Path, form: FileFormat, cuts: Cuts) -> None:
         self.streaming, self.folder, self.form, self.cuts = streaming, folder, form, cuts

@@ -321,7 +321,7 @@ class _Writer:
         ]
 
     def strides(self) -> list[str]:
-        """Read matrix widths before all loops, as LLVM must assume that stores change them."""
+        """Read matrix widths before all loops, since LLVM must assume that stores change them."""
         return [f"stride{i} = strides[{i}]" for i in self.matrices]
 
     def group(self) -> list[str]:
@@ -426,7 +426,7 @@ class _Writer:
         return lines
 
     def stores(self) -> list[str]:
-        """Copy columns and validity of a tile from scratch to outputs; ``turned`` does matrices."""
+        """Copy columns and validity of a tile from scratch to outputs; matrices: see ``turned``."""
         if self.keep is not None:
             return self.append_kept(self.keep)
         first, roots = self.first_root, len(self.shape.roots)

@@ -44,7 +44,7 @@ def compile_once(directory: Path, name: str) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on ``path``; the system releases it if this process dies."""
+    """Lock ``path`` exclusively in the ``with`` block; the system frees a dead process's lock."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -178,7 +178,7 @@ def split(program: Program, supported: frozenset[str]) -> SplitProgram:
 
 
 def split_kept(program: Program, supported: frozenset[str]) -> SplitProgram | None:
-    """Return a program with ``keep`` as one kernel call; None without ``keep``, or if it is not."""
+    """Return a program with ``keep`` as one kernel call; None if that is impossible."""
     if program.keep is None:
         return None
     reader = _Reader(program, supported)

@@ -256,9 +256,10 @@ class _Call:
         self.filled = {nullable: _pairs(*layout) for nullable, layout in self.layouts.items()}
 
     def targets(self) -> dict[tuple[int, int], int]:
-        """Return for each (root, output) the index of its values' address; its validity's follows.
+        """Return for each (root, output) the index of the address of its values.
 
-        Indices count from a block's first output address. Instances of one matrix share an entry.
+        The address of its validity follows. Indices count from a block's first output address.
+        Instances of one matrix share an entry.
         """
         found: dict[tuple[int, int], int] = {}
         for i, root in enumerate(self.shape.roots):

@@ -135,7 +135,7 @@ def load(path: Path) -> Kernel:
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Suspend the garbage collector.
+    """Suspend the garbage collector during the ``with`` block.
 
     numba makes so many objects that one pass over them takes a tenth of a second, in which no other
     thread of this process runs: a batch would wait for it. If the program uses ``gc.disable`` or

@@ -1,4 +1,7 @@
-"""The phrase table maps each operation to the text of a kernel that computes it for one row."""
+"""The phrase table maps each operation to its writer, a function that returns its phrase.
+
+A phrase is the text of a kernel that computes the operation for one row (phrases.py).
+"""
 
 from __future__ import annotations
 
@@ -254,7 +257,10 @@ def divisible(row: PhraseArguments) -> Phrase:
 
 
 def outside(template: str, floats: str = "False") -> Writer:
-    """Make a check: true where an operand is null, or ``template`` (floats: ``floats``) is true."""
+    """Make a check that is true where an operand is null, or where ``template`` is true.
+
+    For floats, ``floats`` takes the place of ``template``.
+    """
 
     def write(row: PhraseArguments) -> Phrase:
         text = filled(floats if row.codes[0][0] == "f" else template, row)

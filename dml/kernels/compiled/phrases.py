@@ -1,8 +1,9 @@
 """A phrase is the text in a kernel that computes one operation for one row.
 
-A phrase must give the same bits as the operation in NumPy. numba widens integers (i4 + i4 is i8,
-u8 with i8 is f8), so every result is narrowed at once, and operands always have equal types. No
-phrase may trap, whatever bytes there are under a null or past the last row of a tile.
+A *writer* is a function that returns the phrase for a step and its arguments. A phrase must give
+the same bits as the operation in NumPy. numba widens integers (i4 + i4 is i8, u8 with i8 is f8), so
+every result is narrowed at once, and operands always have equal types. No phrase may trap, whatever
+bytes there are under a null or past the last row of a tile.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class Replaced:
     """Replace matches of ``members`` by ``byte``, or remove them if ``byte`` is None.
 
     With ``lead`` or ``trail``, ``byte`` is also stripped from the start or the end of rows. In that
-    case ``byte`` is itself a member, so it occurs only once in succession.
+    case ``members`` include ``byte``, so that two adjacent ones never remain.
     """
 
     members: ByteSet
@@ -112,7 +112,10 @@ class Replaced:
         return made if dropped is None else _select_bytes(made, ~dropped)
 
     def dropped(self, rows: Bytes, found: np.ndarray) -> np.ndarray:
-        """Mask the bytes to drop: all but the first of each run, or all at a stripped end."""
+        """Mask the bytes to drop: in each run of ``found`` bytes all but the first.
+
+        With ``lead`` or ``trail``, the run at the start or the end of a row is dropped entirely.
+        """
         after = np.empty(len(found) + 1, bool)
         after[1:] = found
         after[rows.edges[:-1]] = self.lead
@@ -251,7 +254,10 @@ MAKERS: dict[str, Callable[..., Step | None]] = {
 
 
 def joined(first: Step, second: Step) -> Step | None:
-    """Merge a replacement of runs with a strip of the replacing byte; None for other steps."""
+    """Return one step for ``first`` and ``second``; None if they cannot be merged.
+
+    A replacement of runs can be merged with a strip of the replacing byte.
+    """
     match first, second:
         case Replaced(members, int(byte), False, False), Stripped(stripped, lead, trail):
             made = ((byte, byte),)

@@ -26,7 +26,7 @@ TIMED = Kinds("timestamps or times of day", _is_timed, pa.timestamp("us"))
 
 
 def _in_local_time(function: str, **options: Any) -> Callable[[pa.Array], pa.Array]:
-    """Make a pyarrow.compute function of timestamps in the local time of their own zone."""
+    """Make a function that applies pyarrow.compute's ``function`` to local times of timestamps."""
     return lambda moment: getattr(compute(), function)(local(moment), **options)
 
 

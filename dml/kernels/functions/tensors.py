@@ -1,4 +1,4 @@
-"""Functions of tensors each come with a function of their result's type; null gives null."""
+"""Functions of tensors, each with a function that returns its result type; null gives null."""
 
 from __future__ import annotations
 

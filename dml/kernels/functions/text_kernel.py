@@ -106,7 +106,7 @@ class ByteMachine:
         return None
 
     def replacing(self, step: Replaced) -> ByteMachine:
-        """Return the machine for this one, which drops no bytes, then the replacement ``step``."""
+        """Return one machine for this one, which drops no bytes, and the replacement ``step``."""
         found = step.members.table[self.given]
         others = self.others and not step.members.others
         given = self.given if step.byte is None else np.where(found, step.byte, self.given)

@@ -135,7 +135,7 @@ def expm1(x: StepValue, form: FloatFormat) -> StepValue:
 
 
 def tanh(x: StepValue, form: FloatFormat) -> StepValue:
-    """Return tanh x: the size of t / (t + 2), t = expm1(-2 |x|) in two floats, with x's sign."""
+    """Return tanh x: the absolute value of t / (t + 2), with t = expm1(-2 |x|), and x's sign."""
     magnitude = abs(x)
     total, correction = _less_one(_reduce(magnitude * -2.0, form), form)
     t = total + correction

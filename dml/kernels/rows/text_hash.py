@@ -79,7 +79,7 @@ def _one_by_one(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray, seed:
 
 
 def _of_one_length(data: np.ndarray, starts: np.ndarray, length: int, seed: int) -> np.ndarray:
-    """Return xxh64 of values of ``length``, below a stripe; each step is run over all rows."""
+    """Return xxh64 of values of ``length`` bytes, below 32; each step of it runs over all rows."""
     total = np.full(len(starts), (seed + int(PRIME_5) + length) % 2**64, "u8")
     for at in range(0, length - 7, 8):
         word = _loaded(data, starts + at, "<u8") * PRIME_2

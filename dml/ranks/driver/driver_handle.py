@@ -56,13 +56,16 @@ class ShippedPipeline:
 
 
 class Over(Protocol):
-    """A run that has ended for the caller; ``final`` and ``last`` are None until it is reported."""
+    """A run that has ended for the caller, and whose report may be outstanding.
+
+    ``final`` are the events and ``last`` is the memory report of the run, None until they arrive.
+    """
 
     final: list[Event] | None
     last: MemoryReport | None
 
     def bereft(self) -> None:
-        """Write the run's report in this process, since the driver cannot send it any more."""
+        """Write the run's report in this process, since the driver process cannot send it."""
 
 
 class DriverProcess(ChildProcess):
@@ -102,7 +105,7 @@ class DriverProcess(ChildProcess):
             self.known[pipeline.name] = weakref.ref(pipeline.node), pipeline.digest
 
     def ask(self, *question: Any, within: float = ANSWER_S) -> Any:
-        """Query the driver, even during a run; None if no answer comes ``within`` seconds."""
+        """Query the driver, even during a run; return None without an answer ``within`` seconds."""
         until = time.monotonic() + within
         with self.asking:
             self.number += 1
@@ -160,7 +163,7 @@ class DriverProcess(ChildProcess):
             self.over = None
 
     def tell(self) -> None:
-        """Emit the log lines and warnings in ``untold``, which came with dropped messages."""
+        """Emit the log lines and warnings in ``untold``, which arrived with dropped messages."""
         told, self.untold = self.untold, []
         tell(told)
 
@@ -183,7 +186,7 @@ class DriverProcess(ChildProcess):
         return self.kept and wanted and self.whole and not self.deaf
 
     def look(self) -> None:
-        """Receive the report of the last run, if it has come; do not wait."""
+        """Receive the report of the last run, if it has arrived; do not wait."""
         self.settle(0.0)
 
     def failed(self, error: Exception) -> WorkerLostError:

@@ -1,4 +1,4 @@
-"""Iterate over the elements that a driver process makes."""
+"""Iterate over the elements that a driver process computes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,10 @@ class Aside:
     # ------------------------------------------------------------------------------------- the run
 
     def begin(self, epoch: int, position: Position | None) -> Maker:
-        """Begin the run in a driver process, return its maker; PlanError if it cannot be sent."""
+        """Begin the run in a driver process, and return this object, which makes its chunks.
+
+        Raise PlanError if the pipeline cannot be sent to another process.
+        """
         pipeline = ShippedPipeline(self.node)
         # one that knows the pipeline may cache its elements
         driver = DRIVERS.take(liked=lambda driver: pipeline.name in driver.known)
@@ -123,7 +126,7 @@ class Aside:
             self.driver.tell()
 
     def same(self) -> dict[str, Any]:
-        """Return the values that a resuming run must match; {} if a local run has the same."""
+        """Return the values that a resuming run must match, as the driver process sent them."""
         return self._same
 
     # ------------------------------------------------------------------------------------ reporting
@@ -155,7 +158,7 @@ class Aside:
         self.bereft()
 
     def bereft(self) -> None:
-        """Write the run's report in this process, as the driver process ended before it did."""
+        """Write the report of the ended run in this process, since the driver process is gone."""
         if self._ended is not None:
             self.account.finished(*self._ended)
 

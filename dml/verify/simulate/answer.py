@@ -81,11 +81,11 @@ class Basis:
 class WhatIf:
     """The expected figures with other resources, and those of ``now`` (None if it cannot run here).
 
-    ``more`` is an addition to the bottleneck, as text, and the factor by which it changes the
-    seconds. ``measured_s`` is the time of the last run, if that was of the whole pipeline.
-    ``target`` is the requested rate in rows/s; if ``reached``, then by ``then.workers``. The
-    training loop is assumed to hold each element for ``step_s`` seconds. Figures are of one pass if
-    ``a_pass``, for a pipeline without end. Nothing was run.
+    ``more`` is a pair: an addition to the bottleneck, as text, and the factor by which it changes
+    the seconds. ``measured_s`` is the time of the last run, if that was of the whole pipeline.
+    ``target`` is the requested rate in rows/s; if it is ``reached``, ``then.workers`` workers
+    suffice. The training loop is assumed to hold each element for ``step_s`` seconds. Figures are
+    of one pass if ``a_pass``, for a pipeline without end. Nothing was run.
     """
 
     now: Outlook | None

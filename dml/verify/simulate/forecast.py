@@ -220,7 +220,7 @@ def _works(models: Sequence[Model]) -> list[ModelWork]:
 
 
 def _one(model: Model, place: RunPlace) -> Foreseen:
-    """Forecast one plan alone, without what it shares with other plans: cores and Python's lock."""
+    """Forecast one plan alone, as if no other plan used cores and Python's lock."""
     if place.in_turn:
         work = math.fsum(model.slices(i) * s.truth.seconds for i, s in enumerate(model.steps))
         seconds = work + model.partitions * model.consume_s + model.after_s
@@ -289,7 +289,11 @@ def _title(model: Model, resource: str) -> str:
 def _explained(
     shares: Sequence[BusyShare], model: Model, place: RunPlace, seconds: float
 ) -> Sequence[BusyShare]:
-    """Return ``shares``; if no resource is busy, put first what else limits the run."""
+    """Return ``shares``; if no resource is busy, with memory or too few tasks as the first one.
+
+    Memory comes first if more of it would save time, else the stage with too few tasks for its
+    slots.
+    """
     if place.in_turn or shares[0].share >= IDLE_SHARE:
         return shares
     roomy = dataclasses.replace(model, limit_bytes=model.limit_bytes << 10)

@@ -191,7 +191,7 @@ class _Search:
         return max(0, int(most))
 
     def _costs_nobody(self, i: int) -> bool:
-        """Return True if operator ``i`` shares no resource or buffer, so should never wait."""
+        """Return True if operator ``i`` shares no resource or buffer, so that it need not wait."""
         each = self.operators[i]
         shared = any(len(self.users[name]) > 1 for name, n in each.needs if n > 0)
         return not shared and not (each.gives * each.size)

@@ -1,4 +1,4 @@
-"""This file tests that what a verb cannot take is a typed error where the verb is written."""
+"""Test that invalid arguments of a verb raise a typed error at the line of the verb."""
 
 from __future__ import annotations
 

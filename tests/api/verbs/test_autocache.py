@@ -1,4 +1,4 @@
-"""Tests of where ``autocache()`` may stand."""
+"""Test where in a pipeline ``autocache()`` is allowed."""
 
 from __future__ import annotations
 

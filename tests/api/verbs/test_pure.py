@@ -1,4 +1,4 @@
-"""This file tests ``pure=``: what a user says of a function, and what follows from that."""
+"""Test ``pure=``: the declarations that it accepts, and their effects on a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests the verbs that are short for others: they mean the same, to the name."""
+"""Test short forms of verbs: they equal the long forms, including the fingerprint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file holds pipelines with a cache on disk that note in a file what they computed."""
+"""Pipelines with a cache on disk that log which rows they compute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests what caches keep in a store: found by any run, half or whole, and never wrong."""
+"""Test caches on disk that are empty, partial or complete: their rows are always right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests what caches keep: how much, for how long, and on every executor."""
+"""Test caches in memory: their size, their lifetime, and all executors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests caches on disk that others have begun, lost or damaged."""
+"""Test caches on disk that other processes began, or whose parts are lost or damaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests that threads which want one kept stream at once have each block made once."""
+"""Test that threads which read one cached stream compute each block once."""
 
 from __future__ import annotations
 

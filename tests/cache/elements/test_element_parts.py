@@ -1,4 +1,4 @@
-"""This file tests entries laid out as parts of a store."""
+"""Test the layout of cached blocks as parts of a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is evicted by worth costs less to compute again than what is evicted by age alone."""
+"""Test that eviction by worth causes less recomputation than eviction by age."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests evicting, removing, pinning and sweeping: nothing that counts is ever cleared."""
+"""Test eviction, removal, pins and sweeping: nothing that is in use is removed."""
 
 from __future__ import annotations
 

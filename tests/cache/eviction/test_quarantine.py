@@ -1,4 +1,4 @@
-"""This file tests entries that nobody is to read: in this process, in others, and when they end."""
+"""Test quarantined entries: no process reads or fills them until a user removes them."""
 
 from __future__ import annotations
 

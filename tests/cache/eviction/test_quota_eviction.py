@@ -1,4 +1,4 @@
-"""This file tests quotas: bytes never pass them, and what is worth least goes first."""
+"""Test quotas: stored bytes never exceed them, and the part of least worth is evicted first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the index beside a store: what is told is found, what is damaged is not believed."""
+"""Test the index of a store: recorded entries are found, damaged records are ignored."""
 
 from __future__ import annotations
 

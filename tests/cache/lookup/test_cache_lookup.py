@@ -1,4 +1,4 @@
-"""Tests of what is taken of others' entries: by the names that files had, and within memory."""
+"""Test rows found in other entries: after files were replaced, and within the memory limit."""
 
 from __future__ import annotations
 

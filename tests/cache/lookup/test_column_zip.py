@@ -1,4 +1,4 @@
-"""Tests of columns put side by side: cut alike however they came, and only of equal rows."""
+"""Test zipping of columns from several entries: equal blocks, and an error for unequal row ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests how blobs lie: Arrow's own reader reads them, and every buffer begins at 64."""
+"""Test the layout of blobs: Arrow's reader accepts them, and buffers are aligned to 64 bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests what a process knows of entries: without a listing for each part."""
+"""Test memoized entries: an entry is listed once, and later changes are noticed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests reading blobs to check them: by mapping, by reads where the system needs it."""
+"""Test blobs that are read by mapping, or by read calls where the system requires it."""
 
 from __future__ import annotations
 

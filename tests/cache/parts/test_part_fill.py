@@ -1,4 +1,4 @@
-"""This file tests parts that are filled while rows flow: any batches come back as they were."""
+"""Test parts that are written while rows are delivered: they contain the same batches."""
 
 from __future__ import annotations
 

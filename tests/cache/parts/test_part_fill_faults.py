@@ -1,4 +1,4 @@
-"""This file tests fillings that fail: rows flow on, nothing of them stays, one warning is said."""
+"""Test failures while a part is written: rows are delivered, with one warning and no leftovers."""
 
 from __future__ import annotations
 

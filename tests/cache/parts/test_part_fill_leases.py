@@ -1,4 +1,4 @@
-"""This file tests who waits for whom while a part is filled: leases are beaten by work."""
+"""Test leases while a part is written: when other threads and processes wait for the writer."""
 
 from __future__ import annotations
 

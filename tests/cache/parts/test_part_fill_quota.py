@@ -1,4 +1,4 @@
-"""This file tests quotas while parts are filled: what is being written counts, too."""
+"""Test quotas while parts are written: unfinished parts count, too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests parts of entries, on a disk and in a bucket: made once, found by all."""
+"""Test parts of entries on disk and in a bucket: one process makes a part, and all find it."""
 
 from __future__ import annotations
 

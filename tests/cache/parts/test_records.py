@@ -1,4 +1,4 @@
-"""This file tests what is said of parts: it reads back, what was damaged or is newer does not."""
+"""Test records of parts: written records are read back, damaged or newer ones are not used."""
 
 from __future__ import annotations
 

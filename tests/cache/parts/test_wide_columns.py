@@ -1,4 +1,4 @@
-"""This file tests parts with a wide column: any batches come back, its values in one piece."""
+"""Test parts with a wide column: batches are read back, and its values are contiguous."""
 
 from __future__ import annotations
 

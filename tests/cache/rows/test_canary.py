@@ -1,4 +1,4 @@
-"""Tests of stored rows that are computed again: liars are caught, and nobody else is."""
+"""Test the check of stored rows by recomputation: it finds wrong entries, and no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of checks of stored rows while the store fails: the rows that come out are right."""
+"""Test the check of stored rows while the store fails: the delivered rows are right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of epochs that a store has whole: no driver, the same rows, and the same positions."""
+"""Test epochs that a local store serves without a driver: equal rows and positions."""
 
 from __future__ import annotations
 

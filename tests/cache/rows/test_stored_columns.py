@@ -1,4 +1,4 @@
-"""Tests of rows and columns that pipelines share in a store: counted calls, named cases."""
+"""Test rows and columns that pipelines share through a store, by counting calls."""
 
 from __future__ import annotations
 

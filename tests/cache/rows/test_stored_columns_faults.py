@@ -1,4 +1,4 @@
-"""Tests of faults that were found in rows that pipelines share: each of them failed once."""
+"""Regression tests of rows and columns that pipelines share through a store."""
 
 from __future__ import annotations
 

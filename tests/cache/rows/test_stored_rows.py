@@ -1,4 +1,4 @@
-"""Tests of rows that outlive a run: counted calls, other processes, kills, disks that fail."""
+"""Test rows stored for later runs: counted calls, other processes, kills, failing disks."""
 
 from __future__ import annotations
 

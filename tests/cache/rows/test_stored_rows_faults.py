@@ -1,4 +1,4 @@
-"""Tests of faults that were found in rows which outlive a run: each of them failed once."""
+"""Regression tests of rows that are stored for later runs."""
 
 from __future__ import annotations
 

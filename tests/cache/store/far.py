@@ -1,4 +1,4 @@
-"""This file is a store that lies far, for tests: it counts what is asked of it."""
+"""A folder that is read like an object store, and counts requests and bytes, for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file fills parts, for tests."""
+"""Helpers for tests that write parts to a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file damages every file of a store: rows are exact or made again, never wrong."""
+"""Damage every file of a store: rows are read exactly or recomputed, never wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests stores that fail: rows are made without them, right, with one warning."""
+"""Test failing stores: rows are computed without the store, with one warning."""
 
 from __future__ import annotations
 

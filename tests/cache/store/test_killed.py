@@ -1,4 +1,4 @@
-"""This file ends a writer at each of its steps, and has many writers make one part."""
+"""Kill a writer at each of its steps, and let many writers make the same part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests what names mean: tombs only go up, and what is garbage changes nothing."""
+"""Test the names of files in a store: versions only increase, and unknown files have no effect."""
 
 from __future__ import annotations
 

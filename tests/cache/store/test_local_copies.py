@@ -1,4 +1,4 @@
-"""This file tests copies on a disk of this machine: they spare bytes, and can never be seen."""
+"""Test local copies of remote blobs: they save transfers and have no effect on results."""
 
 from __future__ import annotations
 

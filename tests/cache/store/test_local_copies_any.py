@@ -1,4 +1,4 @@
-"""This file tests copies whatever happens to them, in any order, by any number of processes."""
+"""Test local copies under any order of events, and processes that are killed while copying."""
 
 from __future__ import annotations
 

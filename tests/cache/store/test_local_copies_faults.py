@@ -1,4 +1,4 @@
-"""This file tests copies on disks that fail: the store is read, with one warning."""
+"""Test local copies on failing disks: the store is read instead, with one warning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests the stores that a process has open: one for each place."""
+"""Test that a process opens one store for each place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests what the store asks of a disk and of an object store: the same of both."""
+"""Test the operations of a store, which must be the same on disks and in object stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of how long a store takes, as it was measured there."""
+"""Test the measured read and write times of a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of runs over rows kept far away, with a disk of this machine between: bytes are counted."""
+"""Test runs over rows in a remote store with local copies, by counting transferred bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tortures the store: processes are killed and stopped, files damaged, parts evicted."""
+"""Stress a store: kill and stop its processes, damage files, and evict parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file is a process that asks a store for parts, or clears it, until somebody kills it."""
+"""A process that reads, fills or clears a store until it is killed."""
 
 from __future__ import annotations
 

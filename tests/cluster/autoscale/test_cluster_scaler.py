@@ -1,4 +1,4 @@
-"""This file makes Dask clusters larger and smaller under pipelines: nothing is lost or repeated."""
+"""Scale Dask clusters up and down during runs: no row is lost or repeated."""
 
 from __future__ import annotations
 

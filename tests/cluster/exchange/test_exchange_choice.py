@@ -1,4 +1,4 @@
-"""This file tests that workers sort, shuffle and group as the client does, whatever happens."""
+"""Test that sort, shuffle and group on workers give the same bytes as in the client process."""
 
 from __future__ import annotations
 

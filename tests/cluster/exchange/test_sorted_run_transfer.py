@@ -1,4 +1,4 @@
-"""This file tests where sorted runs lie: as long as the client wants them, whatever Dask does."""
+"""Test storage of sorted runs on workers: runs last until the exchange ends, or are rewritten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests sorted runs on disk and ranges of them: each row once, in the order of a sort."""
+"""Test sorted runs on disk and ranges of them: each row once, in sorted order."""
 
 from __future__ import annotations
 

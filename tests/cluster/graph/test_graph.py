@@ -1,4 +1,4 @@
-"""This file tests plans as static Dask graphs: the rows of the run, annotations that stay."""
+"""Test plans as static Dask graphs: they give the rows of a run and keep annotations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests a chain of tasks over the stages: what it holds, where it ends, what it knows."""
+"""Test chains of tasks for ordered operators: the state that they carry, and where they end."""
 
 from __future__ import annotations
 

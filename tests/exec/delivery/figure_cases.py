@@ -1,8 +1,8 @@
-"""This file holds the experiments of the streaming batch paper, as work on the virtual cluster.
+"""The experiments of the streaming batch paper, as workloads of the virtual cluster.
 
-Seconds, bytes and slots are the paper's where it tells them; where it tells only what came out,
-they are chosen so that the ratios between stages are those of the text. Nothing is added for what
-other systems cost beside their scheduling.
+Seconds, bytes and slots are those of the paper where it states them. Where it states only results,
+they are chosen so that the ratios between stages are those of the text. No cost is added for what
+other systems spend apart from scheduling.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Figure 9 of the streaming batch paper, on the virtual cluster: who beats whom."""
+"""Reproduce figure 9 of the streaming batch paper on the virtual cluster: the order of policies."""
 
 from __future__ import annotations
 

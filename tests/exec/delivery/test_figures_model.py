@@ -1,4 +1,4 @@
-"""Figures 6, 10 and 11 of the streaming batch paper, on the virtual cluster."""
+"""Reproduce figures 6, 10 and 11 of the streaming batch paper on the virtual cluster."""
 
 from __future__ import annotations
 

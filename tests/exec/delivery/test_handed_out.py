@@ -1,4 +1,4 @@
-"""This file tests batches that lie in the store itself: writable, and nobody else's."""
+"""Test batches over the memory of a store: they are writable, and no other code uses them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests the iterator: exactly once from any thread, resumable at any moment, no leaks."""
+"""Test the iterator: each element once for any threads, resumable at any moment, no leaks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests runs that are open when a process ends."""
+"""Test runs that are still open when their process ends."""
 
 from __future__ import annotations
 

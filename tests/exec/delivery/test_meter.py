@@ -1,4 +1,4 @@
-"""This file checks how processor time is told from waiting, with clocks that tests set."""
+"""Test the separation of processor time from waiting, with simulated clocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of what a process remembers of its runs."""
+"""Test the costs that a process remembers of its runs."""
 
 from __future__ import annotations
 

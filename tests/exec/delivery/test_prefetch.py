@@ -1,4 +1,4 @@
-"""This file tests chunks made ahead: when a run goes over to it, and that nobody can tell."""
+"""Test prefetched chunks: when prefetching begins, and that results do not change."""
 
 from __future__ import annotations
 

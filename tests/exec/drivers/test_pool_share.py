@@ -1,4 +1,4 @@
-"""This file tests that the runs of one pipeline share their worker processes."""
+"""Test that the runs of one pipeline share their worker processes."""
 
 from __future__ import annotations
 

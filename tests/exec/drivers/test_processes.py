@@ -1,4 +1,4 @@
-"""Tests of the processes driver: same bytes as threads, through kills, exits and broken things."""
+"""Test the processes driver: the bytes of threads, even after kills, exits and failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests when a stage moves from threads to processes, and that no byte notices."""
+"""Test when a stage moves from threads to processes, and that results do not change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file counts how many calls of functions that wait run at once, where a run chooses that."""
+"""Count the concurrent calls of functions that wait, where the run chooses that number."""
 
 from __future__ import annotations
 

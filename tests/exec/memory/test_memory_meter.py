@@ -1,4 +1,4 @@
-"""This file tests the measure of the memory contract, and the contract on whole small runs."""
+"""Test the measurement of memory, and the memory limit in whole small runs."""
 
 from __future__ import annotations
 

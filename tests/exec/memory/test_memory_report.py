@@ -1,4 +1,4 @@
-"""This file tests the account of memory: what the number was divided into, and what was held."""
+"""Test the memory report: how the limit was divided, and how much each part used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests that a task between two partitions holds large rows once, not as dicts too."""
+"""Test that a task between two partitions stores large rows once, not also as dicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests that what slices take while they run is measured, and decides who else begins."""
+"""Test that the temporary memory of slices is measured, and limits which slices start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests that sorted runs come back as they went, and leave nothing behind."""
+"""Test spilled runs: they are read back unchanged, and their files are removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file holds a pipeline whose partitions are large enough to be lent."""
+"""A pipeline whose partitions are large enough for shared memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of channels: what arrives is what was sent, and no descriptor or memory stays behind."""
+"""Test channels: messages arrive unchanged, and leave no descriptors or memory."""
 
 from __future__ import annotations
 

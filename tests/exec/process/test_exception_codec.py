@@ -1,4 +1,4 @@
-"""Tests of exceptions that travel: whatever a user raises, something that says it arrives."""
+"""Test exceptions sent between processes: each arrives as itself or as its text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests functions that fork: their copies deliver nothing, and end."""
+"""Test functions that fork: the children deliver nothing, and end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of parcels: a partition that has crossed is the partition that was made, bit for bit."""
+"""Test parcels: an unpacked partition equals the packed one, bit for bit."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""This file tests who may call users' objects at once: as many as resources reach for, no more.
+"""Test that users' objects are called at once exactly as often as resources allow.
 
-Calls wait for each other at a barrier, so that a run with fewer at once than there may be would not
-end, and each notes how many are inside.
+Calls wait for each other at a barrier, so that a run with fewer concurrent calls than allowed would
+not end, and each call records how many are in progress.
 """
 
 from __future__ import annotations

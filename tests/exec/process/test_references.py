@@ -1,4 +1,4 @@
-"""Tests of what is pickled by value and by name: a name means the same, or is refused."""
+"""Test pickling by value and by name: a name means the same code, or raises an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of lending: what is opened is what was lent, bit for bit, or it is not opened at all."""
+"""Test partitions in shared memory: they are opened bit for bit, or not at all."""
 
 from __future__ import annotations
 

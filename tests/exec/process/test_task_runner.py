@@ -1,4 +1,4 @@
-"""Tests of the worker's desk: orders and answers, whatever happens while one is carried out."""
+"""Test the task runner of a worker: orders and answers, also after failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of worker processes as users meet them: what surrounds a function, and who ends them."""
+"""Test worker processes: the environment of functions, and when workers end."""
 
 from __future__ import annotations
 

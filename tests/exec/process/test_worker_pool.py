@@ -1,4 +1,4 @@
-"""Tests of the pool of worker processes: started, used again, ended, and nothing left behind."""
+"""Test the pool of worker processes: starting, reuse, ending, and no leftovers."""
 
 from __future__ import annotations
 

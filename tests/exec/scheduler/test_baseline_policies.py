@@ -1,4 +1,4 @@
-"""Tests of the policies to compare with: their traces by hand, and the memory law."""
+"""Test the baseline policies: traces computed by hand, and the memory limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the policies to compare with in real runs: the same bytes within the same memory."""
+"""Test the baseline policies in real runs: the same bytes within the same memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests how many slices of a function that waits run at once, on simulated machines."""
+"""Test the number of concurrent slices of a function that waits, on simulated machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the scheduling core: order, memory, progress, errors, by hand and on random chains."""
+"""Test the scheduling core: order, memory, progress and errors, by hand and on random chains."""
 
 from __future__ import annotations
 

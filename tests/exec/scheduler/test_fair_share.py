@@ -1,4 +1,4 @@
-"""This file tests turns by themselves: that those which end at once do not follow each other."""
+"""Test fair turns: a turn that ends at once is not begun again at the same time."""
 
 from __future__ import annotations
 

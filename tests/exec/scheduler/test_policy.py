@@ -1,4 +1,4 @@
-"""Tests of the policy: the papers' scheduling experiments on the virtual cluster, and its parts."""
+"""Test the scheduling policy: the papers' experiments on the virtual cluster, and its functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests cores that share slots and bytes: nothing is lost when one of them ends."""
+"""Test cores that share slots and bytes: both return to the others when a core ends."""
 
 from __future__ import annotations
 

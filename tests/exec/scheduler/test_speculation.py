@@ -1,4 +1,4 @@
-"""This file tests which slices are begun twice, and which attempt counts, in virtual time."""
+"""Test which slices get a second attempt, and which attempt counts, in virtual time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file simulates slices of a function that waits, on machines that the tuner does not know."""
+"""Simulate slices of a function that waits, on machines that the tuner does not know."""
 
 from __future__ import annotations
 

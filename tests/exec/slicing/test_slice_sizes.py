@@ -1,4 +1,4 @@
-"""This file tests how large slices are, how many wait, and how many run at once."""
+"""Test how large slices are, how many wait, and how many run at once."""
 
 from __future__ import annotations
 

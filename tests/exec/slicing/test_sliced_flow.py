@@ -1,4 +1,4 @@
-"""This file tests functions that run as slices of a flow: side by side, in order, not too many."""
+"""Test functions that run in parallel on slices of a flow: ordered output, bounded slices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests runs whose order is free: each row once, whatever is slow, lost or resumed."""
+"""Test runs in free order: each row once, even if slices are slow, lost or resumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests several pipelines that run as one: what is made once, kept, spilled, left."""
+"""Test pipelines that run together: shared work, spilled blocks, and pipelines that end early."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests the ordered flow over a stage: positions, sizes of tasks, what is measured."""
+"""Test the ordered flow of a stage: positions, sizes of tasks, and the meter."""
 
 from __future__ import annotations
 

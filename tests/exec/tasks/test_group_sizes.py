@@ -1,4 +1,4 @@
-"""This file tests the warning of files that are too small for the groups asked of them."""
+"""Test the warning for files with far fewer rows than the requested groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests columns that are decoded late: counts, values, places, damage, memory."""
+"""Test late materialization: counts, values, positions, damaged files, memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests that ``max_errors`` ends a run at the same row, however its rows are cut."""
+"""Test that ``max_errors`` ends a run at the same row, however its rows are cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of functions that are called for rows before these are made: once, for those rows alone."""
+"""Test functions called for the first rows of a unit to settle types: one call for each row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests that what is made again is held against what it was, and names who lies."""
+"""Test that repeated work is compared with the first result, and that errors name the function."""
 
 from __future__ import annotations
 

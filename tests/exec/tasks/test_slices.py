@@ -1,4 +1,4 @@
-"""Tests of slices: parked generators may go at any instant, and nothing that is seen changes."""
+"""Test slices: parked generators may be dropped at any moment without effect on results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests what tasks make: pieces that say where they stand, partitions of a size.
+"""Test tasks: pieces with their places, and partitions of the target size.
 
 A later stage is tested by the partitions that it makes of those of the stage before.
 """

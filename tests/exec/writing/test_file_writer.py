@@ -1,4 +1,4 @@
-"""This file tests writes: files of bounded size that appear whole, or leave no trace."""
+"""Test writes: files of bounded size that appear whole, or leave no trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests tables that are written as versions: all rows or no version."""
+"""Test writes of table versions: all rows, or no new version."""
 
 from __future__ import annotations
 

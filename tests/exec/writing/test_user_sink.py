@@ -1,4 +1,4 @@
-"""This file tests sinks that users write: calls in order, all rows or an abort."""
+"""Test user-defined sinks: calls in order, and all rows or an abort."""
 
 from __future__ import annotations
 

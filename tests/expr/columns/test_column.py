@@ -1,4 +1,4 @@
-"""This file tests the handle that users compute with, against Python's and NumPy's own answers."""
+"""Test column expressions against the results of Python and NumPy."""
 
 from __future__ import annotations
 

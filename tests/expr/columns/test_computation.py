@@ -1,4 +1,4 @@
-"""This file tests how expressions are computed on blocks: predicates by parts, errors in place."""
+"""Test how expressions are computed on blocks: predicates by conjuncts, errors in place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests bounds of expressions against Python's whole numbers."""
+"""Test bounds of integer expressions against exact Python integers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests what may stand where a column is wanted, or a parameter of one."""
+"""Test which values are accepted as columns or as parameters of expressions."""
 
 from __future__ import annotations
 

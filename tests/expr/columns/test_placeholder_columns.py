@@ -1,4 +1,4 @@
-"""This file tests columns that stand for others: elements, several columns, ids of rows."""
+"""Test placeholder columns: list elements, several columns at once, row ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests common types: NumPy's promotion with weak literals, and what literals fit."""
+"""Test type promotion: NumPy's rules with weak literals, and which literals fit a type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests that what a predicate and columns both need is computed once."""
+"""Test that an expression shared by a predicate and columns is computed once."""
 
 from __future__ import annotations
 

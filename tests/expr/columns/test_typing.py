@@ -1,4 +1,4 @@
-"""This file tests types of expressions and their lowering to flat programs."""
+"""Test types of expressions and their lowering to flat programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests value expressions as trees: names, substitution, one spelling of equals."""
+"""Test expression trees: fingerprints, substitution, one canonical form of equal expressions."""
 
 from __future__ import annotations
 

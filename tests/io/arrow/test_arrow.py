@@ -1,4 +1,4 @@
-"""This file tests that Arrow IPC files are read batch by batch, and that damage is an error."""
+"""Test that Arrow IPC files are read batch by batch, and that damage is an error."""
 
 from __future__ import annotations
 

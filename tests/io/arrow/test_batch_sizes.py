@@ -1,4 +1,4 @@
-"""This file tests that headers of Arrow files say what is in them, and that damage is noticed."""
+"""Test that sizes in the headers of Arrow files are right, and that damaged headers are noticed."""
 
 from __future__ import annotations
 

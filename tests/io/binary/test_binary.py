@@ -1,4 +1,4 @@
-"""This file tests that whole files are rows: bytes, names, ids that stay when files are added."""
+"""Test files as rows: their bytes, names, and ids that stay when files are added."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests that CSV is cut where Arrow cuts it, typed once, and refused where it differs."""
+"""Test that CSV is cut into rows as by Arrow, typed once, and refused where rows do not fit."""
 
 from __future__ import annotations
 

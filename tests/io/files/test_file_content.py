@@ -1,4 +1,4 @@
-"""This file tests what tells the content of files apart between processes and machines."""
+"""Test how the content of files is identified, between processes and machines."""
 
 from __future__ import annotations
 

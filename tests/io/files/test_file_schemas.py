@@ -1,4 +1,4 @@
-"""This file tests files of one source whose columns differ: refused, or united by their names."""
+"""Test files of one source whose columns differ: an error, or united by column name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file runs pipelines over files of every format: resumed, in processes, in little memory."""
+"""Run pipelines over files of every format: resumed, in processes, in little memory."""
 
 from __future__ import annotations
 

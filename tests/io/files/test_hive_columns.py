@@ -1,4 +1,4 @@
-"""This file tests columns of paths: their types, what filters leave unopened, pyarrow as a peer."""
+"""Test columns from paths: their types, files that filters leave unopened, pyarrow as a peer."""
 
 from __future__ import annotations
 

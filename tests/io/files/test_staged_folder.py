@@ -1,4 +1,4 @@
-"""This file tests that a folder of rows appears whole or not at all, whatever is killed."""
+"""Test that a written folder appears whole or not at all, whenever the writer is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests that JSON lines become rows of settled types, and what is no row is named."""
+"""Test that JSON lines become rows of settled types, and that errors name an invalid line."""
 
 from __future__ import annotations
 

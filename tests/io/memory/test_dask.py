@@ -1,4 +1,4 @@
-"""This file tests collections of Dask: partitions as units, computed when they are read."""
+"""Test collections of Dask: partitions are units, and are computed when they are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests rows of data frames: what pandas and Polars hold, and what they cannot give."""
+"""Test data frames of pandas and Polars as sources: which values they convert to, and refusals."""
 
 from __future__ import annotations
 

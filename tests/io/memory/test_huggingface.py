@@ -1,4 +1,4 @@
-"""This file tests datasets of Hugging Face: tables as they are stored, orders, streams, splits."""
+"""Test datasets of Hugging Face: stored tables, orders, streams, splits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests rows from memory: inferred types, views that cannot be written, refusals."""
+"""Test rows in memory as a source: inferred types, read-only views, errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests that ranges count like Python's, cost nothing to plan, and keep the laws."""
+"""Test that ranges count like Python's, take no time to plan, and obey the source laws."""
 
 from __future__ import annotations
 

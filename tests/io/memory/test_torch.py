@@ -1,4 +1,4 @@
-"""This file tests datasets that are made for PyTorch: by index, by iterator, tuples, tensors."""
+"""Test datasets written for PyTorch as sources: by index, by iterator, tuples, tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests that NumPy's files are read as rows, from anywhere, and never unpickled."""
+"""Test that NumPy files are read as rows, from any position, and never unpickled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests that ORC is read stripe by stripe, in a process whose end is an error here."""
+"""Test that ORC is read stripe by stripe, and that a crash of the reading process is an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests that footers are read as pyarrow reads them, and damaged ones refused."""
+"""Test that footers are read as by pyarrow, and that damaged ones raise an error."""
 
 from __future__ import annotations
 

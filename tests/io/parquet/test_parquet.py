@@ -1,4 +1,4 @@
-"""This file tests that Parquet is read whole, in order, in atoms that the data alone decides."""
+"""Test that Parquet is read completely, in order, in atoms that depend on the data alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests that bad Parquet input gives an error that names the file and what is wrong."""
+"""Test that invalid Parquet input raises an error that names the file and the defect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file measures that a row group of 500 MB is streamed, not held."""
+"""Measure that a row group of 500 MB is streamed, and never entirely in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests Parquet in stores: the same rows as on disk, in few requests, whatever fails."""
+"""Test Parquet in object stores: the rows as on disk, in few requests, also after failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests that statistics leave out only row groups of which no row can pass."""
+"""Test that statistics exclude only row groups in which no row can pass the filter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests that Parquet texts which are stored once and decoded often are no surprise."""
+"""Test Parquet texts that are stored once and decoded many times: their memory is predicted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file reads from an S3 server in the tests' own process what it also reads from disk."""
+"""Read from an S3 server in the test process, and compare with the same files on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests what stores may suffer: changes, failures that pass or last, secrets in texts."""
+"""Test object stores that change or fail, and that texts and errors contain no secrets."""
 
 from __future__ import annotations
 

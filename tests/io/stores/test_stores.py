@@ -1,4 +1,4 @@
-"""This file holds sources in stores to what those on disk keep: laws, names, requests."""
+"""Test that sources in object stores behave as on disk: source laws, fingerprints, requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests rows written into stores: they read back, and nothing is left of what failed."""
+"""Test rows written to object stores: they are read back, and failures leave nothing behind."""
 
 from __future__ import annotations
 

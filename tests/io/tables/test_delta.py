@@ -1,4 +1,4 @@
-"""This file tests Delta tables: versions, partitions, what the log says, what is not read."""
+"""Test Delta tables: versions, partitions, the transaction log, unsupported features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests Iceberg tables: snapshots, evolved schemas, deleted rows."""
+"""Test Iceberg tables: snapshots, evolved schemas, deleted rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests Lance datasets: versions, deletions, rows at any positions."""
+"""Test Lance datasets: versions, deletions, rows at any positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests what a database answers: names, passes, connections, refusals."""
+"""Test results of database queries: fingerprints, passes, connections, errors."""
 
 from __future__ import annotations
 

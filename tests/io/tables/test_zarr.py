@@ -1,4 +1,4 @@
-"""This file tests arrays of Zarr: rows along the first axis, chunks as atoms, groups as columns."""
+"""Test Zarr arrays: rows along the first axis, chunks as atoms, groups as columns."""
 
 from __future__ import annotations
 

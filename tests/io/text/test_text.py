@@ -1,4 +1,4 @@
-"""This file tests that text is read line by line: units, packed files, damage, long lines."""
+"""Test that text is read line by line: units, compressed files, damage, long lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests that TFRecord files are read as TensorFlow reads them, and checked."""
+"""Test that TFRecord files are read as by TensorFlow, with their checksums verified."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests rows that functions give: passes, laziness, types of first rows, errors."""
+"""Test rows of generator functions: passes, laziness, types of first rows, errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests rows of iterators: pulled once, kept in a file, gone with the last reference."""
+"""Test rows of iterators: consumed once, spooled to a file, removed with the last reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests sources that users write: laws, open units, and what a source must not do."""
+"""Test user-defined sources: laws, open units, and errors for sources that break a law."""
 
 from __future__ import annotations
 

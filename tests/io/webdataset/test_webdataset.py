@@ -1,4 +1,4 @@
-"""This file tests that WebDataset shards are read as that package reads them, without pickle."""
+"""Test that WebDataset shards are read as by the webdataset package, without pickle."""
 
 from __future__ import annotations
 

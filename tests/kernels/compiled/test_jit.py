@@ -1,4 +1,4 @@
-"""This file tests the kernel cache: once compiled, always loaded; broken, never in the way."""
+"""Test the kernel cache: kernels are compiled once, and failures never stop a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests that kernels give the bits of NumPy, whatever the program, the data, the tier."""
+"""Test that compiled kernels give the bits of NumPy, for any program, data and tier."""
 
 from __future__ import annotations
 

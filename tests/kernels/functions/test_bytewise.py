@@ -1,4 +1,4 @@
-"""This file holds functions of text computed on bytes to Python's, and chains to their parts."""
+"""Compare text functions computed on bytes with Python's, and chains with their functions."""
 
 from __future__ import annotations
 

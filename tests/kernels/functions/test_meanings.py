@@ -1,4 +1,4 @@
-"""This file holds every function of the table to its meaning, over values of all it takes."""
+"""Compare every function of the table with its definition, over all types of values."""
 
 from __future__ import annotations
 

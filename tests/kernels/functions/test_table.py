@@ -1,4 +1,4 @@
-"""This file tests what every function of the table promises: rows alone, slices, literals."""
+"""Test properties of every function of the table: rows are independent, slices, literals."""
 
 from __future__ import annotations
 

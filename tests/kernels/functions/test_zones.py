@@ -1,4 +1,4 @@
-"""This file holds local time to Python's ``zoneinfo``: functions of moments, and text files."""
+"""Compare local times with Python's ``zoneinfo``, in functions of times and in text files."""
 
 from __future__ import annotations
 

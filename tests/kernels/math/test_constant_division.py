@@ -1,4 +1,4 @@
-"""This file tests constants that columns are divided by: numbers in a kernel, if few."""
+"""Test division by constants: few constants become literals in a kernel, many do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests exact sums against fractions: every bit, in any order, at every scale."""
+"""Test exact sums against fractions: every bit, in any order, at every scale."""
 
 from __future__ import annotations
 

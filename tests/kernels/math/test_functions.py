@@ -1,4 +1,4 @@
-"""This file tests the one arithmetic: vectors, equal bits in all evaluators, accuracy in ulps."""
+"""Test math functions: committed vectors, equal bits in all evaluators, accuracy in ulps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests row ids: vectors, uniqueness through compositions, the compact form."""
+"""Test row ids: committed vectors, uniqueness through compositions, the compact form."""
 
 from __future__ import annotations
 

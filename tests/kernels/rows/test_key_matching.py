@@ -1,4 +1,4 @@
-"""This file tests the index of keys against a dict: tables, hashes, hashes that collide."""
+"""Compare the index of keys with a dict: tables, hashes, colliding hashes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests permutations: vectors, bijections with their inverses, and evenness."""
+"""Test permutations: committed vectors, inverses, and uniform distribution."""
 
 from __future__ import annotations
 

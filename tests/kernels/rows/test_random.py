@@ -1,4 +1,4 @@
-"""This file tests random draws: vectors, the re-keyed generator, and what they look like."""
+"""Test random draws: committed vectors, the re-keyed generator, their distribution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests that columns of text have the hashes that xxhash gives their values."""
+"""Test that columns of text have the hashes that the xxhash library computes."""
 
 from __future__ import annotations
 

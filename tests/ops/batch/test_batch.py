@@ -1,4 +1,4 @@
-"""This file tests ``batch``: runs of rows as one element."""
+"""Test ``batch``: consecutive rows as one element."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests ``bucket_by_length``: batches of rows that are about as long as each other."""
+"""Test ``bucket_by_length``: batches of rows of similar length."""
 
 from __future__ import annotations
 

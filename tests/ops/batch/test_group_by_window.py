@@ -1,4 +1,4 @@
-"""This file tests ``group_by_window``: batches of rows that have one key."""
+"""Test ``group_by_window``: batches of rows with one key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests ``map`` after ``batch``: functions of dicts of arrays, and who owns those."""
+"""Test ``map`` after ``batch``: functions of dicts of arrays, and who owns the arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests ``pack``: lists of several rows in one of a bounded number of tokens."""
+"""Test ``pack``: lists of several rows joined to lists of a bounded number of tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests ``padded_batch`` and ``ragged_batch``: lists as rectangles, or end to end."""
+"""Test ``padded_batch`` and ``ragged_batch``: lists as padded arrays, or concatenated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests ``unbatch``: batches become rows again."""
+"""Test ``unbatch``: batches become rows again."""
 
 from __future__ import annotations
 

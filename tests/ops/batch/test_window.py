@@ -1,4 +1,4 @@
-"""This file tests ``window``: batches of rows that slide over the stream."""
+"""Test ``window``: batches of rows in a sliding window over the stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests ``cache``: what is below is computed once, and no bytes depend on that."""
+"""Test ``cache``: its input is computed once, and no bytes depend on that."""
 
 from __future__ import annotations
 

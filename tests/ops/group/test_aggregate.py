@@ -1,4 +1,4 @@
-"""This file tests figures of groups: exact, in any partitions, within the memory limit."""
+"""Test aggregates of groups: exact, for any partitions, within the memory limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests ``drop_duplicates``: the first row of each key, in the order of rows."""
+"""Test ``drop_duplicates``: the first row of each key remains, in order."""
 
 from __future__ import annotations
 

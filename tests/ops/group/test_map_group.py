@@ -1,4 +1,4 @@
-"""This file tests ``map_groups``: a function of all rows of a group."""
+"""Test ``map_groups``: a function of all rows of a group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests ``join``: against every pair of rows, in memory and from disk, and refusals."""
+"""Test ``join`` against every pair of rows, in memory and from disk, and its errors."""
 
 from __future__ import annotations
 

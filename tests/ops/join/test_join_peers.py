@@ -1,4 +1,4 @@
-"""This file tests ``join`` against Polars and pandas, where they are installed."""
+"""Test ``join`` against Polars and pandas, where they are installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests joins from disk: order, memory where one key has most rows, errors, many runs."""
+"""Test joins from disk: order, memory where one key has most rows, errors, many runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests ``choose_from_datasets``: another input says whose element comes next."""
+"""Test ``choose_from_datasets``: an input of indices selects the source of the next element."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests ``concat``: one input after the other, however each is made."""
+"""Test ``concat``: one input after the other, for every kind of input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests ``interleave``: blocks of the inputs, round and round."""
+"""Test ``interleave``: blocks of the inputs in a round robin."""
 
 from __future__ import annotations
 

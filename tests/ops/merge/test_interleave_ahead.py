@@ -1,4 +1,4 @@
-"""This file tests pipelines of ``interleave`` that are opened and read ahead, side by side."""
+"""Test ``interleave`` with pipelines that are opened early and read in parallel."""
 
 from __future__ import annotations
 

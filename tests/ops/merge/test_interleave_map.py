@@ -1,4 +1,4 @@
-"""This file tests ``interleave`` of a function: rows of the pipelines that it gives, in a cycle."""
+"""Test ``interleave`` of a function: the rows of the pipelines that it returns, in a cycle."""
 
 from __future__ import annotations
 

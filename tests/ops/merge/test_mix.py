@@ -1,4 +1,4 @@
-"""This file tests ``mix``: exact shares in every prefix, and the two rules for ends."""
+"""Test ``mix``: exact shares in every prefix, and both rules for inputs that end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests ``zip``: inputs side by side, row by row, whatever their blocks are."""
+"""Test ``zip``: columns of several inputs, row by row, for any block sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests users' functions in expressions: the steps, once a row, errors in their place."""
+"""Test user functions in expressions: their steps, one call for each row, errors in place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests functions that are called in one loop: nobody can tell, but by the clock."""
+"""Test functions that are called in one loop: only the time differs from separate loops."""
 
 from __future__ import annotations
 

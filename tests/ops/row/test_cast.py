@@ -1,4 +1,4 @@
-"""This file tests ``cast``: columns in other types, checked."""
+"""Test ``cast``: checked conversion of columns to other types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests ``drop``: leave columns out."""
+"""Test ``drop``: remove columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests ``explode``: a row for each element of a list."""
+"""Test ``explode``: a row for each element of a list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests ``fill_null``: literals and columns in place of nulls."""
+"""Test ``fill_null``: replace nulls by literals or columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests ``filter`` by an expression."""
+"""Test ``filter`` by an expression."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests ``filter`` by a function of the row."""
+"""Test ``filter`` by a function of the row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests ``flat_map``: from a row to any number of rows."""
+"""Test ``flat_map``: from a row to any number of rows."""
 
 from __future__ import annotations
 

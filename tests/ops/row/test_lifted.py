@@ -1,4 +1,4 @@
-"""This file tests lifted functions: expressions where proven, calls where a check is true."""
+"""Test lifted functions: expressions where proven, calls where a check is true."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests that lifted functions computed in one pass are what they are one by one."""
+"""Test that lifted functions computed in one pass equal those computed one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests ``map_batches``: groups within atoms, formats, ids, errors, what it may share."""
+"""Test ``map_batches``: groups within atoms, formats, ids, errors, shared memory of results."""
 
 from __future__ import annotations
 

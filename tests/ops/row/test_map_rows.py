@@ -1,4 +1,4 @@
-"""This file tests ``map``: a function from row to row, with Python's meaning."""
+"""Test ``map``: a function from row to row, with Python's semantics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests ``map_with_index``: a function of the place of a row, and the row."""
+"""Test ``map_with_index``: a function of the position of a row, and the row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests ``random_map``: functions of a row and numbers keyed by it."""
+"""Test ``random_map``: functions of a row and of random numbers keyed by the row."""
 
 from __future__ import annotations
 

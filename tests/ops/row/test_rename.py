@@ -1,4 +1,4 @@
-"""This file tests ``rename``: columns under other names, in place."""
+"""Test ``rename``: columns get other names, and keep their places."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests ``scan``: a function of a state and each row, in order."""
+"""Test ``scan``: a function of a state and each row, in order."""
 
 from __future__ import annotations
 

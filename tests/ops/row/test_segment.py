@@ -1,4 +1,4 @@
-"""This file tests the segment: filters and columns in one pass."""
+"""Test the segment operator: filters and columns computed in one pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests ``select``: keep and order columns."""
+"""Test ``select``: choose and order columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests ``unnest``: the fields of structs as columns."""
+"""Test ``unnest``: the fields of structs as columns."""
 
 from __future__ import annotations
 

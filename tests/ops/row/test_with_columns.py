@@ -1,4 +1,4 @@
-"""This file tests ``with_columns``: expressions over the input's columns."""
+"""Test ``with_columns``: expressions over the input's columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests ``with_row_index``: the place of each row as a column."""
+"""Test ``with_row_index``: the position of each row as a column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests ``randomize_block_order``: pieces of the source in keyed order, as they are."""
+"""Test ``randomize_block_order``: atoms of the source in random order, unchanged inside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests ``shuffle()``: by rank in one source, else by hash of ids."""
+"""Test ``shuffle()``: by a permutation of ranks in one source, else by hashes of row ids."""
 
 from __future__ import annotations
 

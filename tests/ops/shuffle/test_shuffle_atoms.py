@@ -1,4 +1,4 @@
-"""This file tests ``shuffle(window="atoms")``: pieces of the source in order, mixed by few."""
+"""Test ``shuffle(window="atoms")``: atoms of the source in random order, a few mixed at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests ``shuffle(n)``: windows of what reaches it, in keyed order."""
+"""Test ``shuffle(n)``: windows of the input, each in random order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests parts of random splits: disjoint, complete, and the same for ever."""
+"""Test parts of random splits: disjoint, complete, and the same in every run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests ``repeat``: passes in a row, and endings at every boundary."""
+"""Test ``repeat``: consecutive passes, and ends at every boundary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests the seek: a skip that reads from where its rows begin."""
+"""Test seeking: a skip that starts to read where its rows begin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests ``shard``: every n-th element."""
+"""Test ``shard``: every n-th element."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests the sieve: which rows stay, how many, and where it goes on."""
+"""Test the sieve operator: which rows remain, how many, and where it resumes."""
 
 from __future__ import annotations
 

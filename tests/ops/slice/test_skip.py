@@ -1,4 +1,4 @@
-"""This file tests ``skip``: all but the first elements."""
+"""Test ``skip``: all but the first elements."""
 
 from __future__ import annotations
 

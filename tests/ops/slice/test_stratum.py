@@ -1,4 +1,4 @@
-"""This file tests ``split(stratify=)``: every part has its share of every class."""
+"""Test ``split(stratify=)``: every part has its share of every class."""
 
 from __future__ import annotations
 

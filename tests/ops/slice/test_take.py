@@ -1,4 +1,4 @@
-"""This file tests ``take``: the first elements and no work for others."""
+"""Test ``take``: the first elements, and no work for others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests ``take_while``: the rows before the first that does not pass."""
+"""Test ``take_while``: the rows before the first one that does not pass."""
 
 from __future__ import annotations
 

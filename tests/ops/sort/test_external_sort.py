@@ -1,4 +1,4 @@
-"""This file tests sorting within a budget: ties, tiny budgets, positions, nothing."""
+"""Test sorting within a memory budget: ties, tiny budgets, positions, no rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests the order of rows by columns: merging of runs, and where equal rows begin."""
+"""Test the order of rows by columns: merging of runs, and where equal rows begin."""
 
 from __future__ import annotations
 

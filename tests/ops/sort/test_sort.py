@@ -1,4 +1,4 @@
-"""This file tests ``sort``: which values come first, what stays, what is refused."""
+"""Test ``sort``: the order of values, the order of equal rows, and its errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file checks beliefs: how they are combined, and when acting on one may not be regretted."""
+"""Test beliefs about costs: how they are combined, and when a decision based on them is safe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file checks estimates of plans: rows up and down the chain, known or guessed."""
+"""Test estimates of plans: row counts in both directions of a chain, known or guessed."""
 
 from __future__ import annotations
 

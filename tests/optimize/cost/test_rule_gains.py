@@ -1,4 +1,4 @@
-"""This file checks what rewritings are said to save, and when one is regretted."""
+"""Test the estimated gain of each rewrite, and when measurements reject the rewrite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file checks the tables of explain: expected costs, and what was measured beside them."""
+"""Test the tables of ``explain``: expected costs, and measured costs beside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests the near misses: what a reader expects to have moved, and why it stayed."""
+"""Test near misses: operators that a reader expects to move, and why they did not."""
 
 from __future__ import annotations
 

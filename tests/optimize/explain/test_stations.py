@@ -1,4 +1,4 @@
-"""This file tests what explain says: every station, in stable text."""
+"""Test the output of ``explain``: every compilation step, in stable text."""
 
 from __future__ import annotations
 

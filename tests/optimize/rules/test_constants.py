@@ -1,4 +1,4 @@
-"""This file tests the laws of constants."""
+"""Test the rules that fold constants and simplify logic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests the laws that turn row functions into expressions."""
+"""Test the rules that turn row functions into expressions."""
 
 from __future__ import annotations
 

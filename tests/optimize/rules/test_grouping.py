@@ -1,4 +1,4 @@
-"""This file tests the laws of sorted rows, of groups, and of rows that become several or none."""
+"""Test rules over sorted rows, over groups, and over rows that become several or none."""
 
 from __future__ import annotations
 

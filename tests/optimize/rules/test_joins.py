@@ -1,4 +1,4 @@
-"""This file tests the laws of joins: what columns and rows reach one."""
+"""Test the rules that reduce the columns and rows that reach a join."""
 
 from __future__ import annotations
 

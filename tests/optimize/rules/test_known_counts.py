@@ -1,4 +1,4 @@
-"""This file tests the rules of known counts."""
+"""Test the rules that use known row counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests the rule by which functions are called for rows that somebody asked for."""
+"""Test the rule that calls functions only for requested rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests the laws of several inputs."""
+"""Test the rules for operators of several inputs."""
 
 from __future__ import annotations
 

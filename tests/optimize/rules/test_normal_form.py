@@ -1,4 +1,4 @@
-"""This file tests the laws that segments are made by."""
+"""Test the rules that form segments (filters and columns in one operator)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests the laws of order and position."""
+"""Test the rules about order and positions."""
 
 from __future__ import annotations
 

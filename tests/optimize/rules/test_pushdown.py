@@ -1,4 +1,4 @@
-"""This file tests what moves into the source: columns, predicates, slices, orders of reading."""
+"""Test pushdown into the source: columns, predicates, slices, reading orders."""
 
 from __future__ import annotations
 

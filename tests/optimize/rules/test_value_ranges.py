@@ -1,4 +1,4 @@
-"""This file tests that checks which no row can need are dropped, and no others."""
+"""Test that checks which cannot fail for any row are dropped, and no others."""
 
 from __future__ import annotations
 

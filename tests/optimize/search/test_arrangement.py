@@ -1,4 +1,4 @@
-"""This file checks how plans are arranged: what may be chosen, what is, and what is told of it."""
+"""Test how plans are arranged: the choices, the chosen one, and the explanation."""
 
 from __future__ import annotations
 

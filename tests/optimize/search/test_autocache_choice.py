@@ -1,4 +1,4 @@
-"""What a job does at an autocache(): Cachew's arithmetic, and dml's rule against all choices."""
+"""Test the decision of ``autocache()``: Cachew's formulas, and dml's rule against all choices."""
 
 from __future__ import annotations
 

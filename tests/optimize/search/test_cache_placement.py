@@ -1,4 +1,4 @@
-"""What is kept of a fleet's pipelines: exact at a price, within a room near the best there is."""
+"""Test which caches of many pipelines to store: exact at a price, near-optimal in a quota."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file holds the search for an arrangement to every arrangement there is, and to its clock."""
+"""Compare the search for an arrangement with exhaustive search, and test its time limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file checks how filters are tried: the order may pay, and can never be seen."""
+"""Test the order in which filters are tested: it may save time, and never changes results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file holds what tests of driver processes share: rows, pipelines, and that nothing stays."""
+"""Rows and pipelines that tests of driver processes share, and a check for leftovers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of driver processes: what comes out of them is what comes out here, and nothing stays."""
+"""Test driver processes: they deliver what a local run delivers, and leave nothing behind."""
 
 from __future__ import annotations
 

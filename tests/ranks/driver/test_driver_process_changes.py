@@ -1,4 +1,4 @@
-"""Tests of driver processes whose pipeline changes between epochs: it runs as it is by then."""
+"""Test driver processes whose pipeline changes between epochs: each epoch runs the newest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of driver processes on Dask clusters: the trainer has no client there, and none is left."""
+"""Test driver processes on Dask clusters: only the driver process has a client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of driver processes whose run ends in the middle of something, or of a message."""
+"""Test driver processes whose run ends during a call, or during a message."""
 
 from __future__ import annotations
 

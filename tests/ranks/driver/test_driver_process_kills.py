@@ -1,4 +1,4 @@
-"""Tests of driver processes that are killed, or whose trainer is: typed errors, nothing left."""
+"""Test kills of driver processes and of their trainers: typed errors, and no leftovers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests what functions of batches return: arrays and Arrow data as blocks."""
+"""Test results of batch functions: arrays and Arrow data become blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests what a training loop receives: kinds of arrays, and that they are its own."""
+"""Test the arrays that a training loop receives: their kinds, and that it owns them."""
 
 from __future__ import annotations
 

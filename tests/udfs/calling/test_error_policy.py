@@ -1,4 +1,4 @@
-"""This file tests ``on_error="skip"``: exactly the rows that raise are lost, counted, bounded."""
+"""Test ``on_error="skip"``: exactly the rows that raise are lost, counted and limited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests classes as functions: made once a process, named, sent without an instance."""
+"""Test classes as functions: constructed once a process, and sent without an instance."""
 
 from __future__ import annotations
 

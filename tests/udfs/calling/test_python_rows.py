@@ -1,4 +1,4 @@
-"""This file tests rows as Python sees them, and what their results settle."""
+"""Test rows as Python values, and the types that results settle."""
 
 from __future__ import annotations
 

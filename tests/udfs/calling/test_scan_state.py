@@ -1,4 +1,4 @@
-"""This file tests what a scan may carry, and that it is read from JSON as it was written."""
+"""Test the state of a scan: which values it may contain, and that JSON preserves them."""
 
 from __future__ import annotations
 

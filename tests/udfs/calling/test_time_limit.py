@@ -1,4 +1,4 @@
-"""Calls of functions that take too long are given up."""
+"""Test the time limit of calls: a call that takes too long is abandoned."""
 
 from __future__ import annotations
 

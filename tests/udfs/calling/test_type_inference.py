@@ -1,4 +1,4 @@
-"""This file tests by which rows the types of a function settle: engine and oracle agree on them."""
+"""Test which rows settle the types of a function: engine and oracle agree."""
 
 from __future__ import annotations
 

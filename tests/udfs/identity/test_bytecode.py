@@ -1,4 +1,4 @@
-"""This file checks that formatting does not show in the name of code, and that meaning does."""
+"""Test that formatting does not change the fingerprint of code, and that meaning does."""
 
 from __future__ import annotations
 

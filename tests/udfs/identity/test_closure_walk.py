@@ -1,4 +1,4 @@
-"""This file checks that whatever changes what a function does changes its name, or is refused."""
+"""Test that any change of a function's behaviour changes its fingerprint, or raises an error."""
 
 from __future__ import annotations
 

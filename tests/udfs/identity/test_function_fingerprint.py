@@ -1,4 +1,4 @@
-"""This file checks that a function has one name in every process, file and layout."""
+"""Test that a function has the same fingerprint in every process, file and layout."""
 
 # ruff: noqa: ARG005 - what a lambda refers to is the point, not what it is given
 

@@ -1,4 +1,4 @@
-"""This file checks that what has no meaning in another process is refused, with its path."""
+"""Test that objects without a meaning in another process raise an error with their path."""
 
 # ruff: noqa: ARG005, PLW0108 - what a lambda refers to is the point, not what it is given
 

@@ -1,4 +1,4 @@
-"""This file checks what functions are seen to take from modules that they import themselves."""
+"""Test the detection of names that functions use from modules imported inside them."""
 
 from __future__ import annotations
 

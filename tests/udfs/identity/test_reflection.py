@@ -1,4 +1,4 @@
-"""This file tests that names of functions tell apart what code sees beside what it does."""
+"""Test that fingerprints include everything that code can read by reflection."""
 
 from __future__ import annotations
 

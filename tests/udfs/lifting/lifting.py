@@ -1,4 +1,4 @@
-"""This file compares lifted functions with Python, on rows made to break them."""
+"""Compare lifted functions with Python, on rows made to break them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file checks lifted functions against Python, row by row, on values made to break them."""
+"""Compare lifted functions with Python, row by row, on values made to break them."""
 
 # ruff: noqa: ARG005 - what a lambda refers to is the point, not what it is given
 

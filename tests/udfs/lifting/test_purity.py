@@ -1,4 +1,4 @@
-"""This file checks which functions are proven pure, and that every other is refused in words."""
+"""Test which functions are proven pure, and the reasons given for all others."""
 
 # ruff: noqa: ARG005, PLW0108 - what a lambda refers to is the point, not what it is given
 

@@ -1,4 +1,4 @@
-"""This file checks what stands for Python's functions when lifted: text, math, loops, ``try``."""
+"""Test replacements of Python's functions in lifted code: text, math, loops, ``try``."""
 
 # ruff: noqa: FURB163, FURB192, C416, PLR1730, TRY301 - each as people write it
 

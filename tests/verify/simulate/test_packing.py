@@ -1,4 +1,4 @@
-"""This file tests what can stand side by side, and that no schedule beats the bound made of it."""
+"""Test which slices fit together, and that no schedule beats the bound computed from that."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ amounts = st.sampled_from([0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0])
 
 @st.composite
 def boxes(draw: st.DrawFn) -> Boxes:
-    """Up to three sorts on two resources; each fits at least once."""
+    """Up to three kinds on two resources; each fits at least once."""
     there_is = (draw(st.sampled_from([1.0, 2.0, 3.5])), draw(st.sampled_from([1.0, 3.0])))
-    sorts = [
+    kinds = [
         SliceKind(tuple(min(draw(amounts), have) for have in there_is), draw(st.integers(1, 4)))
         for _ in range(draw(st.integers(1, 3)))
     ]
-    return Boxes(there_is, tuple(sorts))
+    return Boxes(there_is, tuple(kinds))
 
 
 def sets(given_: Boxes) -> Iterator[tuple[int, ...]]:
     """All that fits, by trying everything."""
-    for counts in itertools.product(*(range(int(each.most) + 1) for each in given_.sorts)):
+    for counts in itertools.product(*(range(int(each.most) + 1) for each in given_.kinds)):
         if all(
-            sum(n * each.takes[r] for n, each in zip(counts, given_.sorts, strict=True)) <= have
+            sum(n * each.takes[r] for n, each in zip(counts, given_.kinds, strict=True)) <= have
             for r, have in enumerate(given_.there_is)
         ):
             yield counts
@@ -53,7 +53,7 @@ def test_whatever_fits_weighs_at_most_one_and_the_weights_are_the_best(
     given_: Boxes, data: st.DataObject
 ) -> None:
     """No weights are better: sets that fit, each for some seconds, cover the work in that time."""
-    work = [data.draw(st.sampled_from([0.0, 0.5, 1.0, 4.0, 30.0])) for _ in given_.sorts]
+    work = [data.draw(st.sampled_from([0.0, 0.5, 1.0, 4.0, 30.0])) for _ in given_.kinds]
     weights, fitting = given_.weigh(work), list(sets(given_))
     assert min(weights) >= 0
     assert max(weighed(weights, counts) for counts in fitting) <= 1 + NEARLY
@@ -93,7 +93,7 @@ def solved(rows: list[list[float]], right: list[float]) -> list[float] | None:
 
 
 def test_many_small_ones_are_counted_without_trying_all() -> None:
-    """Six sorts of a quarter each, sixteen processors: more sets than anybody could try."""
+    """Six kinds of a quarter each, sixteen processors: more sets than anybody could try."""
     given_ = Boxes((16.0,), tuple(SliceKind((0.25,), math.inf) for _ in range(6)))
     assert weighed(given_.weigh([64.0] * 6), [64.0] * 6) == pytest.approx(6.0)
 

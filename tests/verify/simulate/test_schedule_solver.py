@@ -1,4 +1,4 @@
-"""Tests of the solver: equal to trying everything, schedules that hold, the paper's instance."""
+"""Test the solver: equal to exhaustive search, valid schedules, the paper's example."""
 
 from __future__ import annotations
 

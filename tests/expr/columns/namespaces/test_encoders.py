@@ -1,4 +1,4 @@
-"""This file tests encoders: places in vectors, mappings, vocabularies, and their refusals."""
+"""Test encoders: one-hot vectors, mappings, vocabularies, and their errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests text that is read as numbers and moments, and moments that are written."""
+"""Test parsing of text as numbers and times, and formatting of times as text."""
 
 from __future__ import annotations
 

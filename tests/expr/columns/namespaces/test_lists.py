@@ -1,4 +1,4 @@
-"""This file tests functions of lists: nulls, bounds, the order of sums, and their refusals."""
+"""Test functions of lists: nulls, bounds, the order of sums, and their errors."""
 
 from __future__ import annotations
 

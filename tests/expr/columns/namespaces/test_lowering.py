@@ -1,4 +1,4 @@
-"""This file tests functions inside pipelines: typed early, named by what they are."""
+"""Test namespace functions inside pipelines: early type errors, fingerprints, lowering."""
 
 from __future__ import annotations
 

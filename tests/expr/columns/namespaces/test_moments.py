@@ -1,4 +1,4 @@
-"""This file tests functions of dates and times against Python's ``datetime``."""
+"""Test functions of dates and times against Python's ``datetime``."""
 
 from __future__ import annotations
 

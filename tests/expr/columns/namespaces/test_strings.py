@@ -1,4 +1,4 @@
-"""This file tests functions of text against Python's own, their parameters and their refusals."""
+"""Test functions of text against Python's own, their parameters and their errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests functions of structs."""
+"""Test functions of structs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This file tests functions of tensors against NumPy on each row, and their refusals."""
+"""Test functions of tensors against NumPy on each row, and their errors."""
 
 from __future__ import annotations
 

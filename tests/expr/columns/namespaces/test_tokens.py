@@ -1,4 +1,4 @@
-"""This file tests how text is taken apart: bytes, code points, words and n-grams."""
+"""Test how text is split: bytes, code points, words and n-grams."""
 
 from __future__ import annotations
 
