@@ -1,4 +1,4 @@
-"""Laws of constants compute expressions that need no row once, or not at all."""
+"""Laws of constants evaluate constant expressions once, and drop conditions that they decide."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class _Known:
 
 
 def _without_literal(value: Value, op: str) -> Value:
-    """Return what ``and`` or ``or`` with a literal equals: the other operand, or a literal."""
+    """Return the operand or literal that equals ``and`` or ``or`` (``op``) with a literal."""
     rules = op == "or"
     for arg, other in (value.args, value.args[::-1]):
         if arg.op == "lit":

@@ -1,6 +1,6 @@
-"""Laws of function lifting turn row functions into expressions, where equality is proven.
+"""Laws of function lifting replace row functions by expressions that are proven to be equal.
 
-A function with resource needs is called where the resources are: it stays a step of its own.
+A function that requests resources is not lifted, so that it is called where they are.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def _lowered(
 ) -> Node | None:
     """Return ``node`` with its parts that read only ``names`` moved below ``lower``.
 
-    ``as_`` has the value below ``lower`` of each renamed column. None if there are no such parts.
+    ``as_`` maps each renamed column to its value below ``lower``. Return None without such parts.
     """
     parts = [part for part in node.predicate if movable(part, names)]
     if not parts:

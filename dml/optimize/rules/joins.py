@@ -1,4 +1,4 @@
-"""Laws of joins drop columns and rows that no operator needs before they reach a join."""
+"""Laws of joins drop unneeded columns and rows before a join."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def filter_before_join(node: Node) -> Node | None:
 
 
 def _wanted(join: Join, reads: frozenset[str]) -> tuple[set[str], set[str]]:
-    """Return the columns of both sides that are keys, are read, or decide the suffix of a name."""
+    """Return the columns of each side that are keys, are read, or decide the suffix of a name."""
     left = set(reads & set(join.input.schema)) | set(join.left_on)
     right = set(join.right_on)
     for name, made in join.added if join.paired else ():

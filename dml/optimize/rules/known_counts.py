@@ -1,6 +1,7 @@
 """Rules of known counts simplify slices that the length of the data decides.
 
-The rules use the data's size, on which names must not depend; so they follow the normal form.
+The rules use the data's size, on which fingerprints must not depend; so they run after the normal
+form.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ def most_elements(node: Node) -> int | None:
 def along_chain(node: Node, name: str, after: Callable[[Node, T], T], start: T) -> T:
     """Return the result of applying ``after(step, result below)`` from the source up to ``node``.
 
-    ``start`` is the result below the source. Long chains are evaluated often, so each node, which
-    never changes, memoizes its result under ``name``.
+    ``start`` is the result below the source. Long chains are evaluated often, so each node memoizes
+    its result under ``name``; nodes never change.
     """
     chain = [node]
     while name not in chain[-1].memo and chain[-1].inputs:
@@ -96,7 +97,7 @@ def _after(step: Node, most: int | None) -> int | None:
 
 
 def one_to_one(step: Node) -> bool:
-    """Return True if the operator gives exactly one element for each input element."""
+    """Return True if the operator outputs exactly one element for each input element."""
     if isinstance(step, Segment):
         return not step.predicate
     return step.rows is Rows.SAME

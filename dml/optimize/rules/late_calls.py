@@ -1,6 +1,6 @@
-"""The rule of late calls has functions of rows called only for rows that a slice keeps.
+"""The rule of late calls calls row functions only for the rows that a slice keeps.
 
-The rule moves slices past functions without a proof, so it follows the normal form.
+The rule moves slices past functions without a proof, so it runs after the normal form.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Laws of several inputs move operators into all inputs, or into one alone."""
+"""Laws of several inputs move an operator into all inputs, or into one of them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def zip_of_one_input(node: Node) -> Node | None:
 
 
 def _rows_of(side: Node) -> tuple[Node, tuple[Value, ...], Env]:
-    """Return the node that the rows of ``side`` come from, its filters on them, its columns."""
+    """Return the node that provides the rows of ``side``, the filters on them, and its columns."""
     if isinstance(side, Segment):
         return side.input, side.predicate, side.env
     return side, (), unchanged(side.schema)

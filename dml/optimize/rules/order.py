@@ -21,7 +21,7 @@ from dml.optimize.rules.normal_form import unchanged
 
 
 def swapped(node: Node, lower: Node) -> Node:
-    """Return ``node`` below ``lower``, which was its input: the two change places."""
+    """Return ``lower`` over ``node`` over the input of ``lower``: both change places."""
     return moved(lower, moved(node, lower.inputs[0], node), node)
 
 

@@ -1,4 +1,4 @@
-"""Pushdown moves columns, predicates, slices and orders of reading into the source."""
+"""Pushdown moves columns, predicates, slices and read orders into the source."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ BLIND = (Rows.SLICE, Rows.PERMUTED, Rows.GROUPED, Rows.WINDOWS, Rows.REPEATED)
 def dead_columns(root: Node) -> Node:
     """Segments compute no column that nothing above reads.
 
-    What an operator reads and how it passes columns on decides. Users' functions count as reading
-    everything here, since names have the columns that are left.
+    The columns that an operator reads and passes on decide. Users' functions count as reading all
+    columns, since fingerprints contain the remaining columns.
     """
     below, *rest = root.chain()
     for old, new in zip(rest, alive(rest, functions=False), strict=True):
@@ -46,8 +46,8 @@ def dead_columns(root: Node) -> Node:
 def alive(nodes: Sequence[Node], *, functions: bool) -> list[Node]:
     """Return consecutive ``nodes`` with segments that compute only what those above them read.
 
-    With ``functions``, users' functions count as reading the columns that they state, else all; no
-    name depends on that.
+    With ``functions``, users' functions count as reading only the columns that they declare, else
+    all; no fingerprint depends on this.
     """
     found: list[Node] = []
     wanted: frozenset[str] | None = None
@@ -66,7 +66,7 @@ def alive(nodes: Sequence[Node], *, functions: bool) -> list[Node]:
 def _wanted_below(
     node: Node, above: frozenset[str] | None, *, functions: bool
 ) -> frozenset[str] | None:
-    """Return the input columns that ``node`` needs where its output columns ``above`` are read."""
+    """Return the input columns that ``node`` needs if its output columns ``above`` are read."""
     called, passes = functions and node.calls is not None, passes_columns(node)
     reads = node.function_reads if called else looked_at(node)
     if not passes and not (called and isinstance(node, SameColumns)):
@@ -143,7 +143,7 @@ def shuffle_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
 
 
 def pieces_in_order(stage: Stage, above: tuple[Node, ...]) -> Stage:
-    """Return the stage with the order of a shuffle of atoms, which only reading can apply."""
+    """Return the stage with the order of a shuffle of atoms, which only the reader can apply."""
     match above:
         case (ShuffleAtoms() as node, *_):
             return dataclasses.replace(stage, order=node)
@@ -154,8 +154,8 @@ def pieces_in_order(stage: Stage, above: tuple[Node, ...]) -> Stage:
 def skip_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
     """A skip over rows that are one to one with the source's begins to read where it ends.
 
-    Functions that are not proven pure are called for skipped rows too: what they do besides
-    returning a row is the user's business.
+    Functions that are not proven pure are also called for skipped rows, because they may have side
+    effects.
     """
     match above:
         case (Skip() as node, *rest) if _seekable(stage) and all(map(silent, stage.steps)):
@@ -205,7 +205,7 @@ def _seekable(stage: Stage) -> bool:
 
 
 def silent(step: Node) -> bool:
-    """Return True if no result shows on which rows the operator ran, or in which order.
+    """Return True if results do not reveal on which rows the operator ran, or in which order.
 
     False if it calls a function that is not proven pure, or whose first rows settle a schema.
     """
@@ -214,10 +214,10 @@ def silent(step: Node) -> bool:
 
 
 def _place_of(source: Source, row: int) -> tuple[int, int, int] | None:
-    """Return the unit, the atom in it, and the row in the atom, of the source's row ``row``.
+    """Return the unit of the source's row ``row``, the atom in the unit, and the row in the atom.
 
-    Past the end, the unit is the number of units. None if an open unit, whose rows are not counted,
-    comes before the row.
+    For a row after the end, the unit is the number of units. Return None if an open unit comes
+    before the row.
     """
     left, index, units = row, 0, source.unit_count
     each = source.unit(0).rows if units and source.addressable else None

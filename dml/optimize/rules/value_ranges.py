@@ -1,6 +1,7 @@
-"""The rule of known ranges drops checks of lifted functions that no row can need.
+"""The rule of known ranges drops checks of lifted functions that can never be true.
 
-The rule uses the data's bounds, on which names must not depend; so it follows the normal form.
+The rule uses the data's bounds, on which fingerprints must not depend; so it runs after the normal
+form.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Results of functions of batches (dicts of arrays, Arrow tables, data frames) become blocks."""
+"""Results of batch functions (dicts of arrays, Arrow tables, data frames) become blocks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ID_BYTES = 16
 
 
 class Calling(Protocol):
-    """An operator that calls a function of batches."""
+    """An operator that calls a batch function."""
 
     @property
     def fn(self) -> UserFunction:
@@ -39,7 +39,7 @@ class Calling(Protocol):
         """True if a batch is skipped when the function raises on it."""
 
     def lose(self, error: BaseException, ids: RowIds, row: int, at: At, *, rows: int = 1) -> None:
-        """Count the ``rows`` rows that ``error`` cost."""
+        """Count the ``rows`` rows that were dropped because of ``error``."""
 
     @property
     def schema(self) -> Schema:
@@ -113,7 +113,7 @@ _END = object()
 
 
 def _tried(node: Calling, work: Callable[[], Any], ids: RowIds, at: At) -> list[Any]:
-    """Return ``[work()]``; if it raises, return [] if errors are skipped, else raise UDFError."""
+    """Return ``[work()]``. On an error, return [] if ``node`` skips errors, else raise UDFError."""
     out: list[Any] = []
     error = caught(lambda: out.append(work()))
     if error is not None and not node.skips:
@@ -194,7 +194,7 @@ def _read(node: Calling, made: Any, given: Container[int]) -> dict[str, tuple[pa
 
 
 def fitted(node: Calling, made: Block, at: At, *, padded: bool = False) -> Block:
-    """Return ``made`` in the columns and types that were declared, or settled by the first batch.
+    """Return ``made`` with the declared columns and types, or those of the first batch.
 
     ``made`` may have its columns in another order, and numbers of another type that the wanted type
     can represent. Results of ``padded`` batches may differ in width.
@@ -215,7 +215,7 @@ def fitted(node: Calling, made: Block, at: At, *, padded: bool = False) -> Block
 
 
 def is_padded(schema: Schema) -> bool:
-    """Return True if the width of a column's array differs by batch: that of the longest list.
+    """Return True if the width of a column's array, its longest list, differs between batches.
 
     Such columns are padded lists without a fixed width, and results that were computed from them.
     """
@@ -235,7 +235,7 @@ def _as_padded(kind: pa.DataType) -> pa.DataType:
 
 
 def unfit(node: Calling, what: str, try_: str = "") -> UDFError:
-    """Return the error for a result that is no batch, or differs in form from earlier batches."""
+    """Return the error for a result that is not a batch, or not of the form of earlier batches."""
     found = UDFError(
         f"{node.fn.name} returned {what}",
         why="batches of one stream have the same columns and types, and arrays of one length",
@@ -395,7 +395,7 @@ def _of_tensors(array: np.ndarray) -> bool:
 
 
 def _tensors(node: Calling, name: str, arrays: list[Any]) -> tuple[pa.DataType, Values]:
-    """Return a column whose values are arrays, of open shape even if all have one shape here."""
+    """Return a column of arrays, with open shape even if all of these arrays have one shape."""
     try:
         kind = settle(arrays)
         if not isinstance(kind, OpenTensor):
@@ -418,7 +418,7 @@ def _own(values: Any, given: Container[int]) -> np.ndarray:
 
 
 def _gathered(values: Any) -> np.ndarray:
-    """Return ``values`` as an array; rows of unequal lengths as an array of objects."""
+    """Return ``values`` as an array; if row lengths differ, as an array of objects."""
     try:
         return np.asanyarray(values)
     except ValueError:
@@ -426,7 +426,7 @@ def _gathered(values: Any) -> np.ndarray:
 
 
 def _absent(array: np.ndarray) -> np.ndarray | None:
-    """Return the masked rows of a masked array, (n,) bool; None if there are none."""
+    """Return the mask of a masked array as (n,) bool; None if no row is masked."""
     if not isinstance(array, np.ma.MaskedArray):
         return None
     mask = np.asarray(np.ma.getmaskarray(array).any(axis=tuple(range(1, array.ndim))))
