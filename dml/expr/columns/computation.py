@@ -1,4 +1,4 @@
-"""Value expressions are evaluated on blocks here, and nowhere else, by the kernels."""
+"""Value expressions are evaluated on blocks here, by the kernels; no other module does this."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 def shared(predicate: Sequence[Value], columns: Sequence[Value]) -> tuple[Value, ...]:
     """Return the maximal costly values that occur in both arguments and never raise an error.
 
-    Of ``predicate``, only parts evaluated on all rows count: those before the first that can raise.
+    Only parts of ``predicate`` that are evaluated on all rows count: those before the first part
+    that can raise.
     """
     sure = itertools.takewhile(lambda part: part.total, predicate)
     tried = {value for value in walk(sure) if _costly(value)}
@@ -94,7 +95,7 @@ def evaluate(programs: Programs, block: Block, at: At, sel: np.ndarray | None = 
 
 
 def _shaped(found: Vec, shape: tuple[int, ...]) -> Vec:
-    """Return a tensor column as (n, *shape), where the kernels gave one literal per row: (n,)."""
+    """Return a tensor column as (n, *shape), repeating values that the kernels returned as (n,)."""
     if found.values.ndim > 1:
         return found
     rows = found.values.reshape(-1, *(1,) * len(shape))
@@ -155,7 +156,7 @@ class Predicate:
 
 
 def no_truth(value: Value, kind: pa.DataType, given: Schema) -> SchemaError:
-    """Return the error for a filter's predicate that is not boolean."""
+    """Return the error for a predicate of a filter that is not boolean."""
     return SchemaError(
         f"filter needs a boolean, {value_text(value)} is {short(kind)}",
         why=f"the input has {given}",

@@ -2,9 +2,9 @@
 
 Numbers and booleans keep their dtype, null floats become NaN, fixed-shape tensors are stacked, and
 timestamps become datetime64 with NaT. Lists of numbers become padded matrices, or values with
-offsets, if ``padded_batch`` or ``ragged_batch`` marked them. All other columns become object arrays. Arrays
-belong to the caller: they are writable, and dml does not read them again. All NaNs have the same
-bits.
+offsets, if ``padded_batch`` or ``ragged_batch`` marked them. All other columns become object
+arrays. Arrays belong to the caller: they are writable, and dml does not read them again. All NaNs
+have the same bits.
 """
 
 from __future__ import annotations

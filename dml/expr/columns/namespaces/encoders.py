@@ -1,4 +1,4 @@
-"""Column encoders: one-hot and multi-hot vectors, normalization, mappings, vocabularies."""
+"""Column encoders compute one-hot and multi-hot vectors, normalize, and map values to indices."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Encoders(Namespace[C]):
 
 
 def looked_up(vocabulary: Any, default: Any, buckets: object) -> tuple[Any, ...]:
-    """Return checked parameters of ``lookup``: words, index of other values, number of buckets."""
+    """Return validated parameters of ``lookup``: words, index of other values, bucket count."""
     if isinstance(vocabulary, str | bytes | Mapping) or not isinstance(vocabulary, Iterable):
         raise PlanError(
             f"lookup needs a list of words, got {vocabulary!r}",
@@ -89,7 +89,7 @@ def _pairs(verb: str, mapping: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
 
 
 def _distinct(verb: str, keys: tuple[Any, ...]) -> None:
-    """Raise PlanError for duplicate keys, and for keys that no value is equal to (None, NaN)."""
+    """Raise PlanError for duplicate keys, and for keys that equal no value (None, NaN)."""
     odd = [k for k in keys if k is None or (isinstance(k, float) and math.isnan(k))]
     if odd or len(set(keys)) < len(keys):
         raise PlanError(
