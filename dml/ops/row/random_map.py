@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @op
 class RandomMap(FunctionNode):
-    """RandomMap replaces each row by ``fn(row, rng)``, where ``rng`` draws keyed random numbers.
+    """Replaces each row by ``fn(row, rng)``, where ``rng`` draws keyed random numbers.
 
     The numbers are keyed by (seed, operator, epoch, row id): they do not depend on workers, order
     or partitions. ``rng`` has the methods of ``numpy.random.Generator`` and must not be kept beyond

@@ -38,7 +38,7 @@ def written(state: Any) -> str:
 
 @op
 class Scan(Node):
-    """Scan replaces each row by a dict: ``fn(state, row)`` returns a new state and the dict.
+    """Replaces each row by a dict: ``fn(state, row)`` returns a new state and the dict.
 
     The state that a call returns is passed to the next call; the first call of an epoch gets
     ``initial`` (JSON). ``fn`` is called in order, once per row in runs without failures. A UDFError
@@ -102,7 +102,7 @@ class _Scanning:
         return self.pieces(input_)
 
     def run(self, block: Block) -> Iterator[Block]:
-        """Yield the rows made of ``block``; raise an error of a row after the rows before it."""
+        """Yield the output of ``block``; raise an error of a row after the rows before it."""
         out = CopiedRows()
         error = caught(self._each, *convert.readable(self.node.fn.call, block), out)
         try:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class OrderAtoms(ShuffleAtoms):
     """Returns the pieces of the source in keyed random order, each with its rows in order.
 
-    A piece is an atom of an addressable source, otherwise a read unit. Other than in
+    A piece is an atom of an addressable source, otherwise a read unit. Unlike in
     ``shuffle(window="atoms")``, no rows are buffered or mixed.
     """
 
@@ -24,7 +24,7 @@ class OrderAtoms(ShuffleAtoms):
 
     @property
     def resume_cost(self) -> ResumeCost:
-        """Return no cost of resuming: the source is read in the permuted order."""
+        """Return a cost of zero: the source itself is read in the permuted order."""
         return ResumeCost()
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, _at: At) -> Flow:
