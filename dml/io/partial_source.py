@@ -1,4 +1,4 @@
-"""Base class of sources that consist of some read units of another source."""
+"""The base class of sources that consist of some read units of another source."""
 
 from __future__ import annotations
 
@@ -63,17 +63,17 @@ class PartOf(Source):
 
     @property
     def columns_apart(self) -> bool:
-        """Whether reading fewer columns of ``undivided`` saves the bytes of the others."""
+        """True if reading fewer columns of ``undivided`` saves the bytes of the others."""
         return self.undivided.columns_apart
 
     @property
     def far(self) -> bool:
-        """Whether reading ``undivided`` requests bytes from other machines."""
+        """True if reading ``undivided`` requests bytes from other machines."""
         return self.undivided.far
 
     @property
     def addressable(self) -> bool:
-        """Whether ``undivided`` can read any rows directly, by ``rows_at``."""
+        """True if ``undivided`` can read any rows directly, by ``rows_at``."""
         return self.undivided.addressable
 
     def identity(self) -> bytes:

@@ -28,7 +28,7 @@ WITHOUT = "hive_partitioning=False, which makes no columns of folders"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PathArguments:
-    """The arguments of a reader: paths, store options, and the requested columns of paths."""
+    """The arguments of a reader: paths, store options, and the requested path columns."""
 
     paths: Paths
     options: object

@@ -1,4 +1,4 @@
-"""Base of sources for files in which rows are stored one after another, such as CSV files.
+"""The base of sources for files of consecutive rows, such as CSV files, is defined here.
 
 Parts are runs of consecutive rows. The row count is unknown when a file is opened, so rows are
 counted at the first use, in one pass that records the offsets of parts. A compressed file has one
@@ -53,7 +53,7 @@ class RowError(Exception):
 
 
 class Form(Splitter):
-    """A file format: where rows end and how they are decoded; ``schema`` has all its columns."""
+    """A file format: it finds the ends of rows and decodes them; ``schema`` has all columns."""
 
     schema: Schema
     # Bytes before a row that are not part of it, skipped to find where the row begins.
@@ -65,7 +65,7 @@ class Form(Splitter):
         raise InternalError(f"{type(self).__name__} has no name")
 
     def ending(self, file: File) -> str:
-        """Return the suffix that stands for the compression of ``file``; "" if there is none."""
+        """Return the suffix that indicates the compression of ``file``; "" if uncompressed."""
         return packing(file.name)
 
     def packed(self, file: File) -> bool:
@@ -157,8 +157,8 @@ class LineFiles(FileSet):
 class LineRun(FilePart):
     """Rows of a file from byte ``start`` to ``stop`` of its uncompressed content.
 
-    ``widest`` is the bytes of the largest atom. If ``broken``, the run ends with bytes that are
-    not a row.
+    ``widest`` is the size of the largest atom in bytes. If ``broken``, the run ends with bytes that
+    are not a row.
     """
 
     start: int
@@ -180,7 +180,7 @@ class Atom:
 
 @op
 class LineSource(FileSource):
-    """Rows of files in which rows are consecutive; subclasses define the ``word`` of the format.
+    """Rows of files of consecutive rows; subclasses define the format's ``word`` for a part.
 
     A part of an uncompressed file has about 8 MiB of whole rows; a compressed file is one part.
     """
@@ -222,7 +222,7 @@ class LineSource(FileSource):
     def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
         """Decode a run of rows atom by atom; skipped atoms are scanned, not decoded.
 
-        Raises SourceError that names file, row and line for bytes that are not a valid row.
+        For bytes that are not a valid row, raises SourceError with file, row and line.
         """
         run = self.parts[unit.index]
         bare_rows = not columns and not run.broken
@@ -245,7 +245,7 @@ class LineSource(FileSource):
             )
 
     def _atoms(self, run: LineRun) -> Iterator[tuple[bytes, int]]:
-        """Yield bytes and row count of each atom of ``run``; at damage, raise SourceError."""
+        """Yield the bytes and row count of each atom of ``run``; raise SourceError at damage."""
         form = self.files.form
         packed = form.packed(run.file)
         try:
@@ -303,7 +303,7 @@ class LineSource(FileSource):
 def blamed(
     form: Form, data: bytes, decode: Callable[[bytes, int], object], error: RowError
 ) -> tuple[int, int, str]:
-    """Return number, byte offset and reason of the first row of ``data`` that ``decode`` refuses.
+    """Return number, byte offset and error of the first row that ``decode`` refuses.
 
     The row is found by bisection, unless ``error`` has its number.
     """
@@ -352,7 +352,7 @@ def _decoded_bytes(schema: Schema, rows: int, nbytes: int) -> int:
 
 
 def sample(file: File, form: Form, start: int) -> tuple[bytes, int]:
-    """Return a file's first complete rows, about 1 MiB, and their number; b"" and 0 without any."""
+    """Return a file's first complete rows, about 1 MiB, and their number; b"" and 0 if none."""
     with form.open(file) as stream:
         stream.read(start)
         for data, ends in windows(stream, form):

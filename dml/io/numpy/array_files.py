@@ -81,14 +81,14 @@ class RowReader(Protocol):
     """A reader of rows of the arrays of an open file."""
 
     def ahead(self, arrays: Sequence[StoredArray], runs: Sequence[Range]) -> None:
-        """Announce the runs of rows (start, stop) of ``arrays`` that are read next."""
+        """Announce the ranges of rows (start, stop) of ``arrays`` that are read next."""
 
     def rows(self, array: StoredArray, start: int, stop: int) -> np.ndarray:
         """Read rows ``start`` to ``stop`` of ``array``; in an archive, in ascending order only."""
 
 
 def stored_in(file: File) -> tuple[StoredArray, ...]:
-    """Return the arrays of a file; raise SourceError if it is damaged, or no file of arrays."""
+    """Return the arrays of a file; raise SourceError if it is damaged or of another format."""
     try:
         with _opened(file, HEAD) as opened:
             head = opened.read(HEAD)
@@ -224,7 +224,7 @@ class _Direct:
             self._file.hold([p for array in arrays for run in runs for p in _places(array, *run)])
 
     def rows(self, array: StoredArray, start: int, stop: int) -> np.ndarray:
-        """See ``RowReader``."""
+        """Read rows ``start`` to ``stop`` of ``array`` from their byte ranges."""
         found = array.header
         pieces = [self._between(*place) for place in _places(array, start, stop)]
         return _shaped(pieces[0] if len(pieces) == 1 else b"".join(pieces), found, stop - start)

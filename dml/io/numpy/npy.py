@@ -41,7 +41,7 @@ TEXTS = {"U": pa.string(), "S": pa.binary()}
 
 
 class ArrayFiles(TypedFiles):
-    """Files of arrays of equal types, whose headers were read."""
+    """Files of arrays with equal types, whose headers were read."""
 
     files: tuple[ArrayFile, ...]
 
@@ -299,10 +299,11 @@ def read_numpy(
 ) -> NumpySource:
     """Read rows of .npy and .npz files: a file, a folder, a pattern, or a list of these.
 
-    The first axis of an array counts the rows; further axes are tensor axes. A .npy file has the
-    column "item", or one for each field of its rows; the members of an .npz file are columns. Byte
-    strings of fixed size lose trailing zeros, as in NumPy. Headers are read now, values on demand;
-    checksums of .npz are verified. Python objects, which only pickle could read, are refused.
+    Rows run along the first axis of an array; further axes are tensor axes. A .npy file has the
+    column "item", or one column per field of its rows; the members of an .npz file are columns.
+    Byte strings of fixed size lose trailing zeros, as in NumPy. Headers are read now, and values on
+    demand; checksums of .npz are verified. Arrays of Python objects, which only pickle can read,
+    are errors.
 
     Raise SourceError for absent or damaged files, or arrays of several lengths or differing types;
     SchemaError for an absent column.

@@ -43,7 +43,7 @@ def coalesced(ranges: Iterable[Range]) -> list[Range]:
 
 
 class RandomReader:
-    """A file in a store that pyarrow can read; other bytes than ``held`` are fetched on demand.
+    """A file in a store that pyarrow can read; bytes not in ``held`` are fetched on demand.
 
     ``held`` are pairs (offset, bytes) that were fetched before. The last window fetched on demand
     is cached. Only one thread may use the object.

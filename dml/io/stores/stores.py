@@ -200,7 +200,7 @@ class Remote:
         return [found[i] for i in range(len(ranges))]
 
     def _ask(self, ranges: Sequence[Range], found: dict[int, bytes]) -> None:
-        """Fetch the ranges that ``found`` lacks, and add them; raise permanent failures first."""
+        """Fetch the ranges missing in ``found`` and add them; raise permanent failures first."""
         lacking = [i for i in range(len(ranges)) if i not in found]
         starts, stops = zip(*(ranges[i] for i in lacking), strict=True)
         system = self.store.system

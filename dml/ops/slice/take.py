@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @op
 class Take(PlaceSlice):
-    """Returns the first ``n`` elements (rows, or batches after ``batch``) and computes no others."""
+    """Returns the first ``n`` elements (rows, or batches after ``batch``), and reads no further."""
 
     input: Node
     n: int
