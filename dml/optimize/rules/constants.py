@@ -151,7 +151,7 @@ def _without_literal(value: Value, op: str) -> Value:
 
 @law(Segment, source="constant propagation")
 def pick_branch(node: Node) -> Node | None:
-    """if_else of a literal condition is the branch taken, in the type of both."""
+    """if_else with a literal condition is the selected branch, in the common type."""
     match node:
         case Segment() if any(map(_decided, parts_of(node))):
             given = node.input.schema
@@ -179,7 +179,7 @@ def _pick(value: Value, given: Schema) -> Value:
 
 @law(Segment, source="SQL predicate simplification")
 def drop_true_parts(node: Node) -> Node | None:
-    """A part of a predicate that is literally true keeps every row."""
+    """A part of a predicate that is literally true keeps every row and is dropped."""
     match node:
         case Segment(predicate=parts) if any(_literally(part, wanted=True) for part in parts):
             left = tuple(part for part in parts if not _literally(part, wanted=True))
@@ -204,7 +204,7 @@ def _literally(part: Value, *, wanted: bool) -> bool:
 
 @law(Segment, source="value ranges of types")
 def relax_sure_cast(node: Node) -> Node | None:
-    """A strict cast to a type that holds every value of the other cannot fail."""
+    """A strict cast to a type that represents every value of the source type cannot fail."""
     match node:
         case Segment():
             given = node.input.schema

@@ -27,7 +27,7 @@ T = TypeVar("T")
 def drop_take_of_less(node: Node) -> Node | None:
     """take(n) of an input that cannot have more than n elements is its input.
 
-    Except for take(0), which does not even read rows that may raise an error.
+    take(0) is excluded, since it does not even read rows that may raise an error.
     """
     match node:
         case Take(input=given) if node.n:
@@ -38,7 +38,7 @@ def drop_take_of_less(node: Node) -> Node | None:
 
 @rule(Take, source="top-k; Graefe, Query evaluation techniques, 1993")
 def take_while_sorting(node: Node) -> Node | None:
-    """take(n) of a sort needs the first n rows of the order alone, which are held in its place."""
+    """take(n) of a sort keeps only the first n rows in memory, instead of sorting all rows."""
     match node:
         case Take(input=Sort() as lower):
             return _first(node, lower, node.n)

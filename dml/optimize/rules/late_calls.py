@@ -24,7 +24,7 @@ from dml.optimize.rule import rule
     over=(MapRows, RandomMap),
 )
 def slice_before_function(node: Node) -> Node | None:
-    """A function of a row to a row is called for those that a slice keeps, and to settle types."""
+    """A row function is called only for rows that a slice keeps, and for rows that settle types."""
     lower = node.inputs[0]
     if lower.batched or lower.rows is not Rows.SAME:
         return None

@@ -120,7 +120,7 @@ def _fits(outer: Segment, inner: Segment, env: dict[str, Value]) -> bool:
 
 @law(Segment, source="tf.data, section 3.3.1 (map fusion); SQL projection merging", over=(Segment,))
 def merge_columns(node: Node) -> Node | None:
-    """Columns of columns are columns of the input."""
+    """Columns computed from columns are computed from the input directly."""
     match node:
         case Segment(input=Segment() as inner, predicate=()):
             return _merged(node, inner)
@@ -133,7 +133,7 @@ def merge_columns(node: Node) -> Node | None:
     over=(Segment,),
 )
 def filter_before_columns(node: Node) -> Node | None:
-    """A filter over columns and filters is one filter over the input, tried after theirs."""
+    """A filter above columns and filters becomes a filter on the input, evaluated after theirs."""
     match node:
         case Segment(input=Segment() as inner) if node.predicate:
             return _merged(node, inner)

@@ -32,7 +32,7 @@ BLIND = (Rows.SLICE, Rows.PERMUTED, Rows.GROUPED, Rows.WINDOWS, Rows.REPEATED)
 
 @whole(source="SQL projection pushdown, from the end of the pipeline")
 def dead_columns(root: Node) -> Node:
-    """Segments compute no column that nothing above reads.
+    """Columns that no later operator reads are not computed.
 
     The columns that an operator reads and passes on decide. Users' functions count as reading all
     columns, since fingerprints contain the remaining columns.
@@ -88,7 +88,7 @@ def looked_at(node: Node) -> frozenset[str] | None:
 
 @lowering(source="SQL projection pushdown into the reader")
 def projection_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
-    """Only columns that something reads are computed and decoded."""
+    """Only columns that an operator reads are computed and decoded."""
     count, nodes = len(stage.steps), alive((*stage.steps, *above), functions=True)
     stage, above = dataclasses.replace(stage, steps=tuple(nodes[:count])), tuple(nodes[count:])
     wanted = wanted_by(nodes)
@@ -119,7 +119,7 @@ def filter_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
 
 @lowering(source="late materialisation in column stores, Abadi 2007")
 def filter_columns_first(stage: Stage, above: tuple[Node, ...]) -> Split:
-    """Where few units have a row that passes, they are tried before other columns are decoded."""
+    """If few units have a passing row, columns of the filter are decoded before the others."""
     looked_at = frozenset[str]().union(*(part.refs for part in stage.predicate))
     first = tuple(name for name in stage.columns if name in looked_at)
     lacking = len(first) < len(looked_at) or not 0 < len(first) < len(stage.columns)
@@ -130,7 +130,7 @@ def filter_columns_first(stage: Stage, above: tuple[Node, ...]) -> Split:
 
 @lowering(source="index shuffle of random-access data sets")
 def shuffle_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
-    """A full shuffle of an addressable source reads it in that order."""
+    """A source with random access is read in the order of a full shuffle."""
     match above:
         case (ShuffleAll() as node, *rest) if (
             stage.source.addressable
@@ -152,7 +152,7 @@ def pieces_in_order(stage: Stage, above: tuple[Node, ...]) -> Stage:
 
 @lowering(source="tf.data reorder_data_discarding_ops; limit pushdown")
 def skip_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
-    """A skip over rows that are one to one with the source's begins to read where it ends.
+    """If rows correspond one-to-one to the source's, reading begins after the skipped rows.
 
     Functions that are not proven pure are also called for skipped rows, because they may have side
     effects.
@@ -170,7 +170,7 @@ def skip_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
 
 @lowering(source="limit pushdown")
 def take_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
-    """Units that lie wholly beyond the last row taken are not read."""
+    """Units that lie entirely beyond the last row taken are not read."""
     skipped = above[0].n if above and isinstance(above[0], Skip) else 0
     match above[1:] if skipped else above:
         case (Take() as node, *_) if _seekable(stage):

@@ -21,7 +21,7 @@ MOVING = (Rows.PERMUTED, Rows.SLICE)
 
 @rule(LiftedMap, LiftedFilter, source="bounds-check elimination; interval arithmetic, Moore 1966")
 def drop_needless_checks(node: Node) -> Node | None:
-    """A check of a proven function is dropped where the ranges of columns say that it never holds.
+    """A check of a lifted function is dropped if column ranges prove that it is never true.
 
     The check stays where values could exceed 64 bits, divide by zero or be null.
     """

@@ -45,7 +45,7 @@ class MachineLimits:
 
 @choice(source="streaming batch model, section 4.2; cedar, VLDB 18(2)")
 def stages_by_cost(plan: Plan, machine: MachineLimits) -> frozenset[int]:
-    """A stage may end between any two operators that see blocks: rows and their order stay.
+    """A stage may end between any two operators on blocks; rows and their order do not change.
 
     Return the indices of block operators that may begin a stage. There are none if there are enough
     tasks for all workers, or if functions that hold the GIL may move to processes during the run,
@@ -80,7 +80,7 @@ def partitions_by_cost(plan: Plan, machine: MachineLimits) -> tuple[int, ...]:
 
 @choice(source="OPTIMIZER 6; FastFlow, VLDB 16(5)")
 def executor_by_cost(plan: Plan, machine: MachineLimits) -> tuple[str, ...]:
-    """Functions that are proven pure give the same in threads and in processes.
+    """Functions that are proven pure return the same results in threads and in processes.
 
     Return the names of the drivers that may run the plan.
     """
