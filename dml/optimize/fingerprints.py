@@ -201,7 +201,7 @@ def parts_of(normal: Node, domain: Domain) -> list[tuple[str, str]]:
 
 
 def name_parts(node: Node, domain: Domain, memo: Memo, *, identified: bool = False) -> list[object]:
-    """Return the parts of the name of ``node``, without its inputs.
+    """Return the parts of the fingerprint of ``node``, without its inputs.
 
     With ``identified``, the identity of its data is one of them.
     """

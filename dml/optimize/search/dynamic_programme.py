@@ -88,7 +88,7 @@ class ChainProblem:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ArrangedWay:
-    """A way to run: ``cuts`` are the steps that begin a stage, except for the first stage.
+    """An arrangement: ``cuts`` are the steps that begin a stage, except for the first stage.
 
     ``kept`` is the index, in ``steps`` and then ``over``, of the step above which a cache is
     placed.

@@ -27,30 +27,30 @@ class Encoders(Namespace[C]):
 
     @door
     def one_hot(self, size: object, dtype: object) -> C:
-        """See ``Column.one_hot``."""
+        """Check the arguments of ``Column.one_hot``, and return its result."""
         return self._apply(".one_hot", whole("size of one_hot", size, 1, WIDEST), _number(dtype))
 
     @door
     def multi_hot(self, size: object, dtype: object) -> C:
-        """See ``Column.multi_hot``."""
+        """Check the arguments of ``Column.multi_hot``, and return its result."""
         return self._apply(
             ".multi_hot", whole("size of multi_hot", size, 1, WIDEST), _number(dtype)
         )
 
     @door
     def normalize(self, mean: Any, std: Any) -> C:
-        """See ``Column.normalize``."""
+        """Check the arguments of ``Column.normalize``, and return its result."""
         made: C = (self._column - _moment("mean", mean)) / _moment("std", std)
         return made
 
     @door
     def replace(self, mapping: Any) -> C:
-        """See ``Column.replace``."""
+        """Check the arguments of ``Column.replace``, and return its result."""
         return self._apply(".replace", *_pairs("replace", mapping))
 
     @door
     def replace_strict(self, mapping: Any, default: Any, return_dtype: Any) -> C:
-        """See ``Column.replace_strict``."""
+        """Check the arguments of ``Column.replace_strict``, and return its result."""
         keys, values = _pairs("replace_strict", mapping)
         other = () if default is ... else (plain(default),)
         kind = _common((*values, *other)) if return_dtype is None else data_type(return_dtype)
@@ -58,7 +58,7 @@ class Encoders(Namespace[C]):
 
     @door
     def lookup(self, vocabulary: Any, default: Any, buckets: object) -> C:
-        """See ``Column.lookup``."""
+        """Check the arguments of ``Column.lookup``, and return its result."""
         return self._apply(".lookup", *looked_up(vocabulary, default, buckets))
 
 

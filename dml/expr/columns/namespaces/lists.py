@@ -97,7 +97,7 @@ class Lists(Sliced[C]):
 
     @door
     def eval(self, expression: Any) -> C:
-        """Return the list of the values of ``expression`` for each element, ``dml.element()``."""
+        """Return the list of values of ``expression``, where ``dml.element()`` is each element."""
         kind = type(self._column)
         inner = expression.value if isinstance(expression, kind) else lit(plain(expression))
         return self._apply("list.eval", over_element(inner))
