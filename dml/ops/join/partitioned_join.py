@@ -83,7 +83,7 @@ class Parts:
         self.rows = self.held_bytes = 0
 
     def add(self, block: Block) -> None:
-        """Number and buffer the rows of ``block``; write the buffer to disk above the budget."""
+        """Number and buffer the rows of ``block``; write the buffer to disk if it is too large."""
         rows = np.arange(self.rows, self.rows + block.n, dtype="u8")
         self.rows += block.n
         self.held.append(numbered(block.bare(), {ROW: rows}))

@@ -313,7 +313,7 @@ def _column_of(rows: Sequence[Any], name: str, names: tuple[str, ...]) -> list[A
 
 
 def _settled(name: object, column: Sequence[Any]) -> pa.DataType:
-    """Return ``settle(column)``; an UnfitError names the first row that earlier rows exclude."""
+    """Return ``settle(column)``; an UnfitError has the index of the first row that does not fit."""
     if not isinstance(name, str):
         raise UnfitError(0, f"a column called {text_of(name, repr)}, and names are text")
     try:

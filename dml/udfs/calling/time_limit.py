@@ -229,7 +229,7 @@ def within(left_s: float, limit_s: float, call: Callable[..., Any], *args: Any) 
 
 
 def watched(limit_s: float, loop: Callable[..., Any], *args: Any) -> Any:
-    """Return ``loop(*args)``, which calls functions with time limits; raise TimedOutError.
+    """Return ``loop(*args)``; raise TimedOutError if a function call in it exceeds its limit.
 
     The whole loop runs in a helper thread, so that a call costs a few microseconds instead of a
     change of threads. When a call is abandoned, the loop ends after it, and the caller owns the
