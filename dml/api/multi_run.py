@@ -125,7 +125,7 @@ def _parts(group: RunGroup) -> Iterator[tuple[RunGroup, tuple[int, ...]]]:
 
 
 def _receivers(wanted: Sequence[WantedRun], stack: ExitStack) -> list[Receiver]:
-    """Return what collects each pipeline's rows: a table, or files in a new folder.
+    """Return the receiver of each pipeline's rows: a table, or files in a new folder.
 
     The folders appear, in the order of ``wanted``, when ``stack`` is left without an error.
     """

@@ -181,7 +181,7 @@ def cache_status(plan: Plan, settings: Settings, epoch: int) -> CacheStatus:
 
 
 def estimated(node: Node, settings: Settings) -> tuple[Estimate, ...]:
-    """Estimate the cost of every operator from what has been learned so far."""
+    """Estimate the cost of every operator from the costs learned so far."""
     return estimates_of(optimized(node, settings).plan, settings)
 
 

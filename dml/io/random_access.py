@@ -98,7 +98,7 @@ class Addressed(Source):
 
     @property
     def addressable(self) -> bool:
-        """Always True."""
+        """True, since any rows can be read directly by ``rows_at``."""
         return True
 
     def position_of(self, ids: RowIds) -> np.ndarray:

@@ -49,10 +49,10 @@ def fingerprint_of(normal: Node, domain: Domain, seed: int, memo: Memo | None = 
 
 
 def resuming_name(normal: Node, plan: Plan, memo: Memo) -> str:
-    """Return the hex name of the plans that a saved position fits: program and seeds, without data.
+    """Return the hex name of the plans that can resume a position: operators and seeds, no data.
 
-    The operators over the stream are part of the name: positions count the elements that pass
-    there, and one pipeline may have other steps there if it is run as written, or rewritten.
+    The name covers the operators over the stream, because positions count their elements. These
+    operators may differ between the written and the optimized plan of a pipeline.
     """
     name = _chained(normal, Domain.RESULT, memo, identified=False)
     steps = [

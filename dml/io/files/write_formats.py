@@ -59,7 +59,7 @@ class Parquet:
     verb: ClassVar[str] = "write_parquet"
 
     def open(self, sink: Any, schema: pa.Schema) -> Writer:
-        """Begin a file."""
+        """Return the writer of a new file in ``sink``."""
         parquet = importlib.import_module("pyarrow.parquet")
         writer = parquet.ParquetWriter(
             sink, schema, compression=self.compression or "none", write_page_checksum=True
@@ -78,7 +78,7 @@ class Arrow:
     verb: ClassVar[str] = "write_arrow"
 
     def open(self, sink: Any, schema: pa.Schema) -> Writer:
-        """Begin a file."""
+        """Return the writer of a new file in ``sink``."""
         options = pa.ipc.IpcWriteOptions(compression=self.compression)
         writer = pa.ipc.new_file(sink, schema, options=options)
         return LibraryWriter(lambda rows: writer.write_table(rows.combine_chunks()), writer.close)
@@ -142,7 +142,7 @@ class Csv:
     verb: ClassVar[str] = "write_csv"
 
     def open(self, sink: Any, schema: pa.Schema) -> Writer:
-        """Begin a file with the header."""
+        """Return the writer of a new file in ``sink``, with the header written."""
         for field in schema:
             if not _plain(field.type):
                 raise pa.ArrowInvalid(f"{field.name!r} is {field.type}, which has no form as text")
@@ -197,7 +197,7 @@ class JsonLines:
     verb: ClassVar[str] = "write_json"
 
     def open(self, sink: Any, schema: pa.Schema) -> Writer:
-        """Begin an empty file."""
+        """Return the writer of a new, empty file in ``sink``."""
         return _JsonWriter(sink, {field.name: json_of(field.type, field.name) for field in schema})
 
 

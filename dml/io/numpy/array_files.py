@@ -136,11 +136,11 @@ class InStore(io.RawIOBase):
         return self._reader.tell()
 
     def readable(self) -> bool:
-        """Return True."""
+        """Return True: bytes can be read."""
         return True
 
     def seekable(self) -> bool:
-        """Return True."""
+        """Return True: reads can begin at any byte."""
         return True
 
 
@@ -257,7 +257,7 @@ class _InOrder:
         """Do nothing: an archive is read sequentially (see ``RowReader``)."""
 
     def rows(self, array: StoredArray, start: int, stop: int) -> np.ndarray:
-        """See ``RowReader``."""
+        """Read rows ``start`` to ``stop`` of ``array``, in ascending order over all calls."""
         name, found = array.member, array.header
         if name not in self._open:
             self._open[name] = self._archive.open(name)

@@ -157,7 +157,7 @@ class Blocks:
         return not self.closed
 
     def seekable(self) -> bool:
-        """Return False."""
+        """Return False: bytes are read from front to back only."""
         return False
 
     def close(self) -> None:

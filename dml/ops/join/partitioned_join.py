@@ -200,7 +200,7 @@ class Partitioned:
                 yield block.select(names)
 
     def _divide(self, held: list[Block]) -> bool:
-        """Write both sides to disk; return False if the right side fails, which comes first."""
+        """Write both sides to disk; return False if reading the right side fails."""
         try:
             while (block := held.pop(0) if held else self.right.pull(CHUNK)) is not None:
                 self._add_right(block)

@@ -68,7 +68,7 @@ class Belief:
         return Belief(self.mean + math.log(factor), self.sigma, self.source)
 
     def spread(self) -> str:
-        """Return the uncertainty as text: ``+-8%``, or ``x/3`` for a factor of three (from 2)."""
+        """Return the uncertainty as text: ``+-8%``, or ``x/3`` for factors of two or more."""
         factor = math.exp(min(self.sigma, 100.0))
         if factor < 2:
             return f"+-{100 * (factor - 1):.0f}%"

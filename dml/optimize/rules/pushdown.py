@@ -44,7 +44,7 @@ def dead_columns(root: Node) -> Node:
 
 
 def alive(nodes: Sequence[Node], *, functions: bool) -> list[Node]:
-    """Return consecutive ``nodes`` with segments that compute only what those above them read.
+    """Return consecutive ``nodes`` whose segments compute only columns that later ones read.
 
     With ``functions``, users' functions count as reading only the columns that they declare, else
     all; no fingerprint depends on this.

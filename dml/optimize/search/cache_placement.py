@@ -89,7 +89,7 @@ def cached_bytes(points: Sequence[Point], kept: Kept) -> float:
 
 
 def best(points: Sequence[Point], price: float = 0.0) -> Kept:
-    """Return the points to cache at ``price`` seconds per byte: no choice costs less in all."""
+    """Return the points to cache at ``price`` seconds per byte, with the least total cost."""
     return _Search(points, price).cached_points()
 
 

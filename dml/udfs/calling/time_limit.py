@@ -69,7 +69,7 @@ class CallWatch:
         GIVEN_UP.due(-1)
 
     def stop(self, call: _Running | None = None) -> bool:
-        """Abandon the current call, if it is ``call`` or ``call`` is None; return True if it is."""
+        """Abandon the current call; return False if it is no longer ``call`` (None: any call)."""
         with self._lock:
             self._stopped = call is None or self.running is call
             return self._stopped
