@@ -179,7 +179,7 @@ def stored_arrow(column: pa.Array | pa.ChunkedArray) -> tuple[pa.DataType, Store
 
 
 def content_bytes(column: Stored, kind: pa.DataType, rows: int) -> int:
-    """Return the bytes of the values of ``rows`` rows, without chunks, slices and validity."""
+    """Return the bytes of the values in ``rows`` rows, without validity and unused buffer parts."""
     if code_of(kind) != "arrow":
         return rows * int(np.prod(shape_of(kind), dtype=int)) * np.dtype(code_of(kind)).itemsize
     return arrow_bytes(column)

@@ -153,7 +153,7 @@ def values_s(values: Sequence[Value], speed: Speed) -> float:
 
 
 def is_costly(value: Value) -> bool:
-    """Return True if ``value`` uses a function, such as one of texts, that no kernel computes."""
+    """Return True if ``value`` uses a function of a namespace, such as one of texts or lists."""
     return any("." in each.op for each in walk((value,)))
 
 

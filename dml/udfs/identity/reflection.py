@@ -123,7 +123,7 @@ class _Order:
                 self.held = []
 
     def shows(self, label: _Label | None, *, loop: bool = False) -> None:
-        """Record that code observes a value's order; ignore a ``loop`` over a set of its own."""
+        """Record that code observes a value's order; ignore a ``loop`` over a set it created."""
         if label is None:
             return
         if label.kind == "name":
