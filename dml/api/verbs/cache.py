@@ -62,10 +62,10 @@ class CacheVerbs(StepVerbs):
         ``explain()`` and ``cache_status()`` show the decision and its reason. Bytes and order of
         the result never depend on it.
 
-        Rows that change in every epoch, because of an earlier shuffle or random function, still do.
-        ``reuse=4`` draws them once for four epochs, for row functions over one source: epoch ``e``
-        has the rows of epoch ``e // 4`` of the input, cached or not. Raise PlanError over random
-        steps without ``reuse``, and with it over steps that depend on order.
+        Rows that differ in every epoch, because of an earlier shuffle or random function, still
+        differ. ``reuse=4`` draws them once for four epochs, for row functions over one source:
+        epoch ``e`` has the rows of epoch ``e // 4`` of the input, cached or not. Raise PlanError
+        over random steps without ``reuse``, and with it over steps that depend on order.
 
         Source: Cachew (Graur et al., ATC 2022), 4.4; Revamper (Lee et al., ATC 2021).
         """

@@ -192,7 +192,7 @@ def _object(line: bytes) -> dict[str, Any]:
 
 
 def _no_rows(data: bytes, message: str) -> RowError:
-    """Build the RowError for invalid ``data``, which often is one value across many lines."""
+    """Build the RowError for invalid ``data``, often one value that spans several lines."""
     text = data.strip()
     if text.startswith(b"["):
         return RowError("it is an array, and a row is an object on a line", try_=LISTED)
