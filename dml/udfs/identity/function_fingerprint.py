@@ -1,10 +1,11 @@
 """The fingerprint of a function covers its bytecode and everything that the code refers to.
 
-A user's function is its bytecode (see ``dml.udfs.identity.bytecode`` for the parts left out),
-defaults, closure, and every global it reads, through the user's own modules at any depth. An object
-of a library is encoded by its name and, in the domain RESULT, the library's version. Values are
-encoded as by ``dml.base.encoder``, but dictionaries in their own order. Objects without a meaning
-outside this process raise an error: locks, random generators, loggers, open files.
+A user's function is encoded by its bytecode (see ``dml.udfs.identity.bytecode`` for the parts left
+out), its defaults and closure, and every global that it reads, through the user's own modules at
+any depth. An object of a library is encoded by its name and, in the domain RESULT, the library's
+version. Values are encoded as by ``dml.base.encoder``, but dictionaries in their own order. Objects
+without a meaning outside this process raise an error: locks, random generators, loggers, open
+files.
 
 Names, annotations, and the order of attributes and of sets are included if the code observes them
 (see ``dml.udfs.identity.reflection``).

@@ -291,7 +291,7 @@ ORIGINAL = {made: known for known, made in REPLACED.items() if isinstance(known,
 
 
 def replacement(value: Any) -> Any:
-    """Return the replacement of a value from outside; the value itself if none is needed."""
+    """Return the replacement of an outside value while tracing; the value if none is needed."""
     if isinstance(value, re.Pattern):
         return Pattern(value)
     if isinstance(value, types.ModuleType):
