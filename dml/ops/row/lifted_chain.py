@@ -146,7 +146,7 @@ def _grows(node: Node) -> bool:
 
 
 def _grouped(checks: Sequence[Value]) -> tuple[Value, ...]:
-    """Return ``checks`` with those that read a common column joined: they share operations."""
+    """Return ``checks``, joining those that read a common column, since they share operations."""
     found: list[Value] = []
     for check in checks:
         near = [each for each in found if each.refs & check.refs]

@@ -301,7 +301,7 @@ def _needed(step: _Step, wanted: float) -> float:
 
 
 def _rows_of(stage: Stage) -> tuple[float, str]:
-    """Return how many rows are read in units that may match, and how that was counted."""
+    """Return the rows in units that may match the filter, and how they were counted."""
     source = stage.source
     rows, letter = _counted(source)
     if not stage.predicate or not source.unit_count:
