@@ -124,7 +124,8 @@ def from_iterable(
     An iterable that can be restarted is iterated for every pass. An iterator is consumed once, as
     far as needed, and its rows are kept in a private temporary file, which is deleted with the last
     pipeline that reads them. Other processes of this host read that file, and ask this one for more
-    rows. Types are found as in ``from_generator``. The fingerprint is valid in this process only.
+    rows. Types are inferred as in ``from_generator``. The fingerprint is valid in this process
+    only.
     """
     from dml.io.user import iterator_spool
 
@@ -268,8 +269,8 @@ def read_sql(
     ``connect`` opens a connection for every pass. One thread at a time uses it, but not always the
     same one: sqlite3 needs ``check_same_thread=False``. Passes may differ if the query has no ORDER
     BY or the data changes. ``parameters`` are a list, or a dict where the driver has named
-    parameters. Column names are those of the result; types are found as in ``from_generator``. The
-    fingerprint of the rows is valid in this process only, unless ``fingerprint`` is given.
+    parameters. Column names are those of the result; types are inferred as in ``from_generator``.
+    The fingerprint of the rows is valid in this process only, unless ``fingerprint`` is given.
     """
     from dml.io.tables import sql
 

@@ -69,7 +69,7 @@ class Unpacked:
 
 
 class _Zlib:
-    """An adapter of zlib's decompressor to the interface of the other modules."""
+    """An adapter that gives zlib's decompressor the interface of those of ``bz2`` and ``lzma``."""
 
     def __init__(self) -> None:
         self._inner = zlib.decompressobj()

@@ -67,7 +67,7 @@ class SpelledPart(NamedTuple):
         return [kind, path, text, self.name, [part.to_json(plain=plain) for part in self.parts]]
 
     def keyed(self, under: Callable[[str], str]) -> SpelledPart:
-        """Return the part with ``under`` applied to its path and digest, which replaces digests."""
+        """Return the part with all digests, including those in its path, replaced by ``under``."""
         inside = tuple(part.keyed(under) for part in self.parts)
         return self._replace(path=under(self.place[1]), name=under(self.name), parts=inside)
 

@@ -55,7 +55,7 @@ class Own(NamedTuple):
 def in_place(steps: tuple[Instruction, ...]) -> str:
     """Return the objection to an in-place operator on a value that may be the caller's, or "".
 
-    The code has no loops.
+    The code must not have loops.
     """
     if not any(step.name == "BINARY_OP" and step.arg in IN_PLACE for step in steps):
         return ""

@@ -60,7 +60,10 @@ class Lists(Sliced[C]):
 
     @door
     def join(self, separator: str, *, ignore_nulls: bool = True) -> C:
-        """Return ``separator.join(x)`` without nulls; null for nulls if not ``ignore_nulls``."""
+        """Return the elements joined by ``separator``, skipping nulls.
+
+        If not ``ignore_nulls``, a list with a null gives null.
+        """
         return self._apply("list.join", text("the separator", separator), bool(ignore_nulls))
 
     def any(self) -> C:
