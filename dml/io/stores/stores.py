@@ -99,7 +99,7 @@ class ObjectStore:
         return scrubbed(text, iter([*secrets_in(self._options), *inside]))
 
     def request(self, url: str, request: Callable[[], T], done: str = "read") -> T:
-        """Return ``request()``; retry transient failures, raise StoreError for a final one."""
+        """Return ``request()``; retry transient failures, raise StoreError for a permanent one."""
         for wait_s in (*WAITS_S, None):
             try:
                 return request()
