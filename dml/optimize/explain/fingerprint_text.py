@@ -102,7 +102,7 @@ def to_json(story: FingerprintText, *, plain: bool = False) -> dict[str, Any]:
 
 
 def keyed(story: FingerprintText, under: Callable[[str], str]) -> FingerprintText:
-    """Return the description with each ``digest`` replaced by ``under(digest)``, as text."""
+    """Return the description, in text form, with each digest replaced by ``under(digest)``."""
     operators = (
         each._replace(name=under(each.name), parts=tuple(part.keyed(under) for part in each.parts))
         for each in story.operators

@@ -34,8 +34,8 @@ BLIND = (Rows.SLICE, Rows.PERMUTED, Rows.GROUPED, Rows.WINDOWS, Rows.REPEATED)
 def dead_columns(root: Node) -> Node:
     """Columns that no later operator reads are not computed.
 
-    The columns that an operator reads and passes on decide. Users' functions count as reading all
-    columns, since fingerprints contain the remaining columns.
+    The columns that later operators read and pass on determine which are needed. Users' functions
+    count as reading all columns, since fingerprints contain the remaining columns.
     """
     below, *rest = root.chain()
     for old, new in zip(rest, alive(rest, functions=False), strict=True):
