@@ -77,7 +77,7 @@ def _plain(address: str) -> str:
 
 
 def _bare(address: str) -> str:
-    """Return a web address without its query, in which a question mark is not a wildcard."""
+    """Return a web address without its query, since its question mark is not a wildcard."""
     return address.partition("?")[0] if address.startswith(("http:", "https:")) else address
 
 

@@ -37,7 +37,7 @@ class Belief:
 
     @classmethod
     def prior(cls, figure: float) -> Belief:
-        """Return a belief from the table, wrong by a factor below three with probability 2/3."""
+        """Return a belief from the table: its error is below a factor of 3 with probability 2/3."""
         return cls(math.log(max(figure, LEAST)), SIGMA_PRIOR, PRIOR)
 
     @classmethod
