@@ -251,7 +251,7 @@ class Catalog:
     def evict(self, fingerprint: str) -> bool:
         """Remove an entry; return False if it does not exist. Rows are recomputed when needed.
 
-        Safe while other processes read the entry. Raise CacheError if the entry is pinned.
+        This is safe while other processes read the entry. Raise CacheError if the entry is pinned.
         """
         from dml.cache.eviction import janitor, pins
 
@@ -270,7 +270,7 @@ class Catalog:
         """Remove garbage: files of dead processes, and rows without a record.
 
         Rows that no entry refers to, and that were not written to for ``grace_s`` seconds, were
-        left by a writer that died. Safe while other processes read and write.
+        left by a writer that died. This is safe while other processes read and write.
         """
         from dml.cache.eviction import janitor
 

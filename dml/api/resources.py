@@ -85,7 +85,7 @@ def _workers(settings: Settings) -> int:
 
 
 def _offered(settings: Settings) -> tuple[int, int]:
-    """Return the threads and the bytes of the cluster; 0 without one, or if not known yet."""
+    """Return the cluster's threads and bytes of memory; 0 without a cluster or while unknown."""
     if settings.executor != "distributed" or "distributed" not in sys.modules:
         return 0, 0
     found: tuple[int, int] = _on_dask().offered(settings)

@@ -251,8 +251,8 @@ class Sinks(Results):
         The table is created if it does not exist; otherwise ``mode`` says what happens: "error",
         "append", or "overwrite", after which earlier versions can still be read. A run that fails
         commits nothing; a vacuum of the table removes files that it wrote. This does not count as
-        an epoch. Needs the extra "delta". Raise PlanError for another mode; raise SourceError for
-        errors of the library.
+        an epoch. It needs the extra "delta". Raise PlanError for another mode; raise SourceError
+        for errors of the library.
         """
         lakes, rows = self._as_stream("write_delta")
         done: int = lakes.write_delta(rows, path, mode, storage_options, partition_by)

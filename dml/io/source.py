@@ -114,7 +114,7 @@ class Source(Node):
     def unit_of_atom(self, atom: int) -> int:
         """Return the index of the unit that contains atom ``atom`` (``unit_count`` past the end).
 
-        Defined only if atoms have numbers, that is, if no unit is open.
+        This is defined only if atoms have numbers, that is, if no unit is open.
         """
         raise InternalError(f"{type(self).__name__} has no atoms")
 

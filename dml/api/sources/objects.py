@@ -207,7 +207,7 @@ def read_delta(
 
     Files are read in order of their paths, and partition columns are columns of the rows;
     ``storage_options`` are those of deltalake. Raise SourceError if ``path`` is not a table, and
-    for tables with column mapping or deletion vectors. Needs the extra "delta".
+    for tables with column mapping or deletion vectors. This needs the extra "delta".
     """
     from dml.io.tables import delta
 
@@ -227,7 +227,8 @@ def read_iceberg(
 
     ``table`` is a pyiceberg Table, or its name in the ``catalog`` that pyiceberg is configured
     with. Files are read in order of their paths, columns as the snapshot has them, without deleted
-    rows. Raise SourceError for a table or snapshot that does not exist. Needs the extra "iceberg".
+    rows. Raise SourceError for a table or snapshot that does not exist. This needs the extra
+    "iceberg".
     """
     from dml.io.tables import iceberg
 
@@ -246,7 +247,7 @@ def read_lance(
     """Read a Lance dataset at ``version`` (or a tag), or at the latest at the time of the call.
 
     Rows have random access, so ``shuffle()`` reads them in shuffled order. Raise SourceError if
-    ``path`` is not a dataset. Needs the extra "lance".
+    ``path`` is not a dataset. This needs the extra "lance".
     """
     from dml.io.tables import lance
 
@@ -293,7 +294,7 @@ def read_zarr(
 
     The columns of a group are its arrays (those in ``arrays``); a single array is the column
     "item". Atoms are chunks. Raise SourceError for unequal lengths, and unsupported dtypes. The
-    fingerprint is that of the content, and the arrays must not be written to. Needs the extra
+    fingerprint is that of the content, and the arrays must not be written to. This needs the extra
     "zarr".
     """
     from dml.io.tables import zarr

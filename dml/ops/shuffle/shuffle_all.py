@@ -40,7 +40,7 @@ ONE_TO_ONE = (
 class ShuffleAll(SameColumns):
     """Returns every row once, ordered by a key of (seed, operator, epoch, row).
 
-    Keeps the rows in memory up to the run's budget, and in sorted runs on local disk beyond it.
+    Rows are kept in memory up to the run's budget, and beyond it in sorted runs on local disk.
     Unless ``fresh``, all epochs have the same order.
     """
 

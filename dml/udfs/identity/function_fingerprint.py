@@ -67,9 +67,9 @@ class FunctionIdentity:
 def identity(fn: Callable[..., Any], *, fingerprint: str | None = None) -> FunctionIdentity:
     """Return the identity of a callable.
 
-    ``fingerprint`` is the user's own name for the function and stands for all of its code. Takes
-    functions, lambdas, methods, partials, classes, objects with ``__call__``, NumPy and numba
-    functions. This takes about 30 microseconds, and 100 more for each new code object. Raise
+    ``fingerprint`` is the user's own name for the function and stands for all of its code. ``fn``
+    may be a function, lambda, method, partial, class, object with ``__call__``, or a NumPy or numba
+    function. The call takes about 30 microseconds, and 100 more for each new code object. Raise
     FingerprintError for a value without fingerprint, with the path to it.
     """
     name = spelled(fn)
