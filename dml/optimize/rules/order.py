@@ -111,7 +111,7 @@ def skip_before_take(node: Node) -> Node | None:
 
 @law(Take, source="tf.data, slice merging", over=(Take,))
 def merge_takes(node: Node) -> Node | None:
-    """take(n) of take(m) is take of the smaller."""
+    """take(n) of take(m) is take(min(n, m))."""
     match node:
         case Take(input=Take() as inner):
             return inner.replace(n=min(node.n, inner.n))

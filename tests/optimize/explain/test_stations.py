@@ -46,7 +46,7 @@ def test_rules_are_told_with_law_and_source() -> None:
     stations = optimize(flights().take(9).take(4)._node, 0)
     assert explained(stations, "rules", micros=False) == "\n".join(
         [
-            "merge_takes: take(n) of take(m) is take of the smaller.",
+            "merge_takes: take(n) of take(m) is take(min(n, m)).",
             "  Take(4) over Take(9)",
             f"  -> Take(4) over {flights()._node.title()}",
             "  from tf.data, slice merging",
