@@ -343,7 +343,7 @@ def reused(plan: Plan, settings: Settings, root: str, namespace: str) -> str:
 
 
 def clearing(plan: Plan, settings: Settings) -> list[Callable[[], None]]:
-    """Return a function per cache entry of a plan that removes it; CacheError if one is pinned.
+    """For each cache entry, return a function that removes it; CacheError if one is pinned.
 
     Each function raises UnusableError if its entry exists and cannot be removed.
     """

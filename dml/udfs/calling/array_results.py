@@ -43,7 +43,7 @@ class Calling(Protocol):
 
     @property
     def schema(self) -> Schema:
-        """The schema that the user declared; not known if there is none."""
+        """The schema that the user declared; if none is declared, an unknown schema."""
 
     @property
     def digest(self) -> bytes:
