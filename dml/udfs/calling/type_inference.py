@@ -69,7 +69,7 @@ class Mapping(Protocol):
 
     @property
     def digest(self) -> bytes:
-        """The key of the settled schema in ``At.schemas``, which has it in hex."""
+        """The key of the settled schema in ``At.schemas``, where it is written in hex."""
 
     def label(self) -> str:
         """Return the operator and the user's line, for errors."""
