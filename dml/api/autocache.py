@@ -348,7 +348,7 @@ class AutoStoring(StoredLevels):
     decided: dict[Key, CacheDecision] = dataclasses.field(default_factory=dict)
 
     def __call__(self, node: Node, epoch: int) -> StoredEntry | None:
-        """Return the entry of ``node`` for the pass that begins, or None if it computes the rows."""
+        """Return the entry of ``node`` for the pass that begins; None if its rows are computed."""
         if node.decides:
             self.decided[key_of(node)] = self.choosing.begin(node, epoch)
         return self._storing()(node, epoch)
