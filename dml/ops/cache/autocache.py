@@ -38,7 +38,7 @@ class AutoStored(Stored):
 
 
 def varying(node: Node) -> Node | None:
-    """Return a node, from ``node`` down, whose rows may differ between epochs; None without one."""
+    """Return a node, from ``node`` down, whose rows may differ between epochs, or None."""
     stack = [node]
     while stack:
         each = stack.pop()

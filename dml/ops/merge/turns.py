@@ -92,7 +92,7 @@ class TurnInput:
         return have
 
     def take(self, n: int) -> Block:
-        """Remove and return the first ``n`` buffered elements; raise IndexError without them."""
+        """Remove and return the first ``n`` buffered elements; IndexError if there are fewer."""
         block, self.rest = self.rest, None
         if block is None or n > block.n:
             raise IndexError(n)

@@ -123,7 +123,7 @@ class SearchResult:
     """The result of a search; ``whole`` is False if the time limit stopped the search.
 
     ``usual`` is the default arrangement. ``ranked`` has the best way of each driver, number of
-    stages and size, best first. ``kept`` is the best way with a cache, None without one.
+    stages and size, best first. ``kept`` is the best way with a cache, or None.
     """
 
     usual: Priced
