@@ -192,7 +192,7 @@ def _narrowed(
 
 
 def _in_order(nodes: Sequence[Node], weigh: Weigh) -> bool:
-    """Return True if an operator with resource requests would run over the stream, without them."""
+    """Return True if a stream operator requests resources, which stream operators do not get."""
     streams = (weigh(root).plan.stream for root in nodes)
     return any(node.needs != Needs() for stream in streams for node in stream)
 
