@@ -142,7 +142,7 @@ def filter_before_columns(node: Node) -> Node | None:
 
 @law(Segment, source="tf.data noop_elimination")
 def drop_identity_segment(node: Node) -> Node | None:
-    """A segment that keeps all rows and all columns as they are is its input."""
+    """A segment that keeps all rows and all columns as they are equals its input."""
     match node:
         case Segment(input=given, predicate=()) if given.schema.names == node.schema.names and all(
             value.op == "col" and value.params[0] == name for name, value in node.env
