@@ -135,7 +135,7 @@ class FileSet:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FilePart:
-    """A run of rows of a file that is decoded in order, with its division into atoms.
+    """Consecutive rows of a file, which are decoded in order, with their division into atoms.
 
     ``word`` is the format's term for a part, such as "row group", and ``number`` is the index of
     the part in the file; ``word`` is empty if the format has no such parts.

@@ -202,7 +202,7 @@ class PathColumns(PartOf):
         return self.source.facts(unit, name) or UNKNOWN
 
     def null_in(self, column: str) -> str:
-        """Describe a file without a value for ``column`` in its path, or a null in files, or ""."""
+        """Describe a file with a null in ``column``, or without a value in its path; else ""."""
         if column not in self.values.schema:
             return self.source.null_in(column)
         absent = pc.is_null(self.values.rows.column(column)).to_numpy(zero_copy_only=False)

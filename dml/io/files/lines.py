@@ -1,8 +1,8 @@
 """The base of sources for files of consecutive rows, such as CSV files, is defined here.
 
-Parts are runs of consecutive rows. The row count is unknown when a file is opened, so rows are
-counted at the first use, in one pass that records the offsets of parts. A compressed file has one
-part, since it can only be read from its start.
+Parts are sequences of rows. The row count is unknown when a file is opened, so rows are counted at
+the first use, in one pass that records the offsets of parts. A compressed file has one part, since
+it can only be read from its start.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class LineSource(FileSource):
 
     @cached_property
     def parts(self) -> tuple[LineRun, ...]:
-        """The runs of rows, in order."""
+        """The parts of the files, in order."""
         pairs = zip(self.files.files, self.files.indices(self.atom_rows), strict=True)
         return tuple(run for file, found in pairs for run in self._runs(file, found))
 
@@ -220,7 +220,7 @@ class LineSource(FileSource):
         return digest("lines", [(each.end, each.content) for each in found])
 
     def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
-        """Decode a run of rows atom by atom; skipped atoms are scanned, not decoded.
+        """Decode a part atom by atom; skipped atoms are scanned, not decoded.
 
         For bytes that are not a valid row, raises SourceError with file, row and line.
         """

@@ -135,7 +135,7 @@ class NumpySource(FileSource):
         return digest("arrays", [(file.size, file.rows) for file in self.files.files])
 
     def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
-        """Yield the atoms of a run of rows; raise SourceError if a file is damaged or changed."""
+        """Yield the atoms of a unit; raise SourceError if a file is damaged or changed."""
         part = self.parts[unit.index]
         starts = range(skip_atoms * part.atom_rows, part.rows, part.atom_rows)
         part.file.check_unchanged(fetching=bool(columns))
