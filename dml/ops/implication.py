@@ -24,7 +24,7 @@ ROOTS = frozenset({"col", CALL, *KEYED})
 
 
 class Conjunct(NamedTuple):
-    """A filter by name and, if it compares a value with a constant, the value and the constant.
+    """One of the filters of a relation, and the constant with which it compares a value, if any.
 
     ``value`` is a digest of the compared value and the constant's type, "" for any other filter.
     ``bound`` is the constant.
