@@ -1,8 +1,9 @@
 """Neighbouring lifted functions and column expressions are computed in one pass over a block.
 
 A chain begins with an operator that computes columns, and ends at its first filter, because columns
-above a filter would otherwise be computed for dropped rows. If a check is true, or the first rows
-have not been compared yet, the operators run one after the other.
+above a filter would otherwise be computed for dropped rows. If the proof of a function does not
+apply to a row of the block, or the first rows have not been compared yet, the operators run one
+after the other.
 """
 
 from __future__ import annotations
