@@ -117,7 +117,7 @@ class RecordForm(Form):
         )
 
     def decode(self, data: bytes, rows: int, columns: tuple[str, ...]) -> pa.RecordBatch:
-        """Decode ``columns`` of the ``rows`` records in ``data``, or if ``raw`` return records."""
+        """Decode ``columns`` of the ``rows`` records in ``data``; with ``raw``, only split them."""
         if len(data) >= MOST_BYTES:
             raise RowError(f"an atom has {len(data)} bytes", 0, "a smaller atom_rows=")
         found = list(payloads(data))
