@@ -163,7 +163,7 @@ Wrong = tuple[np.ndarray, Callable[[int], DmlError]]
 
 
 def chunk_of(node: Pack, block: Block) -> tuple[TokenChunk, np.ndarray, DmlError | None]:
-    """Return the tokens before the first invalid row, the rows' sizes, and the error of that row."""
+    """Return the tokens before the first invalid row, the rows' sizes, and that row's error."""
     lists = {name: lists_of(block[name]) for name in block.schema}
     sizes = lists[node.column].sizes
     wrong = [found for found in _wrong(node, block, lists) if len(found[0])]
