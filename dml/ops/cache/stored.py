@@ -57,7 +57,8 @@ class Stored(SameColumns):
 def storable(node: Node) -> bool:
     """Return True if workers compute the rows of ``node`` while they read a source unit by unit.
 
-    An operator with resource needs passes its rows to other tasks, which see partitions.
+    They do not above an operator with resource needs: it passes its rows to other tasks, in
+    partitions instead of units.
     """
     source, *steps = node.chain()
     return (
