@@ -52,22 +52,20 @@ def read_parquet(
 ) -> Dataset:
     """Read Parquet files, sorted by name; folders such as ``year=2024`` are columns.
 
-    Footers are read now, and data when needed; data of files whose folders a filter excludes are
-    never read.
+    Footers are read now, data when needed, and files whose folders a filter excludes never.
 
     Parameters
     ----------
     paths : a file, a folder, a pattern, a URL such as "s3://bucket/folder", or a list of these
     columns : the columns to read, in this order; None reads all of the files, then those of paths
     union_by_name : whether columns of the files may differ. The result has the columns of any file,
-        in order of first appearance, with nulls in files without them. Of several types it has the
-        widest (int64 for int32 and int64); structs have the fields of all. A value that does not
-        fit, such as 2**53 + 1 as a float, raises when it is read.
+        in order of first appearance, with nulls in files without them. Types are widened (int32
+        and int64 to int64); structs have the fields of all. Reading a value that does not fit,
+        such as 2**53 + 1 as a float, raises.
     hive_partitioning : whether folders called ``key=value`` add a column ``key`` to the rows of
-    files in them. None: folders below a given folder or pattern do. True: also those in the path of
-    a given file. False: none do. Values are int64 if all are whole numbers, date32 if all are dates
-    (2024-02-29), else
-        text, percent-decoded; ``__HIVE_DEFAULT_PARTITION__`` is null. If the files have a column of
+        files in them. None: folders below a given folder or pattern do. True: also those in the
+        path of a given file. False: none do. Values are int64 or date32 if all are, else text,
+        percent-decoded; ``__HIVE_DEFAULT_PARTITION__`` is null. If the files have a column of
         that name too, it has the values of the path, in the files' type.
     path_column : the name of a column with the path of each row's file, written as in ``paths``
     atom_rows : rows of an atom, a fixed range of rows in which groups and positions are counted

@@ -91,11 +91,10 @@ class FunctionVerbs(StepVerbs):
         With ``on_error="skip"`` a row (or batch) for which ``fn`` raises is dropped: ``stats()``
         shows the number and the first error, and ``max_errors`` limits the number. Results that are
         not rows, or have other types than earlier ones, are errors nevertheless. Resources and
-        classes are declared as in ``map_batches``. ``deterministic=False`` sets the option of that
-        name: elements are delivered as they finish. ``pure=True`` declares that results depend on
-        arguments alone. With ``pure=False`` no call is repeated: losing a worker during a call
-        raises ``ReplayError``. A call of more than ``timeout`` seconds (without construction)
-        raises FunctionTimeoutError.
+        classes are declared as in ``map_batches``. ``deterministic=False`` delivers elements as
+        they finish. ``pure=True`` declares that results depend on arguments alone. With
+        ``pure=False`` no call is repeated: losing a worker during a call raises ``ReplayError``. A
+        call longer than ``timeout`` seconds (without construction) raises FunctionTimeoutError.
         """
         from dml.ops.batch.map_batch import MapBatch
         from dml.ops.row.map_rows import MapRows
@@ -170,8 +169,7 @@ class FunctionVerbs(StepVerbs):
         dict of arrays, Arrow data or a data frame (NaN of pandas is null) of any number of rows, or
         an iterator of those. A class is instantiated (with ``fn_constructor_args``) per concurrent
         call. A task occupies ``num_cpus`` (1), ``num_gpus``, ``memory`` (bytes or "2GiB") and
-        ``resources`` (a dict); at most ``concurrency`` (``num_parallel_calls``) run at once. The
-        rest is as in ``map``.
+        ``resources``; at most ``concurrency`` (``num_parallel_calls``) run at once. See ``map``.
         """
         from dml.ops.row.map_batches import MapBatches, atoms_are_gone
 
